@@ -21,7 +21,8 @@ def run(options: Options) -> Result:
     seconds = 60.0 if options.quick else 600.0
     both = (cores().server,), (cores().client,)
     report = run_clients(
-        ClientsRun(root, "street", both, seconds=seconds, change_s=20.0), root / "server.log"
+        ClientsRun(root, "street", both, seconds=seconds, change_s=20.0),
+        CACHE / "live_clients.log",
     )
     live, simulated = report["live"], dict(report["simulated"])
     ours = simulated.pop("ours")

@@ -20,6 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("planning",),
     ("recording",),
     ("runtime",),
+    ("exits",),
     ("executors",),
     ("cluster",),
     ("wire",),

@@ -165,5 +165,5 @@ def test_every_header_and_field_is_there() -> None:
         *PARAMETER_HEADERS.values(),
     }
     outcome = Outcome(Reason.ON_TIME, 0.0, budget_s=1.0, needed_s=1.0, wait_s=1.0)
-    fields = {f"parameters.{name}" for name in timing_parameters(outcome, "")}
+    fields = {f"parameters.{name}" for name in timing_parameters(outcome, "", "")}
     assert names([cells[0] for cells in rows("Answers")]) >= fields | set(numbers_of(outcome))

@@ -38,6 +38,7 @@ def test_every_option_is_read_in_its_unit():
             "report_timing": True,
             "network_us": 2_500,
             "variant": "320",
+            "final": True,
         }
     )
     assert options.timeout_s == pytest.approx(0.15)
@@ -51,6 +52,7 @@ def test_every_option_is_read_in_its_unit():
         report_timing=True,
         network_s=options.network_s,
         variant="320",
+        final=True,
     )
 
 
@@ -85,6 +87,7 @@ def test_priority_sets_the_penalty(priority: int, penalty: float):
         ("late", True),
         ("report_timing", "yes"),
         ("report_timing", 1),
+        ("final", "true"),
         ("network_us", -1),
         ("network_us", math.nan),
     ],
@@ -148,6 +151,7 @@ def test_headers_become_typed_parameters():
             ("slacktide-late", "discard"),
             ("slacktide-report-timing", "TRUE"),
             ("slacktide-network-us", "900"),
+            ("slacktide-final", "1"),
             ("user-agent", "x"),
         ]
     )
@@ -158,6 +162,7 @@ def test_headers_become_typed_parameters():
         "late": "discard",
         "report_timing": True,
         "network_us": 900.0,
+        "final": True,
     }
     assert fields.budget_s is None
     assert parse_parameters(fields.parameters).network_s == pytest.approx(9e-4)
@@ -183,6 +188,7 @@ def test_the_smallest_timeout_header_holds():
         ("slacktide-network-us", "-1"),
         ("slacktide-late", "perhaps"),
         ("slacktide-report-timing", "2"),
+        ("slacktide-final", "yes"),
         ("slacktide-application", "x" * 300),
     ],
 )

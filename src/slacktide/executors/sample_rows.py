@@ -6,10 +6,7 @@ arrays are refused, and every array is held against the model. Errors name the k
 
 from __future__ import annotations
 
-import io
 import math
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,10 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
 from slacktide.executors.tensor_io import TensorError, decode_strings
+from slacktide.exits.archives import read_npz
 
 MOST_BYTES = 64 << 20
 """Of a file of samples, packed and unpacked."""
-_MOST_ARRAYS = 256
 
 
 def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any]]:
@@ -30,7 +27,8 @@ def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any
     Arrays have the batch axis first, the same number of rows each; those of a model without one
     are a request each as it stands, n = 1. Raises ValueError, which names `samples`.
     """
-    arrays = _unpack(path)
+    where = f"samples: {path.name}"
+    arrays = read_npz(_bounded(path, where), most_bytes=MOST_BYTES, where=where)
     known = {spec.name: spec for spec in interface.inputs}
     rows: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
@@ -85,31 +83,6 @@ def _bounded(path: Path, where: str) -> bytes:
     if len(data) > MOST_BYTES:
         raise ValueError(f"{where}: expected at most {MOST_BYTES} bytes")
     return data
-
-
-def _unpack(path: Path) -> Mapping[str, NDArray[Any]]:
-    """The arrays of an .npz file by name."""
-    where = f"samples: {path.name}"
-    data = _bounded(path, where)
-    arrays = {}
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = archive.infolist()
-            nbytes = sum(entry.file_size for entry in entries)
-            if nbytes > MOST_BYTES or len(entries) > _MOST_ARRAYS:
-                found = f"arrays: {len(entries)}, bytes: {nbytes}"
-                raise ValueError(f"{found}; at most {_MOST_ARRAYS} and {MOST_BYTES} are read")
-            for entry in entries:
-                # No more is read than the entry says, and that it is as long is checked.
-                stream = io.BytesIO(archive.read(entry))
-                array = np.lib.format.read_array(stream, allow_pickle=False)
-                if array.size > MOST_BYTES:  # elements of no bytes
-                    raise ValueError(f"{array.size} elements, above {MOST_BYTES}")
-                arrays[entry.filename.removesuffix(".npy")] = array
-    except Exception as error:  # zipfile, zlib and NumPy share no base that is worth naming
-        found = str(error).partition("\n")[0][:100] or type(error).__name__
-        raise ValueError(f"{where}: expected an .npz file without objects: {found}") from None
-    return arrays
 
 
 def _as_datatype(array: NDArray[Any], datatype: Datatype) -> NDArray[Any] | None:

@@ -33,6 +33,7 @@ PARAMETER_HEADERS: Mapping[str, str] = {
     "slacktide-report-timing": "report_timing",
     "slacktide-network-us": "network_us",
     "slacktide-variant": "variant",
+    "slacktide-final": "final",
 }
 """Header or metadata name (lower case) → parameter name."""
 
@@ -107,6 +108,8 @@ class CallOptions:
     """Seconds the client spent sending before our first byte."""
     variant: str = ""
     """Of a family, that is to answer; empty: the server chooses."""
+    final: bool = False
+    """True: the whole model answers, never an early exit."""
 
 
 @dataclass(slots=True)
@@ -123,7 +126,7 @@ PLAIN_OPTIONS = CallOptions()
 _KNOWN = frozenset(
     (
         "timeout", "priority", "application", "work_hint", "late", "report_timing", "network_us",
-        "variant",
+        "variant", "final",
     )
 ).union(LOOK_ALIKES)  # fmt: skip
 
@@ -151,6 +154,7 @@ def parse_parameters(
         report_timing=_flag("parameters.report_timing", get("report_timing", False)),
         network_s=_number("parameters.network_us", get("network_us", 0)) * 1e-6,
         variant=_label("parameters.variant", get("variant", "")),
+        final=_flag("parameters.final", get("final", False)),
     )
 
 
@@ -184,8 +188,11 @@ def parse_length(name: str, value: str | bytes) -> int:
     return int(value)
 
 
-def timing_parameters(outcome: Outcome, variant: str) -> dict[str, Parameter]:
-    """What a client gets that asks for `report_timing`; times in microseconds."""
+def timing_parameters(
+    outcome: Outcome, variant: str, exit: str | None = None
+) -> dict[str, Parameter]:
+    """What a client gets that asks for `report_timing`; times in microseconds. `exit`: where the
+    answer left the network, empty for its end; None: the model has no early exits."""
     parameters: dict[str, Parameter] = {
         "queue_us": round(outcome.queue_s * 1e6),
         "compute_us": round(outcome.compute_s * 1e6),
@@ -195,6 +202,8 @@ def timing_parameters(outcome: Outcome, variant: str) -> dict[str, Parameter]:
     }
     if outcome.budget_s is not None:
         parameters["budget_us"] = round(outcome.budget_s * 1e6)
+    if exit is not None:
+        parameters["exit"] = exit
     return parameters
 
 
@@ -205,7 +214,7 @@ def _typed(header: str, parameter: str, value: str) -> Parameter:
     if parameter == "late":
         _late(header, value)
         return value
-    if parameter == "report_timing":
+    if parameter in ("report_timing", "final"):
         lowered = value.lower()
         if lowered not in ("true", "false", "1", "0"):
             raise BadField(header, "true or false", value)

@@ -83,6 +83,7 @@ def test_disagreement_with_config_pbtxt(define: Define, old: str, new: str, mess
         ("inputs: {image: {shape: [3, 2]}}", "inputs.image.shape: expected a shape that fits"),
         ("inputs: {ids: {finite: true}}", "inputs.ids.finite: INT64 is always finite"),
         ("max_batch: 0", "max_batch: 0 is stated, the model allows 8"),
+        ("early_exit: {primary: id}", "early_exit.primary: the model has no input 'id'"),
     ],
 )
 def test_disagreement_with_slacktide_yaml(define: Define, yaml: str, message: str) -> None:

@@ -96,6 +96,9 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
         if settings.finite and not spec.datatype.is_float:
             yield Problem(f"inputs.{name}.finite", f"{spec.datatype.wire_name} is always finite")
     yield from padding_problems(definition.settings, interface)
+    exits = definition.settings.early_exit
+    if exits is not None and exits.primary is not None and exits.primary not in known:
+        yield _missing("early_exit.primary", "input", exits.primary, known)
     variants, index = definition.settings.variants, image_input(interface)
     if variants is not None and variants.sizes:
         if index is None:

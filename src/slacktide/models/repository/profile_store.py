@@ -5,11 +5,11 @@
     STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
     REPOSITORY/depths/1/profile.<hardware>@small.json                of a variant with a file
 
-What predictions have learnt since lies beside it, as profile.<hardware>.learnt.json, and how
-accurate variants are, on any hardware, as profile.accuracy.json. The store
-knows nothing of what they say. It wraps a JSON object with what it was measured
-for, and gives it back only to the same model on the same hardware; anything else is missing, with
-a reason for the log.
+What predictions have learnt since lies beside it, as profile.<hardware>.learnt.json, how accurate
+variants are, on any hardware, as profile.accuracy.json, and what early exits have learnt in the
+folder `exits`, which others write. The store knows nothing of what they say. It wraps a JSON object
+with what it was measured for, and gives it back only to the same model on the same hardware;
+anything else is missing, with a reason for the log.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +37,17 @@ from slacktide.models.repository.repository import ModelDefinition
 log = logging.getLogger("slacktide.profiles")
 
 PROFILE_PREFIX = "profile."
+EXITS_FOLDER = "exits"
+"""Beside a model: what was learnt for its early exits, which is no part of it either."""
 
 
 def model_hash(definition: ModelDefinition) -> str:
     """SHA-256 of the model, in hex: what `sha256sum model.onnx` prints, if it is one file.
 
     Which files hold a model's external data is known only by parsing it, which the server leaves to
-    its workers. So every other file beside the model counts as part of it (profiles and hidden
-    files aside): a changed label file costs a profile, a missed weight file would cost the truth.
+    its workers. So every other file beside the model counts as part of it (profiles, hidden files
+    and what was learnt for early exits aside): a changed label file costs a profile, a missed
+    weight file would cost the truth.
     Beside a model that is one file, `net.onnx`, only those count whose names begin like its own
     (`net.onnx.data`, `net.data`). Files are streamed. Raises RepositoryError.
     """
@@ -51,7 +55,8 @@ def model_hash(definition: ModelDefinition) -> str:
     home = definition.data_root
     try:
         beside = _namesakes(model) if definition.alone else _files(home)
-        others = sorted(path for path in beside if path != model)
+        learnt = home / EXITS_FOLDER
+        others = sorted(path for path in beside if path != model and learnt not in path.parents)
         own = hash_file(model)
         if not others:
             return own
@@ -188,6 +193,23 @@ class ProfileStore:
             f"a {_CALLED[kind]} cannot be saved: {reason}{advice}",
         )
 
+    def exits_folder(self, definition: ModelDefinition) -> Path:
+        """Where what is learnt for early exits lies, or is to be written: beside the model if that
+        can be written, else under the state folder, with what lay beside the model if that is
+        newer. Blocks; never raises."""
+        beside = definition.folder / EXITS_FOLDER
+        writable = os.access(beside if beside.is_dir() else definition.folder, os.W_OK)
+        if writable or self._state_dir is None:
+            return beside
+        own = self._state_dir / "profiles" / definition.name / definition.version / EXITS_FOLDER
+        try:
+            if beside.is_dir() and (not own.is_dir() or _newest(beside) > _newest(own)):
+                shutil.copytree(beside, own, dirs_exist_ok=True)
+        except OSError as error:
+            log.warning("%s/%s cannot be copied: %s", definition.name, EXITS_FOLDER, error.strerror)
+            return beside
+        return own
+
     def _places(
         self, definition: ModelDefinition, hardware: str, kind: Kind = "profile"
     ) -> Iterator[Path]:
@@ -204,6 +226,11 @@ class ProfileStore:
         yield definition.folder / name
         if self._state_dir is not None:
             yield self._state_dir / "profiles" / definition.name / definition.version / name
+
+
+def _newest(folder: Path) -> int:
+    """When a file of the folder was written last, nanoseconds. Raises OSError."""
+    return max((path.stat().st_mtime_ns for path in folder.iterdir()), default=0)
 
 
 def _read(path: Path, key: ProfileKey, kind: Kind) -> dict[str, Any] | str:

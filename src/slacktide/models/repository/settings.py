@@ -23,6 +23,7 @@ from pydantic import (
 from slacktide.domain.options import OptionError
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.units import format_seconds
+from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
     Cores,
@@ -286,6 +287,9 @@ class ModelSettings(Section):
     variants: Annotated[VariantSettings, BeforeValidator(short_variants)] | None = None
     """Several forms of the model that trade accuracy for time, which makes it a
     [family](variants.md). A list of numbers is short for `variants.sizes`."""
+    early_exit: Annotated[EarlyExitSettings, short_for("accuracy_loss")] | None = None
+    """Lets easy answers of a classifier leave the network [early](exits.md). A percentage is short
+    for `early_exit.accuracy_loss`."""
     limits: Limits = Limits()
     inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
     outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
@@ -364,6 +368,12 @@ class ModelSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _no_exits_of_a_family(self) -> ModelSettings:
+        if self.early_exit is not None and self.variants is not None:
+            raise OptionError(("early_exit", "expected none beside 'variants'"))
+        return self
+
+    @model_validator(mode="after")
     def _worker_to_limit(self) -> ModelSettings:
         if self.limits.worker_memory is not None and self.executor != "worker":
             raise ValueError("limits.worker_memory: expected 'executor: worker' beside it")
@@ -406,6 +416,11 @@ class ModelSettings(Section):
         """The planner, where it is `scaled`, and its stated options, as plain values."""
         choice = planner_of(self.scaling or {}, self.cores, self.replicas)
         return choice.name, choice.stated()
+
+    @property
+    def exits(self) -> EarlyExitSettings | None:
+        """The early exits that it has: only a worker can cut a network up."""
+        return self.early_exit if self.executor == "worker" else None
 
     @property
     def pads(self) -> Padding | None:

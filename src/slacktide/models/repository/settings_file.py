@@ -84,12 +84,14 @@ def merge(
 
 
 def warn_unused(settings: ModelSettings, config: Translation, *, where: str) -> tuple[str, ...]:
-    """Sentences on what is stated in vain: delays of batches, which only `fifo` has, and replicas
-    on a device, which runs one batch at a time."""
+    """Sentences on what is stated in vain: delays of batches, which only `fifo` has, replicas on a
+    device, which runs one batch at a time, and early exits without a worker."""
     found: tuple[str, ...] = ()
+    if settings.early_exit is not None and settings.exits is None:
+        found = (f"early_exit: has no effect with 'executor: {settings.executor}'",)
     if not settings.on_cpu and (count := settings.replicas.min) > 1:
         reason = f"{settings.device} runs one batch at a time"
-        found = (f"replicas: {count} are stated, and one serves: {reason}",)
+        found += (f"replicas: {count} are stated, and one serves: {reason}",)
     if settings.scheduler.name == "fifo" or not {"max_delay", "preferred"} & config.fifo.keys():
         return found
     return (

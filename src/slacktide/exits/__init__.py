@@ -1,0 +1,1 @@
+"""Early exits of a model: where it can be left, ramps that answer there, and their files."""

@@ -1,0 +1,36 @@
+"""`read_npz`: the arrays of an .npz archive from outside, read with bounds and without pickle."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_ARRAYS = 256
+
+
+def read_npz(data: bytes, *, most_bytes: int, where: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an archive by name, of at most `most_bytes` when unpacked. Raises ValueError
+    that begins with `where`."""
+    arrays = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            nbytes = sum(entry.file_size for entry in entries)
+            if nbytes > most_bytes or len(entries) > _MOST_ARRAYS:
+                found = f"arrays: {len(entries)}, bytes: {nbytes}"
+                raise ValueError(f"{found}; at most {_MOST_ARRAYS} and {most_bytes} are read")
+            for entry in entries:
+                # No more is read than the entry says, and that it is as long is checked.
+                stream = io.BytesIO(archive.read(entry))
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+                if array.size > most_bytes:  # elements of no bytes
+                    raise ValueError(f"{array.size} elements, above {most_bytes}")
+                arrays[entry.filename.removesuffix(".npy")] = array
+    except Exception as error:  # zipfile, zlib and NumPy share no base that is worth naming
+        found = str(error).partition("\n")[0][:100] or type(error).__name__
+        raise ValueError(f"{where}: expected an .npz file without objects: {found}") from None
+    return arrays

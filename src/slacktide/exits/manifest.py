@@ -1,0 +1,233 @@
+"""`ExitManifest`: the ramps of a model, as two files in a folder beside the version.
+
+    REPOSITORY/residual/1/exits/manifest.json   what was learnt, of which model, how well it agrees
+    REPOSITORY/residual/1/exits/ramps.3.npz     weights.N [features, classes] and bias.N [classes]
+
+The manifest names the file of weights and its SHA-256, so that it is replaced whole by replacing
+the manifest. Both come with the repository, from outside: they are read with bounds, and a file
+that is almost right is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.exits.archives import read_npz
+from slacktide.exits.errors import ExitError
+from slacktide.profiles.reading import (
+    ProfileError,
+    items,
+    mapping,
+    number,
+    text,
+    whole_number,
+)
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+MOST_MANIFEST_BYTES = 1 << 20
+MOST_WEIGHT_BYTES = 1 << 29
+MOST_RAMPS = 120
+MEAN = "mean"
+"""The style of ramps: the mean over space or text, and one Gemm."""
+_WEIGHTS = re.compile(r"ramps\.[0-9]{1,9}\.npz", re.ASCII)
+_KEYS = (
+    "schema",
+    "model_sha256",
+    "revision",
+    "rows",
+    "source",
+    "outputs",
+    "weights",
+    "weights_sha256",
+    "ramps",
+)
+_RAMP_KEYS = ("position", "tensor", "style", "temperature", "agreement", "cost")
+_SOURCES = ("samples", "traffic")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ramp:
+    """What answers at one position: softmax((features · weights + bias) ÷ temperature)."""
+
+    position: int
+    tensor: str
+    """Name of the tensor that is pooled."""
+    weights: NDArray[np.float32]
+    """[features, classes]."""
+    bias: NDArray[np.float32]
+    """[classes]."""
+    temperature: float
+    """Above 0. Of the logits, where they are turned into an uncertainty."""
+    agreement: float
+    """Share of rows that it had not seen whose answer was the model's."""
+    cost: float
+    """Share of the model's whole pass that lies in front of the position, 0 to 1."""
+    style: str = MEAN
+
+    def logits(self, features: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        """Of rows [n, features]: [n, classes]."""
+        return features @ self.weights + self.bias
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExitManifest:
+    """All ramps of one model, by position."""
+
+    model_sha256: str
+    """Of the files that they were learnt for."""
+    revision: int
+    """From 1, higher each time they are learnt anew."""
+    rows: int
+    """That they were learnt from."""
+    source: str
+    """`samples` or `traffic`."""
+    outputs: tuple[str, ...]
+    """Names of the model's outputs that ramps make."""
+    ramps: tuple[Ramp, ...]
+
+    @property
+    def positions(self) -> tuple[str, ...]:
+        """Names of the tensors, by position."""
+        return tuple(ramp.tensor for ramp in self.ramps)
+
+    @property
+    def weights_file(self) -> str:
+        return f"ramps.{self.revision}.npz"
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """Content of the manifest and of the file of weights."""
+        arrays: dict[str, NDArray[np.float32]] = {}
+        for ramp in self.ramps:
+            arrays[f"weights.{ramp.position}"] = ramp.weights
+            arrays[f"bias.{ramp.position}"] = ramp.bias
+        packed = io.BytesIO()
+        np.savez(packed, allow_pickle=False, **arrays)
+        weights = packed.getvalue()
+        document = {
+            "schema": SCHEMA,
+            "model_sha256": self.model_sha256,
+            "revision": self.revision,
+            "rows": self.rows,
+            "source": self.source,
+            "outputs": list(self.outputs),
+            "weights": self.weights_file,
+            "weights_sha256": hashlib.sha256(weights).hexdigest(),
+            "ramps": [{key: getattr(ramp, key) for key in _RAMP_KEYS} for ramp in self.ramps],
+        }
+        return json.dumps(document, indent=1, allow_nan=False).encode(), weights
+
+
+def read_manifest(folder: Path, *, model_sha256: str | None = None) -> ExitManifest:
+    """What lies in `folder`. Raises ExitError, which names file and field: also where it was made
+    for another model than `model_sha256`."""
+    try:
+        stated = json.loads(_read(folder, MANIFEST, MOST_MANIFEST_BYTES))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ExitError):
+            raise
+        raise ExitError(f"{MANIFEST}: expected a JSON object") from None
+    try:
+        return _checked(folder, stated, model_sha256)
+    except ProfileError as error:
+        raise ExitError(f"{MANIFEST}: {error}") from None
+    except ValueError as error:  # of the weights, which it names
+        raise ExitError(str(error)) from None
+
+
+def _checked(folder: Path, stated: object, model_sha256: str | None) -> ExitManifest:
+    found = mapping(stated, "manifest", _KEYS)
+    if found["schema"] != SCHEMA or isinstance(found["schema"], bool):
+        raise ProfileError(f"schema: expected {SCHEMA}, got {found['schema']!r:.20}; learn again")
+    own = text(found["model_sha256"], "model_sha256")
+    if model_sha256 is not None and own != model_sha256:
+        raise ProfileError("model_sha256: these are the ramps of another model; learn again")
+    revision = _ranged(found["revision"], "revision", 1, 999_999_999)
+    rows = _ranged(found["rows"], "rows", 1, 1 << 53)
+    source = text(found["source"], "source")
+    if source not in _SOURCES:
+        raise ProfileError(f"source: expected {' or '.join(_SOURCES)}, got {source!r:.20}")
+    outputs = items(found["outputs"], "outputs", text)
+    file = text(found["weights"], "weights")
+    if _WEIGHTS.fullmatch(file) is None:
+        raise ProfileError(f"weights: expected a file like ramps.1.npz, got {file!r:.40}")
+    entries = items(found["ramps"], "ramps", lambda entry, name: mapping(entry, name, _RAMP_KEYS))
+    if not 1 <= len(entries) <= MOST_RAMPS:
+        raise ProfileError(f"ramps: expected 1 to {MOST_RAMPS}, got {len(entries)}")
+    data = _read(folder, file, MOST_WEIGHT_BYTES)
+    if hashlib.sha256(data).hexdigest() != text(found["weights_sha256"], "weights_sha256"):
+        raise ProfileError(f"weights_sha256: {file} is truncated or was changed")
+    arrays = read_npz(data, most_bytes=MOST_WEIGHT_BYTES, where=file)
+    classes = 0
+    ramps = []
+    for index, entry in enumerate(entries):
+        where = f"ramps[{index}]"
+        position = _ranged(entry["position"], f"{where}.position", index, index)
+        if (style := text(entry["style"], f"{where}.style")) != MEAN:
+            raise ProfileError(f"{where}.style: expected {MEAN!r}, got {style!r:.20}")
+        weights, bias = (arrays.get(f"{name}.{position}") for name in ("weights", "bias"))
+        if weights is None or bias is None or not _fit(weights, bias, classes):
+            expected = "expected finite float32 [features, classes] and [classes]"
+            raise ExitError(f"{file}: weights.{position}, bias.{position}: {expected}")
+        classes = bias.size
+        temperature = number(entry["temperature"], f"{where}.temperature")
+        if not 0.0 < temperature <= 1e6:
+            raise ProfileError(f"{where}.temperature: expected above 0, got {temperature}")
+        ramps.append(
+            Ramp(
+                position,
+                text(entry["tensor"], f"{where}.tensor"),
+                weights,
+                bias,
+                temperature,
+                _share(entry["agreement"], f"{where}.agreement"),
+                _share(entry["cost"], f"{where}.cost"),
+            )
+        )
+    return ExitManifest(own, revision, rows, source, outputs, tuple(ramps))
+
+
+def _fit(weights: NDArray[Any], bias: NDArray[Any], classes: int) -> bool:
+    """Whether these are weights of a ramp, with as many classes as the ramps before."""
+    if weights.dtype != np.float32 or bias.dtype != np.float32 or bias.ndim != 1 or bias.size < 2:
+        return False
+    if weights.ndim != 2 or not weights.size or weights.shape[1] != (classes or bias.size):
+        return False
+    return bias.size == weights.shape[1] and bool(
+        np.isfinite(weights).all() and np.isfinite(bias).all()
+    )
+
+
+def _read(folder: Path, name: str, limit: int) -> bytes:
+    try:
+        with (folder / name).open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise ExitError(f"{name}: cannot be read: {error.strerror}") from None
+    if len(data) > limit:
+        raise ExitError(f"{name}: expected at most {limit} bytes")
+    return data
+
+
+def _ranged(value: object, name: str, least: int, most: int) -> int:
+    found = whole_number(value, name)
+    if not least <= found <= most:
+        expected = f"{least}" if least == most else f"{least} to {most}"
+        raise ProfileError(f"{name}: expected {expected}, got {found}")
+    return found
+
+
+def _share(value: object, name: str) -> float:
+    found = number(value, name)
+    if not 0.0 <= found <= 1.0:
+        raise ProfileError(f"{name}: expected 0 to 1, got {found}")
+    return found

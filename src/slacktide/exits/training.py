@@ -1,0 +1,326 @@
+"""Ramps from running sums: ridge regression of the model's own logits on pooled activations.
+
+A ramp is linear: logits of a row = features · weights + bias. The target is what the frozen model
+says of the same row, its logits less their mean (a softmax does not see that). So no label is
+needed and no example of every class, and all that training needs of a row are its outer products
+(the Gram matrix of the features, their cross products with the logits): sums that are kept in
+float64, add up over rows in any order, and forget slowly if told to. Ridge regression agrees with
+the model about as often as logistic regression does (docs/decisions/0053) and takes one solve.
+
+**Unseen rows.** The newest rows, a quarter of all and at most 1,024, are held back: their pooled
+features and logits wait, in the order they came, until newer rows push them into the sums. Nothing
+else of a row is kept. Ramps are judged on those that wait, so always on rows later than any that
+they were trained on, which matters for frames of a video: a random split would put neighbours of
+each frame on both sides.
+
+**Regularisation.** Features are taken in units of their standard deviation, so that one number
+fits every position. Of a few such numbers the one wins under which the model's answers are
+likeliest, on the older half of the waiting rows. Agreement is measured on the newer half, which had
+no say in it; the temperature is fitted on both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import Ramp
+
+Rows = NDArray[np.floating[Any]]
+
+LEAST_ROWS = 256
+"""Fewer are refused: a quarter of them says how often a ramp agrees."""
+MOST_HELD_BACK = 1024
+MOST_SUM_BYTES = 1 << 30
+"""Of the sums of all positions together."""
+RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Penalties of a squared weight per row, for features of variance 1."""
+CLEARLY = 3.0
+"""Standard deviations by which ramps must differ to be called better, in one of many looks."""
+_BLOCK = 64
+"""Rows that leave the waiting ones together: a product of matrices costs little more than one of
+its rows."""
+_FLAT = 1e-12
+"""A feature whose variance is below this share of its mean square does not vary."""
+_MOST_UNUSABLE = 0.1
+_STEPS = 30
+_STILL = 1e-3
+
+
+class RunningSums:
+    """Outer products of features and logits, summed over rows; the newest count most."""
+
+    def __init__(self, features: int, classes: int, *, forget: float = 0.0) -> None:
+        """`forget`: share by which all rows before count less with each that is added."""
+        if not 0.0 <= forget < 1.0:
+            raise ValueError(f"forget: expected 0 to below 1, got {forget}")
+        self._keep = 1.0 - forget
+        self._gram = np.zeros((features, features))
+        self._cross = np.zeros((features, classes))
+        self._features = np.zeros(features)
+        self._logits = np.zeros(classes)
+        self.rows = 0.0
+        """That they amount to: a row that is half forgotten is half a row."""
+
+    def add(self, features: Rows, logits: Rows) -> None:
+        """Rows in the order they came: `features` [n, features], `logits` [n, classes], finite."""
+        x, y = features.astype(np.float64), logits.astype(np.float64)
+        y -= y.mean(axis=1, keepdims=True)
+        counts = self._keep ** np.arange(len(x) - 1, -1, -1, dtype=np.float64)
+        weighted, before = x * counts[:, None], self._keep ** len(x)
+        for total, part in (
+            (self._gram, weighted.T @ x),
+            (self._cross, weighted.T @ y),
+            (self._features, weighted.sum(axis=0)),
+            (self._logits, counts @ y),
+        ):
+            total *= before
+            total += part
+        self.rows = self.rows * before + float(counts.sum())
+
+    def solve(self, ridge: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weights [features, classes] and bias [classes] that minimise the mean squared error over
+        the rows plus `ridge` (above 0) × the squared weights of features scaled to variance 1. The
+        bias is free. Features that do not vary get weights of 0."""
+        mean, target = self._features / self.rows, self._logits / self.rows
+        covariance = self._gram / self.rows - np.outer(mean, mean)
+        cross = self._cross / self.rows - np.outer(mean, target)
+        variance = np.diag(covariance)
+        varies = variance > _FLAT * (variance + mean * mean)
+        scale = np.where(varies, 1.0 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
+        system = covariance * scale[:, None] * scale
+        system[np.diag_indices_from(system)] += ridge
+        weights = scale[:, None] * np.linalg.solve(system, cross * scale[:, None])
+        return weights, target - mean @ weights
+
+
+def fit_temperature(logits: Rows, answers: NDArray[np.int64]) -> tuple[float, float]:
+    """The temperature under which `answers` [n] are likeliest by softmax(logits [n, classes] ÷
+    temperature), 0.01 to 100, and their mean negative log-likelihood (temperature scaling, Guo et
+    al., ICML 2017).
+
+    One row of which nothing is known counts along: where every answer is right, the likeliest
+    temperature would be 0 and every row certain.
+    """
+    z = logits.astype(np.float32) - logits.max(axis=1, keepdims=True).astype(np.float32)
+    rows = np.arange(len(z))
+    wanted = z[rows, answers] + z.mean() / len(z)
+    more = 1.0 + 1.0 / len(z)
+    low, high = np.log(0.01), np.log(100.0)
+    at = 0.0  # log of the inverse temperature, in which the likelihood has one peak
+    for _ in range(_STEPS):
+        inverse = float(np.exp(at))
+        odds = np.exp(z * inverse)
+        total = odds.sum(axis=1)
+        expected = (odds * z).sum(axis=1) / total
+        slope = float((more * expected - wanted).mean())
+        curve = float(((odds * z * z).sum(axis=1) / total - expected**2).mean()) * more
+        low, high = (low, at) if slope > 0 else (at, high)
+        step = slope / (curve * inverse + abs(slope)) if slope else 0.0
+        if abs(step) < _STILL or high - low < _STILL:
+            break
+        at = at - step if low < at - step < high else (low + high) / 2
+    inverse = float(np.exp(at))
+    loss = np.log(np.exp(z * inverse).sum(axis=1)) - z[rows, answers] * inverse
+    return 1.0 / inverse, float(loss.mean())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedRows:
+    """What a ramp says of rows that it has not seen, in the order they came."""
+
+    uncertainty: NDArray[np.float64]
+    """[n]: 1 − the largest probability."""
+    agrees: NDArray[np.bool_]
+    """[n]: whether its answer is the model's."""
+
+    @property
+    def agreement(self) -> float:
+        return float(self.agrees.mean())
+
+    def leaving(self, loss: float) -> float:
+        """The largest share of these rows that may leave here, the surest first, so that at most
+        `loss` of all rows get another answer than the model's."""
+        order = np.argsort(self.uncertainty, kind="stable")
+        wrong = np.cumsum(~self.agrees[order])
+        return int((wrong <= loss * len(wrong)).sum()) / len(wrong)
+
+    def clearly_better(self, other: JudgedRows) -> bool:
+        """Whether this ramp agrees more often than another on the same rows, beyond chance
+        (McNemar's test: of rows on which the two differ, more than half are this one's)."""
+        won = int((self.agrees & ~other.agrees).sum())
+        lost = int((other.agrees & ~self.agrees).sum())
+        return won - lost > CLEARLY * math.sqrt(won + lost)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """Rows held back: features of each position and logits."""
+
+    features: tuple[Rows, ...]
+    logits: Rows
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def part(self, start: int, stop: int) -> _Waiting:
+        return _Waiting(tuple(one[start:stop] for one in self.features), self.logits[start:stop])
+
+
+class RampTrainer:
+    """Ramps for all positions of one model. Give it rows in the order they came."""
+
+    def __init__(
+        self, tensors: Sequence[str], costs: Sequence[float], *, forget: float = 0.0
+    ) -> None:
+        """`tensors` and `costs` (see `Ramp`): one for each position, front to end; at least one."""
+        self._tensors, self._costs = tuple(tensors), tuple(costs)
+        self._forget = forget
+        self._sums: list[RunningSums] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._held = 0
+        self._unusable = 0
+        self._strange = ""
+        self._answers: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.rows = 0
+        """Usable ones so far."""
+
+    def add(self, features: Sequence[Rows], logits: Rows) -> None:
+        """`features` of each position [n, its features], `logits` [n, classes]. A row with a number
+        that is not finite is left out and counted. Raises ExitError if the shapes are not those of
+        the rows before, or too large for sums."""
+        self._check_shapes(features, logits)
+        usable = np.isfinite(logits).all(axis=1)
+        if not usable.all():
+            self._strange = "the model's logits"
+        for tensor, one in zip(self._tensors, features, strict=True):
+            finite = np.isfinite(one).all(axis=1)
+            if not finite.all() and not self._strange:
+                self._strange = f"tensor {tensor!r}"
+            usable &= finite
+        self._unusable += int((~usable).sum())
+        if usable.any():
+            rows = _Waiting(tuple(one[usable] for one in features), logits[usable])
+            self._answers += np.bincount(rows.logits.argmax(axis=1), minlength=len(self._answers))
+            self._waiting.append(rows)
+            self._held += len(rows)
+            self.rows += len(rows)
+            self._learn(_BLOCK)
+
+    def train(self) -> tuple[Ramp, ...]:
+        """A ramp for each position, of all rows but those that wait. Raises ExitError where no
+        ramps can be had of these rows."""
+        self._check_rows()
+        self._learn(1)
+        older, newer = self._halves()
+        both = _joined((older, newer))
+        return tuple(self._ramp(number, older, newer, both) for number in range(len(self._sums)))
+
+    def judge(self, ramp: Ramp) -> JudgedRows:
+        """What a ramp says of the newest rows that wait; a ramp of before may have seen none of
+        them either."""
+        newer = self._halves()[1]
+        logits = ramp.logits(newer.features[ramp.position])
+        return _judged(logits / ramp.temperature, newer.logits.argmax(axis=1))
+
+    def _ramp(self, number: int, older: _Waiting, newer: _Waiting, both: _Waiting) -> Ramp:
+        sums, found = self._sums[number], []
+        for ridge in RIDGES:
+            weights, bias = sums.solve(ridge)
+            logits = older.features[number] @ weights + bias
+            loss = fit_temperature(logits, older.logits.argmax(axis=1))[1]
+            found.append((loss, -ridge, weights, bias))
+        _, _, weights, bias = min(found, key=lambda one: one[:2])
+        logits = both.features[number] @ weights + bias
+        answers = both.logits.argmax(axis=1)
+        temperature = fit_temperature(logits, answers)[0]
+        agreement = _judged(logits[len(older) :], answers[len(older) :]).agreement
+        return Ramp(
+            number,
+            self._tensors[number],
+            weights.astype(np.float32),
+            bias.astype(np.float32),
+            temperature,
+            agreement,
+            self._costs[number],
+        )
+
+    def _learn(self, least: int) -> None:
+        """Let rows beyond those that are to wait into the sums, if these are `least` or more."""
+        beyond = self._held - min(MOST_HELD_BACK, self.rows // 4)
+        if beyond < least:
+            return
+        self._held -= beyond
+        leaving = []
+        while beyond:
+            first = self._waiting.popleft()
+            if len(first) > beyond:
+                self._waiting.appendleft(first.part(beyond, len(first)))
+                first = first.part(0, beyond)
+            leaving.append(first)
+            beyond -= len(first)
+        rows = _joined(leaving)
+        for sums, features in zip(self._sums, rows.features, strict=True):
+            sums.add(features, rows.logits)
+
+    def _halves(self) -> tuple[_Waiting, _Waiting]:
+        rows = _joined(self._waiting)
+        self._waiting = deque([rows])
+        half = len(rows) // 2
+        return rows.part(0, half), rows.part(half, len(rows))
+
+    def _check_shapes(self, features: Sequence[Rows], logits: Rows) -> None:
+        shapes = [one.shape[1:] for one in (*features, logits)]
+        if len(features) != len(self._tensors) or any(len(shape) != 1 for shape in shapes):
+            raise ExitError(
+                f"expected features of {len(self._tensors)} positions, [rows, features]"
+            )
+        sizes = [size for (size,) in shapes]
+        if not self._sums:
+            classes = sizes.pop()
+            if classes < 2:
+                raise ExitError("the model's answers are of one class: there is nothing to learn")
+            nbytes = sum(8 * size * (size + classes) for size in sizes)
+            if nbytes > MOST_SUM_BYTES:
+                most = f"at most {MOST_SUM_BYTES >> 20}"
+                raise ExitError(
+                    f"ramps of {classes} classes need {nbytes >> 20} MiB of sums; {most}"
+                )
+            self._sums = [RunningSums(size, classes, forget=self._forget) for size in sizes]
+            self._answers = np.zeros(classes, np.int64)
+            self._sizes = [*sizes, classes]
+        elif sizes != self._sizes:
+            raise ExitError(f"features have other sizes than before: {sizes}, not {self._sizes}")
+
+    def _check_rows(self) -> None:
+        if self._unusable > _MOST_UNUSABLE * (self.rows + self._unusable):
+            count = f"{self._unusable} of {self.rows + self._unusable} rows"
+            raise ExitError(f"{self._strange} has values that are not finite, in {count}")
+        if self.rows < LEAST_ROWS:
+            raise ExitError(f"ramps need {LEAST_ROWS} rows or more, there are {self.rows}")
+        if (self._answers > 0).sum() < 2:
+            answer = f"class {int(self._answers.argmax())}"
+            raise ExitError(f"the model answers all {self.rows} rows alike ({answer})")
+
+
+def _joined(parts: Sequence[_Waiting] | deque[_Waiting]) -> _Waiting:
+    if len(parts) == 1:
+        return parts[0]
+    features = zip(*(part.features for part in parts), strict=True)
+    return _Waiting(
+        tuple(np.concatenate(one) for one in features),
+        np.concatenate([part.logits for part in parts]),
+    )
+
+
+def _judged(logits: Rows, answers: NDArray[np.int64]) -> JudgedRows:
+    top = logits.max(axis=1, keepdims=True)
+    probability = 1.0 / np.exp(logits - top).sum(axis=1)
+    return JudgedRows(1.0 - probability, logits.argmax(axis=1) == answers)

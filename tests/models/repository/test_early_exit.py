@@ -1,0 +1,116 @@
+"""`early_exit` in slacktide.yaml: what may stand there, and what is told of what may not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slacktide.models.repository.early_exit import EarlyExitSettings, PositionSettings
+from slacktide.models.repository.errors import SettingsError
+from slacktide.models.repository.profile_store import ProfileStore, model_hash
+from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.settings import ModelSettings
+from slacktide.models.repository.settings_file import parse_settings, validate_settings
+
+
+def load(text: str) -> ModelSettings:
+    return validate_settings(parse_settings(text.encode(), where="m"), where="m")
+
+
+def test_a_percentage_is_short_for_the_loss() -> None:
+    assert load("").early_exit is None
+    assert load("early_exit: {}").early_exit == EarlyExitSettings()
+    assert load("early_exit: 0.5%").early_exit == EarlyExitSettings(accuracy_loss="0.5%")
+
+
+def test_every_key_is_read() -> None:
+    text = """
+        early_exit:
+          accuracy_loss: 2%
+          ramp_budget: 10%
+          mode: shrink
+          feedback: 25%
+          primary: image
+          positions: {add: [fc1], forbid: [pool1, pool2]}
+    """
+    assert load(text).early_exit == EarlyExitSettings(
+        accuracy_loss="2%",
+        ramp_budget="10%",
+        mode="shrink",
+        feedback="25%",
+        primary="image",
+        positions=PositionSettings(add=("fc1",), forbid=("pool1", "pool2")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("early_exit: 0%", "early_exit.accuracy_loss: expected greater than 0"),
+        ("early_exit: 100%", "early_exit.accuracy_loss: expected less than 1"),
+        ("early_exit: {accuracy_loss: 0.01}", "early_exit.accuracy_loss: expected a percentage"),
+        ("early_exit: true", "early_exit: expected keys and values, got True"),
+        ("early_exit: {loss: 1%}", "early_exit.loss: unknown key"),
+        ("early_exit: {ramp_budget: 0}", "early_exit.ramp_budget: expected greater than 0"),
+        ("early_exit: {feedback: 0%}", "early_exit.feedback: expected greater than 0"),
+        ("early_exit: {mode: schrink}", "early_exit.mode: expected 'auto', 'release' or 'shrink'"),
+        ("early_exit: {primary: 3}", "early_exit.primary: expected a word, got 3"),
+        ("early_exit: {positions: {add: fc1}}", "early_exit.positions.add: expected a list"),
+        ("early_exit: {positions: {add: ['']}}", "early_exit.positions.add[0]: expected"),
+        (
+            "early_exit: {positions: {add: [a, b], forbid: [b]}}",
+            "early_exit.positions.forbid: expected none of 'add', got 'b'",
+        ),
+        ("early_exit: 1%\nvariants: [64]", "early_exit: expected none beside 'variants'"),
+    ],
+)
+def test_a_bad_value_names_its_key(text: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("executor", ["in_process", "profiled"])
+def test_without_a_worker_they_are_left_out_with_a_warning(
+    define: Callable[..., ModelDefinition], executor: str
+) -> None:
+    definition = define(yaml=f"early_exit: 1%\nexecutor: {executor}")
+    assert definition.settings.exits is None
+    assert definition.warnings == (f"early_exit: has no effect with 'executor: {executor}'",)
+
+
+def test_what_is_learnt_beside_a_model_is_no_part_of_it(
+    define: Callable[..., ModelDefinition],
+) -> None:
+    definition = define(yaml="early_exit: 1%")
+    assert definition.settings.exits == EarlyExitSettings()
+    before = model_hash(definition)
+    folder = definition.folder / "exits"
+    folder.mkdir()
+    (folder / "manifest.json").write_text("{}")
+    assert model_hash(definition) == before
+
+
+def test_what_is_learnt_goes_beside_the_model_or_under_the_state_folder(
+    define: Callable[..., ModelDefinition], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = define(yaml="early_exit: 1%")
+    beside, state = definition.folder / "exits", tmp_path / "state"
+    own = state / "profiles/m/1/exits"
+    assert ProfileStore(state).exits_folder(definition) == beside
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert ProfileStore().exits_folder(definition) == beside, "there is no other place"
+    assert ProfileStore(state).exits_folder(definition) == own
+    beside.mkdir()
+    (beside / "manifest.json").write_text("first")
+    assert ProfileStore(state).exits_folder(definition) == own
+    assert (own / "manifest.json").read_text() == "first"
+    (own / "manifest.json").write_text("learnt since")
+    assert ProfileStore(state).exits_folder(definition) == own
+    assert (own / "manifest.json").read_text() == "learnt since"
+    os.utime(beside / "manifest.json", (2**33, 2**33))
+    ProfileStore(state).exits_folder(definition)
+    assert (own / "manifest.json").read_text() == "first", "it was made anew"
