@@ -1,0 +1,109 @@
+"""What flows where in an ONNX graph, seen from its primary input.
+
+A tensor holds *data* if a value of the primary input can change it. The result of a `Shape` node
+holds none, nor does what only initialisers or other inputs make (a mask): that is *context*, which
+may be read anywhere. What a node's subgraphs read of the outer graph counts as read by the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_SHAPES = ("Shape", "Size")
+_GRAPHS = (5, 10)  # AttributeProto.GRAPH and GRAPHS
+
+
+class DataFlow:
+    """The nodes of a graph that some output needs, and what flows through them."""
+
+    def __init__(self, graph: Any, primary: str) -> None:
+        """`graph` is an onnx.GraphProto, its nodes sorted as ONNX wants them; `primary` the name of
+        the input whose data is followed."""
+        self.constants = {tensor.name for tensor in graph.initializer}
+        self.constants.update(sparse.values.name for sparse in graph.sparse_initializer)
+        self.inputs = inputs_of(graph)
+        self.outputs = [value.name for value in graph.output]
+        self.reads: dict[int, tuple[str, ...]] = {}
+        """What a node reads, by the identity of the node."""
+        self.maker: dict[str, Any] = {}
+        """The node that makes a tensor."""
+        self._primary = primary
+        self.data = {primary}
+        """Names of the tensors that hold data."""
+        self.nodes: list[Any] = list(graph.node)
+        """Those that some output needs, sorted."""
+        for node in self.nodes:
+            read = self.reads[id(node)] = reads(node)
+            self.maker.update(dict.fromkeys(filter(None, node.output), node))
+            if node.op_type not in _SHAPES and not self.data.isdisjoint(read):
+                self.data.update(filter(None, node.output))
+        needed = self.needed_for(self.outputs)
+        self.nodes = [node for node in self.nodes if id(node) in needed]
+
+    def needed_for(self, tensors: Iterable[str], behind: Iterable[str] = ()) -> set[int]:
+        """Identities of the nodes without which `tensors` cannot be made out of those in `behind`,
+        graph inputs and initialisers."""
+        given, found, todo = set(behind), set[int](), list(tensors)
+        while todo:
+            name = todo.pop()
+            node = None if name in given else self.maker.get(name)
+            if node is not None and id(node) not in found:
+                found.add(id(node))
+                todo.extend(self.reads[id(node)])
+        return found
+
+    def sources(self, node: Any) -> list[str]:
+        """The tensors that hold data and that a node reads."""
+        if node.op_type in _SHAPES:
+            return []
+        return [name for name in self.reads[id(node)] if name in self.data]
+
+    def trunk(self, end: str) -> list[Any]:
+        """The nodes in an order in which those that `end` does not need come as early as they can.
+
+        So an output that leaves the way to `end` has left it before the way goes on.
+        """
+        main = self.needed_for([end])
+        rank: dict[str, int] = {}
+        keys: dict[int, tuple[int, int]] = {}
+        for at, node in enumerate(self.nodes):
+            first = max((rank.get(name, -1) for name in self.reads[id(node)]), default=-1)
+            keys[id(node)] = (at if id(node) in main else first, at)
+            rank.update(dict.fromkeys(node.output, keys[id(node)][0]))
+        return sorted(self.nodes, key=lambda node: keys[id(node)])
+
+    def crossings(self, order: Sequence[Any]) -> dict[str, int]:
+        """Tensors through which all data passes, and the place in `order` of the node behind which
+        each is the only one that is live, in that order. The scan is one pass."""
+        last: dict[str, int] = {}
+        for at, node in enumerate(order):
+            last.update(dict.fromkeys(self.sources(node), at))
+        live = {self._primary}.intersection(last)
+        found: dict[str, int] = {}
+        for at, node in enumerate(order):
+            live.difference_update([name for name in self.sources(node) if last[name] == at])
+            live.update(name for name in node.output if last.get(name, -1) > at)
+            if len(live) == 1:
+                found.setdefault(next(iter(live)), at)
+        return found
+
+
+def inputs_of(graph: Any) -> list[str]:
+    """Names of the inputs that a caller gives: initialisers may be listed among them."""
+    constants = {tensor.name for tensor in graph.initializer}
+    return [value.name for value in graph.input if value.name not in constants]
+
+
+def reads(node: Any) -> tuple[str, ...]:
+    """Every tensor that a node reads, those that its subgraphs read of the outer graph included."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        if attribute.type in _GRAPHS:
+            for graph in (attribute.g, *attribute.graphs):
+                inner = {value.name for value in (*graph.input, *graph.initializer)}
+                for each in graph.node:
+                    names += [name for name in reads(each) if name not in inner]
+                    inner.update(each.output)
+                names += [value.name for value in graph.output if value.name not in inner]
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,336 @@
+"""Where a network can be left: tensors through which all data of its primary input passes.
+
+One scan over the sorted nodes keeps the live tensors (`data_flow`). Where a single one is live, and
+it is a float tensor with an axis of rows, the network can be cut. Between two costly operators
+(those that multiply matrices) one position stays: the last of those with the fewest features. In a
+ResNet-50 these are the stem and the 16 blocks, as Apparate (SOSP 2024, §3.1) wants them.
+
+A *ramp* at a position makes its own logits; what the model does behind its logits (its *tail*) is
+copied for it, so a ramp's outputs look like the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from slacktide.domain.suggestions import suggestion
+from slacktide.exits.data_flow import DataFlow, inputs_of
+from slacktide.exits.errors import ExitError
+from slacktide.exits.tensor_shapes import COSTLY, Shape, TensorShapes
+
+_CONTROL = ("If", "Loop", "Scan", "SequenceMap")
+_RECURRENT = ("LSTM", "GRU", "RNN")
+_SELECTING = ("Softmax", "LogSoftmax", "Hardmax", "ArgMax", "TopK")
+"""Behind logits: they order classes as the logits do."""
+_TAIL = frozenset(
+    (
+        *_SELECTING,
+        *("Cast", "Identity", "Dropout", "Gather", "ReduceMax"),
+        *("Flatten", "Reshape", "Squeeze", "Unsqueeze"),
+    )
+)
+_SPATIAL = frozenset(
+    (
+        *("Conv", "ConvTranspose", "DeformConv", "LRN"),
+        *("AveragePool", "MaxPool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"),
+        *("BatchNormalization", "InstanceNormalization"),
+    )
+)
+"""Operators that take channels as axis 1."""
+_FLOATS = (1, 10, 11, 16)  # TensorProto.FLOAT, FLOAT16, DOUBLE, BFLOAT16
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_OLDEST_OPSET = 7  # the first whose operators broadcast
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A tensor of the graph that a ramp can hang on."""
+
+    number: int
+    """From 0, front to end."""
+    tensor: str
+    channels_last: bool
+    features: int
+    """Channels: what a mean over space leaves of a row."""
+    space: tuple[int, ...]
+    """Sizes of the axes that the mean is over; −1 where clients choose the input's size."""
+    masked: bool
+    """Whether the padding mask lies along those axes."""
+    cost: float
+    """Share of the model's multiplications in front of it, roughly."""
+    element: int
+    """Datatype, a number of onnx.TensorProto.DataType."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitGraph:
+    """What early exits need to know of a model's graph."""
+
+    positions: tuple[Position, ...]
+    primary: str
+    """The input whose data is followed."""
+    mask: str
+    """The input that says what is padding; empty if none does."""
+    logits: str
+    """Tensor [rows, classes], or with more axes of one element."""
+    outputs: tuple[str, ...]
+    """The graph outputs that a ramp can make."""
+    classes: int
+
+    def position(self, tensor: str) -> Position:
+        """Raises ExitError if there is none."""
+        for each in self.positions:
+            if each.tensor == tensor:
+                return each
+        raise ExitError(f"tensor {tensor!r} is no position of this model")
+
+
+def find_positions(
+    model: Any,
+    *,
+    primary: str = "",
+    mask: str = "",
+    add: Collection[str] = (),
+    forbid: Collection[str] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> ExitGraph:
+    """Find the positions of an onnx.ModelProto; needs no weights, changes nothing.
+
+    `primary` and `mask` name inputs; without `primary` it is the one input that is no mask. `add`
+    names tensors at which data can be cut and that the rule above would leave out, `forbid`
+    positions to leave out. `shapes` are those of a usual row by input, to count multiplications.
+    Raises ExitError, which names the field, node or tensor.
+    """
+    graph = model.graph
+    primary = _primary(graph, primary, mask)
+    flow = DataFlow(graph, primary)
+    _check_opset(model)
+    known = TensorShapes(model, primary, shapes or {})
+    logits, outputs = _answers(flow, known)
+    order = flow.trunk(logits)
+    main = flow.needed_for([logits])
+    costly = list(accumulate(id(node) in main and node.op_type in COSTLY for node in order))
+    work = list(accumulate(known.work(node) if id(node) in main else 0.0 for node in order))
+    shares = work if work[-1] else costly
+    axes = _channel_axes(flow, order, known)
+    obstacles = _Obstacles(flow, order)
+    groups: dict[int, list[Position]] = {}
+    seen: dict[str, Position] = {}
+    refused: dict[str, str] = {}
+    for tensor, at in flow.crossings(order).items():
+        if tensor == primary or costly[at] == costly[-1]:
+            continue
+        if why := _unfit(known, tensor) or obstacles.at(tensor):
+            refused[tensor] = why
+            continue
+        found = _position(known, tensor, axes.get(tensor), mask, shares[at] / shares[-1])
+        seen[tensor] = found
+        if costly[at]:
+            groups.setdefault(costly[at], []).append(found)
+    kept = [
+        min(reversed(group), key=lambda each: each.features).tensor for group in groups.values()
+    ]
+    kept = [tensor for tensor in seen if tensor in {*kept, *add} and tensor not in forbid]
+    for name in (*add, *forbid):
+        if name not in seen:
+            why = refused.get(name) or (
+                "not a tensor through which all data passes in front of the last costly operator"
+                if name in flow.data
+                else f"no tensor of this model; {suggestion(name, seen, noun='possible')}"
+            )
+            raise ExitError(f"positions: {name!r} is {why}")
+    if not kept:
+        what = next(iter(refused.items()), None)
+        why = "" if what is None else f": {what[0]!r} is {what[1]}"
+        raise ExitError(f"the model has no position for an early exit{why}")
+    positions = tuple(replace(seen[tensor], number=at) for at, tensor in enumerate(kept))
+    return ExitGraph(positions, primary, mask, logits, outputs, known.dims[logits][1])
+
+
+def _primary(graph: Any, primary: str, mask: str) -> str:
+    inputs = inputs_of(graph)
+    for field, name in (("primary", primary), ("mask", mask)):
+        if name and name not in inputs:
+            known = suggestion(name, inputs, noun="inputs")
+            raise ExitError(f"{field}: the model has no input {name!r}; {known}")
+    if primary:
+        return primary
+    likely = [name for name in inputs if name != mask]
+    if len(likely) > 1:
+        likely = [name for name in likely if not _secondary(name)]
+    if len(likely) != 1:
+        names = ", ".join(inputs) if inputs else "none"
+        raise ExitError(f"primary: state the input that early exits go by (inputs: {names})")
+    return likely[0]
+
+
+def _secondary(name: str) -> bool:
+    return any(word in name.lower() for word in ("mask", "type_id", "position_id", "length"))
+
+
+def _check_opset(model: Any) -> None:
+    opset = opset_of(model)
+    if opset < _OLDEST_OPSET:
+        raise ExitError(f"opset_import is {opset}; early exits need {_OLDEST_OPSET} or above")
+
+
+def opset_of(model: Any) -> int:
+    """The version of the standard operators that a model uses."""
+    return max(
+        (each.version for each in model.opset_import if each.domain in _STANDARD[:2]), default=1
+    )
+
+
+def tail_chain(flow: DataFlow, output: str) -> list[str]:
+    """From an output back through cheap operators on one tensor each, to where they begin."""
+    chain = [output]
+    while (node := flow.maker.get(chain[-1])) is not None:
+        sources = flow.sources(node)
+        if node.op_type not in _TAIL or node.domain not in _STANDARD or len(sources) != 1:
+            break
+        chain.append(sources[0])
+    return chain
+
+
+def _answers(flow: DataFlow, known: TensorShapes) -> tuple[str, tuple[str, ...]]:
+    """The logits, and the outputs that are made of them by a cheap tail."""
+    chains = {name: tail_chain(flow, name) for name in flow.outputs if name in flow.data}
+    found: list[tuple[tuple[bool, int, int], str]] = []
+    why = "no output depends on the primary input"
+    for name, chain in chains.items():
+        selecting = [at for at, each in enumerate(chain[:-1]) if _op(flow, each) in _SELECTING]
+        logits = chain[selecting[-1] + 1] if selecting else name
+        dims = known.dims.get(logits, [])
+        if _op(flow, logits) == "Sigmoid":
+            why = f"output {name!r} is made by a Sigmoid: it may name several classes"
+        elif len(dims) < 2 or dims[1] < 1 or any(each != 1 for each in dims[2:]):
+            why = f"output {name!r} is no vector of classes: its shape is {known.shown(logits)}"
+        elif dims[1] == 1:
+            why = f"output {name!r} has one class"
+        elif known.elements.get(logits) not in _FLOATS:
+            why = f"output {name!r} is no float tensor"
+        else:
+            users = sum(logits in other for other in chains.values())
+            rank = (bool(selecting), users, len(flow.needed_for([logits])))
+            found.append((rank, logits))
+    if not found:
+        raise ExitError(why)
+    logits = max(found, key=lambda each: each[0])[1]
+    return logits, tuple(name for name, chain in chains.items() if logits in chain)
+
+
+def _op(flow: DataFlow, tensor: str) -> str:
+    node = flow.maker.get(tensor)
+    return "" if node is None else str(node.op_type)
+
+
+class _Obstacles:
+    """Operators beside which a graph is not cut."""
+
+    def __init__(self, flow: DataFlow, order: Sequence[Any]) -> None:
+        self._flow = flow
+        self._readers: dict[str, list[Any]] = {}
+        for node in order:
+            for name in flow.sources(node):
+                self._readers.setdefault(name, []).append(node)
+
+    def at(self, tensor: str) -> str:
+        """Why the graph is not cut at this tensor; empty if it may be."""
+        for node in (self._flow.maker[tensor], *self._readers.get(tensor, ())):
+            if why := self._why(node):
+                return f"at node {node.name or node.output[0]!r} ({node.op_type}), {why}"
+        return ""
+
+    def _why(self, node: Any) -> str:
+        if node.op_type in _CONTROL:
+            return "which is control flow"
+        if node.domain not in _STANDARD:
+            return f"a custom operator of {node.domain!r}"
+        if any(word in node.op_type for word in ("uantize", "QLinear", "Integer")):
+            return "a quantised operator"
+        if node.op_type in _RECURRENT and any(
+            name in self._flow.inputs for name in node.input[5:7]
+        ):
+            return "whose state is an input"
+        return ""
+
+
+def _unfit(known: TensorShapes, tensor: str) -> str:
+    """Why a ramp cannot hang on this tensor; empty if it can."""
+    if known.elements.get(tensor) not in _FLOATS:
+        return "no float tensor"
+    dims = known.dims.get(tensor, [])
+    if len(dims) < 2 or -1 in dims[1:]:
+        return f"of unknown size: its shape is {known.shown(tensor)}"
+    if dims[0] not in (known.rows, -1):
+        return f"not one row for each of the input's: its shape is {known.shown(tensor)}"
+    return ""
+
+
+def _position(
+    known: TensorShapes, tensor: str, axis: int | None, mask: str, cost: float
+) -> Position:
+    dims = known.dims[tensor]
+    axis = (1 if len(dims) != 3 else 2) if axis is None else axis
+    space = dims[1:axis] + dims[axis + 1 :]
+    masked = bool(mask) and len(space) == 1 and space == known.dims.get(mask, [])[1:]
+    return Position(
+        -1,
+        tensor,
+        channels_last=len(dims) > 2 and axis == len(dims) - 1,
+        features=dims[axis],
+        space=tuple(-1 if known.free else size for size in space),
+        masked=masked,
+        cost=cost,
+        element=known.elements[tensor],
+    )
+
+
+def _channel_axes(flow: DataFlow, order: Sequence[Any], known: TensorShapes) -> dict[str, int]:
+    """Which axis holds channels, by tensor: by the operators that it has come through."""
+    found: dict[str, int] = {}
+    for node in order:
+        sources = [name for name in flow.sources(node) if name in known.dims]
+        for name in node.output:
+            dims = known.dims.get(name, [])
+            if len(dims) < 2 or not sources:
+                continue
+            if node.op_type in _SPATIAL:
+                axis: int | None = 1
+            elif node.op_type in COSTLY or node.op_type == "LayerNormalization":
+                axis = len(dims) - 1
+            elif node.op_type == "Transpose":
+                axis = _permuted(node, found.get(sources[0]), len(dims))
+            else:
+                axis = _kept(sources, found, dims, known)
+            if axis is not None:
+                found[name] = axis
+    return found
+
+
+def _permuted(node: Any, axis: int | None, rank: int) -> int | None:
+    for attribute in node.attribute:
+        if attribute.name == "perm" and axis is not None:
+            return list(attribute.ints).index(axis)
+    return None if axis is None else rank - 1 - axis
+
+
+def _kept(
+    sources: Sequence[str], found: Mapping[str, int], dims: Shape, known: TensorShapes
+) -> int | None:
+    """The axis that a source had, where it is still there."""
+    for source in sources:
+        axis = found.get(source)
+        if axis is None:
+            continue
+        before = known.dims[source]
+        if len(before) == len(dims):
+            return axis
+        channels = before[axis]
+        for there in (axis, len(dims) - 1):
+            if there < len(dims) and dims[there] == channels:
+                return there
+    return None

@@ -1,0 +1,112 @@
+"""Datatypes and shapes of a model's tensors, and how much its nodes multiply, by inference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slacktide.exits.errors import ExitError
+
+COSTLY = frozenset(
+    (
+        *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv"),
+        *("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "Einsum", "Attention"),
+        *("LSTM", "GRU", "RNN"),
+    )
+)
+"""Operators that multiply matrices."""
+
+_ROWS, _PIXELS, _TOKENS = 3, 224, 64
+"""What free axes are taken to be, to count multiplications; no model has three rows for another
+reason, so a first axis of three is one of rows."""
+_SMALL = 1024  # elements of an initialiser that may be a shape
+
+Shape = list[int]
+
+
+class TensorShapes:
+    """Datatypes and shapes of a model's tensors, with likely sizes for free axes."""
+
+    def __init__(self, model: Any, primary: str, rows: Mapping[str, Sequence[int]]) -> None:
+        import onnx
+
+        light = onnx.ModelProto(ir_version=max(model.ir_version, 4))
+        light.opset_import.extend(model.opset_import)
+        light.functions.extend(model.functions)
+        graph = light.graph
+        graph.name = "shapes"
+        graph.node.extend(model.graph.node)
+        constants = {tensor.name for tensor in model.graph.initializer}
+        self.free = False
+        """Whether clients choose more of the primary input's shape than the number of rows."""
+        for value in model.graph.input:
+            if value.name not in constants:
+                graph.input.append(value)
+                self._fix(graph.input[-1], rows.get(value.name), value.name == primary)
+        for tensor in model.graph.initializer:
+            if math.prod(tensor.dims) <= _SMALL and tensor.data_location != tensor.EXTERNAL:
+                graph.initializer.append(tensor)
+            else:
+                graph.input.append(
+                    onnx.helper.make_tensor_value_info(
+                        tensor.name, tensor.data_type, list(tensor.dims)
+                    )
+                )
+        graph.output.extend(model.graph.output)
+        try:
+            inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+        except Exception as error:  # protobuf's and the checker's errors share no base
+            raise ExitError(f"shapes cannot be inferred: {str(error).splitlines()[0]}") from None
+        self.dims: dict[str, Shape] = {}
+        """Sizes of axes by tensor, −1 where unknown; nothing where the rank is."""
+        self.elements: dict[str, int] = {}
+        for value in (*inferred.value_info, *inferred.output, *inferred.input):
+            tensor = value.type.tensor_type
+            if tensor.HasField("shape"):
+                dims = [
+                    axis.dim_value if axis.HasField("dim_value") else -1
+                    for axis in tensor.shape.dim
+                ]
+                self.dims.setdefault(value.name, dims)
+            self.elements.setdefault(value.name, tensor.elem_type)
+        for tensor in graph.initializer:
+            self.dims[tensor.name] = list(tensor.dims)
+        if not self.dims.get(primary):
+            raise ExitError(f"primary: input {primary!r} has no axis of rows")
+        self.rows = self.dims[primary][0]
+        """Size of the axis of rows."""
+
+    def _fix(self, value: Any, row: Sequence[int] | None, primary: bool) -> None:
+        """Give the free axes of an input a likely size."""
+        axes = value.type.tensor_type.shape.dim
+        for at, axis in enumerate(axes):
+            if axis.dim_value <= 0:
+                stated = row[at - 1] if row and 0 < at <= len(row) and row[at - 1] > 0 else 0
+                likely = _PIXELS if len(axes) == 4 else _TOKENS
+                self.free |= primary and at > 0
+                axis.dim_value = stated or (likely if at else _ROWS)
+
+    def shown(self, tensor: str) -> str:
+        """The shape of a tensor, for messages."""
+        dims = self.dims.get(tensor)
+        return "unknown" if dims is None else str(dims).replace("-1", "?")
+
+    def work(self, node: Any) -> float:
+        """Multiplications of a node, roughly; 0 where shapes are unknown."""
+        if node.op_type not in COSTLY:
+            return 0.0
+        made = self.dims.get(node.output[0] or node.output[-1], [])
+        of = [self.dims.get(name, []) for name in node.input]
+        if not made or len(of) < 2 or not of[0] or not of[1]:
+            return 0.0
+        count = float(math.prod(abs(size) for size in made))
+        weight = of[3] if node.op_type == "QLinearConv" and len(of) > 3 else of[1]
+        if node.op_type == "ConvTranspose":
+            return float(math.prod(abs(size) for size in of[0]) * math.prod(weight[1:]))
+        if "Conv" in node.op_type:
+            return count * math.prod(weight[1:])
+        if node.op_type in ("LSTM", "GRU", "RNN"):
+            steps = math.prod(of[0][:2])
+            return float(steps * math.prod(weight[-2:]) * (1 + (made[-1] / max(1, weight[-1]))))
+        return count * abs(of[0][-1])

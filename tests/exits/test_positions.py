@@ -1,0 +1,321 @@
+"""Where a network can be left: the examples, published networks, graphs of a few nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from slacktide.examples import example
+from slacktide.exits.data_flow import DataFlow, reads
+from slacktide.exits.errors import ExitError
+from slacktide.exits.positions import ExitGraph, find_positions
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def shipped(name: str) -> onnx.ModelProto:
+    return onnx.load_from_string(example(name).onnx())
+
+
+def weight(name: str, *shape: int) -> TensorProto:
+    return numpy_helper.from_array(np.full(shape, 0.01, np.float32), name)
+
+
+def model(
+    *nodes: onnx.NodeProto,
+    inputs: dict[str, list[int | str]] | None = None,
+    outputs: tuple[str, ...] = ("logits",),
+    weights: tuple[TensorProto, ...] = (),
+    domains: tuple[str, ...] = (),
+    opset: int = 17,
+    classes: int = 0,
+) -> onnx.ModelProto:
+    shape = ["n", classes] if classes else None
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in ({"x": ["n", 8]} if inputs is None else inputs).items()
+        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
+        [*WEIGHTS, *weights],
+    )
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(each, 1) for each in domains)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+WEIGHTS = (weight("w", 8, 8), weight("v", 8, 4))
+
+
+def node(op: str, inputs: str, output: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), output.split(), name=f"{output}_made", **attributes)
+
+
+def tensors(found: ExitGraph) -> list[str]:
+    return [each.tensor for each in found.positions]
+
+
+CHAIN = (
+    node("MatMul", "x w", "a"),
+    node("Relu", "a", "b"),
+    node("MatMul", "b w", "c"),
+    node("Relu", "c", "d"),
+    node("MatMul", "d v", "logits"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("bvlc_alexnet", 7),
+        ("densenet121", 62),
+        ("inception_v1", 12),
+        ("inception_v2", 13),
+        ("resnet50", 17),
+        ("shufflenet", 17),
+        ("squeezenet", 17),
+        ("vgg19", 18),
+        ("zfnet512", 7),
+    ],
+)
+def test_published_networks(name: str, count: int) -> None:
+    network = onnx.load(LIGHT / f"light_{name}.onnx")
+    found = find_positions(network)
+    assert len(found.positions) == count
+    assert found.classes == 1000
+    assert found.outputs == tuple(value.name for value in network.graph.output)
+    costs = [each.cost for each in found.positions]
+    assert costs == sorted(costs)
+    assert costs[0] > 0
+    assert costs[-1] <= 1
+
+
+def test_the_blocks_of_a_resnet() -> None:
+    found = find_positions(onnx.load(LIGHT / "light_resnet50.onnx"))
+    channels = [64] + [256] * 3 + [512] * 4 + [1024] * 6 + [2048] * 3
+    assert [each.features for each in found.positions] == channels
+    assert found.positions[0].space == (56, 56)
+    assert found.positions[-1].space == ()
+
+
+def test_the_residual_example() -> None:
+    found = find_positions(shipped("residual"))
+    assert (len(found.positions), found.primary, found.logits) == (10, "frames", "logits")
+    assert [each.number for each in found.positions] == list(range(10))
+    assert not any(each.channels_last or each.masked for each in found.positions)
+    assert found.positions[0].cost == pytest.approx(0.012, abs=0.001)
+
+
+def test_a_text_goes_by_its_tokens_and_its_mask_is_context() -> None:
+    text = shipped("text")
+    found = find_positions(text, mask="attention_mask")
+    assert (len(found.positions), found.primary, found.outputs) == (8, "input_ids", ("logits",))
+    assert all(each.channels_last and each.masked for each in found.positions[:-1])
+    assert found.positions[-1].tensor == "embedding"
+    assert {each.features for each in found.positions} == {256}
+    assert find_positions(text).primary == "input_ids"  # by the names of the others
+
+
+def test_a_position_stays_between_two_costly_operators() -> None:
+    found = find_positions(model(*CHAIN))
+    assert tensors(found) == ["b", "d"]
+    assert [each.cost for each in found.positions] == [pytest.approx(0.4), pytest.approx(0.8)]
+    assert found.position("d").number == 1
+    with pytest.raises(ExitError, match="'a' is no position"):
+        found.position("a")
+
+
+def test_the_smaller_of_two_tensors_stays() -> None:
+    wide = (
+        node("Conv", "x k", "a"),
+        node("GlobalAveragePool", "a", "p"),
+        node("Tile", "p times", "t"),
+        node("Flatten", "t", "f"),
+        node("Gemm", "f g", "logits"),
+    )
+    weights = (
+        weight("k", 8, 3, 3, 3),
+        weight("g", 32, 4),
+        numpy_helper.from_array(np.array([1, 1, 2, 2]), "times"),
+    )
+    found = find_positions(model(*wide, inputs={"x": ["n", 3, 16, 16]}, weights=weights))
+    assert tensors(found) == ["t"]  # 8 features, of 2 × 2; flattened they are 32
+
+
+def test_a_way_around_leaves_no_position() -> None:
+    nodes = (*CHAIN[:3], node("Add", "c b", "d"), CHAIN[4])
+    assert tensors(find_positions(model(*nodes))) == ["b", "d"]
+    around = (*CHAIN[:3], node("Add", "c x", "d"), CHAIN[4])
+    assert tensors(find_positions(model(*around))) == ["d"]
+
+
+def test_shapes_constants_and_dead_nodes_are_not_live() -> None:
+    nodes = (
+        node("Shape", "x", "shape"),
+        node("Relu", "x", "dead"),
+        *CHAIN[:4],
+        node("Reshape", "d shape", "e"),
+        node("MatMul", "e v", "logits"),
+    )
+    assert tensors(find_positions(model(*nodes))) == ["b", "e"]
+
+
+def test_what_depends_on_another_input_is_context() -> None:
+    nodes = (
+        node("Relu", "bias", "more"),
+        *CHAIN[:3],
+        node("Add", "c more", "d"),
+        node("MatMul", "d v", "logits"),
+    )
+    both = model(*nodes, inputs={"x": ["n", 8], "bias": ["n", 8]})
+    assert tensors(find_positions(both, primary="x")) == ["b", "d"]
+    assert tensors(find_positions(both, primary="bias")) == ["d"]
+    with pytest.raises(ExitError, match=r"^primary: state the input .* \(inputs: x, bias\)$"):
+        find_positions(both)
+    with pytest.raises(
+        ExitError, match=r"^primary: the model has no input 'bia'; did you mean 'bi"
+    ):
+        find_positions(both, primary="bia")
+
+
+def test_outer_reads_of_a_subgraph_count() -> None:
+    inner = helper.make_graph(
+        [node("Add", "c b", "sum")],
+        "g",
+        [],
+        [helper.make_tensor_value_info("sum", TensorProto.FLOAT, None)],
+    )
+    condition = numpy_helper.from_array(np.array(True), "yes")
+    branch = node("If", "yes", "d", then_branch=inner, else_branch=inner)
+    assert reads(branch) == ("yes", "c", "b")
+    nodes = (*CHAIN[:3], branch, node("MatMul", "d w", "e"), node("MatMul", "e v", "logits"))
+    found = find_positions(model(*nodes, weights=(condition,)))
+    assert tensors(found) == ["a", "e"]  # c is not alone where the branch reads b as well
+
+
+def test_an_output_that_leaves_the_way_is_no_obstacle() -> None:
+    nodes = (*CHAIN, node("MatMul", "b w", "early"), node("MatMul", "early w", "embedding"))
+    found = find_positions(model(*nodes, outputs=("embedding", "logits")))
+    assert tensors(found) == ["b", "d"]
+    flow = DataFlow(model(*nodes, outputs=("embedding", "logits")).graph, "x")
+    order = [each.output[0] for each in flow.trunk("logits")]
+    assert order == ["a", "b", "early", "embedding", "c", "d", "logits"]
+
+
+def test_the_tail_is_what_a_ramp_can_copy() -> None:
+    nodes = (
+        *CHAIN[:4],
+        node("MatMul", "d v", "z"),
+        node("Softmax", "z", "p", axis=1),
+        node("ArgMax", "p", "best", axis=1),
+        node("Cast", "best", "answer", to=1),
+        node("Identity", "d", "embedding"),
+    )
+    found = find_positions(model(*nodes, outputs=("embedding", "answer", "p", "z")))
+    assert found.logits == "z"
+    assert found.outputs == ("answer", "p", "z")
+
+
+def test_add_and_forbid() -> None:
+    assert tensors(find_positions(model(*CHAIN), add=["a"])) == ["a", "b", "d"]
+    assert tensors(find_positions(model(*CHAIN), forbid=["b"])) == ["d"]
+    with pytest.raises(
+        ExitError, match=r"^positions: 'bb' is no tensor of this model; did you mean"
+    ):
+        find_positions(model(*CHAIN), forbid=["bb"])
+    with pytest.raises(
+        ExitError, match="'logits' is not a tensor through which all data passes in"
+    ):
+        find_positions(model(*CHAIN), add=["logits"])
+    with pytest.raises(ExitError, match=r"^the model has no position for an early exit$"):
+        find_positions(model(*CHAIN), forbid=["b", "d"])
+
+
+def broken(change: onnx.NodeProto, **extras: object) -> onnx.ModelProto:
+    """Two costly operators with one node between them."""
+    nodes = (node("MatMul", "x w", "a"), change, node("MatMul", "b v", "logits"))
+    return model(*nodes, **extras)  # type: ignore[arg-type]
+
+
+def loop() -> onnx.NodeProto:
+    body = helper.make_graph(
+        [node("Relu", "a", "r")],
+        "g",
+        [],
+        [helper.make_tensor_value_info("r", TensorProto.FLOAT, ["n", 8])],
+    )
+    return node("If", "yes", "b", then_branch=body, else_branch=body)
+
+
+YES = (numpy_helper.from_array(np.array(True), "yes"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (broken(loop(), weights=YES), r"'a' is at node 'b_made' \(If\), which is control flow"),
+        (
+            broken(node("Odd", "a", "b", domain="mine"), domains=("mine",), classes=4),
+            r"'a' is at node 'b_made' \(Odd\), a custom operator of 'mine'",
+        ),
+        (model(node("MatMul", "x v", "logits")), "^the model has no position for an early exit$"),
+        (
+            model(*CHAIN[:4], node("MatMul", "d u", "logits"), weights=(weight("u", 8, 1),)),
+            "output 'logits' has one class",
+        ),
+        (
+            model(*CHAIN[:4], node("MatMul", "d v", "z"), node("Sigmoid", "z", "logits")),
+            "output 'logits' is made by a Sigmoid: it may name several classes",
+        ),
+        (
+            model(*CHAIN, inputs={"x": ["n", 5, 8]}),
+            r"output 'logits' is no vector of classes: its shape is \[3, 5, 4\]",
+        ),
+        (model(*CHAIN, opset=6), "opset_import is 6; early exits need 7 or above"),
+        (
+            model(*CHAIN[1:], inputs={"a": []}),
+            "primary: input 'a' has no axis of rows",
+        ),
+        (model(node("Identity", "w", "logits"), inputs={}), "primary: state the input"),
+    ],
+)
+def test_what_has_no_early_exits_is_told_why(given: onnx.ModelProto, message: str) -> None:
+    with pytest.raises(ExitError, match=message):
+        find_positions(given)
+
+
+def test_quantised_operators_and_states_are_no_places_to_cut() -> None:
+    quantised = (
+        *CHAIN[:2],
+        node("QuantizeLinear", "b s", "q"),
+        node("DequantizeLinear", "q s", "c"),
+        node("MatMul", "c w", "d"),
+        node("Relu", "d", "e"),
+        node("MatMul", "e v", "logits"),
+    )
+    scale = numpy_helper.from_array(np.float32(0.1), "s")
+    assert tensors(find_positions(model(*quantised, weights=(scale,)))) == ["a", "e"]
+    with pytest.raises(
+        ExitError, match=r"positions: 'b' is at node 'q_made' \(QuantizeLinear\), a qua"
+    ):
+        find_positions(model(*quantised, weights=(scale,)), add=["b"])
+    recurrent = (
+        node("MatMul", "x w", "t"),
+        node("GRU", "t k r none none h", "y last", layout=1, hidden_size=8),
+        node("Squeeze", "last one", "s"),
+        node("MatMul", "s v", "logits"),
+    )
+    recurrent[1].input[3] = recurrent[1].input[4] = ""
+    one = numpy_helper.from_array(np.array([1]), "one")
+    weights = (weight("k", 1, 24, 8), weight("r", 1, 24, 8), one)
+    given = model(
+        *recurrent, inputs={"x": ["n", 5, 8], "h": ["n", 1, 8]}, weights=weights, classes=4
+    )
+    assert tensors(find_positions(given, primary="x")) == ["s"]
+    with pytest.raises(ExitError, match=r"'t' is at node .* \(GRU\), whose state is an input"):
+        find_positions(given, primary="x", add=["t"])
