@@ -45,7 +45,7 @@ EXPORTS = {
     """,
     "slacktide.examples": """
         MODELS ExamplesError Samples example make_inputs
-        make_repository
+        make_repository make_stream
     """,
     "slacktide.load.report": """
         SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore

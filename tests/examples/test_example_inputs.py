@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from slacktide.examples import MODELS, ExamplesError, Samples, make_inputs
+from slacktide.examples import (
+    MODELS,
+    ExamplesError,
+    Samples,
+    make_inputs,
+    make_stream,
+    stories,
+)
 from slacktide.examples.frames import SIZE, STREAM_FRAMES, STREAMS, Video, frames, video
 from slacktide.examples.sentences import (
     CLS,
@@ -23,6 +31,8 @@ from slacktide.examples.sentences import (
     encode,
     texts,
 )
+from slacktide.examples.stories import LEVELS, PLACES, story
+from slacktide.examples.text_streams import text_stream
 
 
 def same(a: Samples, b: Samples) -> bool:
@@ -142,3 +152,70 @@ def test_a_stream_there_is_none_of_or_a_frame_outside_is_refused() -> None:
         next(video("noon"))
     with pytest.raises(ValueError, match="frames 0 to 28799"):
         Video(STREAMS["day"]).frame(STREAM_FRAMES)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [(m, s) for m, model in MODELS.items() for s in model.streams]
+)
+def test_a_stream_of_a_model_is_drawn_from_any_number(model: str, name: str) -> None:
+    (_, _), (second, label), (third, _) = make_stream(model, name, 400, 403)
+    again, same_label = next(make_stream(model, name, 401))
+    assert second.keys() == again.keys() == make_inputs(model, 1, seed=0).requests[0].keys()
+    assert all(np.array_equal(second[key], again[key]) for key in second)
+    assert label == same_label
+    assert 0 <= label < len(MODELS[model].classes)
+    assert any(not np.array_equal(second[key], third[key]) for key in second)
+
+
+def test_an_unknown_stream_is_refused_by_name() -> None:
+    with pytest.raises(ExamplesError, match="text has no stream called 'day'"):
+        make_stream("text", "day")
+    with pytest.raises(ExamplesError, match="mlp has no stream called 'day'"):
+        make_stream("mlp", "day")
+    with pytest.raises(ValueError, match="no stream is called 'day'"):
+        next(text_stream("day"))
+
+
+def test_streams_of_texts_change_their_topics_slowly_or_at_once() -> None:
+    def shares(name: str, start: int) -> NDArray[np.float64]:
+        labels = [label for _, label in text_stream(name, start, start + 200)]
+        return np.bincount(labels, minlength=len(TOPICS)) / 200
+
+    def change(name: str, a: int, b: int) -> float:
+        return float(np.abs(shares(name, a) - shares(name, b)).sum() / 2)
+
+    assert change("breaking", 2_300, 2_500) > 2 * change("breaking", 2_100, 2_300)
+    assert change("drifting", 0, 200) < 0.25 < 0.4 < change("drifting", 0, 5_000)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32), label=st.integers(0, len(PLACES) - 1))
+def test_stories_can_be_followed_to_their_answer(level: str, seed: int, label: int) -> None:
+    told = story(label, level, np.random.default_rng(seed))
+    sentences = [sentence.split() for sentence in told.replace("?", ".").split(" . ")]
+    thing = sentences[-1][3]
+    place, carrier = "", ""
+    for words in sentences[:-1]:
+        if words[1] == "put" and words[3] == thing:
+            place, carrier = words[-1], ""
+        elif words[1:] == ["took", "the", thing]:
+            carrier = words[0]
+        elif words[1] == "went" and words[0] == carrier:
+            place = words[-1]
+    assert place == PLACES[label]
+    assert len(stories.encode(told)) <= stories.LONGEST
+    named = sum(told.count(f"the {place}") for place in PLACES)
+    assert named == 1 if level == "plain" else named >= 1
+
+
+def test_words_outside_the_vocabulary_of_stories_become_unknown() -> None:
+    assert stories.encode("Zoe took the key.")[1] == stories.UNKNOWN
+    assert not (stories.encode("where is the key ?") == stories.UNKNOWN).any()
+
+
+def test_stories_come_in_all_places_and_very_unequal_lengths() -> None:
+    ids, labels = stories.stories(400, np.random.default_rng(8))
+    assert np.bincount(labels).tolist() == [50] * len(PLACES)
+    short, long = np.quantile([len(row) for row in ids], [0.1, 0.9])
+    assert long / short > 4

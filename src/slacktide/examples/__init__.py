@@ -10,4 +10,5 @@ from slacktide.examples.catalog import ExamplesError as ExamplesError
 from slacktide.examples.catalog import Samples as Samples
 from slacktide.examples.catalog import example as example
 from slacktide.examples.catalog import make_inputs as make_inputs
+from slacktide.examples.catalog import make_stream as make_stream
 from slacktide.examples.making import make_repository as make_repository

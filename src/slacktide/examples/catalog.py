@@ -15,10 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples import dense, frames, sentences, street, vectors
+from slacktide.examples import (
+    dense,
+    frames,
+    sentences,
+    street,
+    text_streams,
+    vectors,
+)
 from slacktide.examples.labelled import LabelledPicture
 
 Array = NDArray[Any]
+
+Streamed = Iterator[tuple[Mapping[str, Array], int]]
+"""Requests of one row each, by input name, in order, each with its label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,11 @@ class ExampleModel:
     """Makes the ONNX file; None: it ships with the package."""
     pictures: Callable[[int, np.random.Generator], Iterator[LabelledPicture]] | None = None
     """Draws pictures with exact labels one by one; None: the model takes no pictures."""
+    streams: tuple[str, ...] = ()
+    """Names of its ordered streams of inputs."""
+    stream: Callable[[str, int, int], Streamed] | None = None
+    """Draws some of a stream in order, from a number to another; None: it has no streams."""
+    stream_length: int = 0
 
     def onnx(self) -> bytes:
         """Content of the model's ONNX file; where it has several, of the last and most accurate."""
@@ -138,6 +153,10 @@ def _frames(count: int, rng: np.random.Generator) -> Samples:
     return Samples(tuple({"frames": picture[None]} for picture in pictures), labels)
 
 
+def _frame_stream(name: str, start: int, stop: int) -> Streamed:
+    return (({"frames": frame[None]}, label) for frame, label in frames.video(name, start, stop))
+
+
 def _vehicles(count: int, rng: np.random.Generator) -> Samples:
     pictures, labels = frames.frames(count, rng)
     rows = pictures.transpose(0, 2, 3, 1)
@@ -166,10 +185,15 @@ def _street_pictures(count: int, rng: np.random.Generator) -> Iterator[LabelledP
 
 def _texts(count: int, rng: np.random.Generator) -> Samples:
     ids, labels = sentences.texts(count, rng)
-    requests = tuple(
-        {"input_ids": row[None], "attention_mask": np.ones((1, len(row)), np.int64)} for row in ids
-    )
-    return Samples(requests, labels)
+    return Samples(tuple(map(_masked, ids)), labels)
+
+
+def _text_stream(name: str, start: int, stop: int) -> Streamed:
+    return ((_masked(ids), label) for ids, label in text_streams.text_stream(name, start, stop))
+
+
+def _masked(ids: NDArray[np.int64]) -> Mapping[str, Array]:
+    return {"input_ids": ids[None], "attention_mask": np.ones((1, len(ids)), np.int64)}
 
 
 def _features(count: int, rng: np.random.Generator) -> Samples:
@@ -189,6 +213,9 @@ MODELS: Mapping[str, ExampleModel] = MappingProxyType(
                 frames.KINDS,
                 64,
                 _frames,
+                streams=tuple(frames.STREAMS),
+                stream=_frame_stream,
+                stream_length=frames.STREAM_FRAMES,
             ),
             ExampleModel(
                 "text",
@@ -196,6 +223,9 @@ MODELS: Mapping[str, ExampleModel] = MappingProxyType(
                 sentences.TOPICS,
                 256,
                 _texts,
+                streams=text_streams.STREAMS,
+                stream=_text_stream,
+                stream_length=text_streams.STREAM_TEXTS,
             ),
             ExampleModel(
                 "dense",
@@ -245,3 +275,15 @@ def make_inputs(model: str, count: int, seed: int) -> Samples:
     if count < 1:
         raise ValueError(f"count must be at least 1, not {count}")
     return example(model).draw(count, np.random.default_rng(seed))
+
+
+def make_stream(model: str, stream: str, start: int = 0, stop: int | None = None) -> Streamed:
+    """Inputs `start` to `stop` (or the last) of one of the streams of an example model, in order.
+
+    Raises ExamplesError for a model or a stream there is none of.
+    """
+    chosen = example(model)
+    if chosen.stream is None or stream not in chosen.streams:
+        known = ", ".join(chosen.streams) or "it has none"
+        raise ExamplesError(f"{model} has no stream called {stream!r} (all: {known})")
+    return chosen.stream(stream, start, chosen.stream_length if stop is None else stop)

@@ -118,19 +118,20 @@ def texts(count: int, rng: np.random.Generator) -> tuple[list[Ids], NDArray[np.i
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(TOPICS))
     lengths = np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST + 1), count)).astype(int)
     drawn = zip(labels, lengths, strict=True)
-    return [encode(_text(int(label), int(length), rng)) for label, length in drawn], labels
+    return [encode(text(int(label), int(length), rng)) for label, length in drawn], labels
 
 
-def _text(label: int, tokens: int, rng: np.random.Generator) -> str:
+def text(label: int, tokens: int, rng: np.random.Generator, digressing: float = 0.3) -> str:
     """A text of exactly `tokens` tokens with [cls]; its last clause may be cut short.
 
-    Digressions make up at most a third of the words before the cut, and never come first.
+    It is `digressing` after that share of clauses. Digressions make up at most a third of the words
+    before the cut, and never come first.
     """
     own = _TOPICS[TOPICS[label]]
     words = _clause(own, rng).split()
     digressed = 0
     while len(words) < tokens - 1:
-        if rng.random() < 0.3 and digressed < len(words) // 3 - 6:
+        if rng.random() < digressing and digressed < len(words) // 3 - 6:
             other = TOPICS[(label + int(rng.integers(1, len(TOPICS)))) % len(TOPICS)]
             aside = f"{_DIGRESSION} {_clause(_TOPICS[other], rng)}".split()
             digressed += len(aside)
