@@ -79,6 +79,10 @@ class ExitGraph:
     outputs: tuple[str, ...]
     """The graph outputs that a ramp can make."""
     classes: int
+    axes: int
+    """Of the logits."""
+    element: int
+    """Of the logits, as of a position."""
 
     def position(self, tensor: str) -> Position:
         """Raises ExitError if there is none."""
@@ -147,7 +151,16 @@ def find_positions(
         why = "" if what is None else f": {what[0]!r} is {what[1]}"
         raise ExitError(f"the model has no position for an early exit{why}")
     positions = tuple(replace(seen[tensor], number=at) for at, tensor in enumerate(kept))
-    return ExitGraph(positions, primary, mask, logits, outputs, known.dims[logits][1])
+    return ExitGraph(
+        positions,
+        primary,
+        mask,
+        logits,
+        outputs,
+        classes=known.dims[logits][1],
+        axes=len(known.dims[logits]),
+        element=known.elements[logits],
+    )
 
 
 def _primary(graph: Any, primary: str, mask: str) -> str:
@@ -202,7 +215,10 @@ def _answers(flow: DataFlow, known: TensorShapes) -> tuple[str, tuple[str, ...]]
     why = "no output depends on the primary input"
     for name, chain in chains.items():
         selecting = [at for at, each in enumerate(chain[:-1]) if _op(flow, each) in _SELECTING]
-        logits = chain[selecting[-1] + 1] if selecting else name
+        options = chain[selecting[-1] + 1 :] if selecting else [name]
+        logits = next(
+            (each for each in options if -1 not in known.dims.get(each, [0, -1])[1:]), options[0]
+        )
         dims = known.dims.get(logits, [])
         if _op(flow, logits) == "Sigmoid":
             why = f"output {name!r} is made by a Sigmoid: it may name several classes"

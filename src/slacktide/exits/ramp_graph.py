@@ -1,0 +1,222 @@
+"""Ramps in a model's graph: what is pooled at a position, one Gemm, and a copy of the model's tail.
+
+Names begin with `exits/`. A ramp's outputs have the names (behind `exits/N/`), datatypes and shapes
+of the model's. Only operators that all versions of the standard have since 7 are used, or their
+newer spelling where a model states a newer version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.exits.data_flow import DataFlow
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import MEAN, Ramp
+from slacktide.exits.positions import ExitGraph, Position, opset_of
+
+PREFIX = "exits/"
+GRID, HIDDEN = "grid", "hidden"
+"""Styles that are heavier than `mean`: means over a grid of cells, and a layer of random units on
+top of the mean. Both keep a ramp a linear map of what is pooled, so they are trained alike."""
+_CELLS = 3  # in height and in width
+_UNITS = 256
+_SEED = 14
+_FLOAT, _INT64 = 1, 7  # TensorProto
+
+
+def with_features(model: Any, graph: ExitGraph, style: str = MEAN) -> Any:
+    """A copy of the model with further outputs: `exits/features/N`, float32 [rows, features], of
+    every position, and `exits/logits`, float32 [rows, classes]. Raises ExitError."""
+    out = _Writer(model)
+    for position in graph.positions:
+        pooled = _pooled(out.at(f"{PREFIX}features/{position.number}"), graph, position, style)
+        out.output(pooled, f"{PREFIX}features/{position.number}", _FLOAT)
+    logits = out.at(f"{PREFIX}logits").add("Flatten", graph.logits, axis=1)
+    out.output(out.add("Cast", logits, to=_FLOAT), f"{PREFIX}logits", _FLOAT)
+    return out.model
+
+
+def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
+    """A copy of the model with further outputs for each ramp, at position N: `exits/N/uncertainty`
+    float32 [rows], `exits/N/answer` int64 [rows], the class, and `exits/N/NAME` for each output
+    NAME that ramps make; and `exits/answer`, int64 [rows], the model's own class.
+
+    A row's uncertainty is 1 − its greatest probability, by the softmax of logits ÷ temperature.
+    Raises ExitError where a ramp does not fit its position.
+    """
+    out = _Writer(model)
+    flow = DataFlow(out.graph, graph.primary)
+    tail = _tail(flow, graph)
+    for ramp in ramps:
+        position = graph.position(ramp.tensor)
+        here = f"{PREFIX}{position.number}/"
+        pooled = _pooled(out.at(f"{here}pooled"), graph, position, ramp.style)
+        features = _features(position, ramp.style)
+        if ramp.weights.shape != (features, graph.classes) or ramp.bias.shape != (graph.classes,):
+            raise ExitError(
+                f"the ramp of {ramp.tensor!r} has weights {ramp.weights.shape}; expected "
+                f"{(features, graph.classes)}"
+            )
+        out.at(f"{here}logits")
+        logits = out.add("Gemm", pooled, out.constant(ramp.weights), out.constant(ramp.bias))
+        out.at(f"{here}sure")
+        scaled = out.add("Mul", logits, out.constant(np.float32(1 / ramp.temperature)))
+        greatest = out.reduce("ReduceMax", out.add("Softmax", scaled, axis=1), [1])
+        out.output(
+            out.add("Sub", out.constant(np.float32(1)), greatest), f"{here}uncertainty", _FLOAT
+        )
+        out.output(out.add("ArgMax", logits, axis=1, keepdims=0), f"{here}answer", _INT64)
+        _copy_tail(out.at(f"{here}tail"), tail, graph, logits, here)
+    flat = out.at(f"{PREFIX}end").add("Flatten", graph.logits, axis=1)
+    out.output(out.add("ArgMax", flat, axis=1, keepdims=0), f"{PREFIX}answer", _INT64)
+    return out.model
+
+
+def _tail(flow: DataFlow, graph: ExitGraph) -> list[Any]:
+    """The nodes between the logits and the outputs that ramps make; the shapes of what lies
+    between are among them."""
+    wanted = flow.needed_for(graph.outputs, behind=[graph.logits])
+    behind = {graph.logits}
+    found = []
+    for node in flow.nodes:
+        if id(node) in wanted and not behind.isdisjoint(flow.reads[id(node)]):
+            behind.update(node.output)
+            found.append(node)
+    return found
+
+
+def _copy_tail(
+    out: _Writer, tail: Sequence[Any], graph: ExitGraph, logits: str, prefix: str
+) -> None:
+    """Give a ramp the outputs of the model, made of its logits, float32 [rows, classes]."""
+    if graph.element != _FLOAT:
+        logits = out.add("Cast", logits, to=graph.element)
+    if graph.axes > 2:
+        shape = np.array([-1, graph.classes] + [1] * (graph.axes - 2))
+        logits = out.add("Reshape", logits, out.constant(shape))
+    names = {graph.logits: logits}
+    for node in tail:
+        names.update({name: f"{prefix}tail/{name}" for name in node.output if name})
+        copy = out.graph.node.add()
+        copy.CopyFrom(node)
+        copy.name = f"{prefix}tail/{node.name or node.output[0]}"
+        copy.input[:] = [names.get(name, name) for name in node.input]
+        copy.output[:] = [names.get(name, name) for name in node.output]
+    for name in graph.outputs:
+        out.output(names[name], f"{prefix}{name}", like=name)
+
+
+def _features(position: Position, style: str) -> int:
+    if style == GRID and position.space:
+        return position.features * int(np.prod([min(_CELLS, size) for size in position.space]))
+    return position.features + (_UNITS if style == HIDDEN else 0)
+
+
+def _pooled(out: _Writer, graph: ExitGraph, position: Position, style: str) -> str:
+    """What a ramp of this style sees of a position: float32 [rows, features]."""
+    tensor = position.tensor
+    if style not in (MEAN, GRID, HIDDEN):
+        raise ExitError(f"style: {style!r} is no style of ramps")
+    if style == GRID and -1 in position.space:
+        raise ExitError(f"style: a grid needs inputs of a fixed size, which {tensor!r} has not")
+    axes = list(range(1, 1 + len(position.space)))
+    if not axes:
+        pooled = tensor
+    elif position.masked:
+        pooled = _masked_mean(out, graph.mask, position)
+    elif style == GRID:
+        if position.channels_last:
+            tensor = out.add("Transpose", tensor, perm=[0, len(axes) + 1, *axes])
+        steps = [max(1, size // _CELLS) for size in position.space]
+        sizes = zip(position.space, steps, strict=True)
+        reach = [size - step * (min(_CELLS, size) - 1) for size, step in sizes]
+        cells = out.add("AveragePool", tensor, kernel_shape=reach, strides=steps)
+        pooled = out.add("Flatten", cells, axis=1)
+    elif position.channels_last:
+        pooled = out.reduce("ReduceMean", tensor, axes)
+    else:
+        pooled = out.add("Flatten", out.add("GlobalAveragePool", tensor), axis=1)
+    if position.element != _FLOAT:
+        pooled = out.add("Cast", pooled, to=_FLOAT)
+    return _widened(out, pooled, position.features) if style == HIDDEN else pooled
+
+
+def _masked_mean(out: _Writer, mask: str, position: Position) -> str:
+    """The mean over what the mask does not say is padding; 0 where all is."""
+    weights = out.add("Cast", mask, to=_FLOAT)
+    count = out.add(
+        "Max", out.reduce("ReduceSum", weights, [1], keep=1), out.constant(np.float32(1))
+    )
+    share = out.add("Cast", out.add("Div", weights, count), to=position.element)
+    if position.channels_last:
+        row = out.add("Reshape", share, out.constant(np.array([0, 1, -1])))
+        return out.add("Flatten", out.add("MatMul", row, position.tensor), axis=1)
+    column = out.add("Reshape", share, out.constant(np.array([0, -1, 1])))
+    return out.add("Flatten", out.add("MatMul", position.tensor, column), axis=1)
+
+
+def _widened(out: _Writer, pooled: str, features: int) -> str:
+    """`pooled`, and units of a random layer that see it relative to its mean size."""
+    random = np.random.default_rng(_SEED)
+    weights = random.standard_normal((features, _UNITS)).astype(np.float32) / np.sqrt(features)
+    bias = random.standard_normal(_UNITS).astype(np.float32)
+    size = out.reduce("ReduceMean", out.add("Abs", pooled), [1], keep=1)
+    scaled = out.add("Div", pooled, out.add("Add", size, out.constant(np.float32(1e-6))))
+    units = out.add("Gemm", scaled, out.constant(weights.astype(np.float32)), out.constant(bias))
+    return out.add("Concat", pooled, out.add("Relu", units), axis=1)
+
+
+class _Writer:
+    """A copy of a model that nodes and outputs are added to."""
+
+    def __init__(self, model: Any) -> None:
+        import onnx
+
+        self.model = onnx.ModelProto()
+        self.model.CopyFrom(model)
+        self.graph = self.model.graph
+        self._opset = opset_of(model)
+        self._make = onnx.helper
+        self._tensor: Callable[..., Any] = onnx.numpy_helper.from_array
+        self._declared = {value.name: value for value in model.graph.output}
+        self._prefix = PREFIX
+        self._count = 0
+
+    def at(self, prefix: str) -> _Writer:
+        """Give what follows names that begin so."""
+        self._prefix, self._count = prefix, 0
+        return self
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """A node with one output, whose name is returned."""
+        self._count += 1
+        name = f"{self._prefix}.{operator}.{self._count}"
+        self.graph.node.append(
+            self._make.make_node(operator, inputs, [name], name=name, **attributes)
+        )
+        return name
+
+    def reduce(self, operator: str, tensor: str, axes: list[int], keep: int = 0) -> str:
+        """A reduction, whose axes became an input in version 13 of ReduceSum and 18 of others."""
+        if self._opset < (13 if operator == "ReduceSum" else 18):
+            return self.add(operator, tensor, axes=axes, keepdims=keep)
+        return self.add(operator, tensor, self.constant(np.array(axes)), keepdims=keep)
+
+    def constant(self, array: NDArray[Any] | np.generic) -> str:
+        self._count += 1
+        name = f"{self._prefix}.constant.{self._count}"
+        self.graph.initializer.append(self._tensor(np.asarray(array), name))
+        return name
+
+    def output(self, tensor: str, name: str, element: int = 0, like: str = "") -> None:
+        """Make a tensor an output under this name: of no declared shape, or as another output."""
+        self.graph.node.append(self._make.make_node("Identity", [tensor], [name], name=name))
+        if like:
+            self.graph.output.append(self._declared[like])
+            self.graph.output[-1].name = name
+        else:
+            self.graph.output.append(self._make.make_tensor_value_info(name, element, None))
