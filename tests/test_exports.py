@@ -93,7 +93,8 @@ EXPORTS = {
         SessionEvent SessionMeasured SessionOpened Stated stated_as
     """,
     "slacktide.planning.exits": """
-        ExitEvent ExitsArranged RampFacts RampsLearnt RampsRefused StatedExits
+        ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsLearnt RampsRefused
+        StatedExits
     """,
     "slacktide.planning.scaling": """
         PLANNERS BatchSeconds ModelView ReplicaView ScaledModel ScalingLimits

@@ -13,6 +13,7 @@ from slacktide.planning.exits import StatedExits
     ("field", "stated"),
     [
         ("accuracy_loss", {"accuracy_loss": 0.0}),
+        ("accuracy_loss", {"accuracy_loss": 0.6}),
         ("ramp_budget", {"ramp_budget": 1.5}),
         ("feedback", {"feedback": 0.0}),
         ("ramps", {"ramps": (3, 1)}),

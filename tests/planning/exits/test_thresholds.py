@@ -14,18 +14,21 @@ from tests.planning.exits.streams import Array, answers
 
 from slacktide.planning.exits.thresholds import (
     ThresholdSearch,
-    chance_of_at_most,
+    most_likely,
     most_wrong,
 )
 
 INF = math.inf
 
 
-@given(rows=st.integers(1, 2000), share=st.floats(0.001, 0.9), wrong=st.integers(0, 40))
-def test_the_chance_of_so_many_is_that_of_the_binomial_law(
-    rows: int, share: float, wrong: int
+@given(rows=st.integers(1, 2000), share=st.floats(0.001, 0.9), chance=st.floats(0.01, 0.99))
+def test_what_is_likely_is_what_the_binomial_law_says(
+    rows: int, share: float, chance: float
 ) -> None:
-    assert chance_of_at_most(wrong, rows, share) == pytest.approx(binom.cdf(wrong, rows, share))
+    most = most_likely(rows, share, chance)
+    assert -1 <= most <= rows
+    assert binom.cdf(most, rows, share) <= chance + 1e-6
+    assert binom.cdf(most + 1, rows, share) > chance - 1e-6
 
 
 @given(rows=st.integers(1, 1000), loss=st.sampled_from([0.005, 0.01, 0.05, 0.1]))

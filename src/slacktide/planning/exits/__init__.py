@@ -6,3 +6,5 @@ from slacktide.planning.exits.events import RampFacts as RampFacts
 from slacktide.planning.exits.events import RampsLearnt as RampsLearnt
 from slacktide.planning.exits.events import RampsRefused as RampsRefused
 from slacktide.planning.exits.events import StatedExits as StatedExits
+from slacktide.planning.exits.planner import ExitsPlanner as ExitsPlanner
+from slacktide.planning.exits.planner import ExitsStatus as ExitsStatus

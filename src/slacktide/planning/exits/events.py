@@ -76,24 +76,28 @@ class StatedExits:
     """That a model answers early where it can. Raises ValueError that names the field."""
 
     accuracy_loss: float = 0.01
-    """Most of the answers that may differ from the model's own, a share within (0, 1]."""
+    """Most of the answers that may differ from the model's own, a share of at most a half."""
     ramp_budget: float = 0.05
     """Most that the active ramps may add to the time of a pass, a share of it."""
     mode: ExitMode = ExitMode.AUTO
     feedback: float = 0.1
     """Share of batches that always run on and are judged; within (0, 1]."""
     ramps: tuple[int, ...] | None = None
-    """Positions that stay active whatever they bring; None: they are chosen, and move."""
+    """Positions that stay active whatever they bring; None: they are chosen."""
     thresholds: tuple[float, ...] | None = None
     """Of those, never tuned: they hold no accuracy; None: they are tuned."""
     evenly: bool = False
     """Whether the first ramps are spaced evenly, as Apparate's; else they are placed by what is
     known of them."""
+    moving: bool = True
+    """Whether ramps that were chosen move to where they pay."""
 
     def __post_init__(self) -> None:
         for name in ("accuracy_loss", "ramp_budget", "feedback"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
+        if self.accuracy_loss > 0.5:
+            raise ValueError(f"accuracy_loss must be at most 0.5, got {self.accuracy_loss}")
         ramps = self.ramps or ()
         if any(a >= b for a, b in pairwise(ramps)) or min(ramps, default=0) < 0:
             raise ValueError(f"ramps must be positions in ascending order, got {ramps}")

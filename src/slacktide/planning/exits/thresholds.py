@@ -31,23 +31,23 @@ FIRST_STEP = 0.1
 SWEEPS = 6
 
 
-def chance_of_at_most(wrong: int, rows: int, share: float) -> float:
-    """That of `rows` at most `wrong` are, if each is with chance `share`, within (0, 1)."""
-    total, term = 0.0, rows * math.log1p(-share)
-    for k in range(min(wrong, rows) + 1):
-        if k:
-            term += math.log((rows - k + 1) * share / (k * (1.0 - share)))
+def most_likely(rows: int, share: float, chance: float) -> int:
+    """The most of `rows` so that at most as many are with `chance` at most, if each is with chance
+    `share`, within (0, 1); −1 if even none is likelier."""
+    total, term, most = 0.0, rows * math.log1p(-share), -1
+    while most < rows:
         total += math.exp(term)
-    return min(total, 1.0)
+        if total > chance:
+            break
+        most += 1
+        term += math.log((rows - most) * share / ((most + 1) * (1.0 - share))) if most < rows else 0
+    return most
 
 
 def most_wrong(rows: int, loss: float, confidence: float = CONFIDENCE) -> int:
     """The most of `rows` that may have been wrong so that their share is, with `confidence`, at
     most `loss` (the one-sided bound of Clopper and Pearson); −1: there are too few rows to tell."""
-    wrong = -1
-    while wrong < rows and chance_of_at_most(wrong + 1, rows, loss) <= 1.0 - confidence:
-        wrong += 1
-    return wrong
+    return most_likely(rows, loss, 1.0 - confidence)
 
 
 @dataclass(frozen=True, slots=True)
