@@ -257,7 +257,7 @@ class _Sender:
         whose = (repeat(one.deadlines is None), none, owned, repeat(one.name))
         # By position, a column at a time: keywords would cost as much again.
         hinted = none if one.hint is None else hint
-        work = (hinted, repeat(self._reserve), network, none, repeat(0), length)
+        work = (hinted, repeat(self._reserve), network, none, repeat(0), repeat(False), length)
         signatures: Iterable[Signature] = repeat(one.signatures[0])
         if len(one.signatures) > 1:
             signatures = map(one.signatures.__getitem__, shapes)
