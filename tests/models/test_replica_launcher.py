@@ -11,16 +11,24 @@ from typing import Any
 
 import pytest
 
-from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, TellCircuit
+from slacktide.domain import (
+    Batch,
+    BatchTiming,
+    Circuit,
+    ExitReport,
+    PoolId,
+    Replica,
+    TellCircuit,
+)
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
-from slacktide.executors.ports import OpenedModel
+from slacktide.executors.ports import Arranged, FeaturesSeen, OpenedModel
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.models.versions import Catalog, LoadedExits, LoadedVersion, VersionState
 from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import ClassedTimes, LatencyTable
 
@@ -130,3 +138,45 @@ def test_what_a_planner_has_taken_back_is_not_waited_for(house: Any) -> None:
         assert waiting.result() is None
 
     asyncio.run(body())
+
+
+def test_what_ramps_say_is_counted_with_the_batch(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    counters = house.version.counters
+    # Four rows: two leave at the first ramp, and the second of these runs on.
+    said = ExitReport(
+        (1, 4),
+        ((0.1,), (0.1, 0.1), (0.6, 0.2), (0.6, 0.7)),
+        ((), (True, True), (False, True), (False, False)),
+        (0, 0, 1, -1),
+        (0.002, 0.006),
+    )
+    batch = Batch(0, REPLICA, (), 4, 0.0, 1.0)
+    house.launcher.finished(batch, BatchTiming(infer_s=0.010), 0.010, said)
+    house.launcher.finished(batch, BatchTiming(infer_s=0.010), 0.010)
+    assert counters.judged == {1: (3, 1), 4: (3, 2)}
+    assert counters.exits_saved_s == pytest.approx(0.008 + 0.008 + 0.004)
+    assert counters.executions == 2
+
+
+def test_new_stages_are_logged_and_features_go_to_what_learns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="slacktide.models")
+    house = House()
+    learnt: list[Any] = []
+    house.launcher.learn = lambda pool, seen: learnt.append((pool, seen))
+    seen = FeaturesSeen(1, ("early", "late"), (0.2, 0.8), (b"", b""), b"")
+    house.launcher.early_exits(REPLICA, seen)
+    assert learnt == [], "its settings state none"
+    house.version.pool.exits = LoadedExits(("y",), 1, ("early", "late"))
+    house.launcher.early_exits(REPLICA, seen)
+    assert learnt == [(POOL, seen)]
+    house.launcher.early_exits(REPLICA, Arranged(1, (0, 1)))
+    house.launcher.early_exits(REPLICA, Arranged(1, ()))
+    house.launcher.early_exits(REPLICA, Arranged(1, (0,), "early is no tensor of the model"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "m: early exits: early, late",
+        "m: early exits: none",
+        "m: early exits stay as they are: early is no tensor of the model",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from slacktide.executors.arena import Arena
 from slacktide.models.input_blocklist import BLOCK_S
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
+from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.models.versions import Catalog, LoadedVersion
+from slacktide.models.versions import Catalog, LoadedExits, LoadedVersion
 from slacktide.observability.observers import AnsweredRequest, Observers
 from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.server import data_plane
@@ -84,10 +86,10 @@ class NotingDriver(Driver):
         self.release(call.id)
         return known
 
-    def end(self, id: int, reason: Reason, outputs: Any = None) -> None:
+    def end(self, id: int, reason: Reason, outputs: Any = None, ramp: int | None = None) -> None:
         call = self.open.pop(id)
         call.outputs = outputs
-        call.answered(Outcome(reason, self.now))
+        call.answered(Outcome(reason, self.now, ramp=ramp))
         self.release(id)
 
     def release(self, id: int) -> None:
@@ -107,11 +109,16 @@ class Noting:
 class Bench:
     """A data plane with one model, `m`, whose own priority is 1."""
 
-    def __init__(self, requests: int | None = None, arriving: int | None = None) -> None:
+    def __init__(
+        self,
+        requests: int | None = None,
+        arriving: int | None = None,
+        settings: ModelSettings | None = None,
+    ) -> None:
         self.driver: Any = NotingDriver()
         self.noted = Noting()
         catalog = Catalog()
-        settings = ModelSettings(priority=1)
+        settings = settings or ModelSettings(priority=1)
         definition = ModelDefinition("m", "1", Path(), Path(), settings, {})
         self.arena = Arena(1 << 20)
         times = ClassedTimes(LatencyTable.flat(0.01, max_batch=8))
@@ -164,6 +171,63 @@ def test_a_priority_that_is_stated_wins_over_the_models(stated, penalty):
         bench.submit(**stated)
         bench.announce(64, **stated)
         assert [told.penalty for told in bench.driver.told] == [penalty, penalty]
+
+    on_loop(test)
+
+
+def exiting() -> Bench:
+    """A model with early exits, at the tensors `early` and `late`, that make its one output."""
+    bench = Bench(settings=ModelSettings(early_exit=EarlyExitSettings()))
+    manifest: Any = SimpleNamespace(revision=1, positions=("early", "late"), outputs=("x",))
+    assert bench.version.exits is bench.version.pool.exits is not None
+    bench.version.exits.learnt(manifest)
+    return bench
+
+
+def test_only_requests_for_what_ramps_make_may_be_answered_early():
+    def test() -> None:
+        bench = exiting()
+        exits = bench.version.exits
+        assert exits is not None
+        bench.submit()
+        bench.submit(final=True)
+        exits.outputs = ("y", "x")
+        exits.learnt(SimpleNamespace(revision=2, positions=("early", "late"), outputs=("y",)))
+        assert exits.makes([0])
+        assert not exits.makes([0, 1])
+        bench.version.pool.exits = bench.version.exits = LoadedExits(("x",))
+        bench.submit()
+        assert [told.final for told in bench.driver.told] == [False, True, True]
+
+    on_loop(test)
+
+
+def test_a_model_without_early_exits_has_no_final_requests_and_no_exit_to_report():
+    def test() -> None:
+        bench = Bench()
+        call = bench.submit(final=True, report_timing=True)
+        assert bench.driver.told[0].final is False
+        bench.driver.end(call.id, Reason.ON_TIME, (((1, 4), ROW),))
+        assert "exit" not in bench.replies[0].parameters
+
+    on_loop(test)
+
+
+@pytest.mark.parametrize(("ramp", "exit"), [(None, ""), (1, "late"), (7, "7")])
+def test_timing_says_where_the_answer_left_the_network(ramp: int | None, exit: str):
+    def test() -> None:
+        bench = exiting()
+        bench.submit(report_timing=True)
+        bench.submit()
+        reason = Reason.ON_TIME if ramp is None else Reason.EARLY_EXIT
+        for call in list(bench.driver.open.values()):
+            bench.driver.end(call.id, reason, (((1, 4), ROW),), ramp=ramp)
+        timed, plain = bench.replies
+        assert timed.parameters["exit"] == exit
+        assert plain.parameters == {}
+        assert timed.outputs == plain.outputs
+        assert timed.outputs is not None
+        assert bench.version.counters.exits == ({} if ramp is None else {ramp: 2})
 
     on_loop(test)
 

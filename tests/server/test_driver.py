@@ -18,13 +18,17 @@ from slacktide.domain import (
     BatchFinished,
     BatchTiming,
     Deployment,
+    ExitPolicy,
+    ExitReport,
     LaneSpec,
+    Leaving,
     Notice,
     Outcome,
     OutcomeKind,
     Plan,
     PlanChanged,
     PoolId,
+    PublishExits,
     Reason,
     Refused,
     Replica,
@@ -40,6 +44,9 @@ from slacktide.engine import Engine, Snapshot, SoloProfiling
 from slacktide.engine.invariants import check_invariants
 from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.executors.ports import (
+    Arranged,
+    FeaturesSeen,
+    MembersReleased,
     OpenedModel,
     Outputs,
     Payload,
@@ -48,6 +55,7 @@ from slacktide.executors.ports import (
     TensorRef,
 )
 from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, Stated
+from slacktide.planning.exits import ExitsArranged
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
 from slacktide.server import driver as driver_module
@@ -73,9 +81,26 @@ class Puppet:
         self.asked: list[tuple[Any, ...]] = []
         self.batch = -1
 
-    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
+    def run(
+        self,
+        batch: int,
+        members: Sequence[Payload],
+        size: int = 0,
+        leaving: Leaving = Leaving.NONE,
+        final: Sequence[int] = (),
+    ) -> None:
         self.batch = batch
         self.asked.append(("run", [member.tensors[0].offset for member in members]))
+        if leaving is not Leaving.NONE:
+            self.asked.append((leaving, final))
+
+    def publish(self, policy: ExitPolicy) -> None:
+        self.asked.append(("publish", policy))
+
+    def release(self, *outputs: bytes, members: tuple[int, ...] = (0,), ramp: int = 2) -> None:
+        """A ramp answers some members."""
+        tensors = [(((1, 1), data),) for data in outputs]
+        self.report(MembersReleased(self.batch, members, ramp), tensors)
 
     def abort(self, batch: int) -> None:
         self.asked.append(("abort", batch))
@@ -95,10 +120,10 @@ class Puppet:
     def lose(self, detail: str) -> None:
         self.report(ReplicaLost(self.replica.id, detail))
 
-    def finish(self, *outputs: bytes) -> None:
-        """Every member's answer."""
-        tensors = [(((1, 1), data),) for data in outputs]
-        self.report(BatchFinished(self.batch, BatchTiming(infer_s=0.001)), tensors)
+    def finish(self, *outputs: bytes | None, exits: ExitReport | None = None) -> None:
+        """Every member's answer; None of one that a ramp has answered."""
+        tensors = [() if data is None else (((1, 1), data),) for data in outputs]
+        self.report(BatchFinished(self.batch, BatchTiming(infer_s=0.001), exits), tensors)
 
 
 def planned(*pools: PoolId, cores: tuple[int, ...] = (0,)) -> Plan:
@@ -135,6 +160,8 @@ class Stage:
         self.freed: list[int] = []
         self.losses: list[str] = []
         self.told: list[TellCircuit] = []
+        self.finishes: list[tuple[Batch, BatchTiming, ExitReport | None]] = []
+        self.exits: list[Any] = []
         self.unwanted: list[int] = []
         self.refusal: str | None = None
         self.times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
@@ -166,8 +193,14 @@ class Stage:
     def circuit(self, told: TellCircuit) -> None:
         self.told.append(told)
 
-    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
+    def finished(
+        self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None
+    ) -> None:
         assert seconds >= 0
+        self.finishes.append((batch, timing, exits))
+
+    def early_exits(self, replica: Replica, event: Any) -> None:
+        self.exits.append(event)
 
     # what tests do
 
@@ -476,6 +509,112 @@ def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait_for_t
         stage.puppet.report(BatchAborted(stage.puppet.batch))
         assert stage.freed == ids
         assert stage.heard == {}
+
+    staged(play)
+
+
+REPORT = ExitReport((2,), ((0.1,), (0.6,)), ((True,), (False,)), (0, -1), (0.001,))
+
+
+def test_members_that_a_ramp_answers_have_its_answer_at_once_and_keep_their_slots():
+    async def play(stage: Stage) -> None:
+        first, second = stage.submit(), stage.submit()
+        await turn()
+        stage.puppet.release(b"easy")
+        outcome, outputs = stage.heard[first]
+        assert (outcome.reason, outcome.ramp) == (Reason.EARLY_EXIT, 2)
+        assert outputs == (((1, 1), b"easy"),)
+        assert stage.calls[first].timing is not None, "statistics count it like any other"
+        assert stage.freed == [], "its row still runs on"
+        assert stage.driver.waiting() == [stage.calls[second]]
+        stage.puppet.finish(None, b"hard", exits=REPORT)
+        assert stage.heard[second][1] == (((1, 1), b"hard"),)
+        assert stage.calls[first].outputs == (((1, 1), b"easy"),)
+        assert stage.freed == [first, second]
+        ((_, _, exits),) = stage.finishes
+        assert exits == REPORT
+
+    staged(play)
+
+
+def test_a_worker_killed_after_a_release_has_only_the_others_run_again():
+    async def play(stage: Stage) -> None:
+        first, second = stage.submit(), stage.submit()
+        await turn()
+        stage.puppet.release(b"easy")
+        lost = stage.puppet
+        lost.lose("killed")
+        assert stage.freed == [first]
+        while stage.puppet is lost:
+            await asyncio.sleep(0.01)
+        stage.puppet.up()
+        await turn()
+        assert ("run", [64 * second]) in stage.puppet.asked
+        stage.puppet.finish(b"hard")
+        assert stage.heard[second][0].reason is Reason.ON_TIME
+        assert stage.freed == [first, second]
+
+    staged(play)
+
+
+def test_a_request_that_is_withdrawn_as_a_ramp_answers_it_has_no_answer():
+    async def play(stage: Stage) -> None:
+        first, second = stage.submit(), stage.submit()
+        await turn()
+        stage.cancel(first)
+        stage.puppet.release(b"easy")
+        assert first not in stage.heard
+        assert stage.calls[first].outputs is None
+        stage.puppet.finish(None, b"hard")
+        assert stage.freed == [first, second]
+
+    staged(play)
+
+
+def test_a_batch_whose_members_are_all_answered_may_be_stopped_and_counts_as_run():
+    async def play(stage: Stage) -> None:
+        id = stage.submit()
+        await turn()
+        stage.puppet.release(b"easy")
+        assert stage.freed == []
+        stage.puppet.report(BatchAborted(stage.puppet.batch, REPORT))
+        assert stage.freed == [id]
+        assert stage.reason(id) is Reason.EARLY_EXIT
+        ((batch, timing, exits),) = stage.finishes
+        assert (batch.rows, exits) == (1, REPORT)
+        assert timing.infer_s > 0.0
+
+    staged(play)
+
+
+def test_replicas_hear_of_policies_after_the_batches_that_were_decided_before():
+    async def play(stage: Stage) -> None:
+        driver, replica = stage.driver, stage.puppet.replica
+        driver.coalescing.lanes_have(1000)
+        policy = ExitPolicy(POOL, (2,), (0.1,), revision=1)
+        stage.submit()
+        driver.flush()
+        driver._carry_out(PublishExits(replica, policy, 0))
+        assert [asked[0] for asked in stage.puppet.asked] == ["run", "publish"]
+        stage.puppet.finish(b"aaaa")
+
+    staged(play)
+
+
+def test_what_replicas_tell_of_early_exits_goes_to_planners_and_to_what_learns():
+    async def play(stage: Stage) -> None:
+        told: list[Any] = []
+        stage.driver.runtime.composer.observe_exits = lambda events, now: told.extend(events)
+        arranged = Arranged(3, (1, 4), "", (1, 8), (0.01, 0.05), ((0.004, 0.011), (0.02, 0.05)))
+        seen = FeaturesSeen(1, ("a",), (0.5,), (b"1234",), b"5678")
+        stage.puppet.report(arranged)
+        stage.puppet.report(seen)
+        (planned_for,) = told
+        assert planned_for == ExitsArranged(
+            POOL, stage.puppet.replica.id, 3, (1, 4), "", (1, 8), (0.01, 0.05),
+            ((0.004, 0.011), (0.02, 0.05)),
+        )  # fmt: skip
+        assert stage.exits == [arranged, seen]
 
     staged(play)
 

@@ -22,10 +22,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from slacktide.domain import Deployment, LaneSpec, Plan, Route
+from slacktide.domain import Deployment, ExitMode, LaneSpec, Plan, Route
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning import Stated
+from slacktide.planning.exits import StatedExits
 from slacktide.planning.scaling.planner import ScaledModel
 from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
@@ -318,8 +319,8 @@ class PlanBuilder:
         return Plan(self._layout.lanes, tuple(deployments), tuple(routes))
 
     def stated(self) -> Stated:
-        """How models are scaled, and of which variants they are, by name; those that are fixed in
-        both are not named."""
+        """How models are scaled, of which variants they are, and how they are left early, by name;
+        those of which nothing is stated are not named."""
         found: dict[str, tuple[object, ...]] = {}
         for version in self._versions:
             told: list[object] = [] if version.family is None else [version.family]
@@ -328,6 +329,11 @@ class PlanBuilder:
                 planner, options = self._planner or version.definition.settings.planner
                 limits = replace(lane.limits, batch_max=max(1, version.interface.max_batch))
                 told.append(ScaledModel(limits, planner, options))
+            exits = version.definition.settings.exits
+            if exits is not None:
+                loss, budget, feedback = exits.accuracy_loss, exits.ramp_budget, exits.feedback
+                mode = ExitMode(exits.mode)
+                told.append(StatedExits(loss, budget, feedback=feedback, mode=mode))
             if told:
                 found[version.name] = tuple(told)
         return found

@@ -108,9 +108,9 @@ async def prepare_version(
         # Replicas warm up with the row that was found to run, and need not look for it again.
         batch = source.max_batch if known.interface.batches else 0
         row = row_shapes(known, own.image_size)
-        pools.append(
-            PreparedPool(own, replace(source, warmup_shapes=row, max_batch=batch), known, times)
-        )
+        exits = await asyncio.to_thread(profiles.exit_source, own)
+        source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits)
+        pools.append(PreparedPool(own, source, known, times))
     interface = pools[0].known.interface
     if settings is not None:
         most = min(pool.known.interface.max_batch for pool in pools)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from slacktide.domain import BatchTiming, Outcome, OutcomeKind, Reason
+from slacktide.domain import BatchTiming, ExitReport, Outcome, OutcomeKind, Reason
 from slacktide.engine import SoloCounts
 
 LATENCY_BOUNDS: tuple[float, ...] = (
@@ -92,6 +92,13 @@ class ModelCounters:
         self.out_of_memory = 0
         """Of these, those that took more memory than a worker may."""
         self.circuit_openings = 0
+        self.exits: dict[int, int] = {}
+        """Requests that a ramp has answered, by its position."""
+        self.judged: dict[int, tuple[int, int]] = {}
+        """(rows whose answer by a ramp was held against the model's, those in which they agreed),
+        by its position."""
+        self.exits_saved_s = 0.0
+        """Seconds by which answers of ramps came before the end of their batch, over all rows."""
         self.samples = SoloCounts()
         """Of requests that ran again, alone; the engine counts them."""
 
@@ -106,6 +113,8 @@ class ModelCounters:
             return
         if timing is not None:
             self.compute.add(timing)
+        if outcome.ramp is not None:
+            self.exits[outcome.ramp] = self.exits.get(outcome.ramp, 0) + 1
         self.rows_served += rows
         self.queue_s.add(queue_s)
         self.compute_s.add(compute_s)
@@ -124,3 +133,14 @@ class ModelCounters:
         if variant:
             batches, before = self.by_variant.get(variant, (0, 0))
             self.by_variant[variant] = batches + 1, before + rows
+
+    def judge(self, report: ExitReport, seconds: float) -> None:
+        """What the ramps of a batch said that took so long."""
+        ramps, stage_s = report.ramps, report.stage_s
+        for agrees in report.agrees:
+            for ramp, agreed in zip(ramps, agrees, strict=False):  # as far as the row came
+                judged, before = self.judged.get(ramp, (0, 0))
+                self.judged[ramp] = judged + 1, before + agreed
+        for left in report.left:
+            if 0 <= left < len(stage_s):
+                self.exits_saved_s += max(0.0, seconds - stage_s[left])

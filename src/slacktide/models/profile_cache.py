@@ -17,7 +17,7 @@ from slacktide.domain.tensors import ModelInterface, image_input
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
-from slacktide.executors.ports import Executor, ModelSource, SessionSize
+from slacktide.executors.ports import Executor, ExitSource, ModelSource, SessionSize
 from slacktide.models.learnt import LearntTimes, size_table
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import (
@@ -115,6 +115,15 @@ class ProfileCache:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
         return ProfiledModel(record, interface, sessions, key=key)
+
+    def exit_source(self, definition: ModelDefinition) -> ExitSource | None:
+        """Where the early exits of a version are learnt, and what its settings say of them; None:
+        it has none. Blocks: may copy files."""
+        exits = definition.settings.exits
+        if exits is None:
+            return None
+        folder, positions = self._store.exits_folder(definition), exits.positions
+        return ExitSource(folder, exits.primary or "", "", positions.add, positions.forbid)
 
     def accuracies(self, definition: ModelDefinition) -> dict[str, float]:
         """How good variants were found to be (`slacktide profile --accuracy`); none if that was

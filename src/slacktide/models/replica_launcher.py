@@ -10,11 +10,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, ReplicaLost, TellCircuit
+from slacktide.domain import (
+    Batch,
+    BatchTiming,
+    Circuit,
+    ExitReport,
+    PoolId,
+    Replica,
+    ReplicaLost,
+    TellCircuit,
+)
 from slacktide.domain.tensors import any_size
 from slacktide.engine import Engine
 from slacktide.engine.ports import PoolParts, PoolView
-from slacktide.executors.ports import Executor, ModelSource, OpenedModel, ReplicaHandle, Reporter
+from slacktide.executors.ports import (
+    Arranged,
+    Executor,
+    FeaturesSeen,
+    ModelSource,
+    OpenedModel,
+    ReplicaHandle,
+    Reporter,
+)
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.versions import Catalog, LoadedPool, VersionState
 from slacktide.recording import Recorder, export_times
@@ -81,6 +98,8 @@ class ReplicaLauncher:
         self._engine = engine
         self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
         self.plan_again: Callable[[], None] = lambda: None  # where batches become smaller
+        self.learn: Callable[[PoolId, FeaturesSeen], None] = lambda pool, seen: None
+        """Takes what ramps can be learnt from."""
 
     def await_up(self, pool: PoolId) -> asyncio.Future[str | None]:
         """Done once all of its replicas are up, with None, or when that cannot be, with why."""
@@ -134,9 +153,13 @@ class ReplicaLauncher:
             pool.replicas_up.discard(replica.id)
             self._tell_if_up(pool)
 
-    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
+    def finished(
+        self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None
+    ) -> None:
         pool = self._catalog.pool(batch.replica.pool)
         if pool is not None:
+            if exits is not None:
+                pool.version.counters.judge(exits, seconds)
             if not batch.solo:
                 at_ms = int(time.time() * 1000)
                 pool.version.counters.executed(batch.rows, timing, at_ms, pool.variant)
@@ -145,6 +168,18 @@ class ReplicaLauncher:
                 pool.drifting = not pool.drifting
                 how = "drift from the profile" if pool.drifting else "fit the profile again"
                 log.warning("%s: batch times %s", pool.version.name, how)
+
+    def early_exits(self, replica: Replica, event: Arranged | FeaturesSeen) -> None:
+        pool = self._catalog.pool(replica.pool)
+        if pool is None or pool.exits is None:
+            return
+        if isinstance(event, FeaturesSeen):
+            self.learn(pool.id, event)
+        elif event.detail:
+            log.warning("%s: early exits stay as they are: %s", pool.version.name, event.detail)
+        else:
+            names = ", ".join(map(pool.exits.name, event.ramps)) or "none"
+            log.info("%s: early exits: %s", pool.version.name, names)
 
     def circuit(self, command: TellCircuit) -> None:
         pool = self._catalog.pool(command.pool)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from slacktide.domain import PoolId
 from slacktide.domain.tensors import ModelInterface
@@ -23,6 +24,9 @@ from slacktide.models.model_counters import ModelCounters
 from slacktide.models.profile_cache import ProfiledModel
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.planning.variants import Family
+
+if TYPE_CHECKING:
+    from slacktide.exits.manifest import ExitManifest
 
 log = logging.getLogger("slacktide.models")
 
@@ -40,6 +44,40 @@ class VersionState(Enum):
     READY = "READY"
     UNLOADING = "UNLOADING"
     UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(slots=True, eq=False)
+class LoadedExits:
+    """What is known of the early exits of a pool's model. Until a manifest of ramps was read or
+    learnt, no request may leave early."""
+
+    outputs: tuple[str, ...]
+    """Of the model, in its order."""
+    revision: int = 0
+    """Of the ramps; 0: there are none yet."""
+    names: tuple[str, ...] = ()
+    """Tensors at which the model may be left, front to end."""
+    refusal: str = ""
+    """Why the model is served as it is; empty: it is not."""
+    _made: frozenset[int] = frozenset()
+    """Indices of the outputs that ramps make."""
+
+    def learnt(self, manifest: ExitManifest) -> None:
+        """These are its ramps from now on."""
+        self.revision, self.names, self.refusal = manifest.revision, manifest.positions, ""
+        self._made = frozenset(
+            index for index, name in enumerate(self.outputs) if name in manifest.outputs
+        )
+
+    def makes(self, wanted: Iterable[int]) -> bool:
+        """Whether ramps make all of these outputs."""
+        return self._made.issuperset(wanted)
+
+    def name(self, position: int | None) -> str:
+        """The tensor at a position, its number where the name is not known; none: the end."""
+        if position is None:
+            return ""
+        return self.names[position] if position < len(self.names) else str(position)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +105,8 @@ class LoadedPool:
     saved: int | None = None
     """The revision of its times that was stored last."""
     drifting: bool = False  # the log's last word on batch times
+    exits: LoadedExits | None = None
+    """None: its settings state no early exits."""
 
     @property
     def variant(self) -> str:
@@ -96,6 +136,8 @@ class LoadedVersion:
     """Its variants, in the order of its pools; None: it has none."""
     pools: list[LoadedPool] = field(default_factory=list)
     """At least one once it is complete (`add_pool`); of a family smallest first."""
+    exits: LoadedExits | None = None
+    """Of its only pool."""
     main: int = 0
     """The pool that serves it until a planner decides, by number."""
     in_flight: int = 0
@@ -134,7 +176,10 @@ class LoadedVersion:
             variant, size = definition.variant, definition.image_size or len(self.pools) + 1
         id = PoolId(self.name, self.version, variant, self.generation)
         own = definition or self.definition
+        if own.settings.exits is not None:  # no family has them
+            self.exits = LoadedExits(tuple(spec.name for spec in self.interface.outputs))
         self.pools.append(LoadedPool(id, self, own, source, times, cores, size, known=known))
+        self.pools[-1].exits = self.exits
         return self.pools[-1]
 
     @property

@@ -171,7 +171,8 @@ class ServerCall(PendingRequest):
                 version.enter()
             self._step(_SUBMIT)
             self.payload = self._store(version, checked)
-            plane.driver.submit(request_of(self.id, context, version, checked, options), self)
+            request = request_of(self.id, context, version, checked, options, self._wanted)
+            plane.driver.submit(request, self)
         except WireError as error:
             self._refuse(error.reason, error.message)
         except BaseException:
@@ -353,7 +354,9 @@ class ServerCall(PendingRequest):
         reply = InferReply(outcome, version.name, version.version, self._call_id, None)
         reply.variant = self.variant
         if options.report_timing:
-            reply.parameters = timing_parameters(outcome, self.variant)
+            exits = version.exits
+            left = None if exits is None else exits.name(outcome.ramp)
+            reply.parameters = timing_parameters(outcome, self.variant, left)
         elif self.variant:
             reply.parameters = {"variant": self.variant}
         if outputs is None or (options.discard_late and outcome.kind is _LATE):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from slacktide.domain import Notice, Request
@@ -57,9 +59,10 @@ def request_of(
     version: LoadedVersion,
     checked: CheckedInputs,
     options: CallOptions,
+    wanted: Sequence[int] = (),
 ) -> Request:
-    """A call whose tensors are here."""
-    settings = version.definition.settings
+    """A call whose tensors are here. `wanted`: indices of the outputs that it asks for."""
+    settings, exits = version.definition.settings, version.exits
     deadline = due(context, options, settings, settings.slo)
     return Request(
         id,
@@ -78,6 +81,7 @@ def request_of(
         size=0
         if version.family is None and not options.variant
         else size_asked(version, options, checked.image_size),
+        final=exits is not None and (options.final or not exits.makes(wanted)),
     )
 
 

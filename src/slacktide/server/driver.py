@@ -26,6 +26,7 @@ from slacktide.domain import (
     Notice,
     Plan,
     PlanChanged,
+    PublishExits,
     Reason,
     Refused,
     Request,
@@ -288,6 +289,9 @@ class Driver:
                 self.replicas.resize(command)
             case TellCircuit():
                 self._launcher.circuit(command)
+            case PublishExits():
+                self._hand_over()  # batches that were decided before go by the policy of then
+                self.replicas.publish(command)
 
     def _hand_over(self) -> None:
         decided, self._decided = self._decided, []

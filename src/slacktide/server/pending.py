@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
-from slacktide.domain import Answer, Batch, BatchTiming, Outcome, Reason
+from slacktide.domain import Answer, Batch, BatchTiming, Outcome, Reason, Request
 from slacktide.executors.ports import BatchOutputs, Outputs, Payload
 
 log = logging.getLogger("slacktide.driver")
@@ -66,12 +67,19 @@ class PendingRequests:
         payloads = [self._pending[member.id].payload for member in batch.members]
         return [payload for payload in payloads if payload is not None]
 
-    def store_outputs(self, batch: Batch, results: BatchOutputs, timing: BatchTiming) -> None:
-        """Keep the results for the answers."""
+    def store_outputs(
+        self,
+        batch: Batch,
+        members: Sequence[Request],
+        results: BatchOutputs,
+        timing: BatchTiming,
+    ) -> None:
+        """Keep the results of these `members` of a batch for their answers; of those that have had
+        theirs, nothing."""
         variant = batch.replica.pool.variant
-        for member, outputs in zip(batch.members, results, strict=True):
+        for member, outputs in zip(members, results, strict=True):
             request = self._pending.get(member.id)
-            if request is not None:
+            if request is not None and request.waits:
                 request.outputs = outputs
                 request.timing = timing
                 request.variant = variant

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -21,17 +21,25 @@ from slacktide.domain import (
     BatchTiming,
     Cancelled,
     Event,
+    ExitReport,
+    Leaving,
+    PublishExits,
     Reason,
     Replica,
     ReplicaLost,
     ReplicaUp,
+    Request,
     ResizeLane,
+    RowsReleased,
     StopReplica,
     TellCircuit,
 )
 from slacktide.executors.ports import (
     NO_FAULTS,
+    Arranged,
     BatchOutputs,
+    FeaturesSeen,
+    MembersReleased,
     OpenedModel,
     Payload,
     ReplicaHandle,
@@ -40,11 +48,18 @@ from slacktide.executors.ports import (
     Resized,
 )
 from slacktide.models.resize_tracker import ResizeTracker
+from slacktide.planning.exits import ExitsArranged
 
 log = logging.getLogger("slacktide.driver")
 
 START_AGAIN_S = 1.0
 """Seconds until a replica that found no free file descriptor is tried again."""
+
+
+def arranged(replica: Replica, event: Arranged) -> ExitsArranged:
+    """What planners are told of a replica's stages."""
+    told = (event.revision, event.ramps, event.detail, event.rows, event.whole_s, event.stage_s)
+    return ExitsArranged(replica.pool, replica.id, *told)
 
 
 class Launcher(Protocol):
@@ -62,8 +77,14 @@ class Launcher(Protocol):
         """A replica is no longer wanted; nothing more is reported of it."""
         ...
 
-    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
-        """A batch is done, `seconds` after it was handed over."""
+    def finished(
+        self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None
+    ) -> None:
+        """A batch is done, `seconds` after it was handed over. `exits`: what its ramps said."""
+        ...
+
+    def early_exits(self, replica: Replica, event: Arranged | FeaturesSeen) -> None:
+        """Its batches run through other stages, or show what ramps can be learnt from."""
         ...
 
     def circuit(self, command: TellCircuit) -> None:
@@ -79,11 +100,11 @@ class ReplicaSupervisor:
         launcher: Launcher,
         clock: Callable[[], float],
         *,
-        keep: Callable[[Batch, BatchOutputs, BatchTiming], None],
-        post: Callable[[Event], None],
+        keep: Callable[[Batch, Sequence[Request], BatchOutputs, BatchTiming], None],
+        post: Callable[[Event | ExitsArranged], None],
         flush: Callable[[], None],
     ) -> None:
-        """`keep` takes a batch's results; `post` and `flush` are the driver's."""
+        """`keep` takes the results of members of a batch; `post` and `flush` are the driver's."""
         self._launcher = launcher
         self._clock = clock
         self._keep = keep
@@ -146,7 +167,16 @@ class ReplicaSupervisor:
         handle = self._handles.get(batch.replica.id)
         if handle is not None:  # else it was lost since
             self._batches[batch.id] = batch
-            handle.run(batch.id, payloads)
+            if batch.leaving is Leaving.NONE:
+                handle.run(batch.id, payloads)
+            else:
+                final = [place for place, member in enumerate(batch.members) if member.final]
+                handle.run(batch.id, payloads, leaving=batch.leaving, final=final)
+
+    def publish(self, command: PublishExits) -> None:
+        handle = self._handles.get(command.replica.id)
+        if handle is not None:  # else it was lost in the same breath
+            handle.publish(command.policy)
 
     def abort(self, batch: Batch) -> None:
         handle = self._handles.get(batch.replica.id)
@@ -189,13 +219,24 @@ class ReplicaSupervisor:
                 self.resizes.reported(replica.lane, replica.id, event, wanted=replica.cores)
             case BatchFinished():
                 self._finished(event, outputs, faults)
+            case MembersReleased():
+                self._released(event, outputs)
             case BatchFailed():
                 del self._batches[event.batch]
                 log.warning("%s failed on a batch: %s", replica.pool, event.detail)
                 self._post(event)
             case BatchAborted():
-                del self._batches[event.batch]
+                batch = self._batches.pop(event.batch)
+                if event.exits is not None:  # all of it was answered, and other requests wait
+                    seconds = self._clock() - batch.started
+                    timing = BatchTiming(infer_s=seconds)
+                    self._launcher.finished(batch, timing, seconds, event.exits)
                 self._post(event)
+            case Arranged():
+                self._launcher.early_exits(replica, event)
+                self._post(arranged(replica, event))
+            case FeaturesSeen():
+                self._launcher.early_exits(replica, event)
             case ReplicaUp():
                 assert opened is not None
                 refusal = self._launcher.ready(replica, opened)
@@ -215,9 +256,16 @@ class ReplicaSupervisor:
         if faults:  # of images most likely: they fail alone, and their batch is answered
             for member, detail in faults.items():
                 self._post(Cancelled(batch.members[member].id, Reason.BAD_INPUT, detail))
-        self._keep(batch, outputs, event.timing)
-        self._launcher.finished(batch, event.timing, self._clock() - batch.started)
+        self._keep(batch, batch.members, outputs, event.timing)
+        seconds = self._clock() - batch.started
+        self._launcher.finished(batch, event.timing, seconds, event.exits)
         self._post(event)
+
+    def _released(self, event: MembersReleased, outputs: BatchOutputs) -> None:
+        batch = self._batches[event.batch]
+        members = [batch.members[place] for place in event.members]
+        self._keep(batch, members, outputs, BatchTiming(infer_s=self._clock() - batch.started))
+        self._post(RowsReleased(batch.id, tuple([each.id for each in members]), event.ramp))
 
     def _lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool = False) -> None:
         del self._replicas[replica.id]
