@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_SHAPES = ("Shape", "Size")
 _GRAPHS = (5, 10)  # AttributeProto.GRAPH and GRAPHS
 
 
@@ -36,7 +35,7 @@ class DataFlow:
         for node in self.nodes:
             read = self.reads[id(node)] = reads(node)
             self.maker.update(dict.fromkeys(filter(None, node.output), node))
-            if node.op_type not in _SHAPES and not self.data.isdisjoint(read):
+            if not is_shape(node) and not self.data.isdisjoint(read):
                 self.data.update(filter(None, node.output))
         needed = self.needed_for(self.outputs)
         self.nodes = [node for node in self.nodes if id(node) in needed]
@@ -55,7 +54,7 @@ class DataFlow:
 
     def sources(self, node: Any) -> list[str]:
         """The tensors that hold data and that a node reads."""
-        if node.op_type in _SHAPES:
+        if is_shape(node):
             return []
         return [name for name in self.reads[id(node)] if name in self.data]
 
@@ -87,6 +86,11 @@ class DataFlow:
             if len(live) == 1:
                 found.setdefault(next(iter(live)), at)
         return found
+
+
+def is_shape(node: Any) -> bool:
+    """Whether a node gives the shape of what it reads."""
+    return node.op_type in ("Shape", "Size")
 
 
 def inputs_of(graph: Any) -> list[str]:

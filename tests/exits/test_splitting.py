@@ -1,0 +1,233 @@
+"""Chains of stages: they give what the whole model gives, also where it was optimised first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from slacktide.examples import example
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import Ramp
+from slacktide.exits.positions import ExitGraph, find_positions
+from slacktide.exits.ramp_graph import with_ramps
+from slacktide.exits.splitting import StageModel, split
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+AS_IT_IS = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+Array = np.ndarray[Any, Any]
+Tensors = dict[str, Array]
+
+
+def opened(model: onnx.ModelProto, *, optimise: bool = True, saved: Path | None = None) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    if not optimise:
+        options.graph_optimization_level = AS_IT_IS
+    if saved is not None:
+        options.optimized_model_filepath = str(saved)
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def outputs_of(model: onnx.ModelProto, feeds: Tensors) -> Tensors:
+    names = [each.name for each in model.graph.output]
+    return dict(zip(names, opened(model).run(names, feeds), strict=True))
+
+
+def optimised(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    path = folder / "optimised.onnx"
+    opened(model, saved=path)
+    return onnx.load(path)
+
+
+def chain(stages: list[StageModel], feeds: Tensors, *, optimise: bool) -> list[Tensors]:
+    """Outputs by stage. Every stage is given what it says it takes and nothing else."""
+    values, found = dict(feeds), []
+    for stage in stages:
+        names = list(dict.fromkeys((*stage.outputs, *stage.given)))
+        takes = {name: values[name] for name in (*stage.inputs, *stage.taken)}
+        session = opened(stage.model, optimise=optimise)
+        assert {each.name for each in session.get_inputs()} == set(takes)
+        assert {each.name for each in session.get_outputs()} == set(names)
+        made = dict(zip(names, session.run(names, takes), strict=True))
+        found.append({name: made[name] for name in stage.outputs})
+        values.update({name: made[name] for name in stage.given})
+    return found
+
+
+def ramps_at(graph: ExitGraph, *numbers: int) -> list[Ramp]:
+    random = np.random.default_rng(5)
+    found = []
+    for number in numbers:
+        position = graph.positions[number]
+        weights = random.standard_normal((position.features, graph.classes)).astype(np.float32)
+        bias = np.zeros(graph.classes, np.float32)
+        found.append(Ramp(number, position.tensor, weights / 10, bias, 1.0, 1.0, 0.5))
+    return found
+
+
+def examples() -> list[tuple[str, tuple[int, ...]]]:
+    return [("residual", (1, 4, 9)), ("text", (0, 3, 7)), ("mlp", (0, 1))]
+
+
+@pytest.mark.parametrize("optimise_first", [False, True])
+@pytest.mark.parametrize(("name", "numbers"), examples())
+def test_chains_of_the_examples(
+    name: str, numbers: tuple[int, ...], optimise_first: bool, tmp_path: Path
+) -> None:
+    model = onnx.load_from_string(example(name).onnx())
+    feeds = example(name).draw(4, np.random.default_rng(2)).batch()
+    graph = find_positions(model, mask="attention_mask" if name == "text" else "")
+    ramped = with_ramps(model, graph, ramps_at(graph, *numbers))
+    whole, bare = outputs_of(ramped, feeds), outputs_of(model, feeds)
+    stages = split(optimised(ramped, tmp_path) if optimise_first else ramped, graph)
+    assert [stage.ramp for stage in stages] == [*numbers, -1]
+    assert all(len(stage.taken) == 1 == len(stage.given) for stage in stages[1:-1])
+    found = chain(stages, feeds, optimise=not optimise_first)
+    together = {key: value for outputs in found for key, value in outputs.items()}
+    assert together.keys() == whole.keys()
+    for key, value in together.items():
+        np.testing.assert_allclose(value, whole[key], atol=1e-5, rtol=1e-4)
+    for key, value in bare.items():
+        np.testing.assert_allclose(together[key], value, atol=1e-5)
+    assert all(f"exits/{number}/logits" in found[at] for at, number in enumerate(numbers))
+    assert "exits/answer" in found[-1]
+
+
+def test_no_weight_is_in_two_stages() -> None:
+    model = onnx.load_from_string(example("residual").onnx())
+    graph = find_positions(model)
+    stages = split(with_ramps(model, graph, ramps_at(graph, 2, 5)), graph)
+    weights = [
+        {each.name for each in stage.model.graph.initializer if len(each.raw_data) > 1000}
+        for stage in stages
+    ]
+    assert all(weights)
+    assert len(set.union(*weights)) == sum(map(len, weights))
+    assert sum(len(stage.model.graph.node) for stage in stages) <= len(model.graph.node) + 40
+
+
+def test_rows_that_leave_a_batch_take_their_mask_along() -> None:
+    model = onnx.load_from_string(example("text").onnx())
+    feeds = example("text").draw(6, np.random.default_rng(4)).batch()
+    graph = find_positions(model, mask="attention_mask")
+    stages = split(with_ramps(model, graph, ramps_at(graph, 2)), graph)
+    assert stages[1].inputs == ("attention_mask",)
+    (cut,) = stages[1].taken
+    first = opened(stages[0].model).run([cut], feeds)[0]
+    rest = [1, 4, 5]
+    takes = {cut: first[rest], "attention_mask": feeds["attention_mask"][rest]}
+    (logits,) = opened(stages[1].model).run(["logits"], takes)
+    whole = outputs_of(model, {key: value[rest] for key, value in feeds.items()})
+    np.testing.assert_allclose(logits, whole["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("optimise_first", [False, True])
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v1"])
+def test_chains_of_published_networks(name: str, optimise_first: bool, tmp_path: Path) -> None:
+    model = onnx.load(LIGHT / f"light_{name}.onnx")
+    graph = find_positions(model)
+    [value] = [each for each in model.graph.input if each.name == graph.primary]
+    shape = [axis.dim_value for axis in value.type.tensor_type.shape.dim]
+    feeds = {graph.primary: np.random.default_rng(1).random(shape, np.float32)}
+    ramped = with_ramps(model, graph, ramps_at(graph, 2, 6, len(graph.positions) - 1))
+    whole = outputs_of(ramped, feeds)
+    stages = split(optimised(ramped, tmp_path) if optimise_first else ramped, graph)
+    found = chain(stages, feeds, optimise=not optimise_first)
+    together = {key: value for outputs in found for key, value in outputs.items()}
+    assert together.keys() == whole.keys()
+    for key, value in together.items():
+        np.testing.assert_allclose(value, whole[key], atol=1e-5, rtol=1e-4)
+
+
+def made(*nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("logits",)) -> onnx.ModelProto:
+    random = np.random.default_rng(7)
+    weights = [
+        numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+        for name, shape in {"w": (8, 8), "v": (8, 4)}.items()
+    ]
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", None]) for name in outputs],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def node(op: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), [output], name=output, **attributes)
+
+
+X = {"x": np.random.default_rng(3).standard_normal((3, 8)).astype(np.float32)}
+
+
+def test_shapes_of_the_input_are_computed_anew_and_others_handed_on() -> None:
+    model = made(
+        node("Shape", "x", "shape"),
+        node("MatMul", "x w", "a"),
+        node("MatMul", "a w", "b"),
+        node("Shape", "a", "inner"),
+        node("MatMul", "b w", "c"),
+        node("Reshape", "c shape", "d"),
+        node("Reshape", "d inner", "e"),
+        node("MatMul", "e v", "logits"),
+    )
+    graph = find_positions(model)
+    assert [each.tensor for each in graph.positions] == ["a", "b", "e"]
+    ramped = with_ramps(model, graph, ramps_at(graph, 0, 1))
+    stages = split(ramped, graph)
+    assert [stage.taken for stage in stages] == [(), ("a",), ("b", "inner")]
+    assert [stage.given for stage in stages] == [("a", "inner"), ("b",), ()]
+    assert stages[2].inputs == ("x",)  # for its shape
+    whole = outputs_of(ramped, X)
+    for outputs in chain(stages, X, optimise=True):
+        for key, value in outputs.items():
+            np.testing.assert_allclose(value, whole[key], atol=1e-5)
+
+
+def test_an_output_comes_from_the_first_stage_that_can_make_it() -> None:
+    model = made(
+        node("MatMul", "x w", "a"),
+        node("MatMul", "a w", "b"),
+        node("MatMul", "b w", "c"),
+        node("MatMul", "c v", "logits"),
+        node("Relu", "b", "embedding"),
+        outputs=("logits", "embedding", "b"),
+    )
+    graph = find_positions(model)
+    ramped = with_ramps(model, graph, ramps_at(graph, 0, 1))
+    stages = split(ramped, graph)
+    assert [("embedding" in stage.outputs, "b" in stage.outputs) for stage in stages] == [
+        (False, False),
+        (False, True),
+        (True, False),
+    ]
+    whole = outputs_of(ramped, X)
+    for outputs in chain(stages, X, optimise=True):
+        for key, value in outputs.items():
+            np.testing.assert_allclose(value, whole[key], atol=1e-5)
+
+
+def test_a_ramp_that_hangs_on_no_single_tensor_is_refused() -> None:
+    model = made(
+        node("MatMul", "x w", "a"),
+        node("MatMul", "x w", "b"),
+        node("Relu", "a", "c"),
+        node("Add", "c b", "d"),
+        node("MatMul", "d v", "logits"),
+        node("ReduceMax", "a", "exits/0/uncertainty"),
+        outputs=("logits", "exits/0/uncertainty"),
+    )
+    graph = find_positions(model)
+    with pytest.raises(ExitError, match="no single tensor to cut at in front of position 0"):
+        split(model, graph)
