@@ -34,6 +34,7 @@ VERBS = (
     ("demo", "clients"),
     ("models", "make"),
     ("models", "check"),
+    ("exits", "add"),
 )
 
 

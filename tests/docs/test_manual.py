@@ -35,6 +35,7 @@ VERBS = (
     "demo clients",
     "models make",
     "models check",
+    "exits add",
     "reproduce orloj",
 )
 

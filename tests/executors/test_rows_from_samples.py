@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.examples.catalog import Samples
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.ports import ModelSource
-from slacktide.executors.sample_rows import MOST_BYTES
+from slacktide.executors.sample_rows import MOST_BYTES, read_requests
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.tensor_io import decode_strings, encode_strings
 
@@ -232,3 +233,64 @@ def test_a_stated_row_that_does_not_run_is_called_so() -> None:
     source = ModelSource("m", "1", Path("m.onnx"), Path(), warmup_shapes={"x": (3,)})
     (message,) = SyntheticRows(interface, source).assumptions({"x": (3,)}, "Concat fails")
     assert message.startswith("the stated row does not run (Concat fails): ")
+
+
+def test_requests_have_their_own_shapes_back(archive: Any) -> None:
+    image = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    path = archive(
+        **{"image.shapes": np.array([[2, 1], [2, 4], [2, 2]])},
+        image=image,
+        text=np.array([["a"], ["b"], ["c"]]),
+        rate=np.array([5, 6, 7], np.int16),
+        labels=np.array([1, 0, 1]),
+    )
+    first, second, third = read_requests(path, MODEL)
+    np.testing.assert_array_equal(first["image"], image[:1, :, :1])
+    np.testing.assert_array_equal(second["image"], image[1:2])
+    assert third["image"].shape == (1, 2, 2)
+    assert [each["rate"].tolist() for each in (first, second, third)] == [[5], [6], [7]]
+    assert third["text"].tolist() == [["c"]]
+
+
+def test_what_example_samples_write_is_read(tmp_path: Path) -> None:
+    interface = ModelInterface((TensorSpec("input_ids", Datatype.INT64, (-1, -1)),), (), 8)
+    rows = tuple({"input_ids": np.arange(size)[None]} for size in (3, 1, 5))
+    Samples(rows, np.array([0, 1, 0])).write(tmp_path / "texts.npz")
+    found = [
+        request["input_ids"].tolist()
+        for request in read_requests(tmp_path / "texts.npz", interface)
+    ]
+    assert found == [[[0, 1, 2]], [[0]], [[0, 1, 2, 3, 4]]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rate": None}, "samples: rows.npz has no array 'rate'"),
+        ({"more": np.zeros(2)}, "array 'more' of rows.npz: the model has no such input"),
+        ({"rate": np.zeros(3, np.int16)}, "expected as many rows of each input"),
+        ({"image.shapes": np.array([[2, 3], [2, 2]])}, r"'image.shapes' .* at most \[2, 2\]"),
+        ({"image.shapes": np.array([[-1, 2], [2, 2]])}, "'image.shapes'"),
+        ({"image.shapes": np.array([2, 2])}, "'image.shapes'"),
+        ({"image.shapes": np.zeros((2, 2))}, "'image.shapes' .* expected whole numbers"),
+    ],
+)
+def test_requests_that_are_not_the_models_are_refused(
+    archive: Any, changed: Arrays, message: str
+) -> None:
+    arrays = {
+        "image": np.zeros((2, 2, 2), np.float32),
+        "text": np.array([["a"], ["b"]]),
+        "rate": np.zeros(2, np.int16),
+    }
+    arrays = {name: one for name, one in {**arrays, **changed}.items() if one is not None}
+    with pytest.raises(ValueError, match=message):
+        read_requests(archive(**arrays), MODEL)
+
+
+def test_a_file_that_is_no_archive_is_refused_without_its_path(tmp_path: Path) -> None:
+    (tmp_path / "rows.npz").write_bytes(b"no zip")
+    for path in (tmp_path / "rows.npz", tmp_path / "absent.npz"):
+        with pytest.raises(ValueError, match=r"^samples: \w+\.npz: expected an \.npz") as caught:
+            read_requests(path, MODEL)
+        assert str(tmp_path) not in str(caught.value)

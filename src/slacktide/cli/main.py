@@ -22,6 +22,7 @@ VERBS: Mapping[str, str] = {
     "simulate": "Run a scenario under virtual time, with the server's own engine and schedulers.",
     "demo": "Serve example models under bursty load with deadlines, once for each way of batching.",
     "models": "Make example models; check a repository.",
+    "exits": "Learn where a classifier can answer early.",
     "reproduce": "Rerun a published evaluation, and print our figures beside the published ones.",
 }
 """What there is, in a sentence each: the first of the verb's own help."""

@@ -7,6 +7,7 @@ arrays are refused, and every array is held against the model. Errors name the k
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from slacktide.exits.archives import read_npz
 
 MOST_BYTES = 64 << 20
 """Of a file of samples, packed and unpacked."""
+_MOST_REQUEST_BYTES = 4 << 30
 
 
 def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any]]:
@@ -29,6 +31,45 @@ def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any
     """
     where = f"samples: {path.name}"
     arrays = read_npz(_bounded(path, where), most_bytes=MOST_BYTES, where=where)
+    return _fitting(arrays, path, interface)
+
+
+def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, NDArray[Any]]]:
+    """Requests of one row, [1, *shape of a row] by input, in the order of the file: as
+    `read_archive`, but with an array for every input, up to 4 GiB, and for a model with a batch
+    axis. For an input whose rows were padded to one shape an array `NAME.shapes` [n, axes] says
+    what they were; `labels` are ignored. Raises ValueError, which names the array, before the first
+    is given.
+    """
+    arrays = read_npz(path, most_bytes=_MOST_REQUEST_BYTES, where=f"samples: {path.name}")
+    names = [spec.name for spec in interface.inputs]
+    shapes = {name: arrays.pop(f"{name}.shapes") for name in names if f"{name}.shapes" in arrays}
+    if "labels" not in names:
+        arrays.pop("labels", None)
+    rows = _fitting(arrays, path, interface)
+    if missing := [name for name in names if name not in rows]:
+        raise ValueError(f"samples: {path.name} has no array {missing[0]!r}")
+    for name, own in shapes.items():
+        full = np.array(rows[name].shape[1:])
+        fine = own.dtype.kind in "iu" and own.shape == (len(rows[name]), len(full))
+        if not fine or (own < 0).any() or (own > full).any():
+            expected = f"whole numbers [{len(rows[name])}, {len(full)}], at most {full.tolist()}"
+            raise ValueError(f"samples: array '{name}.shapes' of {path.name}: expected {expected}")
+    return (
+        {
+            name: array[at : at + 1][(slice(None), *map(slice, shapes[name][at]))]
+            if name in shapes
+            else array[at : at + 1]
+            for name, array in rows.items()
+        }
+        for at in range(len(rows[names[0]]))
+    )
+
+
+def _fitting(
+    arrays: Mapping[str, NDArray[Any]], path: Path, interface: ModelInterface
+) -> dict[str, NDArray[Any]]:
+    """The arrays as rows of the model's inputs. Raises ValueError."""
     known = {spec.name: spec for spec in interface.inputs}
     rows: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 _MOST_ARRAYS = 256
 
 
-def read_npz(data: bytes, *, most_bytes: int, where: str) -> dict[str, NDArray[Any]]:
+def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, NDArray[Any]]:
     """The arrays of an archive by name, of at most `most_bytes` when unpacked. Raises ValueError
     that begins with `where`."""
     arrays = {}
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             nbytes = sum(entry.file_size for entry in entries)
             if nbytes > most_bytes or len(entries) > _MOST_ARRAYS:
@@ -31,6 +33,7 @@ def read_npz(data: bytes, *, most_bytes: int, where: str) -> dict[str, NDArray[A
                     raise ValueError(f"{array.size} elements, above {most_bytes}")
                 arrays[entry.filename.removesuffix(".npy")] = array
     except Exception as error:  # zipfile, zlib and NumPy share no base that is worth naming
-        found = str(error).partition("\n")[0][:100] or type(error).__name__
+        text = error.strerror or "" if isinstance(error, OSError) else str(error)  # without a path
+        found = text.partition("\n")[0][:100] or type(error).__name__
         raise ValueError(f"{where}: expected an .npz file without objects: {found}") from None
     return arrays

@@ -14,9 +14,9 @@ they were trained on, which matters for frames of a video: a random split would 
 each frame on both sides.
 
 **Regularisation.** Features are taken in units of their standard deviation, so that one number
-fits every position. Of a few such numbers the one wins under which the model's answers are
-likeliest, on the older half of the waiting rows. Agreement is measured on the newer half, which had
-no say in it; the temperature is fitted on both.
+fits every position. Of a few such numbers that one is taken, from the middle on, up to which the
+model's answers become likelier on the older half of the waiting rows. Agreement is measured on the
+newer half, which had no say in it; the temperature is fitted on both.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ MOST_SUM_BYTES = 1 << 30
 """Of the sums of all positions together."""
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Penalties of a squared weight per row, for features of variance 1."""
+_MIDDLE = 3
+"""Which of them is tried first."""
 CLEARLY = 3.0
 """Standard deviations by which ramps must differ to be called better, in one of many looks."""
-_BLOCK = 64
+_BLOCK = 256
 """Rows that leave the waiting ones together: a product of matrices costs little more than one of
 its rows."""
 _FLAT = 1e-12
@@ -231,13 +233,23 @@ class RampTrainer:
         return _judged(logits / ramp.temperature, newer.logits.argmax(axis=1))
 
     def _ramp(self, number: int, older: _Waiting, newer: _Waiting, both: _Waiting) -> Ramp:
-        sums, found = self._sums[number], []
-        for ridge in RIDGES:
+        sums, features = self._sums[number], older.features[number]
+        wanted = older.logits.argmax(axis=1)
+
+        def loss(ridge: float) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
             weights, bias = sums.solve(ridge)
-            logits = older.features[number] @ weights + bias
-            loss = fit_temperature(logits, older.logits.argmax(axis=1))[1]
-            found.append((loss, -ridge, weights, bias))
-        _, _, weights, bias = min(found, key=lambda one: one[:2])
+            return fit_temperature(features @ weights + bias, wanted)[1], weights, bias
+
+        best = loss(RIDGES[_MIDDLE])
+        for towards in (RIDGES[_MIDDLE + 1 :], RIDGES[_MIDDLE - 1 :: -1]):
+            before = best
+            for ridge in towards:  # on, for as long as the answers become likelier
+                if (found := loss(ridge))[0] >= best[0]:
+                    break
+                best = found
+            if best is not before:
+                break
+        _, weights, bias = best
         logits = both.features[number] @ weights + bias
         answers = both.logits.argmax(axis=1)
         temperature = fit_temperature(logits, answers)[0]

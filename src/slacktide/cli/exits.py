@@ -1,0 +1,174 @@
+"""`slacktide exits add MODEL --data SAMPLES`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from slacktide.models.exit_samples import LearntRamps
+
+exits = typer.Typer(
+    name="exits", help="Learn where a classifier can answer early.", add_completion=False
+)
+
+
+@exits.callback()
+def _group() -> None:
+    """Learn where a classifier can answer early."""
+
+
+@exits.command()
+def add(
+    model: Annotated[
+        Path, typer.Argument(help="A model's folder, e.g. models/residual, or one ONNX file.")
+    ],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="An .npz file with rows like those that will be served, in the order they came: "
+            "an array for each input, the batch axis first.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="Part of the answers that may change, for the last column; default: the "
+            "accuracy_loss of the model's settings, else 1%."
+        ),
+    ] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the ramps if the model's folder is read-only.",
+            envvar="SLACKTIDE_STATE_DIR",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Learn ramps for a model from samples, and store them beside the model.
+
+    A model that states early_exit learns from its own requests as well; with samples it begins with
+    ramps. The last of the samples are held back to measure how often each ramp gives the model's
+    answer. No labels are needed.
+
+    Example: slacktide exits add models/residual --data frames.npz --loss 0.5%
+    """
+    from slacktide.cli.output import share_of
+    from slacktide.executors.cores import available_cores
+    from slacktide.executors.process import ProcessExecutor
+    from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.exits.errors import ExitError
+    from slacktide.models.exit_files import find_ramps, save_ramps
+    from slacktide.models.exit_samples import learn_from_samples
+    from slacktide.models.repository.errors import RepositoryError
+    from slacktide.models.repository.profile_store import ProfileStore
+    from slacktide.models.repository.single_model import SingleModel, open_repository
+
+    stated_loss = None if loss is None else share_of(loss)
+    folder = model.resolve()
+    try:
+        repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
+        name = repository.model if isinstance(repository, SingleModel) else folder.name
+        definitions = repository.read(name)
+    except RepositoryError as error:
+        fail(str(error))
+    if definitions[0].settings.variants is not None:
+        fail(f"{name} has variants; a family of them has no early exits")
+    store, learnt = ProfileStore(state_dir), {}
+
+    async def learn_all() -> None:
+        executor = ProcessExecutor()
+        try:
+            for definition in definitions:
+                place = await asyncio.to_thread(store.exits_folder, definition)
+                try:
+                    before = await asyncio.to_thread(find_ramps, definition, place)
+                except ExitError as error:
+                    typer.echo(f"the ramps of before are replaced: {error}", err=True)
+                    before = None
+                with progress_bar(shown=not json) as move:
+                    found = await learn_from_samples(
+                        executor,
+                        definition,
+                        data,
+                        cores=tuple(available_cores()),
+                        revision=1 if before is None else before.revision + 1,
+                        progress=move,
+                    )
+                await asyncio.to_thread(save_ramps, definition, place, found.manifest)
+                learnt[definition.version] = found
+        finally:
+            await executor.close()
+
+    try:
+        asyncio.run(learn_all())
+    except (ExitError, MeasuringError, RepositoryError) as error:
+        fail(str(error), FELL_SHORT)
+    exits_of = definitions[0].settings.exits
+    wanted = 0.01 if exits_of is None else exits_of.accuracy_loss
+    wanted = wanted if stated_loss is None else stated_loss
+    if json:
+        print_json({number: _document(found, wanted) for number, found in learnt.items()})
+        return
+    for number, found in learnt.items():
+        _print(f"{name} version {number}", found, wanted)
+    if exits_of is None:
+        console().print("Requests leave early once slacktide.yaml states early_exit, such as 1%.")
+
+
+def _document(found: LearntRamps, loss: float) -> dict[str, object]:
+    manifest = found.manifest
+    return {
+        "revision": manifest.revision,
+        "rows": manifest.rows,
+        "model_sha256": manifest.model_sha256,
+        "outputs": manifest.outputs,
+        "accuracy_loss": loss,
+        "ramps": [
+            {
+                "position": ramp.position,
+                "tensor": ramp.tensor,
+                "cost": ramp.cost,
+                "features": len(ramp.weights),
+                "temperature": ramp.temperature,
+                "agreement": ramp.agreement,
+                "may_leave": judged.leaving(loss),
+            }
+            for ramp, judged in zip(manifest.ramps, found.judged, strict=True)
+        ],
+    }
+
+
+def _print(title: str, found: LearntRamps, loss: float) -> None:
+    from rich.table import Table
+
+    from slacktide.reports.table import percent
+
+    headings = ("position", "tensor", "cost in front", "features", "agrees", "may leave")
+    table = Table(*headings, title=title)
+    for ramp, judged in zip(found.manifest.ramps, found.judged, strict=True):
+        table.add_row(
+            str(ramp.position),
+            ramp.tensor,
+            percent(ramp.cost),
+            str(len(ramp.weights)),
+            percent(ramp.agreement),
+            percent(judged.leaving(loss)),
+        )
+    out = console()
+    out.print(table)
+    manifest, newest = found.manifest, len(found.judged[0].agrees)
+    out.print(
+        f"learnt from {manifest.rows} rows, judged on the last {newest}; "
+        f"revision {manifest.revision}\n"
+        f"agrees: the ramp's answer is the model's; may leave: at this ramp alone, if at most "
+        f"{percent(loss)} of the answers may change"
+    )

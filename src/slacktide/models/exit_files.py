@@ -1,0 +1,52 @@
+"""Where the ramps of a model lie, and how they get there: the folder that
+`ProfileStore.exits_folder` names, with the files of `exits/manifest.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import MANIFEST, ExitManifest, read_manifest
+from slacktide.models.repository.paths import write_atomically
+from slacktide.models.repository.profile_store import model_hash
+from slacktide.models.repository.repository import ModelDefinition
+
+
+def find_ramps(definition: ModelDefinition, folder: Path) -> ExitManifest | None:
+    """What was learnt for these very files; None if nothing was yet. Blocks. Raises ExitError for
+    files that cannot be used, and RepositoryError for a model that cannot be read."""
+    if not (folder / MANIFEST).exists():
+        return None
+    return read_manifest(folder, model_sha256=model_hash(definition))
+
+
+def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest) -> None:
+    """Write both files, so that a reader finds the ramps of before or these. The weights of the
+    revision before stay, for a worker that has read their manifest just now. Blocks. Raises
+    ExitError."""
+    document, weights = manifest.encode()
+    try:
+        # A version's folder that is gone stays gone: the model was deleted, or an upload.
+        beside = folder.parent == definition.folder and not definition.alone
+        folder.mkdir(parents=not beside, exist_ok=True)
+        kept = {manifest.weights_file, _weights_before(folder)}
+        write_atomically(folder / manifest.weights_file, weights)
+        write_atomically(folder / MANIFEST, document)
+        for old in folder.glob("ramps.*.npz"):
+            if old.name not in kept:
+                with contextlib.suppress(OSError):
+                    old.unlink()
+    except OSError as error:
+        where = f"{definition.name}/{definition.version}"
+        advice = "if that folder is read-only, name a state folder (--state-dir)"
+        raise ExitError(f"{where}: ramps cannot be saved: {error.strerror}; {advice}") from None
+
+
+def _weights_before(folder: Path) -> str:
+    """The file of weights that is in use; empty if none is."""
+    try:
+        return read_manifest(folder).weights_file
+    except ExitError:
+        return ""

@@ -1,0 +1,202 @@
+"""Ramps learnt from a file of samples, before a model serves (`slacktide exits add`).
+
+The model is run with the pooled activations of its positions as further outputs, by a worker like
+those that serve, so that images, padding and crashes are a worker's as ever. Requests of one shape
+share batches; rows are learnt from in the order of the file, the last ones judge
+(`exits/training.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.onnx_file import OnnxFile
+from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.ports import Executor, ExitSource, Payload, TensorRef
+from slacktide.executors.sample_rows import read_requests
+from slacktide.executors.tensor_io import encode_strings
+from slacktide.executors.timed_replica import BatchError, TimedReplica
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import ExitManifest
+from slacktide.exits.positions import ExitGraph, find_positions
+from slacktide.exits.ramp_graph import PREFIX, with_features
+from slacktide.exits.training import JudgedRows, RampTrainer
+from slacktide.models.replica_launcher import source_of
+from slacktide.models.repository.profile_store import model_hash
+from slacktide.models.repository.repository import ModelDefinition
+
+_ARENA_LIMIT = 1 << 30
+_PATIENCE_S = 60.0
+_CHUNK = 256
+"""Requests that are sorted by shape, run, and put back in order together."""
+_BATCH = 8
+
+Progress = Callable[[float, str], None]
+Request = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LearntRamps:
+    """What a file of samples came to."""
+
+    manifest: ExitManifest
+    judged: tuple[JudgedRows, ...]
+    """By position: what its ramp says of the last samples."""
+
+
+async def learn_from_samples(
+    executor: Executor,
+    definition: ModelDefinition,
+    file: Path,
+    *,
+    cores: tuple[int, ...],
+    revision: int,
+    progress: Progress = lambda share, text: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> LearntRamps:
+    """Run every sample and learn a ramp for every position. Raises ExitError, or MeasuringError if
+    the model cannot be run."""
+    with tempfile.TemporaryDirectory(prefix="slacktide-exits-") as folder:
+        graph = await asyncio.to_thread(_write_model, definition, Path(folder))
+        source = source_of(definition, (len(cores),))
+        source = replace(source, path=Path(folder, "model.onnx"), root=Path(folder), exits=None)
+        arena = Arena(_ARENA_LIMIT, name="slacktide-exits")
+        progress(0.0, "starting")
+        device = definition.settings.device
+        replica = TimedReplica(executor, source, cores, device, arena, clock, _PATIENCE_S)
+        try:
+            interface = (await replica.ready()).interface
+            if not interface.batches:
+                raise ExitError(f"{definition.where}: early exits need a batch axis")
+            try:
+                samples = [*await asyncio.to_thread(read_requests, file, interface)]
+            except ValueError as error:
+                raise ExitError(str(error)) from None
+            runner = _Runner(replica, arena, interface, graph)
+            trainer = RampTrainer(
+                [position.tensor for position in graph.positions],
+                [position.cost for position in graph.positions],
+            )
+            for at in range(0, len(samples), _CHUNK):
+                progress(at / len(samples), f"sample {at + 1} of {len(samples)}")
+                features, logits = await runner.run(samples[at : at + _CHUNK], at)
+                await asyncio.to_thread(trainer.add, features, logits)
+        finally:
+            replica.close()
+            arena.close()
+    progress(1.0, "learning")
+    ramps = await asyncio.to_thread(trainer.train)
+    manifest = ExitManifest(
+        await asyncio.to_thread(model_hash, definition),
+        revision,
+        trainer.rows,
+        "samples",
+        graph.outputs,
+        ramps,
+    )
+    return LearntRamps(manifest, tuple(trainer.judge(ramp) for ramp in ramps))
+
+
+def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
+    """What is stated of a model's early exits; nothing is, where it states none."""
+    stated = definition.settings.exits
+    padding = definition.settings.pads
+    padded = {} if padding is None else padding.inputs
+    mask = next((name for name, one in padded.items() if one.mask), "")
+    if stated is None:
+        return ExitSource(folder, mask=mask)
+    positions = stated.positions
+    return ExitSource(folder, stated.primary or "", mask, positions.add, positions.forbid)
+
+
+def _write_model(definition: ModelDefinition, folder: Path) -> ExitGraph:
+    """Write the model with the activations of its positions; raises ExitError."""
+    import onnx
+
+    try:
+        OnnxFile(definition.model_path, definition.data_root)  # where its weights lie
+        model = onnx.load(str(definition.model_path))
+    except ModelError as error:
+        raise ExitError(f"{definition.where}: {error}") from None
+    stated = exit_source(definition, folder)
+    graph = find_positions(
+        model,
+        primary=stated.primary,
+        mask=stated.mask,
+        add=stated.add,
+        forbid=stated.forbid,
+        shapes=definition.warmup_shapes,
+    )
+    onnx.save(with_features(model, graph), str(folder / "model.onnx"))
+    return graph
+
+
+class _Runner:
+    """Runs requests in batches, and finds activations and logits among the outputs."""
+
+    def __init__(
+        self, replica: TimedReplica, arena: Arena, interface: ModelInterface, graph: ExitGraph
+    ) -> None:
+        self._replica, self._arena, self._interface = replica, arena, interface
+        names = [spec.name for spec in interface.outputs]
+        self._wanted = [
+            *(names.index(f"{PREFIX}features/{each.number}") for each in graph.positions),
+            names.index(f"{PREFIX}logits"),
+        ]
+
+    async def run(
+        self, requests: Sequence[Request], first: int
+    ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
+        """Activations by position [n, features] and logits [n, classes], in the requests' order.
+        `first`: number of the first among all samples. Raises ExitError."""
+        found: dict[int, list[NDArray[np.float32]]] = {}
+        for batch in _alike(requests, min(_BATCH, self._interface.max_batch)):
+            slots: list[Slot] = []
+            try:
+                self._replica.inputs = [self._written(requests[at], slots) for at in batch]
+                await self._replica.run(len(batch))
+            except BatchError as error:
+                raise ExitError(f"sample {first + batch[0] + 1}: {error}") from None
+            finally:
+                for slot in slots:
+                    self._arena.free(slot)
+            for at, outputs in zip(batch, self._replica.outputs, strict=True):
+                found[at] = [np.frombuffer(outputs[index][1], np.float32) for index in self._wanted]
+        columns = [
+            np.stack([found[at][i] for at in sorted(found)]) for i in range(len(self._wanted))
+        ]
+        return columns[:-1], columns[-1]
+
+    def _written(self, request: Request, slots: list[Slot]) -> Payload:
+        refs = []
+        for spec in self._interface.inputs:
+            array = np.ascontiguousarray(request[spec.name])
+            data = encode_strings(array) if array.dtype == object else array.tobytes()
+            slot = self._arena.allocate(len(data))
+            slots.append(slot)
+            self._arena.view(slot)[:] = data
+            refs.append(TensorRef(slot.offset, len(data), array.shape))
+        return Payload(1, tuple(refs))
+
+
+def _alike(requests: Sequence[Request], most: int) -> Iterator[list[int]]:
+    """Places of requests whose shapes are the same, at most so many at a time."""
+
+    def shape(at: int) -> list[tuple[str, tuple[int, ...]]]:
+        return [(name, array.shape) for name, array in requests[at].items()]
+
+    for _, group in itertools.groupby(sorted(range(len(requests)), key=shape), key=shape):
+        places = list(group)
+        yield from (places[at : at + most] for at in range(0, len(places), most))

@@ -1,0 +1,122 @@
+"""`slacktide exits add`: ramps from samples, run by a worker, stored beside the model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slacktide.examples import make_inputs
+from slacktide.exits.manifest import read_manifest
+from slacktide.models.repository.profile_store import model_hash
+from slacktide.models.repository.repository import Repository
+
+Run = Any
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("samples") / "signals.npz"
+    make_inputs("mlp", 400, 3).write(path)
+    return path
+
+
+@pytest.fixture
+def mlp(example_models: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(example_models / "mlp", tmp_path / "mlp"))
+
+
+def test_ramps_are_learnt_stored_and_shown(run: Run, mlp: Path, samples: Path) -> None:
+    (mlp / "slacktide.yaml").write_text("early_exit: 2%\n")
+    done = run("exits", "add", mlp, "--data", samples)
+    assert (done.returncode, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    assert "mlp version 1" in text
+    assert "learnt from 400 rows, judged on the last 50; revision 1" in text
+    assert "at most 2.0 % of the answers may change" in text
+    assert re.search(r"0 │ \S+ │ [\d.]+ % │ \d+ │ [\d.]+ % │ [\d.]+ %", text)
+    (definition,) = Repository(mlp.parent).read("mlp")
+    manifest = read_manifest(mlp / "1" / "exits", model_sha256=model_hash(definition))
+    assert (manifest.rows, manifest.source, manifest.revision) == (400, "samples", 1)
+    assert manifest.ramps[-1].agreement > 0.8
+    again = run("exits", "add", mlp, "--data", samples, "--json", "--loss", "0")
+    told = json.loads(again.stdout)["1"]
+    assert (told["revision"], told["rows"], told["accuracy_loss"]) == (2, 400, 0.0)
+    for ramp, known in zip(told["ramps"], manifest.ramps, strict=True):
+        assert ramp["tensor"] == known.tensor
+        assert ramp["features"] == len(known.weights)
+        assert ramp["agreement"] == pytest.approx(known.agreement, abs=0.03)
+        assert 0.0 <= ramp["may_leave"] <= 1.0
+
+
+def test_a_model_that_states_no_early_exit_says_how(run: Run, mlp: Path, samples: Path) -> None:
+    done = run("exits", "add", mlp, "--data", samples)
+    assert "once slacktide.yaml states early_exit" in " ".join(done.stdout.split())
+
+
+def test_ramps_of_before_that_cannot_be_used_are_replaced(
+    run: Run, mlp: Path, samples: Path
+) -> None:
+    (mlp / "1" / "exits").mkdir()
+    (mlp / "1" / "exits" / "manifest.json").write_text("{}")
+    done = run("exits", "add", mlp, "--data", samples)
+    assert done.returncode == 0
+    assert (
+        "the ramps of before are replaced: manifest.json: manifest: missing schema" in done.stderr
+    )
+    assert read_manifest(mlp / "1" / "exits").revision == 1
+
+
+def bad_rows(path: Path, case: str) -> None:
+    rows = make_inputs("mlp", 300, 3).batch()["features"]
+    arrays = {
+        "few": {"features": rows[:100]},
+        "one class": {"features": np.repeat(rows[:1], 300, axis=0)},
+        "nan": {"features": np.where(np.arange(300)[:, None] % 2, rows, np.nan).astype(rows.dtype)},
+        "missing": {"labels": np.zeros(3)},
+        "other": {"features": rows, "more": rows},
+    }
+    np.savez(path, **arrays[case])
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        ("few", "ramps need 256 rows or more, there are 100"),
+        ("one class", r"the model answers all 300 rows alike \(class \d\)"),
+        ("nan", r"not finite, in 150 of 300 rows"),
+        ("missing", "rows.npz has no array 'features'"),
+        ("other", "the model has no such input, only features"),
+    ],
+)
+def test_samples_that_do_not_do_are_refused_in_a_sentence(
+    run: Run, mlp: Path, tmp_path: Path, case: str, sentence: str
+) -> None:
+    bad_rows(tmp_path / "rows.npz", case)
+    done = run("exits", "add", mlp, "--data", tmp_path / "rows.npz")
+    assert done.returncode == 1
+    assert re.fullmatch(rf"error: .*{sentence}\n", done.stderr)
+    assert not (mlp / "1" / "exits").exists()
+
+
+def test_a_model_without_a_position_is_refused(run: Run, tmp_path: Path, samples: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [value("x", TensorProto.FLOAT, ["n", 4])],
+        [value("y", TensorProto.FLOAT, ["n", 4])],
+    )
+    (tmp_path / "flat" / "1").mkdir(parents=True)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    save(made, str(tmp_path / "flat" / "1" / "model.onnx"))
+    done = run("exits", "add", tmp_path / "flat", "--data", samples)
+    assert done.returncode == 1
+    assert "no position for an early exit" in done.stderr

@@ -1,0 +1,77 @@
+"""Ramps beside a model: found for the same files alone, and written whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import ExitManifest, Ramp
+from slacktide.models.exit_files import find_ramps, save_ramps
+from slacktide.models.repository.profile_store import ProfileStore, model_hash
+from slacktide.models.repository.repository import ModelDefinition, Repository
+
+
+@pytest.fixture
+def definition(tmp_path: Path) -> ModelDefinition:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"a network")
+    return Repository(tmp_path).read("m")[0]
+
+
+def manifest(definition: ModelDefinition, revision: int = 1) -> ExitManifest:
+    weights, bias = np.full((2, 3), revision, np.float32), np.zeros(3, np.float32)
+    ramp = Ramp(0, "x", weights, bias, 1.0, 0.9, 0.5)
+    return ExitManifest(model_hash(definition), revision, 300, "traffic", ("y",), (ramp,))
+
+
+def test_what_is_saved_is_found_and_is_no_part_of_the_model(definition: ModelDefinition) -> None:
+    before = model_hash(definition)
+    folder = ProfileStore().exits_folder(definition)
+    assert find_ramps(definition, folder) is None
+    save_ramps(definition, folder, manifest(definition))
+    found = find_ramps(definition, folder)
+    assert found is not None
+    assert found.ramps[0].weights[0, 0] == 1.0
+    assert model_hash(definition) == before
+    assert folder == definition.folder / "exits"
+
+
+def test_the_weights_of_the_revision_before_stay(definition: ModelDefinition) -> None:
+    folder = ProfileStore().exits_folder(definition)
+    for revision in (1, 2, 3):
+        save_ramps(definition, folder, manifest(definition, revision))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("manifest.json", "ramps.2.npz", "ramps.3.npz")
+    ]
+    found = find_ramps(definition, folder)
+    assert found is not None
+    assert found.revision == 3
+
+
+def test_ramps_of_a_model_that_has_changed_are_refused(definition: ModelDefinition) -> None:
+    folder = ProfileStore().exits_folder(definition)
+    save_ramps(definition, folder, manifest(definition))
+    definition.model_path.write_bytes(b"another network")
+    with pytest.raises(ExitError, match="another model"):
+        find_ramps(definition, folder)
+
+
+def test_a_deleted_model_stays_deleted(definition: ModelDefinition) -> None:
+    folder = ProfileStore().exits_folder(definition)
+    made = manifest(definition)
+    shutil.rmtree(definition.folder)
+    with pytest.raises(ExitError, match=r"m/1: ramps cannot be saved: No such file"):
+        save_ramps(definition, folder, made)
+    assert not definition.folder.exists()
+
+
+def test_under_a_state_folder_folders_are_made(definition: ModelDefinition, tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "profiles" / "m" / "1" / "exits"
+    save_ramps(definition, folder, manifest(definition))
+    assert find_ramps(definition, folder) is not None
+    assert os.listdir(definition.folder) == ["model.onnx"]
