@@ -8,6 +8,7 @@ and batch caps. `World.send` checks the engine's invariants after every event.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -15,19 +16,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from slacktide.domain import (
+    AbortBatch,
     Announced,
     BatchAborted,
     BatchFailed,
     BatchFinished,
     Cancelled,
     Deployment,
+    ExitMode,
+    ExitPolicy,
     LaneResized,
     LaneSpec,
+    Leaving,
     MemoryShort,
     Notice,
     Plan,
     PlanChanged,
     PoolId,
+    PublishExits,
     Reason,
     Refused,
     ReplicaLost,
@@ -61,6 +67,8 @@ class EngineMachine(RuleBasedStateMachine):
     family = False
     """Whether the versions of a model are variants of one, with a third beside them everywhere."""
     shapes = 2
+    exits = False
+    """Whether requests may leave early, under policies that change."""
 
     def __init__(self):
         super().__init__()
@@ -79,10 +87,19 @@ class EngineMachine(RuleBasedStateMachine):
         self.up = {}
         self.dying = {}
         self.resizes = []
+        self.published = {}
+        """The exit policy that a replica was told last, by its id."""
+        self.policies = {}
+        self.plan = Plan()
+        self.stopped = set()
 
     @initialize()
     def deploy(self):
         """Two lanes, three pools, all of them up: plans change under load from the beginning."""
+        if self.exits:
+            for model, mode in (("a", ExitMode.SHRINK), ("b", ExitMode.AUTO)):
+                pool = self.pool(model, "2" if model == "a" else "1")
+                self.policies[pool] = ExitPolicy(pool, (1, 3), (0.1, 0.1), mode)
         self.places = {("a", "1", 0), ("a", "2", 1), ("b", "1", 0), ("b", "1", 1)}
         self.plan_changes(self.places, True, tuple(each[-1] for each in CORES), 4, 0)
         for id in sorted(self.starting):
@@ -132,11 +149,19 @@ class EngineMachine(RuleBasedStateMachine):
                 lane = self.world.engine.state.lanes[command.batch.replica.lane]
                 assert lane.awaited_until == math.inf, "it started before it grew"
                 assert len(command.batch.replica.cores) == lane.size
+                self.check_leaving(command.batch)
                 self.running[command.batch.replica.id] = command.batch
             elif isinstance(command, StartReplica):
                 self.starting[command.replica.id] = command.replica
             elif isinstance(command, ResizeLane):
                 self.resizes.append(command)
+            elif isinstance(command, PublishExits):
+                assert command.replica.id in self.up
+                self.published[command.replica.id] = command.policy
+            elif isinstance(command, AbortBatch):
+                assert not command.batch.judged
+                assert command.batch.id not in self.stopped, "stopped twice"
+                self.stopped.add(command.batch.id)
             elif isinstance(command, StopReplica):
                 id = command.replica.id
                 alive = self.starting.pop(id, None) or self.up.pop(id, None)
@@ -145,6 +170,19 @@ class EngineMachine(RuleBasedStateMachine):
                 else:
                     assert alive is not None
                     assert id not in self.running, "a busy replica was stopped"
+
+    def check_leaving(self, batch):
+        """A batch is run by the policy that its replica knows."""
+        policy = self.published.get(batch.replica.id)
+        if policy is None or not policy.ramps or batch.solo:
+            assert batch.leaving is Leaving.NONE
+        elif batch.judged or policy.mode is ExitMode.RELEASE:
+            assert batch.leaving is Leaving.RUN_ON
+        elif policy.mode is ExitMode.SHRINK:
+            assert batch.leaving is Leaving.SHRINK
+        else:
+            assert batch.leaving is not Leaving.NONE
+        type(self).left |= {batch.leaving}
 
     def request(self, data_slo, model, rows, best_effort, signature):
         self.next_id += 1
@@ -157,6 +195,7 @@ class EngineMachine(RuleBasedStateMachine):
             signature=((1 + signature % self.shapes,),),
             size=(signature % 4) * 100 if self.family else 0,
             client=f"client {self.next_id % 2}",
+            final=self.exits and self.next_id % 5 == 0,
         )
 
     @rule(
@@ -214,8 +253,11 @@ class EngineMachine(RuleBasedStateMachine):
         replica = data.draw(st.sampled_from(sorted(self.running)))
         batch = self.running[replica]
         if end == "release":
-            members = st.sampled_from([member.id for member in batch.members])
-            self.send(RowsReleased(batch.id, (data.draw(members),)), after=after)
+            members = [member.id for member in batch.members if not member.final]
+            if members:
+                released = data.draw(st.lists(st.sampled_from(members), min_size=1, unique=True))
+                self.send(RowsReleased(batch.id, tuple(released), 3), after=after)
+                assert all(self.world.answers[id].ramp in (3, None) for id in released)
             return
         del self.running[replica]
         event = {
@@ -291,7 +333,32 @@ class EngineMachine(RuleBasedStateMachine):
             for name, each in zip(("lane0", "lane1"), cores, strict=True)
             if name in used
         )
-        self.send(PlanChanged(Plan(lanes, deployments, routes)))
+        self.plan = Plan(lanes, deployments, routes, (), tuple(self.policies.values()))
+        self.send(PlanChanged(self.plan))
+
+    @precondition(lambda self: self.exits)
+    @rule(
+        model=st.sampled_from(MODELS),
+        version=st.sampled_from("12"),
+        mode=st.none() | st.sampled_from(ExitMode),
+        ramps=st.sampled_from([(), (3,), (1, 3)]),
+        feedback=st.sampled_from([0.0, 0.1, 1.0]),
+    )
+    def exits_change(self, model, version, mode, ramps, feedback):
+        """All replicas of the pool hear of it, and no other."""
+        pool = self.pool(model, version)
+        self.policies.pop(pool, None)
+        if mode is not None:
+            thresholds = tuple(0.1 for _ in ramps)
+            self.policies[pool] = ExitPolicy(pool, ramps, thresholds, mode, feedback)
+        before = dict(self.published)
+        self.plan = replace(self.plan, exits=tuple(self.policies.values()))
+        self.send(PlanChanged(self.plan))
+        for id, replica in self.up.items():
+            if replica.pool != pool:
+                assert self.published.get(id) == before.get(id)
+            elif mode is not None:
+                assert self.published[id] == self.policies[pool]
 
     @precondition(lambda self: self.resizes)
     @rule(data=st.data(), as_asked=st.booleans(), after=st.floats(0, 0.1))
@@ -322,18 +389,21 @@ RULES = {"a": {"share": 0.2, "most": 4}, "b": {"refuse": True, "share": 0.0}}
 
 
 @pytest.mark.parametrize(
-    ("samples", "unmeasured", "family"),
+    ("samples", "unmeasured", "family", "exits"),
     [
-        (False, None, False),
-        (True, None, False),
-        (False, RULES, False),
-        (True, {"a": {"share": 1.0}}, False),
-        (False, None, True),
-        (True, RULES, True),
+        (False, None, False, False),
+        (True, None, False, False),
+        (False, RULES, False, False),
+        (True, {"a": {"share": 1.0}}, False, False),
+        (False, None, True, False),
+        (False, None, False, True),
+        (True, RULES, True, True),
     ],
-    ids=["plain", "samples", "unmeasured", "unmeasured and samples", "family", "family and all"],
+    ids=["plain", "samples", "unmeasured", "unmeasured and samples", "family", "exits", "all"],
 )
-def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples, unmeasured, family):
+def test_no_order_of_events_loses_or_doubles_a_request(
+    make_world, samples, unmeasured, family, exits
+):
     given = {
         "world_class": make_world,
         "samples": samples,
@@ -342,6 +412,8 @@ def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples, unme
         "events": 0,
         "family": family,
         "rescues": 0,
+        "exits": exits,
+        "left": set(),
     }
     machine = type("Machine", (EngineMachine,), given)
     case = machine.TestCase
@@ -353,3 +425,5 @@ def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples, unme
     assert machine.events > 1000
     assert not machine.rescues or family
     assert machine.rescues or not (family and plain)
+    rare = {Leaving.SHRINK} if unmeasured and exits else set()  # nearly all run to learn their time
+    assert machine.left | rare == (set(Leaving) if exits else {Leaving.NONE})

@@ -13,11 +13,13 @@ from slacktide.domain import (
     BatchFailed,
     BatchFinished,
     FreeSlots,
+    Leaving,
     Reason,
     Request,
     RowsReleased,
     RunBatch,
 )
+from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane, Running
 from slacktide.engine.ledger import RUNNING, Entry, State
@@ -40,17 +42,25 @@ class Batches:
     """Handles RowsReleased, BatchFinished, BatchFailed and BatchAborted, and fills free lanes."""
 
     def __init__(
-        self, state: EngineState, requests: Requests, idle: IdleWork, unmeasured: UnmeasuredWork
+        self,
+        state: EngineState,
+        requests: Requests,
+        idle: IdleWork,
+        unmeasured: UnmeasuredWork,
+        exits: ExitRules,
     ) -> None:
         self._state = state
         self._requests = requests
         self._idle = idle
         self._unmeasured = unmeasured
+        self._exits = exits
         self._next_id = 0
 
     def dispatch(self, lane: Lane) -> None:
         """Give a free lane the proposal worth most; nothing if it is busy or about to grow."""
         if lane.running is not None:
+            if lane.running.spare:
+                self._exits.stop_for_others(lane, lane.running)
             return
         lane.wait_until = math.inf
         if lane.awaited_until < math.inf:
@@ -131,11 +141,11 @@ class Batches:
         return first.state is State.UNMEASURED
 
     def _run(self, lane: Lane, placement: Placement, proposal: Proposal) -> None:
-        pool = placement.pool
-        running = self._start(lane, placement, proposal.members, proposal.rows)
+        pool, first = placement.pool, self._is_unmeasured(placement, proposal)
+        running = self._start(lane, placement, proposal.members, proposal.rows, first=first)
         if pool.quarantine:
             pool.quarantine.popleft()
-        elif self._is_unmeasured(placement, proposal):
+        elif first:
             self._unmeasured.started(running)
         else:
             pool.scheduler.take(running.batch)
@@ -151,41 +161,62 @@ class Batches:
         rows: int,
         *,
         solo: bool = False,
+        first: bool = False,
     ) -> Running:
-        """Put a batch on a free lane."""
-        state = self._state
+        """Put a batch on a free lane. `first`: of a request whose run time could not be judged."""
+        state, pool = self._state, placement.pool
         settings, now = state.settings, state.now
-        time = placement.pool.times.of(rows, lane.size, members)
+        leaving, judged, may_stop = Leaving.NONE, False, False
+        if pool.exits is not None and not solo:
+            leaving, judged, may_stop = self._exits.begin(
+                lane, placement, self._next_id, len(members), first=first
+            )
+        if pool.exit_times is None or may_stop or leaving is Leaving.SHRINK:
+            time = pool.times.of(rows, lane.size, members)
+        else:
+            time = pool.exit_times.whole(rows, lane.size, members)
         limit = max(settings.hang_floor, settings.hang_factor * time.p99)
         replica = placement.replica
         if rows > replica.max_batch:  # of a request with more rows than the cap
             replica = replace(replica, max_batch=rows)
-        batch = Batch(self._next_id, replica, members, rows, now, now + limit, solo)
+        batch = Batch(
+            self._next_id, replica, members, rows, now, now + limit, solo, leaving, judged
+        )
         self._next_id += 1
         running = lane.running = Running(batch, placement, now + time.expected)
+        running.may_stop = may_stop
         state.running[batch.id] = running
         state.runs.append(RunBatch(batch, state.cause, time.expected, time.p99))
         return running
 
     def released(self, event: RowsReleased) -> None:
         running, ramp = self._find(event.batch), event.ramp if event.ramp >= 0 else None
-        members = {member.id for member in running.batch.members}
+        members = {member.id: member.final for member in running.batch.members}
         for id in event.ids:
-            if id not in members:
-                raise ValueError(f"request {id} is not a member of batch {event.batch}")
-            entry = self._state.ledger.entries[id]
+            if members.get(id, True):
+                what = "may not leave early" if id in members else "is not a member of it"
+                raise ValueError(f"batch {event.batch} released request {id}, which {what}")
+        entries, before = self._state.ledger.entries, running.waiting
+        for id in event.ids:
+            entry = entries[id]
             if entry.state is RUNNING:
                 self._state.end_running(entry, running.batch, Reason.EARLY_EXIT, ramp=ramp)
                 entry.state = State.ENDED
                 running.waiting -= 1
+        if running.may_stop and before and not running.waiting:
+            running.spare, running.expected_end = True, self._state.now
+            self._state.mark(running.placement.lane)
 
     def finished(self, event: BatchFinished) -> None:
         state = self._state
         running = self.leave(event.batch)
         batch, placement = running.batch, running.placement
-        learner = placement.pool.learner
-        if running.steady and learner is not None:
-            learner.observe(state.now - batch.started, batch.members, batch.rows, running.cores)
+        took, learner = state.now - batch.started, placement.pool.learner
+        if batch.leaving is not Leaving.NONE and placement.pool.exit_times is not None:
+            seconds = took if running.steady else None
+            placement.pool.exit_times.saw(batch, event.exits, seconds, running.cores)
+        elif running.steady and learner is not None and batch.leaving is not Leaving.SHRINK:
+            learner.observe(took, batch.members, batch.rows, running.cores)
         crashes = placement.pool.crashes
         if crashes.undecided and not batch.solo and crashes.finished(state.now - placement.since):
             state.to_review.append(placement.pool)
@@ -218,7 +249,10 @@ class Batches:
             self._unmeasured.failed(running, event.detail)
 
     def aborted(self, event: BatchAborted) -> None:
-        batch = self.leave(event.batch).batch
+        running = self.leave(event.batch)
+        batch, exit_times = running.batch, running.placement.pool.exit_times
+        if event.exits is not None and exit_times is not None:
+            exit_times.saw(batch, event.exits, None, running.cores)
         for entry in self._waiting(batch):
             self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, "its batch was stopped")
         self._forget_all_but_quarantined(batch)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Container, Sequence
 
 from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, PoolId, Reason
+from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane
 from slacktide.engine.placement import Step
@@ -36,12 +37,14 @@ class Deploying:
         replicas: ReplicaLifecycle,
         resizing: LaneResizing,
         idle: IdleWork,
+        exits: ExitRules,
     ) -> None:
         self._state = state
         self._requests = requests
         self._replicas = replicas
         self._resizing = resizing
         self._idle = idle
+        self._exits = exits
         self._applied: Plan | None = None
         """In force; None while a plan is being applied, or if that has failed."""
 
@@ -65,6 +68,7 @@ class Deploying:
         if before is None or plan.lanes != before.lanes:
             self._remove_what_left(plan)
             state.to_review.extend(state.pools.values())  # a trial may have lost its place
+        self._exits.follow(plan.exits)
         self._applied = plan
 
     def tidy(self, lane: Lane) -> None:

@@ -12,8 +12,8 @@ one read of the sockets can share a batch.
 
 The parts, each with the events it handles: `requests`, `batches`, `replicas`, `resizing`,
 `deploying`; what they share is in `state`, which requests are known and how others ended in
-`ledger`. `unmeasured` holds requests whose run time cannot be judged; `idle_work` fills lanes that
-nothing else needs.
+`ledger`. `unmeasured` holds requests whose run time cannot be judged; `early_exits` says whether
+members of a batch may leave it; `idle_work` fills lanes that nothing else needs.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from slacktide.domain import (
 )
 from slacktide.engine.batches import Batches
 from slacktide.engine.deploying import Deploying
+from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.ports import PoolFactory
 from slacktide.engine.replicas import ReplicaLifecycle
@@ -68,11 +69,12 @@ class Engine:
         unmeasured = UnmeasuredWork(self.state)
         self._requests = Requests(self.state, unmeasured)
         self._idle = IdleWork(self.state)
-        self._batches = Batches(self.state, self._requests, self._idle, unmeasured)
-        self._replicas = ReplicaLifecycle(self.state, self._batches, self._idle)
+        exits = ExitRules(self.state)
+        self._batches = Batches(self.state, self._requests, self._idle, unmeasured, exits)
+        self._replicas = ReplicaLifecycle(self.state, self._batches, self._idle, exits)
         self._resizing = LaneResizing(self.state)
         self._deploying = Deploying(
-            self.state, self._requests, self._replicas, self._resizing, self._idle
+            self.state, self._requests, self._replicas, self._resizing, self._idle, exits
         )
         self._handlers: dict[type, Callable[[Any], None]] = {
             Announced: self._requests.announced,

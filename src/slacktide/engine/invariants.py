@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from slacktide.domain import Circuit, Request
+from slacktide.domain import Circuit, Leaving, Request
+from slacktide.engine.early_exits import is_wanted
 from slacktide.engine.engine import Engine
 from slacktide.engine.idle_work import HELD
 from slacktide.engine.ledger import State
@@ -22,6 +23,7 @@ def check_invariants(engine: Engine) -> None:
     _one_place_each(engine)
     _lanes(engine)
     _placements(engine)
+    _early_exits(engine)
 
 
 def _require(condition: bool, message: str) -> None:
@@ -177,3 +179,22 @@ def _placements(engine: Engine) -> None:
             )
             serving = any(p.phase.serves for p in pool.placements)
             _require(not serving, f"{pool.id} is down but serves")
+
+
+def _early_exits(engine: Engine) -> None:
+    """Policies are the plan's; what is judged runs on; what is spare is stopped for others."""
+    state = engine.state
+    planned = {policy.pool: policy for policy in engine.plan.exits}
+    for pool in state.pools.values() if engine.plan_done else ():
+        _require(pool.exits == planned.get(pool.id), f"{pool.id} has another exit policy")
+    for running in state.running.values():
+        batch = running.batch
+        runs_on = batch.leaving is Leaving.RUN_ON
+        _require(runs_on or not (batch.judged or running.may_stop), f"batch {batch.id} leaves")
+        _require(not (batch.judged and running.may_stop), f"judged batch {batch.id} may be stopped")
+        _require(
+            not running.spare or (running.may_stop and not running.waiting),
+            f"batch {batch.id} is awaited, but spare",
+        )
+        wanted = running.spare and is_wanted(running.placement.lane)
+        _require(not wanted, f"batch {batch.id} is spare, and its lane is wanted")

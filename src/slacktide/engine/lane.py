@@ -17,7 +17,9 @@ class Running:
         "cores",
         "expected_end",
         "hang_at",
+        "may_stop",
         "placement",
+        "spare",
         "steady",
         "unmeasured",
         "waiting",
@@ -36,6 +38,10 @@ class Running:
         """Whether it has been expected to run on the same number all along."""
         self.unmeasured = False
         """Whether it is a request whose run time could not be judged (engine/unmeasured.py)."""
+        self.may_stop = False
+        """Whether it may be stopped once ramps have answered all members: engine/early_exits.py."""
+        self.spare = False
+        """Whether they have, and it is to be stopped for the next request that needs the lane."""
 
     def moved(self, cores: int, *, now: float, settings: EngineSettings) -> None:
         """It goes on with so many cores: what is left of it takes as much more or less time as it

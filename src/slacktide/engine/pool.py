@@ -6,10 +6,10 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from slacktide.domain import PoolId, Request
+from slacktide.domain import ExitPolicy, PoolId, Request
 from slacktide.engine.idle_work import SoloRuns
 from slacktide.engine.placement import UP, Placement, ReplicaState
-from slacktide.engine.ports import Outlook, PoolFactory, learner_of
+from slacktide.engine.ports import Outlook, PoolFactory, exit_learner_of, learner_of
 from slacktide.engine.recovery import CrashHistory
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.unmeasured import UnmeasuredQueue
@@ -35,6 +35,8 @@ class Pool:
         "crashes",
         "down_reason",
         "ever_up",
+        "exit_times",
+        "exits",
         "id",
         "lanes",
         "learner",
@@ -86,6 +88,9 @@ class Pool:
         self.outlook: Outlook | None = getattr(parts.scheduler, "outlook", None)
         self.times = parts.times
         self.learner = learner_of(parts.times)
+        self.exit_times = exit_learner_of(parts.times)
+        self.exits: ExitPolicy | None = None
+        """How its requests leave the model early under the plan in force; None: they do not."""
         self.share = parts.share
         self.size = parts.size
         self.rescue = tuple([id._replace(variant=name) for name in parts.rescue])

@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
+from slacktide.domain import (
+    Batch,
+    ExitPolicy,
+    ExitReport,
+    Notice,
+    PoolId,
+    Reason,
+    Replica,
+    Request,
+)
 from slacktide.domain.read_only import read_only
 from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.unmeasured import UnmeasuredRules
@@ -76,6 +85,30 @@ class Learner(Protocol):
 def learner_of(times: BatchTimes) -> Learner | None:
     """`times` if they learn, else None."""
     return cast(Learner, times) if hasattr(times, "observe") else None
+
+
+class ExitLearner(Protocol):
+    """`BatchTimes` of a model whose requests may leave early offer this as well."""
+
+    def follow(self, policy: ExitPolicy | None) -> None:
+        """This is how they leave from now on."""
+        ...
+
+    def whole(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
+        """Time of a batch that certainly runs to the end."""
+        ...
+
+    def saw(
+        self, batch: Batch, report: ExitReport | None, seconds: float | None, cores: int
+    ) -> None:
+        """Learn from a batch whose members might leave. `seconds`: what it took; None where that
+        teaches nothing. Observes it as well, so that `observe` is not called."""
+        ...
+
+
+def exit_learner_of(times: BatchTimes) -> ExitLearner | None:
+    """`times` if they know of early exits, else None."""
+    return cast(ExitLearner, times) if hasattr(times, "saw") else None
 
 
 class PoolView(Protocol):

@@ -16,6 +16,7 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.engine.batches import Batches
+from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane
 from slacktide.engine.placement import Phase, Placement, ReplicaState, Step
@@ -27,10 +28,13 @@ from slacktide.engine.state import EngineState
 class ReplicaLifecycle:
     """Handles ReplicaUp and ReplicaLost; starts, stops and kills."""
 
-    def __init__(self, state: EngineState, batches: Batches, idle: IdleWork) -> None:
+    def __init__(
+        self, state: EngineState, batches: Batches, idle: IdleWork, exits: ExitRules
+    ) -> None:
         self._state = state
         self._batches = batches
         self._idle = idle
+        self._exits = exits
         self.next_due = math.inf
         """When a replica must be started again, or has taken too long to start; inf if never."""
         self._by_id: dict[int, Placement] = {}
@@ -97,6 +101,7 @@ class ReplicaLifecycle:
         placement.go(Step.CAME_UP)
         placement.until = math.inf
         self._reckon()
+        self._exits.came_up(placement)
         pool, now = placement.pool, self._state.now
         pool.ever_up = True
         pool.start_time, placement.since = now - placement.since, now

@@ -169,7 +169,7 @@ class Requests:
         state.end_running(entry, running.batch, reason, detail)
         entry.state = State.ENDED
         running.waiting -= 1
-        if running.waiting == 0:
+        if running.waiting == 0 and not running.batch.judged:
             state.commands.append(AbortBatch(running.batch, state.cause))
 
     def move(self, entry: Entry, target: Pool) -> None:

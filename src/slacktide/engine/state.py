@@ -169,7 +169,8 @@ class EngineState:
     def touch(self, pool: Pool) -> None:
         """The queue of `pool` has changed: its free lanes may have something to run."""
         for placement in pool.placements:
-            if placement.lane.running is None:
+            running = placement.lane.running
+            if running is None or running.spare:
                 self.dirty[placement.lane.name] = placement.lane
 
     def waiting(self) -> Iterator[Entry]:

@@ -1,0 +1,115 @@
+"""Early exits: whether members of a batch may leave it, and which batch is stopped for others.
+
+Ramps in the middle of a model answer the rows of which they are sure (`ExitPolicy`); a worker finds
+out which, and `RowsReleased` says so. What is decided here:
+
+- A share of batches is *judged*: their rows run on whatever happens, so that what the ramps said
+  can be held against the model's end. Which, their ids decide, evenly spread and before anything is
+  known of their rows: a choice by content would judge the ramps on easy inputs.
+- Of the others, answered rows run on where the mode is `release`, and leave where it is `shrink`.
+- With `auto` they run on if no other request waits for the lane, for then their time is worth
+  nothing but what is learnt from them. They leave if one does. And once all members of a batch that
+  runs on are answered, it is stopped as soon as a request waits that its lane could run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slacktide.domain import (
+    AbortBatch,
+    ExitMode,
+    ExitPolicy,
+    Leaving,
+    PoolId,
+    PublishExits,
+)
+from slacktide.engine.lane import Lane, Running
+from slacktide.engine.placement import UP, Placement
+from slacktide.engine.state import EngineState
+
+GOLDEN = 0.6180339887498949
+"""The fractional parts of its multiples fill 0 to 1 as evenly as any, and so do those of every n-th
+of them: pools that take turns are judged as often as one that runs alone."""
+
+
+def is_judged(batch: int, share: float) -> bool:
+    """Whether the batch of this id is among the `share` that is judged."""
+    return (batch * GOLDEN) % 1.0 < share
+
+
+class ExitRules:
+    """Publishes policies, and applies them to batches."""
+
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+
+    def follow(self, policies: Iterable[ExitPolicy]) -> None:
+        """These are in force: what is new goes to the replicas that are up."""
+        wanted: dict[PoolId, ExitPolicy] = {policy.pool: policy for policy in policies}
+        for pool in self._state.pools.values():
+            policy = wanted.get(pool.id)
+            if policy == pool.exits:
+                continue
+            pool.exits = policy
+            if pool.exit_times is not None:
+                pool.exit_times.follow(policy)
+            for placement in pool.placements:
+                self._publish(placement, policy or ExitPolicy(pool.id))
+
+    def came_up(self, placement: Placement) -> None:
+        """A replica is up and knows no policy."""
+        if placement.pool.exits is not None:
+            self._publish(placement, placement.pool.exits)
+
+    def _publish(self, placement: Placement, policy: ExitPolicy) -> None:
+        if placement.state is UP and not placement.phase.dying:
+            # Among the runs, so that it comes before the first batch that it is to apply to.
+            state = self._state
+            state.runs.append(PublishExits(placement.replica, policy, state.cause))
+
+    def begin(
+        self, lane: Lane, placement: Placement, batch: int, members: int, *, first: bool
+    ) -> tuple[Leaving, bool, bool]:
+        """For a batch that is about to start: whether its members may leave, whether it is judged,
+        and whether it may be stopped once all of them are answered.
+
+        `members`: how many of those that wait in its pool are in it. `first`: its time is to be
+        learnt, so that it must run to the end.
+        """
+        policy = placement.pool.exits
+        if policy is None or not policy.ramps:
+            return Leaving.NONE, False, False
+        if first or is_judged(batch, policy.feedback):
+            return Leaving.RUN_ON, True, False
+        if policy.mode is ExitMode.RELEASE:
+            return Leaving.RUN_ON, False, False
+        if policy.mode is ExitMode.SHRINK or is_wanted(lane, placement, members):
+            return Leaving.SHRINK, False, False
+        return Leaving.RUN_ON, False, True
+
+    def stop_for_others(self, lane: Lane, running: Running) -> None:
+        """Stop a batch of which nothing is awaited, if a request waits for its lane."""
+        if is_wanted(lane):
+            running.spare = False
+            state = self._state
+            state.commands.append(AbortBatch(running.batch, state.cause))
+
+
+def is_wanted(lane: Lane, own: Placement | None = None, taken: int = 0) -> bool:
+    """Whether a request waits that `lane` could run and no free lane will; `taken` of the requests
+    in the pool of `own` do not."""
+    for placement in lane.placements:
+        if placement.standby or not placement.phase.serves:
+            continue
+        pool = placement.pool
+        waiting = len(pool.scheduler) + len(pool.quarantine)
+        if placement is own:
+            waiting -= taken
+        if waiting > 0 and not any(
+            other.lane.running is None and other.phase.serves and not other.standby
+            for other in pool.placements
+            if other.lane is not lane
+        ):
+            return True
+    return False
