@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,9 @@ from slacktide.domain import (
     BatchTiming,
     Deployment,
     Event,
+    ExitMode,
+    ExitPolicy,
+    ExitReport,
     LaneResized,
     LaneSpec,
     Notice,
@@ -35,12 +39,14 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.domain.events import Announced
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import Engine, PoolParts
 from slacktide.engine.ledger import ModelCounts
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Resized, SessionSize
 from slacktide.frontends.http import HttpServer
 from slacktide.models.model_counters import BUDGET_BOUNDS, LATENCY_BOUNDS, ModelCounters
+from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.resize_tracker import ResizeTracker
@@ -50,11 +56,13 @@ from slacktide.observability.metrics.families import OLD_NAMES, write
 from slacktide.observability.metrics.own import CONDITIONS, server_families
 from slacktide.observability.metrics.triton import FAILURES, failure_of
 from slacktide.observability.metrics.usage import Gpu
+from slacktide.planning.exits import ExitsPlanner, ExitsStatus
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
+from slacktide.server.control_plane import exit_statistics
 from slacktide.server.sessions import Sessions
 
 MANUAL = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -77,6 +85,7 @@ class World:
         self._versions: dict[PoolId, LoadedVersion] = {}
         self.scaling = ScalingPlanner((0, 1))
         self.runtime = Runtime(self.engine, (self.scaling,))
+        self.exits = ExitsPlanner()
         self.resizes = ResizeTracker(lambda: self.now, lambda event: None)
         self.now = 0.0
         workers = SimpleNamespace(fork_server_pid=os.getpid(), worker_pids=(os.getpid(),))
@@ -86,6 +95,7 @@ class World:
             self.budget,
             self.scaling,
             VariantsPlanner(),
+            self.exits,
             self.resizes,
             Sessions(self.catalog, print, lambda: self.now, print, 10).sums,
             process_executor=workers,
@@ -106,14 +116,15 @@ class World:
         *,
         generation: int = 0,
         counters: ModelCounters | None = None,
+        settings: ModelSettings = ModelSettings(),  # noqa: B008
     ) -> LoadedVersion:
         nothing: Any = None
         loaded = LoadedVersion(
             name,
             version,
             generation,
-            ModelDefinition(name, version, Path(), Path(), ModelSettings(), {}),
-            nothing,
+            ModelDefinition(name, version, Path(), Path(), settings, {}),
+            ModelInterface((), (TensorSpec("y", Datatype.FP32, (-1,)),), 8),
             Arena(1 << 16, budget=self.budget),
             nothing,
             counters or ModelCounters(),
@@ -411,6 +422,87 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
     assert found["slacktide_resize_seconds_bucket"][("0.02",)] == 0
     assert found["slacktide_resize_seconds_bucket"][("0.05",)] == 1
     assert world.runtime.usage.totals(now=4.0) == {"mlp": 4.0}
+
+
+EXITING = ModelSettings(early_exit=EarlyExitSettings())
+
+
+def exits_of(world: World, **changed: Any) -> LoadedVersion:
+    """A model with early exits of which two are active, and what is known of it."""
+    loaded = world.load("mlp", settings=EXITING)
+    manifest: Any = SimpleNamespace(revision=3, positions=("a", "b", "c"), outputs=("y",))
+    assert loaded.exits is not None
+    loaded.exits.learnt(manifest)
+    policy = ExitPolicy(loaded.pool.id, (0, 2), (0.25, 0.0), ExitMode.SHRINK, 0.1, 3)
+    status = ExitsStatus(policy, {0: 0.75}, {0: 9}, 90, 0.995, 80, 1, 2, 1.5, 0.02, 3, 1, "paid")
+    world.exits.status = lambda: {loaded.pool.id: replace(status, **changed)}
+    said = ExitReport((0, 2), ((0.1,), (0.6, 0.1)), ((True,), (False, True)), (0, -1), (0.002,))
+    loaded.counters.judge(said, 0.010)
+    loaded.counters.answered(Outcome(Reason.EARLY_EXIT, 1.0, ramp=0), 1, TIMING)
+    loaded.counters.answered(Outcome(Reason.ON_TIME, 1.0), 1, TIMING)
+    return loaded
+
+
+def test_how_requests_leave_models_early(world: World) -> None:
+    exits_of(world)
+    world.load("plain")
+    samples = world.samples()
+    assert samples["slacktide_early_exits_total"] == {("0", "a"): 1}
+    assert samples["slacktide_exit_judged_rows_total"] == {("0", "a"): 2, ("2", "c"): 1}
+    assert samples["slacktide_exit_agreeing_rows_total"] == {("0", "a"): 1, ("2", "c"): 1}
+    assert samples["slacktide_exit_saved_seconds_total"] == {(): pytest.approx(0.008)}
+    assert samples["slacktide_exit_accuracy"] == {(): 0.995}
+    assert samples["slacktide_exit_agreement"] == {("0", "a"): 0.75}
+    assert samples["slacktide_exit_threshold"] == {("0", "a"): 0.25, ("2", "c"): 0.0}
+    assert samples["slacktide_exit_mode"] == {("release",): 0, ("shrink",): 1, ("auto",): 0}
+    assert samples["slacktide_exit_feedback_ratio"] == {(): 0.1}
+    assert samples["slacktide_exit_overhead_ratio"] == {(): 0.02}
+    assert samples["slacktide_exit_revision"] == {(): 3}
+    assert samples["slacktide_exit_alarms_total"] == {(): 2}
+
+
+def test_a_model_that_is_refused_early_exits_has_no_thresholds(world: World) -> None:
+    exits_of(world, policy=None, judged=0, overhead=None)
+    samples = world.samples()
+    for name in ("accuracy", "threshold", "mode", "feedback_ratio", "overhead_ratio"):
+        assert f"slacktide_exit_{name}" not in samples
+    assert samples["slacktide_exit_revision"] == {(): 3}
+
+
+def test_statistics_say_how_a_model_is_left_early_and_why_not(world: World) -> None:
+    loaded = exits_of(world)
+    status = world.exits.status()[loaded.pool.id]
+    assert exit_statistics(loaded, status)["exit_stats"] == {
+        "revision": 3,
+        "reason": "paid",
+        "accuracy": 0.995,
+        "alarms": 2,
+        "overhead": 0.02,
+        "mode": "shrink",
+        "feedback": 0.1,
+        "ramps": [
+            {
+                "position": 0,
+                "tensor": "a",
+                "threshold": 0.25,
+                "request_count": 1,
+                "judged_rows": 2,
+                "agreeing_rows": 1,
+            },
+            {
+                "position": 2,
+                "tensor": "c",
+                "threshold": 0.0,
+                "request_count": 0,
+                "judged_rows": 1,
+                "agreeing_rows": 1,
+            },
+        ],
+    }
+    assert loaded.exits is not None
+    loaded.exits.refusal = "no position"
+    assert exit_statistics(loaded, None)["exit_stats"]["reason"] == "no position"
+    assert exit_statistics(world.load("plain"), None) == {}
 
 
 def test_a_version_that_is_loaded_anew_is_one_series_that_goes_on(world: World) -> None:

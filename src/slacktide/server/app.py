@@ -38,6 +38,7 @@ from slacktide.observability.logs import AccessLogger
 from slacktide.observability.metrics import Metrics
 from slacktide.observability.observers import Observers
 from slacktide.observability.tracing import RequestTracer, open_tracer
+from slacktide.planning.exits import ExitsPlanner
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import CorrectedTimes
@@ -113,7 +114,9 @@ class App:
         self.scaling = ScalingPlanner(found.numbers)
         self.variants = VariantsPlanner(stopwatch=time.perf_counter, report=_report_unmapped)
         launcher = ReplicaLauncher(self.catalog, self._executors, self.engine)
-        planners = (self.scaling, self.variants)  # which lanes there are, then what is on them
+        self.exits = ExitsPlanner()
+        # Which lanes there are, what is on them, how it is left.
+        planners = (self.scaling, self.variants, self.exits)
         self.driver = Driver(self.engine, launcher, planners=planners, recorder=self.recorder)
         self.models = ModelManager(
             ModelManagerSettings(
@@ -151,6 +154,7 @@ class App:
             ready_when=settings.ready_when,
             staging=self._staging(),
             sessions=self.data.sessions.describe,
+            exits=self.exits.status,
         )
         metrics = Metrics(
             self.catalog,
@@ -158,6 +162,7 @@ class App:
             budget,
             self.scaling,
             self.variants,
+            self.exits,
             self.driver.replicas.resizes,
             self.data.sessions.sums,
             process_executor=process,

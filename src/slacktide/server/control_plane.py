@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slacktide._version import COMPILED, __version__
+from slacktide.domain import PoolId
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.frontends.ports import ModelDescription
 from slacktide.models.model_counters import ComputeSeconds
@@ -18,6 +19,7 @@ from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.staging import Staging, split_parameters
 from slacktide.models.repository.triton.translate import PLATFORM
 from slacktide.models.versions import UNLOADED, Absent, Catalog, LoadedVersion, VersionState
+from slacktide.planning.exits import ExitsStatus
 from slacktide.server.data_plane import why_absent
 from slacktide.server.settings import ReadyWhen
 from slacktide.wire.calls import Buffer, Parameter
@@ -48,9 +50,11 @@ class ServerControlPlane:
         ready_when: ReadyWhen = "loaded",
         staging: Staging | None = None,
         sessions: Callable[[], list[dict[str, Any]]] = list,
+        exits: Callable[[], Mapping[PoolId, ExitsStatus]] = dict,
     ) -> None:
         """`broken`: set when the engine cannot go on. `staging`: where models that come with the
-        load call go; None refuses them. `sessions` describes the clients that stream frames."""
+        load call go; None refuses them. `sessions` describes the clients that stream frames,
+        `exits` says how models are left early."""
         self.draining = False
         self._ready_when = ready_when
         self._catalog = catalog
@@ -59,6 +63,7 @@ class ServerControlPlane:
         self._broken = broken
         self._staging = staging
         self._sessions = sessions
+        self._exits = exits
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
@@ -119,7 +124,13 @@ class ServerControlPlane:
             versions = self._versions(model)
         else:
             versions = [self._find(model, version)]
-        return {"model_stats": [model_statistics(found) for found in versions]}
+        exits = self._exits() if any(found.exits is not None for found in versions) else {}
+        return {
+            "model_stats": [
+                model_statistics(found) | exit_statistics(found, exits.get(found.pool.id))
+                for found in versions
+            ]
+        }
 
     def sessions(self) -> list[dict[str, Any]]:
         return self._sessions()
@@ -228,6 +239,35 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
         "memory_usage": [],
         **({} if version.family is None else {"variant_stats": _variants(version)}),
     }
+
+
+def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[str, Any]:
+    """How it is left early, beside the rest of its statistics; nothing if its settings state no
+    early exits. Ours as well, over HTTP."""
+    exits, counters = version.exits, version.counters
+    if exits is None:
+        return {}
+    found: dict[str, Any] = {"revision": exits.revision, "reason": exits.refusal}
+    active: dict[int, float] = {}
+    if status is not None:
+        found["reason"] = exits.refusal or status.reason
+        found |= {"accuracy": status.accuracy, "alarms": status.alarms}
+        found |= {"overhead": status.overhead}
+        if (policy := status.policy) is not None:
+            found |= {"mode": policy.mode.value, "feedback": policy.feedback}
+            active = dict(zip(policy.ramps, policy.thresholds, strict=True))
+    found["ramps"] = [
+        {
+            "position": ramp,
+            "tensor": exits.name(ramp),
+            "threshold": active.get(ramp),  # null: it is not active now
+            "request_count": counters.exits.get(ramp, 0),
+            "judged_rows": counters.judged.get(ramp, (0, 0))[0],
+            "agreeing_rows": counters.judged.get(ramp, (0, 0))[1],
+        }
+        for ramp in sorted({*active, *counters.exits})
+    ]
+    return {"exit_stats": found}
 
 
 def _variants(version: LoadedVersion) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from slacktide.engine.placement import ReplicaState
 from slacktide.executors.ports import SessionSize
 from slacktide.models.learnt import PoolTimes
 from slacktide.models.model_counters import ModelCounters
-from slacktide.models.versions import Catalog, VersionState
+from slacktide.models.versions import Catalog, LoadedExits, VersionState
 
 
 class Sample(NamedTuple):
@@ -161,6 +161,18 @@ variant_plans_total              counter  Searches for the variants of lanes and
 variant_planning_seconds_total   counter  Time that these took beside the event loop, seconds
 variant_switches_total           counter  Lanes that were given another variant
 variant_mismatches_total         counter  Lanes that were given a variant that was not loaded yet
+early_exits_total                counter  Requests that an early exit has answered
+exit_judged_rows_total           counter  Rows whose answer by an early exit was held to the model's
+exit_agreeing_rows_total         counter  Those of them in which both gave the same answer
+exit_saved_seconds_total         counter  Time by which early answers came before their batch's end
+exit_accuracy                    gauge    Share of the last judged answers that were the model's
+exit_agreement                   gauge    The same of one early exit, on all rows that came to it
+exit_threshold                   gauge    Uncertainty below which a row leaves; 0: none does
+exit_mode                        gauge    1 for what becomes of rows that have their answer
+exit_feedback_ratio              gauge    Share of batches that run on, to be judged
+exit_overhead_ratio              gauge    Measured share of a pass that early exits add
+exit_revision                    gauge    Revision of what the early exits have learnt; 0: nothing
+exit_alarms_total                counter  Times that no row left for a while, for wrong answers
 resizes_total                    counter  Resizes of lanes, by outcome
 resize_seconds                   histogram Decision to confirmation by all replicas, seconds
 pod_cpu_limit_cores              gauge    CPU limit of the server's pod, in force
@@ -238,6 +250,7 @@ class VersionView:
     """Requests that the engine knows, by where they are."""
     replicas: Counter[ReplicaState] = field(default_factory=Counter)
     circuit: Circuit = Circuit.CLOSED
+    exits: LoadedExits | None = None
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -263,6 +276,7 @@ def look(catalog: Catalog, snapshot: Snapshot) -> tuple[VersionView, ...]:
         view.counters, view.times, view.cores = loaded.counters, main.times, main.cores
         view.ready |= loaded.state is VersionState.READY
         view.sessions = main.sessions or view.sessions
+        view.exits = loaded.exits
         view.in_flight += loaded.in_flight
         view.payload_bytes += loaded.arena.bytes_in_use
         for id in (each.id for each in loaded.pools):

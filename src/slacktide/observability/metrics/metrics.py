@@ -16,6 +16,7 @@ from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.families import OLD_NAMES, MetricFamily, look, write
 from slacktide.observability.metrics.own import (
     client_families,
+    exit_families,
     pod_families,
     recording_families,
     scaling_families,
@@ -33,6 +34,7 @@ from slacktide.observability.metrics.usage import (
     process_families,
     usage_of,
 )
+from slacktide.planning.exits import ExitsPlanner
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import VariantsPlanner
 from slacktide.recording import Recorder
@@ -50,6 +52,7 @@ class Metrics:
     budget: MemoryBudget
     scaling: ScalingPlanner
     variants: VariantsPlanner
+    exits: ExitsPlanner
     resizes: ResizeTracker
     clients: Callable[[], Mapping[str, int]]
     """Sums over sessions, by name of their metric."""
@@ -73,6 +76,7 @@ class Metrics:
             client_families(self.clients()),
             scaling_families(snapshot, self.runtime, self.scaling, self.resizes),
             variants_families(self.variants.status()),
+            exit_families(views, self.exits.status()),
             () if self.pod is None else pod_families(self.pod),
             server_families(snapshot, self.budget, usage_of(self.process_executor)),
             recording_families(self.recorder),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slacktide._version import __version__
 from slacktide.cluster import Hindrance, PodAllocator
-from slacktide.domain import Circuit, Reason
+from slacktide.domain import Circuit, ExitMode, PoolId, Reason
 from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
 from slacktide.engine.placement import ReplicaState
@@ -27,6 +27,7 @@ from slacktide.observability.metrics.families import (
     single,
 )
 from slacktide.observability.metrics.usage import WorkerUsage
+from slacktide.planning.exits import ExitsStatus
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner, ScalingStatus
 from slacktide.planning.variants import VariantsStatus
 from slacktide.recording import Recorder
@@ -189,6 +190,53 @@ def variants_families(found: Mapping[str, VariantsStatus]) -> Iterable[MetricFam
         for model, status in sorted(found.items()):
             made.add(value(status), model=model)
         yield made
+
+
+def exit_families(
+    views: Sequence[VersionView], found: Mapping[PoolId, ExitsStatus]
+) -> Iterable[MetricFamily]:
+    """How requests leave models early. Of a version that is loaded anew, the later load counts."""
+    stands = {(pool.model, pool.version): found[pool] for pool in sorted(found)}
+    early, saved = family("early_exits_total"), family("exit_saved_seconds_total")
+    judged, agreeing = family("exit_judged_rows_total"), family("exit_agreeing_rows_total")
+    accuracy, alarms = family("exit_accuracy"), family("exit_alarms_total")
+    agreement, threshold = family("exit_agreement"), family("exit_threshold")
+    mode, feedback = family("exit_mode"), family("exit_feedback_ratio")
+    overhead, revision = family("exit_overhead_ratio"), family("exit_revision")
+    for view, exits in ((view, view.exits) for view in views if view.exits is not None):
+        counters, labels = view.counters, view.labels
+        for ramp, count in sorted(counters.exits.items()):
+            early.add(count, **_of_ramp(view, ramp))
+        for ramp, (rows, agreed) in sorted(counters.judged.items()):
+            judged.add(rows, **_of_ramp(view, ramp))
+            agreeing.add(agreed, **_of_ramp(view, ramp))
+        saved.add(counters.exits_saved_s, **labels)
+        revision.add(exits.revision, **labels)
+        status = stands.get((view.model, view.version))
+        if status is None:
+            continue
+        alarms.add(status.alarms, **labels)
+        if status.judged:
+            accuracy.add(status.accuracy, **labels)
+        if status.overhead is not None:
+            overhead.add(status.overhead, **labels)
+        policy = status.policy
+        if policy is None:
+            continue
+        feedback.add(policy.feedback, **labels)
+        for each in ExitMode:
+            mode.add(int(each is policy.mode), **labels, mode=each.value)
+        for ramp, limit in zip(policy.ramps, policy.thresholds, strict=True):
+            threshold.add(limit, **_of_ramp(view, ramp))
+            if ramp in status.agreement:
+                agreement.add(status.agreement[ramp], **_of_ramp(view, ramp))
+    yield from (early, judged, agreeing, saved, accuracy, agreement, threshold)
+    yield from (mode, feedback, overhead, revision, alarms)
+
+
+def _of_ramp(view: VersionView, ramp: int) -> dict[str, str]:
+    assert view.exits is not None
+    return {**view.labels, "position": str(ramp), "tensor": view.exits.name(ramp)}
 
 
 def client_families(sums: Mapping[str, int]) -> Iterable[MetricFamily]:
