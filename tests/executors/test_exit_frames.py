@@ -66,7 +66,8 @@ def seen(draw: st.DrawFn) -> FeaturesSeen:
     widths = [draw(st.integers(0, 4)) for _ in (*names, "logits")]
     parts = [draw(st.binary(min_size=n * rows * 4, max_size=n * rows * 4)) for n in widths]
     costs = tuple(draw(SHARE) for _ in names)
-    return FeaturesSeen(rows, names, costs, tuple(parts[:-1]), parts[-1])
+    outputs = tuple(draw(st.lists(st.text(), max_size=2)))
+    return FeaturesSeen(rows, names, costs, tuple(parts[:-1]), parts[-1], outputs)
 
 
 @given(seen())

@@ -97,7 +97,7 @@ def decode_arranged(body: bytes) -> Arranged:
 
 def encode_features(seen: FeaturesSeen) -> bytes:
     parts = [*seen.features, seen.logits]
-    text = json.dumps([seen.tensors, seen.costs]).encode()
+    text = json.dumps([seen.tensors, seen.costs, seen.outputs]).encode()
     widths = [len(part) // _FLOAT // seen.rows for part in parts]
     words = to_bytes([seen.rows, len(seen.features), len(text), *widths])
     return frame(FrameKind.FEATURES, b"".join([words, text, *parts]))
@@ -110,8 +110,9 @@ def decode_features(body: bytes) -> FeaturesSeen:
             raise ProtocolError(f"features of {rows} rows at {positions} positions")
         at = (4 + positions) * _WORD
         widths = to_words(body[3 * _WORD : at])
-        tensors, costs = json.loads(body[at : at + told])
+        tensors, costs, outputs = json.loads(body[at : at + told])
         named = tuple(str(tensor) for tensor in tensors)
+        made = tuple(str(output) for output in outputs)
         costly = tuple(float(cost) for cost in costs)
     except (ValueError, TypeError, RecursionError, OverflowError):
         raise ProtocolError("features that cannot be read") from None
@@ -124,4 +125,4 @@ def decode_features(body: bytes) -> FeaturesSeen:
         at += rows * width * _FLOAT
     if at != len(body) or not len(named) == len(costly) == positions == len(parts) - 1:
         raise ProtocolError("features with a false count")
-    return FeaturesSeen(rows, named, costly, tuple(parts[:-1]), parts[-1])
+    return FeaturesSeen(rows, named, costly, tuple(parts[:-1]), parts[-1], made)

@@ -147,6 +147,8 @@ class FeaturesSeen:
     """Of each: [rows, features], pooled."""
     logits: bytes
     """[rows, classes]."""
+    outputs: tuple[str, ...] = ()
+    """Names of the model's outputs that ramps make."""
 
 
 Report = (
