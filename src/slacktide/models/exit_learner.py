@@ -1,0 +1,235 @@
+"""`RampLearner`: ramps learnt from what workers report of live batches, beside the event loop.
+
+One thread, of the least priority, adds rows to the running sums of a pool
+(`exits/training.py`). At 512 rows, at twice as many each time, and then every 1,024 rows it solves.
+The first ramps are published; later a position's ramp is replaced where the new one is clearly
+better on rows that neither has seen, and a revision is published where any is. Rows of long ago
+fade, so ramps follow a drift.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain import PoolId
+from slacktide.executors.ports import FeaturesSeen
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import ExitManifest, Ramp
+from slacktide.exits.training import RampTrainer
+from slacktide.models.exit_files import find_ramps, save_ramps
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.profile_store import model_hash
+from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.versions import LoadedPool
+from slacktide.planning.exits import RampFacts, RampsLearnt, RampsRefused
+
+log = logging.getLogger("slacktide.exits")
+
+T = TypeVar("T")
+
+FIRST_LOOK = 512
+STEADY_LOOK = 8192
+"""Rows from which on ramps are looked at every `LOOK_EVERY` rows."""
+LOOK_EVERY = 1024
+FORGET = 1 / STEADY_LOOK
+"""Share by which all rows before count less with each that comes."""
+MOST_BEHIND = 64
+"""Reports that wait for the thread; more are let go, since any rows will do."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pool:
+    """What is learnt of one pool. But for `behind` and `busy`, the thread's while that works."""
+
+    loaded: LoadedPool
+    definition: ModelDefinition
+    folder: Path
+    model_sha256: str = ""
+    manifest: ExitManifest | None = None
+    trainer: RampTrainer | None = None
+    next_look: int = FIRST_LOOK
+    hindrance: str = ""
+    """Why there were no ramps at the last look."""
+    behind: deque[FeaturesSeen] = field(default_factory=deque)
+    busy: bool = False
+
+    def find(self) -> None:
+        """Read what was learnt before. Raises ExitError if it cannot be used."""
+        self.model_sha256 = model_hash(self.definition)
+        self.manifest = find_ramps(self.definition, self.folder)
+
+    def learn(self, reports: list[FeaturesSeen]) -> bool:
+        """Whether there are other ramps now. Raises ExitError if there can be none."""
+        better = False
+        for seen in reports:
+            if self.trainer is None:
+                self.trainer = RampTrainer(seen.tensors, seen.costs, forget=FORGET)
+            features = [_rows(part, seen.rows) for part in seen.features]
+            self.trainer.add(features, _rows(seen.logits, seen.rows))
+            if self.trainer.rows >= self.next_look:
+                rows = self.trainer.rows
+                self.next_look = rows + min(rows, LOOK_EVERY if rows >= STEADY_LOOK else rows)
+                better = self._look(self.trainer, seen) or better
+        return better
+
+    def _look(self, trainer: RampTrainer, seen: FeaturesSeen) -> bool:
+        try:
+            ramps = trainer.train()
+        except ExitError as error:
+            self.hindrance = str(error)
+            return False
+        self.hindrance, before = "", self.manifest
+        if before is not None and _shapes(before.ramps) == _shapes(ramps):
+            ramps = tuple(_better(trainer, *pair) for pair in zip(before.ramps, ramps, strict=True))
+            if all(
+                ramp.weights is old.weights for ramp, old in zip(ramps, before.ramps, strict=True)
+            ):
+                return False
+        revision = 1 if before is None else before.revision + 1
+        made = ExitManifest(
+            self.model_sha256, revision, trainer.rows, "traffic", seen.outputs, ramps
+        )
+        save_ramps(self.definition, self.folder, made)
+        self.manifest = made
+        return True
+
+
+class RampLearner:
+    """Every pool whose settings state early exits. All methods belong to the event loop."""
+
+    def __init__(self, post: Callable[[RampsLearnt | RampsRefused], None]) -> None:
+        """`post` takes what planners are to know."""
+        self._post = post
+        self._pools: dict[PoolId, _Pool] = {}
+        self._thread = ThreadPoolExecutor(1, "exits", initializer=_step_back)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(self, loaded: LoadedPool) -> None:
+        """A pool is up: publish what was learnt before, and learn from now on. Never raises for a
+        file."""
+        if loaded.source.exits is None:
+            return
+        pool = _Pool(loaded, loaded.definition, loaded.source.exits.folder)
+        try:
+            await self._beside(pool.find)
+        except (ExitError, RepositoryError) as error:
+            log.warning("%s: ramps are learnt anew: %s", loaded.version.name, error)
+        self._pools[loaded.id] = pool
+        if pool.manifest is not None:
+            self._publish(pool, pool.manifest)
+
+    def forget(self, pool: PoolId) -> None:
+        """It is gone."""
+        self._pools.pop(pool, None)
+
+    def seen(self, id: PoolId, report: FeaturesSeen) -> None:
+        """A batch's activations; they are looked at in the thread."""
+        pool = self._pools.get(id)
+        if pool is None or len(pool.behind) >= MOST_BEHIND:
+            return
+        pool.behind.append(report)
+        if not pool.busy:
+            pool.busy = True
+            task = asyncio.get_running_loop().create_task(self._learn(pool))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Learn nothing more."""
+        self._pools.clear()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _learn(self, pool: _Pool) -> None:
+        name, loaded = pool.loaded.version.name, pool.loaded
+        while pool.behind and self._pools.get(loaded.id) is pool:
+            reports = list(pool.behind)
+            pool.behind.clear()
+            before = pool.hindrance
+            try:
+                better = await self._beside(lambda: pool.learn(reports))  # noqa: B023  (awaited here)
+            except Exception as error:  # ramps are a gain: without them the model serves as it is
+                self._refuse(pool, error)
+                return
+            if self._pools.get(loaded.id) is not pool:
+                return
+            if better and pool.manifest is not None:
+                self._publish(pool, pool.manifest)
+            elif pool.hindrance != before and pool.hindrance and pool.manifest is None:
+                log.warning("%s: no early exits yet: %s", name, pool.hindrance)
+                if loaded.exits is not None:
+                    loaded.exits.refusal = pool.hindrance
+        pool.busy = False
+
+    def _publish(self, pool: _Pool, manifest: ExitManifest) -> None:
+        loaded = pool.loaded
+        if loaded.exits is not None:
+            loaded.exits.learnt(manifest)
+        best = max(ramp.agreement for ramp in manifest.ramps)
+        log.info(
+            "%s: ramps at %d positions, revision %d, of %d rows of %s; they agree on up to %.1f %%",
+            *(loaded.version.name, len(manifest.ramps), manifest.revision, manifest.rows),
+            *(manifest.source, best * 100),
+        )
+        facts = tuple(
+            RampFacts(ramp.position, ramp.tensor, ramp.agreement, ramp.cost)
+            for ramp in manifest.ramps
+        )
+        self._post(RampsLearnt(loaded.id, manifest.revision, facts))
+
+    def _refuse(self, pool: _Pool, error: Exception) -> None:
+        """Learn no more of it. Ramps that it has stay."""
+        reason = (
+            str(error) if isinstance(error, ExitError) else f"unexpected {type(error).__name__}"
+        )
+        unforeseen = None if isinstance(error, ExitError) else error
+        log.error(
+            "%s learns no more early exits: %s",
+            pool.loaded.version.name,
+            reason,
+            exc_info=unforeseen,
+        )
+        del self._pools[pool.loaded.id]
+        if pool.manifest is None:
+            if pool.loaded.exits is not None:
+                pool.loaded.exits.refusal = reason
+            self._post(RampsRefused(pool.loaded.id, reason))
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _better(trainer: RampTrainer, before: Ramp, after: Ramp) -> Ramp:
+    """The new ramp of a position if it is clearly better; else the one before, with the agreement
+    that it has now."""
+    then, now = trainer.judge(before), trainer.judge(after)
+    return after if now.clearly_better(then) else replace(before, agreement=then.agreement)
+
+
+def _shapes(ramps: Sequence[Ramp]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(ramp.tensor, ramp.weights.shape) for ramp in ramps]
+
+
+def _rows(data: bytes, rows: int) -> NDArray[np.float32]:
+    return np.frombuffer(data, np.float32).reshape(rows, -1)
+
+
+def _step_back() -> None:
+    """Give this thread the least priority: requests come first."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

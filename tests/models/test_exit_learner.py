@@ -1,0 +1,244 @@
+"""Ramps from live batches: when they are learnt, published, replaced and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from slacktide.domain import PoolId
+from slacktide.executors.ports import ExitSource, FeaturesSeen
+from slacktide.models.exit_learner import FIRST_LOOK, MOST_BEHIND, RampLearner
+from slacktide.models.repository.repository import Repository
+from slacktide.models.versions import LoadedExits
+from slacktide.planning.exits import RampsLearnt, RampsRefused
+
+POOL = PoolId("m", "1")
+Rows = NDArray[np.float32]
+MIXING = np.random.default_rng(7).normal(size=(6, 4)).astype(np.float32)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"a network")
+    return tmp_path
+
+
+def loaded(repository: Path) -> Any:
+    """A pool, as far as the learner looks at it."""
+    (definition,) = Repository(repository).read("m")
+    source = SimpleNamespace(exits=ExitSource(definition.folder / "exits"))
+    version = SimpleNamespace(name="m")
+    exits = LoadedExits(("label", "scores"))
+    return SimpleNamespace(
+        id=POOL, definition=definition, source=source, version=version, exits=exits
+    )
+
+
+class Watched:
+    """A learner, and what it has posted."""
+
+    def __init__(self) -> None:
+        self.posted: list[RampsLearnt | RampsRefused] = []
+        self.learner = RampLearner(self.posted.append)
+        self.rng = np.random.default_rng(1)
+
+    def rows(self, count: int, mixing: Rows = MIXING) -> tuple[list[Rows], Rows]:
+        """Of two positions, the first of which knows half of what the logits need."""
+        hidden = self.rng.normal(size=(count, 6)).astype(np.float32)
+        return [hidden[:, :3], hidden], (hidden @ mixing).astype(np.float32)
+
+    async def see(self, features: list[Rows], logits: Rows, size: int = 8) -> None:
+        """Report rows in batches, and wait until they are learnt from."""
+        for at in range(0, len(logits), size):
+            part = [np.ascontiguousarray(one[at : at + size]) for one in features]
+            self.learner.seen(
+                POOL,
+                FeaturesSeen(
+                    len(part[0]),
+                    ("early", "late"),
+                    (0.2, 0.8),
+                    tuple(one.tobytes() for one in part),
+                    logits[at : at + size].tobytes(),
+                    ("label",),
+                ),
+            )
+            await self.settled()
+
+    async def settled(self) -> None:
+        while self.learner._tasks:
+            await asyncio.gather(*self.learner._tasks)
+
+
+def watched(test: Callable[[Watched], Awaitable[None]]) -> None:
+    async def run() -> None:
+        found = Watched()
+        try:
+            await test(found)
+        finally:
+            await found.learner.close()
+
+    asyncio.run(run())
+
+
+def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        pool = loaded(repository)
+        await world.learner.begin(pool)
+        await world.see(*world.rows(FIRST_LOOK - 8))
+        assert world.posted == []
+        assert not (repository / "m" / "1" / "exits").exists()
+        await world.see(*world.rows(8))
+        (learnt,) = world.posted
+        assert isinstance(learnt, RampsLearnt)
+        assert (learnt.pool, learnt.revision) == (POOL, 1)
+        assert [(each.position, each.name, each.cost) for each in learnt.ramps] == [
+            (0, "early", 0.2),
+            (1, "late", 0.8),
+        ]
+        assert learnt.ramps[1].agreement > 0.95 > learnt.ramps[0].agreement
+        assert (pool.exits.revision, pool.exits.names) == (1, ("early", "late"))
+        assert pool.exits.makes([0])
+        assert not pool.exits.makes([0, 1])
+        told = json.loads((repository / "m" / "1" / "exits" / "manifest.json").read_text())
+        assert (told["rows"], told["source"], told["outputs"]) == (512, "traffic", ["label"])
+
+    watched(play)
+
+
+def test_what_was_learnt_before_serves_at_once(repository: Path) -> None:
+    async def learn(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+
+    async def again(world: Watched) -> None:
+        pool = loaded(repository)
+        await world.learner.begin(pool)
+        (learnt,) = world.posted
+        assert isinstance(learnt, RampsLearnt)
+        assert learnt.revision == pool.exits.revision == 1
+
+    watched(learn)
+    watched(again)
+
+
+def test_ramps_that_are_no_better_are_not_published_again(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        await world.see(*world.rows(4 * FIRST_LOOK), size=64)
+        assert [each.revision for each in world.posted if isinstance(each, RampsLearnt)] == [1]
+
+    watched(play)
+
+
+def test_after_a_change_better_ramps_get_a_revision(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        pool = loaded(repository)
+        await world.learner.begin(pool)
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+        await world.see(*world.rows(4 * FIRST_LOOK, -MIXING), size=64)
+        learnt = [each for each in world.posted if isinstance(each, RampsLearnt)]
+        assert learnt[-1].revision == pool.exits.revision > 1
+        assert learnt[-1].ramps[1].agreement > 0.8
+
+    watched(play)
+
+
+def test_files_of_another_model_are_replaced_and_the_log_says_so(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def learn(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+
+    watched(learn)
+    (repository / "m" / "1" / "model.onnx").write_bytes(b"another network")
+
+    async def again(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        assert world.posted == []
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+        assert len(world.posted) == 1
+
+    watched(again)
+    assert "m: ramps are learnt anew: manifest.json: model_sha256: these are" in caplog.text
+
+
+def test_answers_that_are_all_alike_are_waited_out(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(world: Watched) -> None:
+        pool = loaded(repository)
+        await world.learner.begin(pool)
+        features, logits = world.rows(FIRST_LOOK)
+        logits[:, 1] = 50.0
+        await world.see(features, logits, size=64)
+        assert world.posted == []
+        assert pool.exits.refusal == "the model answers all 512 rows alike (class 1)"
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+        assert len(world.posted) == 1
+        assert pool.exits.refusal == ""
+
+    watched(play)
+    assert caplog.text.count("no early exits yet") == 1
+
+
+@pytest.mark.parametrize("case", ["one logit", "sizes that change", "a folder that is gone"])
+def test_where_no_ramps_can_be_had_planners_are_told_once(repository: Path, case: str) -> None:
+    async def play(world: Watched) -> None:
+        pool = loaded(repository)
+        await world.learner.begin(pool)
+        features, logits = world.rows(FIRST_LOOK)
+        if case == "one logit":
+            logits = logits[:, :1].copy()
+        await world.see(features, logits[:8])
+        if case == "sizes that change":
+            await world.see([features[1], features[1]], logits[:8])
+        if case == "a folder that is gone":
+            (repository / "m" / "1" / "model.onnx").unlink()
+            (repository / "m" / "1").rmdir()
+        await world.see(features, logits, size=64)
+        (refused,) = world.posted
+        assert isinstance(refused, RampsRefused)
+        assert refused.reason == pool.exits.refusal != ""
+
+    watched(play)
+
+
+def test_a_pool_that_is_gone_teaches_nothing(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        world.learner.forget(POOL)
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+        assert world.posted == []
+
+    watched(play)
+
+
+def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        features, logits = world.rows(8)
+        report = FeaturesSeen(
+            8,
+            ("early", "late"),
+            (0.2, 0.8),
+            tuple(one.tobytes() for one in features),
+            logits.tobytes(),
+        )
+        for _ in range(MOST_BEHIND + 20):  # without a turn of the loop between them
+            world.learner.seen(POOL, report)
+        await world.settled()
+        trainer = world.learner._pools[POOL].trainer
+        assert trainer is not None
+        assert trainer.rows == 8 * MOST_BEHIND
+
+    watched(play)
