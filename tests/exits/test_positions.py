@@ -319,3 +319,37 @@ def test_quantised_operators_and_states_are_no_places_to_cut() -> None:
     assert tensors(find_positions(given, primary="x")) == ["s"]
     with pytest.raises(ExitError, match=r"'t' is at node .* \(GRU\), whose state is an input"):
         find_positions(given, primary="x", add=["t"])
+
+
+def test_an_answer_out_of_control_flow_is_told_by_its_node() -> None:
+    inner = helper.make_graph(
+        [node("MatMul", "b v", "z")],
+        "g",
+        [],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)],
+    )
+    branch = node("If", "yes", "logits", then_branch=inner, else_branch=inner)
+    with pytest.raises(ExitError, match=r"output 'logits' is at node 'logits_made' \(If\), wh"):
+        find_positions(model(*CHAIN[:2], branch, weights=YES))
+
+
+def test_shapes_that_an_old_model_computes_are_known() -> None:
+    nodes = (
+        node("Conv", "x k", "a"),
+        node("GlobalAveragePool", "a", "p"),
+        node("Shape", "p", "s"),
+        node("Slice", "s zero one", "rows"),
+        node("Concat", "rows rest", "shape", axis=0),
+        node("Reshape", "p shape", "f"),
+        node("MatMul", "f v", "logits"),
+    )
+    numbers = {"zero": [0], "one": [1], "rest": [-1]}
+    weights = [numpy_helper.from_array(np.array(each), name) for name, each in numbers.items()]
+    old = model(
+        *nodes,
+        inputs={"x": ["n", 3, 9, 9]},
+        weights=(weight("k", 8, 3, 3, 3), *weights),
+        opset=11,
+    )
+    found = find_positions(old)
+    assert (tensors(found), found.classes) == (["f"], 4)

@@ -93,7 +93,7 @@ def check(
         for finding in findings:
             where = finding.model or repository
             typer.echo(f"{finding.severity.value}: {where}: {finding.message}")
-        if not findings:
+        if all(finding.severity is Severity.NOTE for finding in findings):
             count = len(open_repository(repository).names())
             typer.echo(f"{count} model{'s' * (count != 1)} checked, no problems")
     if any(finding.severity is Severity.ERROR for finding in findings):

@@ -75,6 +75,11 @@ class OnnxFile:
             _check_location(tensor, path.resolve().parent, home)
 
     @property
+    def model(self) -> Any:
+        """The onnx.ModelProto, to read."""
+        return self._model
+
+    @property
     def shapes(self) -> dict[str, Shape]:
         """Of inputs and outputs, by name."""
         graph = self._model.graph

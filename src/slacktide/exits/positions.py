@@ -212,30 +212,36 @@ def _answers(flow: DataFlow, known: TensorShapes) -> tuple[str, tuple[str, ...]]
     """The logits, and the outputs that are made of them by a cheap tail."""
     chains = {name: tail_chain(flow, name) for name in flow.outputs if name in flow.data}
     found: list[tuple[tuple[bool, int, int], str]] = []
-    why = "no output depends on the primary input"
+    reasons = []
     for name, chain in chains.items():
         selecting = [at for at, each in enumerate(chain[:-1]) if _op(flow, each) in _SELECTING]
         options = chain[selecting[-1] + 1 :] if selecting else [name]
         logits = next(
             (each for each in options if -1 not in known.dims.get(each, [0, -1])[1:]), options[0]
         )
-        dims = known.dims.get(logits, [])
-        if _op(flow, logits) == "Sigmoid":
-            why = f"output {name!r} is made by a Sigmoid: it may name several classes"
-        elif len(dims) < 2 or dims[1] < 1 or any(each != 1 for each in dims[2:]):
-            why = f"output {name!r} is no vector of classes: its shape is {known.shown(logits)}"
-        elif dims[1] == 1:
-            why = f"output {name!r} has one class"
-        elif known.elements.get(logits) not in _FLOATS:
-            why = f"output {name!r} is no float tensor"
-        else:
-            users = sum(logits in other for other in chains.values())
-            rank = (bool(selecting), users, len(flow.needed_for([logits])))
-            found.append((rank, logits))
+        if why := _no_answer(flow, known, logits):
+            reasons.append(f"output {name!r} {why}")
+            continue
+        users = sum(logits in other for other in chains.values())
+        found.append(((bool(selecting), users, len(flow.needed_for([logits]))), logits))
     if not found:
-        raise ExitError(why)
+        raise ExitError([*reasons, "no output depends on the primary input"][0])
     logits = max(found, key=lambda each: each[0])[1]
     return logits, tuple(name for name, chain in chains.items() if logits in chain)
+
+
+def _no_answer(flow: DataFlow, known: TensorShapes, logits: str) -> str:
+    """Why a tensor is no vector of classes; empty if it is one."""
+    dims, maker = known.dims.get(logits, []), flow.maker.get(logits)
+    if maker is not None and maker.op_type in _CONTROL:
+        return f"is {_obstacle(maker, ())}"
+    if _op(flow, logits) == "Sigmoid":
+        return "is made by a Sigmoid: it may name several classes"
+    if len(dims) < 2 or dims[1] < 1 or any(each != 1 for each in dims[2:]):
+        return f"is no vector of classes: its shape is {known.shown(logits)}"
+    if dims[1] == 1:
+        return "has one class"
+    return "" if known.elements.get(logits) in _FLOATS else "is no float tensor"
 
 
 def _op(flow: DataFlow, tensor: str) -> str:
@@ -255,23 +261,22 @@ class _Obstacles:
 
     def at(self, tensor: str) -> str:
         """Why the graph is not cut at this tensor; empty if it may be."""
-        for node in (self._flow.maker[tensor], *self._readers.get(tensor, ())):
-            if why := self._why(node):
-                return f"at node {node.name or node.output[0]!r} ({node.op_type}), {why}"
-        return ""
+        nodes = (self._flow.maker[tensor], *self._readers.get(tensor, ()))
+        return next(filter(None, (_obstacle(node, self._flow.inputs) for node in nodes)), "")
 
-    def _why(self, node: Any) -> str:
-        if node.op_type in _CONTROL:
-            return "which is control flow"
-        if node.domain not in _STANDARD:
-            return f"a custom operator of {node.domain!r}"
-        if any(word in node.op_type for word in ("uantize", "QLinear", "Integer")):
-            return "a quantised operator"
-        if node.op_type in _RECURRENT and any(
-            name in self._flow.inputs for name in node.input[5:7]
-        ):
-            return "whose state is an input"
-        return ""
+
+def _obstacle(node: Any, inputs: Collection[str]) -> str:
+    """Why a graph is not cut beside this node; empty if it may be."""
+    where = f"at node {node.name or node.output[0]!r} ({node.op_type}), "
+    if node.op_type in _CONTROL:
+        return f"{where}which is control flow"
+    if node.domain not in _STANDARD:
+        return f"{where}a custom operator of {node.domain!r}"
+    if any(word in node.op_type for word in ("uantize", "QLinear", "Integer")):
+        return f"{where}a quantised operator"
+    if node.op_type in _RECURRENT and any(name in inputs for name in node.input[5:7]):
+        return f"{where}whose state is an input"
+    return ""
 
 
 def _unfit(known: TensorShapes, tensor: str) -> str:

@@ -54,28 +54,34 @@ class TensorShapes:
                     )
                 )
         graph.output.extend(model.graph.output)
-        try:
-            inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-        except Exception as error:  # protobuf's and the checker's errors share no base
-            raise ExitError(f"shapes cannot be inferred: {str(error).splitlines()[0]}") from None
         self.dims: dict[str, Shape] = {}
         """Sizes of axes by tensor, −1 where unknown; nothing where the rank is."""
         self.elements: dict[str, int] = {}
-        for value in (*inferred.value_info, *inferred.output, *inferred.input):
-            tensor = value.type.tensor_type
-            if tensor.HasField("shape"):
-                dims = [
-                    axis.dim_value if axis.HasField("dim_value") else -1
-                    for axis in tensor.shape.dim
-                ]
-                self.dims.setdefault(value.name, dims)
-            self.elements.setdefault(value.name, tensor.elem_type)
-        for tensor in graph.initializer:
-            self.dims[tensor.name] = list(tensor.dims)
+        """Datatypes by tensor, numbers of TensorProto.DataType."""
+        self._infer(light)
+        if not all(name in self.dims for node in graph.node for name in node.output if name):
+            self._infer(_newer(light))
         if not self.dims.get(primary):
             raise ExitError(f"primary: input {primary!r} has no axis of rows")
         self.rows = self.dims[primary][0]
         """Size of the axis of rows."""
+
+    def _infer(self, light: Any) -> None:
+        import onnx
+
+        try:
+            inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+        except Exception as error:  # protobuf's and the checker's errors share no base
+            raise ExitError(f"shapes cannot be inferred: {str(error).splitlines()[0]}") from None
+        for value in (*inferred.value_info, *inferred.output, *inferred.input):
+            tensor = value.type.tensor_type
+            if tensor.HasField("shape"):
+                self.dims[value.name] = [
+                    axis.dim_value if axis.HasField("dim_value") else -1
+                    for axis in tensor.shape.dim
+                ]
+            self.elements[value.name] = tensor.elem_type
+        self.dims.update({each.name: list(each.dims) for each in light.graph.initializer})
 
     def _fix(self, value: Any, row: Sequence[int] | None, primary: bool) -> None:
         """Give the free axes of an input a likely size."""
@@ -110,3 +116,16 @@ class TensorShapes:
             steps = math.prod(of[0][:2])
             return float(steps * math.prod(weight[-2:]) * (1 + (made[-1] / max(1, weight[-1]))))
         return count * abs(of[0][-1])
+
+
+def _newer(light: Any) -> Any:
+    """The model in the version of operators since which shapes that are computed are inferred;
+    itself where it cannot be converted."""
+    from onnx import version_converter
+
+    try:
+        newer = version_converter.convert_version(light, 14)
+    except Exception:  # the converter's errors share no base
+        return light
+    del newer.graph.value_info[:]
+    return newer

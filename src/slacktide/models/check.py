@@ -22,7 +22,9 @@ from slacktide.executors.ports import ModelSource
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.synthetic_inputs import SyntheticRows, assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
+from slacktide.exits.errors import ExitError
 from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
+from slacktide.models.exit_samples import positions_of
 from slacktide.models.families import accuracies, check_alike, profiled_files, worth_serving
 from slacktide.models.model_manager import machine_reason
 from slacktide.models.profile_cache import ProfileCache
@@ -44,6 +46,8 @@ class Severity(Enum):
     """The model would not be served."""
     WARNING = "warning"
     """It would, but perhaps not as its owner thinks."""
+    NOTE = "note"
+    """Nothing is wrong: where a model can be left early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def check_repository(root: Path) -> list[Finding]:
     """Folders, settings, config.pbtxt and the ONNX files of every model, in the order of names;
     `root` may be one ONNX file.
 
-    An empty list: nothing is wrong. Never raises for what it finds. Loads onnx.
+    An empty list, or one of notes: nothing is wrong. Never raises for what it finds. Loads onnx.
     """
     try:
         repository = open_repository(root)
@@ -106,6 +110,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
                 if first is not None:
                     check_alike(file, interface, *first)
                 first = first or (file, interface)
+                yield from _positions(file)
         except RepositoryError as error:
             yield Finding(file.name, Severity.ERROR, str(error))
     variants = definition.settings.variants
@@ -116,6 +121,22 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
         for note in (*assumed, *worth_serving(accuracy)[1]):
             message = f"{definition.name}/{SETTINGS_FILE}: {note}"
             yield Finding(definition.name, Severity.WARNING, message)
+
+
+def _positions(definition: ModelDefinition) -> Iterator[Finding]:
+    """Where a model that states early exits can be left."""
+    name, where = definition.name, definition.where
+    if definition.settings.exits is None:
+        return
+    try:
+        file = OnnxFile(definition.model_path, definition.data_root)
+        for each in positions_of(definition, file.model).positions:
+            share = f"{each.cost:.1%} of the multiplications in front"
+            message = f"position {each.number}: {each.tensor}, {each.features} features, {share}"
+            yield Finding(name, Severity.NOTE, f"{where}: {message}")
+    except ExitError as error:
+        message = f"{where}: early_exit: {error}; the model is served without"
+        yield Finding(name, Severity.WARNING, message)
 
 
 def _declared(definition: ModelDefinition) -> ModelInterface | None:

@@ -121,6 +121,19 @@ def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
     return ExitSource(folder, stated.primary or "", mask, positions.add, positions.forbid)
 
 
+def positions_of(definition: ModelDefinition, model: Any) -> ExitGraph:
+    """Where an onnx.ModelProto can be left, by what is stated of it. Raises ExitError."""
+    stated = exit_source(definition, Path())
+    return find_positions(
+        model,
+        primary=stated.primary,
+        mask=stated.mask,
+        add=stated.add,
+        forbid=stated.forbid,
+        shapes=definition.warmup_shapes,
+    )
+
+
 def _write_model(definition: ModelDefinition, folder: Path) -> ExitGraph:
     """Write the model with the activations of its positions; raises ExitError."""
     import onnx
@@ -130,15 +143,7 @@ def _write_model(definition: ModelDefinition, folder: Path) -> ExitGraph:
         model = onnx.load(str(definition.model_path))
     except ModelError as error:
         raise ExitError(f"{definition.where}: {error}") from None
-    stated = exit_source(definition, folder)
-    graph = find_positions(
-        model,
-        primary=stated.primary,
-        mask=stated.mask,
-        add=stated.add,
-        forbid=stated.forbid,
-        shapes=definition.warmup_shapes,
-    )
+    graph = positions_of(definition, model)
     onnx.save(with_features(model, graph), str(folder / "model.onnx"))
     return graph
 

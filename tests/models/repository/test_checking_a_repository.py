@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from slacktide.examples import example
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.models.check import Finding, Severity, check_repository
@@ -242,3 +243,20 @@ def test_rows_that_are_stated_are_held_against_the_model(root: Path, add_model: 
 
 
 OK = np.ones((2, 4), np.float32)
+
+
+def test_where_a_model_can_be_left_early(root: Path, add_model: Builder) -> None:
+    data = example("residual").onnx()
+    add_model(
+        "m", data=data, yaml="early_exit: {positions: {forbid: [/blocks/blocks.3/Relu_output_0]}}"
+    )
+    add_model("n", data=model().SerializeToString(), yaml="early_exit: 1%")
+    *notes, warning = _messages(root)
+    assert len(notes) == 9
+    first = "/stem/stem.2/Relu_output_0, 64 features, 1.2% of the multiplications in front"
+    assert notes[0] == f"note m/1/model.onnx: position 0: {first}"
+    assert not any("blocks.3" in note for note in notes)
+    assert warning == (
+        "warning n/1/model.onnx: early_exit: the model has no position for an early exit; "
+        "the model is served without"
+    )
