@@ -86,7 +86,13 @@ class Detector(nn.Module):
         return nn.functional.interpolate(x, scale_factor=2.0, mode="nearest")
 
     def forward(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        logits, distances = self.maps(pictures)
+        return self.found(*self.maps(pictures))
+
+    @staticmethod
+    def found(
+        logits: torch.Tensor, distances: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The boxes, scores and classes at the highest peaks of maps."""
         height, width = logits.shape[2], logits.shape[3]
         best, kind = logits.max(1)
         summit = nn.functional.max_pool2d(best[:, None], 3, 1, 1)[:, 0]

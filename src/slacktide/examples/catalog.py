@@ -228,6 +228,16 @@ MODELS: Mapping[str, ExampleModel] = MappingProxyType(
                 stream_length=text_streams.STREAM_TEXTS,
             ),
             ExampleModel(
+                "chained",
+                "classifier of street frames, plain layer by layer: the work is spread evenly",
+                frames.KINDS,
+                64,
+                _frames,
+                streams=tuple(frames.STREAMS),
+                stream=_frame_stream,
+                stream_length=frames.STREAM_FRAMES,
+            ),
+            ExampleModel(
                 "dense",
                 "weight-bound network of random weights: gains much from batching",
                 (),

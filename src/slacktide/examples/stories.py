@@ -32,6 +32,8 @@ PLACES: tuple[str, ...] = _words("kitchen garden office garage cellar attic hall
 
 LEVELS: tuple[str, ...] = ("plain", "others", "moved", "carried")
 """From easy to hard."""
+MIX: Final = (0.3, 0.25, 0.25, 0.2)
+"""Shares of the levels where nothing else is asked for."""
 
 PAD, CLS, UNKNOWN = 0, 1, 2
 """Ids of the tokens that are not words."""
@@ -40,7 +42,6 @@ _PEOPLE = _words("anna ben carla david emma felix")
 _THINGS = _words("key letter lamp book ball coat ring map")
 _DEEDS = _words("saw liked wanted forgot cleaned found")
 _LINKS = ("then", "later", "after that")
-_MIX = (0.3, 0.25, 0.25, 0.2)
 
 VOCABULARY: tuple[str, ...] = (
     "[pad]",
@@ -64,19 +65,22 @@ def encode(story: str) -> Ids:
 
 
 def stories(
-    count: int, rng: np.random.Generator, mix: Sequence[float] = _MIX
+    count: int,
+    rng: np.random.Generator,
+    mix: Sequence[float] = MIX,
+    longest: int = LONGEST,
 ) -> tuple[list[Ids], NDArray[np.int64]]:
     """Token ids of `count` stories, each of its own length (tokens,), and their labels (count,).
 
-    `mix` is the share of each of LEVELS.
+    `mix` is the share of each of LEVELS; `longest` bounds the tokens of a story.
     """
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(PLACES))
-    return [encode(story(int(label), _level(mix, rng), rng)) for label in labels], labels
+    return [encode(story(int(label), _level(mix, rng), rng, longest)) for label in labels], labels
 
 
-def story(label: int, level: str, rng: np.random.Generator) -> str:
+def story(label: int, level: str, rng: np.random.Generator, longest: int = LONGEST) -> str:
     """A story of this level whose answer is this place."""
-    tokens = int(np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST + 1))))
+    tokens = int(np.exp(rng.uniform(np.log(SHORTEST), np.log(longest + 1))))
     thing, *others = _shuffled(_THINGS, rng)
     people = _shuffled(_PEOPLE, rng)
     places = [place for place in _shuffled(PLACES, rng) if place != PLACES[label]]
