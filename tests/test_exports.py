@@ -53,8 +53,9 @@ EXPORTS = {
     """,
     "slacktide.profiles": """
         ENOUGH_SAMPLES MOST_CLASSES NO_HINT BatchLatency ClassTimes
-        ClassedTimes Classes CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
-        PointTime RunClasses ShapeClasses ShapedTimes SizeLaw SizeTime SplitLogLogistic
+        ClassedTimes Classes CorrectedTimes ExitTimes FixedTimes LatencyTable Peak ProfileError
+        ProfileRecord PointTime RunClasses ShapeClasses ShapedTimes SizeLaw SizeTime
+        SplitLogLogistic
         TimeDistribution batch_sizes classes_of_samples covering fit_latency session_sizes
         sorted_alike
     """,

@@ -23,6 +23,8 @@ POLICY = ExitPolicy(POOL, (2, 5), (0.3, 0.0))
         ({"thresholds": (0.3, float("nan"))}, "thresholds must not be negative"),
         ({"feedback": 1.5}, "feedback must be within 0 and 1, got 1.5"),
         ({"feature_share": -0.5}, "feature_share must be within 0 and 1"),
+        ({"costs": (0.5,)}, "2 ramps, but 1 costs"),
+        ({"costs": (0.0, 0.5)}, "costs must be above 0 and at most 1"),
     ],
 )
 def test_a_policy_that_contradicts_itself_is_refused(changed, said):

@@ -119,10 +119,17 @@ class ExitPolicy:
     """Whether workers hand out pooled features of all positions, to learn ramps from."""
     feature_share: float = 1.0
     """Share of batches of which they do."""
+    costs: tuple[float, ...] = ()
+    """Of each ramp the share of a whole pass until its answers, to predict with until batches have
+    shown it; none: not known."""
 
     def __post_init__(self) -> None:
         if len(self.thresholds) != len(self.ramps):
             raise ValueError(f"{len(self.ramps)} ramps, but {len(self.thresholds)} thresholds")
+        if self.costs and len(self.costs) != len(self.ramps):
+            raise ValueError(f"{len(self.ramps)} ramps, but {len(self.costs)} costs")
+        if not all(0.0 < each <= 1.0 for each in self.costs):
+            raise ValueError(f"costs must be above 0 and at most 1, got {self.costs}")
         if list(self.ramps) != sorted({*self.ramps}) or min(self.ramps, default=0) < 0:
             raise ValueError(f"ramps are not positions in ascending order: {self.ramps}")
         if not all(each >= 0.0 for each in self.thresholds):

@@ -6,6 +6,7 @@ keeps the result.
 
 from slacktide.profiles.batch_times import CorrectedTimes as CorrectedTimes
 from slacktide.profiles.classed_times import ClassedTimes as ClassedTimes
+from slacktide.profiles.exit_times import ExitTimes as ExitTimes
 from slacktide.profiles.fixed_times import FixedTimes as FixedTimes
 from slacktide.profiles.latency_fit import SizeTime as SizeTime
 from slacktide.profiles.latency_fit import fit_latency as fit_latency

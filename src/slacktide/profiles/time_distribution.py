@@ -42,7 +42,8 @@ def position(level: float) -> float:
 class TimeDistribution(Protocol):
     """The time of one batch, as predicted; seconds.
 
-    A batch that is answered in stages will be asked for the time of each of them here.
+    `expected` and `p99` say how long it has its lane, `quantile` and `on_time` when its members
+    have their answers. That is the same but where these may leave early (exit_times.py).
     """
 
     @property
@@ -54,10 +55,10 @@ class TimeDistribution(Protocol):
         """99th percentile; never below `expected`."""
 
     def quantile(self, level: float) -> float:
-        """Time that a share `level` (0 to 1) of such batches stays within."""
+        """Time within which a share `level` (0 to 1) of answers comes."""
 
     def on_time(self, budget: float) -> float:
-        """P(time ≤ `budget`), the inverse of `quantile`; 0 to 1."""
+        """P(answer within `budget`), the inverse of `quantile`; 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,7 +318,8 @@ class Reader:
 
 
 def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
-    fields = _keys({"size": 0, "rescue": [], **line}, "pool", _POOL)  # earlier ones had neither
+    lacking = {"size": 0, "rescue": [], "exits": False}  # in earlier ones
+    fields = _keys({**lacking, **line}, "pool", _POOL)
     options, times = fields["options"], fields["times"]
     for name, value in (("options", options), ("times", times)):
         if not isinstance(value, dict):
@@ -333,6 +334,7 @@ def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
             decoder(float)(fields["profiling"], "profiling"),
             decoder(int)(fields["size"], "size"),
             decoder(tuple[str, ...])(fields["rescue"], "rescue"),
+            decoder(bool)(fields["exits"], "exits"),
         ),
         times,
     )

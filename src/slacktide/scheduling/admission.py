@@ -6,7 +6,8 @@ that of the same policy without admission. So every test errs towards letting in
 1. alone: its budget is below what the model needs for it alone;
 2. limit: the queue is full;
 3. work: even at the best measured rate, with no gap and no smaller batch, free_in + (rows ahead +
-   its own) × best time per row ÷ lanes exceeds its budget. Ahead are those due no later, at its
+   its own) × best time per row ÷ lanes exceeds its budget. (Of its own only what comes before its
+   answer counts, where that may be an early one.) Ahead are those due no later, at its
    penalty or a higher one, that *can themselves still be on time*: a request that will be dropped
    is no work, and counting it would refuse others for nothing. A few rows more than fit are kept
    as spares: batch times vary, and a queue that holds only what fits on average has nothing to fall
@@ -141,11 +142,12 @@ class Admission:
         promises, left = self.promises, budget - free
         if promises is not None and (waiting_rows or free):
             left = view.leave(now=now)(left) / promises.slowdown
+        first = rows * times.soonest
         # As a rule there is room even one row at a time, and the best rate need not be known.
-        if waiting_rows <= left / (times.expected[1] / view.lanes) - rows:
+        if waiting_rows <= left / (times.expected[1] / view.lanes) - first:
             return None
         per_row = times.per_row / view.lanes
-        room = left / per_row - rows
+        room = left / per_row - first
         if waiting_rows <= room:
             return None
         before = ahead.rows_due(deadline, penalty)

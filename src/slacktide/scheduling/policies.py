@@ -11,7 +11,7 @@ from slacktide.domain.registry import Registry
 from slacktide.engine.idle_work import SoloCounts, SoloProfiling
 from slacktide.engine.ports import BatchTimes, PoolParts, PoolView, Scheduler
 from slacktide.engine.unmeasured import SHARE, UnmeasuredRules
-from slacktide.profiles import ClassedTimes, ShapedTimes
+from slacktide.profiles import ClassedTimes, ExitTimes, ShapedTimes
 from slacktide.scheduling.arrival_policy import ArrivalPolicy
 from slacktide.scheduling.clockwork import Clockwork
 from slacktide.scheduling.edf import Edf
@@ -85,6 +85,8 @@ class PoolRecipe:
     size: int = 0
     """Of a variant of a family; see `PoolParts`, also for the next."""
     rescue: Sequence[str] = ()
+    exits: bool = False
+    """Whether its requests may leave early, if a plan says how."""
 
     def parts(
         self,
@@ -100,6 +102,9 @@ class PoolRecipe:
         `counts`: where solo runs are counted, if they are to be counted on from before.
         `failed`: as of `make_scheduler`.
         """
+        whole = times.inner if isinstance(times, ExitTimes) else times
+        if self.exits:
+            times = ExitTimes(whole)
         scheduler = make_scheduler(
             self.scheduler,
             self.options,
@@ -109,11 +114,11 @@ class PoolRecipe:
             failed=failed,
         )
         solo = None
-        if self.profiling > 0.0 and isinstance(times, ClassedTimes):
-            solo = SoloProfiling(times.wants, self.profiling, counts or SoloCounts())
+        if self.profiling > 0.0 and isinstance(whole, ClassedTimes):
+            solo = SoloProfiling(whole.wants, self.profiling, counts or SoloCounts())
         unmeasured = None
-        if isinstance(times, ShapedTimes) and not isinstance(scheduler, ArrivalPolicy):
-            unmeasured = self._unmeasured(times)
+        if isinstance(whole, ShapedTimes) and not isinstance(scheduler, ArrivalPolicy):
+            unmeasured = self._unmeasured(whole)
         rescue = tuple(self.rescue)
         return PoolParts(scheduler, times, self.share, solo, unmeasured, self.size, rescue)
 

@@ -43,8 +43,17 @@ Share = Callable[[Request], tuple[int, float]]
 class Promises:
     """The plan of one queue. `late` is `late_refusals` of options.py."""
 
-    def __init__(self, queue: DeadlineQueue, view: PoolView, share: Share, late: float) -> None:
+    def __init__(
+        self,
+        queue: DeadlineQueue,
+        view: PoolView,
+        share: Share,
+        late: float,
+        soonest: Callable[[], float],
+    ) -> None:
+        """`soonest`: part of its own time after which a request may have its answer."""
         self._queue, self._view, self._share, self._late = queue, view, share, late
+        self._soonest = soonest
         self.slowdown = 1.0
         """How much longer than at the best rate the work ahead is taken to last."""
         self.due: float | None = None
@@ -133,6 +142,7 @@ class Promises:
     def _make(self, penalty: float, start: float) -> list[int]:
         """Make the plan of those that cost at least `penalty`; ids of those without a place."""
         leave, factor = self._view.leave(now=start), self.slowdown / self._view.lanes
+        own = factor * self._soonest()
         taken: dict[int, float] = {}
         plan: dict[int, tuple[list[float], list[float]]] = {}
         without, cheapest = [], inf
@@ -142,7 +152,7 @@ class Promises:
             cheapest = min(cheapest, request.penalty)
             of, seconds = self._share(request)
             before = sum([took for g, took in taken.items() if g <= of])
-            slack = leave(due - start) - before - seconds * factor
+            slack = leave(due - start) - before - seconds * own
             if slack >= 0.0:
                 taken[of] = taken.get(of, 0.0) + seconds * factor
                 deadlines, slacks = plan.setdefault(of, ([], []))

@@ -92,7 +92,9 @@ class Slack(DeadlinePolicy):
             self._by_class = ClassChooser(
                 self._timed, options, max_batch=max_batch, times=times, view=view
             )
-        self._promises = Promises(self._timed, view, self._share, options.late_refusals)
+        self._promises = Promises(
+            self._timed, view, self._share, options.late_refusals, self._soonest
+        )
         if options.admission:
             self._admission.promises = self._promises
         self._overdue = BestEffortShare(options.best_effort_share)
@@ -214,6 +216,9 @@ class Slack(DeadlinePolicy):
         if not self._by_class.refresh():
             return 0, waiting.rows * self._row_times(self._view.cores).per_row
         return self._by_class.share(waiting)
+
+    def _soonest(self) -> float:
+        return 1.0 if self._by_class.refresh() else self._row_times(self._view.cores).soonest
 
     def _lead_by_kind(self) -> TimeByRows:
         # Asked after every event: without going through the policy that this one is made of.

@@ -57,6 +57,7 @@ class RowTimes:
         max_batch: int,
         classes: Classes | None = None,
         per_row: float | None = None,
+        soonest: float = 1.0,
     ) -> None:
         self.classes = classes
         """What `lead` goes by, besides rows; None: by rows alone."""
@@ -65,6 +66,8 @@ class RowTimes:
         self.lead: TimeByRows = Lazy(lead)
         """Time that a request of so many rows, or of such (rows, class) where there are `classes`,
         must have left, or it is dropped."""
+        self.soonest = soonest
+        """Part of its own lane time after which a request may have its answer; 1: all of it."""
         self._max_batch = max_batch
         self._per_row = per_row
 
@@ -128,7 +131,10 @@ def row_times(
         classes = times.classes(cores) if class_lead is not None else None
         classed(classes)
         if classes is None or class_lead is None:
-            return RowTimes(expected, lambda rows: lead(times, rows, cores), max_batch)
+            soonest: float = getattr(times, "soonest", 1.0)
+            return RowTimes(
+                expected, lambda rows: lead(times, rows, cores), max_batch, soonest=soonest
+            )
         return RowTimes(
             expected, lambda kind: class_lead(classes, kind[0], kind[1:], cores), max_batch, classes
         )

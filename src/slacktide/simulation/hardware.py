@@ -40,7 +40,7 @@ from slacktide.domain import (
 )
 from slacktide.engine import BatchTimes, Engine
 from slacktide.planning.exits import ExitsArranged
-from slacktide.profiles import BatchLatency, ShapedTimes, TimeDistribution
+from slacktide.profiles import BatchLatency, ExitTimes, ShapedTimes, TimeDistribution
 from slacktide.simulation.exit_courses import EarlyExits, ExitCourse
 from slacktide.simulation.items import DrawnRequest, Failure, SimulationError
 
@@ -80,6 +80,8 @@ class ByProfile:
 
 def scatter(times: BatchTimes, batch: Batch, cores: int) -> TimeDistribution:
     """The time of `batch` if predictions are right. How sure they are of that is not part of it."""
+    if isinstance(times, ExitTimes):
+        times = times.inner
     asked = times.scatter if isinstance(times, ShapedTimes) else times.of
     return asked(batch.rows, cores, batch.members)
 

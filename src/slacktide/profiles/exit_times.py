@@ -1,0 +1,265 @@
+"""`ExitTimes`: predictions of a model whose requests may leave early, at ramps.
+
+Two times differ then. The *lane* is taken for as long as the batch runs: `expected` and `p99`. A
+request has its *answer* sooner, if a ramp is sure of it: `quantile` and `on_time`.
+
+- The wrapped predictions are of whole passes, as the model runs with its ramps. They learn from
+  batches that run to the end.
+- An answer comes at ramp i after the share s_i of a whole pass, with the probability p_i, and else
+  at the end: P(answer by b) = Σ p_i · P(whole ≤ b / s_i). The s_i are learnt from when ramps
+  answered, the p_i from which rows they answered, both fading.
+- A batch that answered rows leave takes c · Σ p_i · s_i of a whole pass (the end has s = 1), with a
+  factor c that is learnt: a batch of half the rows takes more than half the time. A policy with
+  `auto` counts as one that shrinks, for lane time matters where requests wait for lanes. The share
+  `feedback` of batches runs whole, and is what the 99th percentile is about.
+
+Where all refuse what only an early answer could serve, nothing is learnt any more. So each refusal
+on an idle lane raises the chance of the first ramp, until one is let in to try.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, Request
+from slacktide.domain.read_only import read_only
+from slacktide.profiles.shape_classes import Classes
+from slacktide.profiles.time_distribution import TimeDistribution
+
+ROWS = 128
+"""Rows after which what was learnt of exits counts 1/e."""
+NEW_ROWS, TUNED_ROWS = 8, 32
+"""As many count for what is known of them when ramps begin to answer, or are tuned anew."""
+SHARE_GAIN, FACTOR_GAIN = 0.05, 0.02
+HOPE = 0.5
+"""Chance of a ramp that begins to answer."""
+REFUSAL, MOST_HOPED = 1.0 / 512.0, 0.5
+"""What a refusal on an idle lane adds to the chance of the first ramp, and up to which chance."""
+NOTICEABLE_CHANCE, NOTICEABLE_SHARE, NOTICEABLE_LANE = 0.05, 0.02, 0.05
+LEAST_SHARE = 1e-3
+LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
+_CLOSE = 1e-4
+
+
+class WholePass(Protocol):
+    """Predictions of whole passes: `BatchTimes` of engine/ports.py."""
+
+    @property
+    def revision(self) -> int: ...
+
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution: ...
+
+    def classes(self, cores: int) -> Classes | None: ...
+
+
+@read_only
+class ExitMix:
+    """When answers come and lanes are free, in whole passes."""
+
+    parts: tuple[tuple[float, float], ...]
+    """(chance, share of a whole pass) of each ramp that answers, and of the end."""
+    lane: float
+    """Share that a batch takes of its lane, on average."""
+
+    @property
+    def soonest(self) -> float:
+        """Share of a whole pass after which the first answers come."""
+        return min(share for _, share in self.parts)
+
+
+class ExitTime:
+    """The time of a batch whose members may leave early; seconds."""
+
+    __slots__ = ("_mix", "expected", "p99", "whole")
+
+    def __init__(self, whole: TimeDistribution, mix: ExitMix) -> None:
+        self.whole = whole
+        """If all of it runs to the end."""
+        self._mix = mix
+        self.expected = mix.lane * whole.expected
+        """Of the lane, typically."""
+        self.p99 = whole.p99
+        """Of the lane."""
+
+    def quantile(self, level: float) -> float:
+        """Seconds within which a share `level` of members has its answer."""
+        high = self.whole.quantile(level)
+        low = self._mix.soonest * high
+        while high < math.inf and high - low > _CLOSE * high:
+            middle = 0.5 * (low + high)
+            if self.on_time(middle) < level:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def on_time(self, budget: float) -> float:
+        """P(a member has its answer within `budget`)."""
+        chance = 0.0
+        for weight, share in self._mix.parts:
+            chance += weight * self.whole.on_time(budget / share)
+        return chance
+
+
+class _Ramp:
+    """What is known of one ramp."""
+
+    __slots__ = ("batches", "chance", "share")
+
+    def __init__(self) -> None:
+        self.chance = 0.0
+        """Part of the rows that it answers."""
+        self.share = 1.0
+        """Part of a whole pass after which it does."""
+        self.batches = 0
+        """That `share` was learnt from; 0: it is not known."""
+
+
+class ExitTimes:
+    """`BatchTimes` of a pool whose policy may have requests leave early."""
+
+    def __init__(self, inner: WholePass) -> None:
+        self.inner = inner
+        """Predictions of whole passes."""
+        self._learner: Any = inner if hasattr(inner, "observe") else None
+        self._policy: ExitPolicy | None = None
+        self._ramps: dict[int, _Ramp] = {}
+        """By position, of the policy in force, front to end."""
+        self._rows = 0.0
+        """Rows that the chances were learnt from."""
+        self._factor = 1.0
+        self._mix: ExitMix | None = None
+        """As published; None: no row leaves early."""
+        self._mixes = 0
+        self._answers: dict[tuple[int, int], ExitTime] = {}
+
+    # BatchTimes and Learner
+
+    @property
+    def revision(self) -> int:
+        return self.inner.revision + self._mixes
+
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
+        whole, mix = self.inner.of(rows, cores, members), self._mix
+        if mix is None:
+            return whole
+        known = self._answers.get((rows, cores))
+        if known is None or known.whole is not whole:
+            known = self._answers[rows, cores] = ExitTime(whole, mix)
+        return known
+
+    def classes(self, cores: int) -> Classes | None:
+        """Of whole passes: where requests are told apart by class, none is promised an early
+        answer."""
+        return self.inner.classes(cores)
+
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """Learn from a whole pass."""
+        if self._learner is not None:
+            self._learner.observe(seconds, members, rows, cores)
+
+    def discount(self, request: Request | None = None) -> None:
+        first = next((ramp for ramp in self._ramps.values() if ramp.batches), None)
+        if first is not None and self._early() < MOST_HOPED:
+            first.chance += REFUSAL
+            self._publish()
+        elif self._learner is not None:
+            self._learner.discount(request)
+
+    # ExitLearner
+
+    @property
+    def soonest(self) -> float:
+        """Part of its own lane time after which a request may have its answer; 1: all of it."""
+        mix = self._mix
+        return 1.0 if mix is None else min(1.0, mix.soonest / mix.lane)
+
+    def follow(self, policy: ExitPolicy | None) -> None:
+        """These ramps answer from now on."""
+        before, self._policy = self._policy, policy
+        ramps = () if policy is None else policy.ramps
+        thresholds = () if policy is None else policy.thresholds
+        known, wakes = self._ramps, before is None or not any(before.thresholds)
+        self._ramps = {position: known.get(position) or _Ramp() for position in ramps}
+        for position, cost in zip(ramps, () if policy is None else policy.costs, strict=False):
+            if not self._ramps[position].batches:
+                self._ramps[position].share, self._ramps[position].batches = cost, 1
+        self._rows = min(self._rows, NEW_ROWS if wakes else TUNED_ROWS)
+        if wakes and any(thresholds):
+            first = next(p for p, threshold in zip(ramps, thresholds, strict=True) if threshold)
+            self._ramps[first].chance = max(self._ramps[first].chance, HOPE)
+        self._publish(at_once=True)
+
+    def whole(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
+        return self.inner.of(rows, cores, members)
+
+    def saw(
+        self, batch: Batch, report: ExitReport | None, seconds: float | None, cores: int
+    ) -> None:
+        members, rows = batch.members, batch.rows
+        whole, shrinks = self.inner.of(rows, cores, members).expected, False
+        if report is not None:
+            shrinks = batch.leaving is Leaving.SHRINK and max(report.left, default=-1) >= 0
+            self._learn_exits(report, whole, shrinks)
+        if seconds is not None and batch.leaving is Leaving.SHRINK:
+            factor = seconds / (whole * self._shrunk())
+            factor = min(max(factor, LEAST_FACTOR), MOST_FACTOR)
+            self._factor += FACTOR_GAIN * (factor - self._factor)
+        if seconds is not None and not shrinks:  # that was a whole pass
+            self.observe(seconds, members, rows, cores)
+        self._publish()
+
+    def _learn_exits(self, report: ExitReport, whole: float, shrinks: bool) -> None:
+        found = [self._ramps.get(position) for position in report.ramps]
+        rows = len(report.left)
+        if not rows:
+            return
+        fades = 1.0 - math.exp(-rows / ROWS)
+        gain = max(rows / (self._rows + rows), fades)
+        self._rows = min(self._rows + rows, ROWS)
+        for index, ramp in enumerate(found):
+            if ramp is None:  # the worker had not changed to the policy in force
+                continue
+            ramp.chance += gain * (report.left.count(index) / rows - ramp.chance)
+            if index < len(report.stage_s) and (not shrinks or not ramp.batches):
+                share = min(max(report.stage_s[index] / whole, LEAST_SHARE), 1.0)
+                ramp.batches += 1
+                ramp.share += max(1.0 / ramp.batches, SHARE_GAIN) * (share - ramp.share)
+
+    def _early(self) -> float:
+        return min(1.0, sum([ramp.chance for ramp in self._ramps.values() if ramp.batches]))
+
+    def _shrunk(self) -> float:
+        """Share of a whole pass that its rows need, if they leave as they are answered."""
+        saved = [r.chance * (1.0 - r.share) for r in self._ramps.values() if r.batches]
+        return max(1.0 - sum(saved), LEAST_SHARE)
+
+    def _publish(self, *, at_once: bool = False) -> None:
+        """Have what was learnt count, if it changes predictions noticeably."""
+        mix, policy = None, self._policy
+        known = [r for r in self._ramps.values() if r.batches and r.chance > 0.0]
+        if policy is not None and known:
+            early = sum([ramp.chance for ramp in known])
+            scale = 1.0 if early <= 1.0 else 1.0 / early
+            parts = [(scale * ramp.chance, ramp.share) for ramp in known]
+            lane = 1.0
+            if policy.mode is not ExitMode.RELEASE:
+                shrunk = min(1.0, self._factor * self._shrunk())
+                lane = policy.feedback + (1.0 - policy.feedback) * shrunk
+            mix = ExitMix((*parts, (max(0.0, 1.0 - early), 1.0)), lane)
+        if at_once or _differ(mix, self._mix):
+            self._mix = mix
+            self._mixes += 1
+            self._answers.clear()
+
+
+def _differ(new: ExitMix | None, old: ExitMix | None) -> bool:
+    """Whether answers or lane times are noticeably others."""
+    if new is None or old is None or len(new.parts) != len(old.parts):
+        return new is not old
+    return abs(new.lane - old.lane) > NOTICEABLE_LANE * old.lane or any(
+        abs(a[0] - b[0]) > NOTICEABLE_CHANCE or abs(a[1] - b[1]) > NOTICEABLE_SHARE
+        for a, b in zip(new.parts, old.parts, strict=True)
+    )
