@@ -7,11 +7,24 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from slacktide.executors.ports import ExitSource
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import MANIFEST, ExitManifest, read_manifest
 from slacktide.models.repository.paths import write_atomically
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
+
+
+def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
+    """What is stated of a model's early exits; nothing is, where it states none."""
+    stated = definition.settings.exits
+    padding = definition.settings.pads
+    padded = {} if padding is None else padding.inputs
+    mask = next((name for name, one in padded.items() if one.mask), "")
+    if stated is None:
+        return ExitSource(folder, mask=mask)
+    positions = stated.positions
+    return ExitSource(folder, stated.primary or "", mask, positions.add, positions.forbid)
 
 
 def find_ramps(definition: ModelDefinition, folder: Path) -> ExitManifest | None:

@@ -24,7 +24,7 @@ from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
-from slacktide.executors.ports import Executor, ExitSource, Payload, TensorRef
+from slacktide.executors.ports import Executor, Payload, TensorRef
 from slacktide.executors.sample_rows import read_requests
 from slacktide.executors.tensor_io import encode_strings
 from slacktide.executors.timed_replica import BatchError, TimedReplica
@@ -33,6 +33,7 @@ from slacktide.exits.manifest import ExitManifest
 from slacktide.exits.positions import ExitGraph, find_positions
 from slacktide.exits.ramp_graph import PREFIX, with_features
 from slacktide.exits.training import JudgedRows, RampTrainer
+from slacktide.models.exit_files import exit_source
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
@@ -107,18 +108,6 @@ async def learn_from_samples(
         ramps,
     )
     return LearntRamps(manifest, tuple(trainer.judge(ramp) for ramp in ramps))
-
-
-def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
-    """What is stated of a model's early exits; nothing is, where it states none."""
-    stated = definition.settings.exits
-    padding = definition.settings.pads
-    padded = {} if padding is None else padding.inputs
-    mask = next((name for name, one in padded.items() if one.mask), "")
-    if stated is None:
-        return ExitSource(folder, mask=mask)
-    positions = stated.positions
-    return ExitSource(folder, stated.primary or "", mask, positions.add, positions.forbid)
 
 
 def positions_of(definition: ModelDefinition, model: Any) -> ExitGraph:

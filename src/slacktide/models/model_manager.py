@@ -21,6 +21,7 @@ from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Executor
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, Layout, PlanBuilder
+from slacktide.models.exit_learner import RampLearner
 from slacktide.models.families import at_first, first_route, prepare_version
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
@@ -74,8 +75,10 @@ class ModelManager:
         budget: MemoryBudget,
         driver: PlanTarget,
         launcher: ReplicaLauncher,
+        learner: RampLearner | None = None,
     ) -> None:
-        """`executors` by the name that a model's settings give."""
+        """`executors` by the name that a model's settings give. `learner` of early exits; None:
+        none are learnt, and what was learnt before is not used."""
         self._settings = settings
         self._catalog = catalog
         self._profiles = profiles
@@ -83,6 +86,7 @@ class ModelManager:
         self._budget = budget
         self._driver = driver
         self._launcher = launcher
+        self._learner = learner
         self._lock = asyncio.Lock()
         self._generation = 0
         self._plan_builder = PlanBuilder(
@@ -223,6 +227,9 @@ class ModelManager:
         self._catalog.serve(name, {version.version: version for version in new})
         versions = ", ".join(version.version for version in new)
         log.info("%s is ready (version %s, %.2f s)", name, versions, seconds)
+        if self._learner is not None:
+            for pool in (each.pool for each in new if each.exits is not None):
+                await self._learner.begin(pool)
         for version in old:
             version.state = VersionState.UNLOADING
         await self._retire(old)
@@ -317,6 +324,8 @@ class ModelManager:
         self.apply()
         for version in old:
             self._catalog.forget(version)
+            if self._learner is not None and version.exits is not None:
+                self._learner.forget(version.pool.id)
             # Running batches may still read the payloads; the mapping goes with its last view.
             version.retire()
         for cleanup in {version.cleanup for version in old if version.cleanup is not None}:

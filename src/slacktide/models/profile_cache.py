@@ -18,6 +18,7 @@ from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ExitSource, ModelSource, SessionSize
+from slacktide.models.exit_files import exit_source
 from slacktide.models.learnt import LearntTimes, size_table
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import (
@@ -119,11 +120,9 @@ class ProfileCache:
     def exit_source(self, definition: ModelDefinition) -> ExitSource | None:
         """Where the early exits of a version are learnt, and what its settings say of them; None:
         it has none. Blocks: may copy files."""
-        exits = definition.settings.exits
-        if exits is None:
+        if definition.settings.exits is None:
             return None
-        folder, positions = self._store.exits_folder(definition), exits.positions
-        return ExitSource(folder, exits.primary or "", "", positions.add, positions.forbid)
+        return exit_source(definition, self._store.exits_folder(definition))
 
     def accuracies(self, definition: ModelDefinition) -> dict[str, float]:
         """How good variants were found to be (`slacktide profile --accuracy`); none if that was

@@ -27,6 +27,7 @@ from slacktide.executors.in_process import InProcessExecutor, ProfiledExecutor
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
 from slacktide.frontends.security import Credentials
+from slacktide.models.exit_learner import RampLearner
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ModelPoolFactory, ReplicaLauncher
@@ -118,6 +119,8 @@ class App:
         # Which lanes there are, what is on them, how it is left.
         planners = (self.scaling, self.variants, self.exits)
         self.driver = Driver(self.engine, launcher, planners=planners, recorder=self.recorder)
+        self.learner = RampLearner(self.driver.post)
+        launcher.learn = self.learner.seen
         self.models = ModelManager(
             ModelManagerSettings(
                 cores=found.numbers,
@@ -133,6 +136,7 @@ class App:
             budget,
             self.driver,
             launcher,
+            self.learner,
         )
         launcher.plan_again = self.models.apply
         self.data = ServerDataPlane(
@@ -252,6 +256,7 @@ class App:
         await self.front_ends.close()
         await self._profiles.learnt.save(self.catalog.all())
         self.driver.close()
+        await self.learner.close()
         self.data.overload.report()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
