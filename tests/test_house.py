@@ -31,8 +31,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("server",),
     ("simulation",),
     ("reports",),
-    ("reproduce",),
     ("examples",),
+    ("reproduce",),
     ("cli",),
 )
 PURE = ("domain", "workloads", "profiles", "engine", "scheduling", "planning", "runtime")

@@ -27,6 +27,7 @@ VERBS = (
     ("profile",),
     ("load",),
     ("simulate",),
+    ("reproduce", "apparate"),
     ("reproduce", "jellyfish"),
     ("reproduce", "orloj"),
     ("reproduce", "sponge"),

@@ -40,6 +40,7 @@ def small(**changed: object) -> ExitTable:
     """Three inputs, two positions: the first leaves at once, the second late, the third never."""
     arrays = {
         "title": "small",
+        "rate": 0.0,
         "positions": ("a", "b"),
         "uncertainty": np.array([[0.1, 0.1], [0.6, 0.1], [0.6, 0.6]]),
         "agrees": np.array([[True, True], [False, True], [False, False]]),

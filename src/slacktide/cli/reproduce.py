@@ -41,6 +41,8 @@ class PaperHelp:
     """Empty: there is no such option."""
     instances: str = ""
     """Likewise: of files with instances of others, planned by `plan`."""
+    table: str = ""
+    """Likewise: of files with exit tables of others."""
 
 
 PAPERS = {
@@ -95,6 +97,28 @@ PAPERS = {
         instances="With `plan`: a JSON file of instances; prints what each planner chooses, its "
         "objective and its time.",
     ),
+    "apparate": PaperHelp(
+        """Apparate (2024): Figures 11 and 13 to 18 and Tables 1 to 4, simulated with the engine and
+    the planner that serve, on what ramps of the example models say of streams of inputs.
+
+    Exit tables of whole streams take some ten minutes of a core each, once; they are kept in the
+    user's cache folder, and making them can be stopped and resumed.
+
+    Example: slacktide reproduce apparate --quick
+
+    Example: slacktide reproduce apparate table-2 --table mine.npz --html page.html
+    """,
+        experiments="figure-11, figure-13 (with 14), figure-16 (with 15), table-2 (with 1), "
+        "figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline; default: all "
+        "of them.",
+        quick="Two videos of 4,000 frames, ramps learnt from the first quarter: under three "
+        "minutes.",
+        seeds="Of texts' arrivals; default: 1.",
+        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals of texts then "
+        "follow; default: counts drawn from a seed.",
+        table="An exit table of yours (docs/reproduce.md says what is in it), in the place of the "
+        "examples'; can be repeated.",
+    ),
 }
 """Each is a folder of `slacktide.reproduce` with a `paper.PAPER`."""
 
@@ -117,6 +141,8 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
         yield made("setting", Literal["P", "Q", "both"], about, "both")
     if paper.instances:
         yield option("instances", Path | None, paper.instances, metavar="FILE")
+    if paper.table:
+        yield option("table", list[Path] | None, paper.table, metavar="FILE")
     number: dict[str, Any] = {"min": 1, "metavar": "N"}
     file: dict[str, Any] = {"panel": _REPORT, "metavar": "FILE", "allow_dash": True}
     yield option("quick", bool, paper.quick)
@@ -166,6 +192,7 @@ def _reproduce(
     html: Path | None,
     setting: str | None = None,
     instances: Path | None = None,
+    table: list[Path] | None = None,
 ) -> None:
     if (instances is not None) != (experiment == ["plan"]):
         fail("`plan` and --instances FILE belong together")
@@ -190,11 +217,15 @@ def _reproduce(
         experiments = paper.chosen(experiment or ())
         if data is not None:
             scope = paper.with_data(scope, data, experiments)
+        if table:
+            scope = scope.with_tables(table)
         if state is None:  # the user's cache folder (XDG Base Directory Specification)
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
             state = cache / "slacktide" / f"reproduce-{name}.jsonl"
         results = Results(state, fingerprint(paper.code), fresh=fresh)
         with progress_bar() as move:
+            if paper.prepare is not None:
+                scope = paper.prepare(scope, experiments, jobs=jobs, moved=move)
             result = run(
                 paper, experiments, scope, results, provenance=gather(), jobs=jobs, moved=move
             )

@@ -24,6 +24,8 @@ class DrawnExits:
     """A stream and a model, as few numbers."""
 
     inputs: int = 10_000
+    rate: float = 30.0
+    """Inputs per second; 0: the stream has none of its own."""
     positions: int = 8
     ability: tuple[float, float] = (-0.5, 3.5)
     """Of the first and the last ramp."""
@@ -65,6 +67,7 @@ class DrawnExits:
         whole = self.seconds * (self.fixed + (1.0 - self.fixed) * rows)
         return ExitTable(
             title=f"drawn from seed {seed}",
+            rate=self.rate,
             positions=tuple(f"block_{number}" for number in range(p)),
             uncertainty=(0.75 / (1.0 + np.exp(np.minimum(3.0 * said, 60.0)))).astype(np.float32),
             agrees=agrees,

@@ -4,7 +4,8 @@ Made once by the real model (`slacktide reproduce apparate`), it then stands for
 virtual time. The file is an .npz without pickles. Its arrays, for n inputs in the order of their
 stream, p positions front to end and b batch sizes:
 
-- `layout` (int): 1; `title` (text); `positions` (p texts): the tensors' names
+- `layout` (int): 1; `title` (text); `rate` (float): inputs per second, 0 where the stream has no
+  rate of its own; `positions` (p texts): the tensors' names
 - `uncertainty` (n × p): 1 − top probability of a ramp there; `agrees` (n × p, bool): whether its
   answer is the model's
 - `agreement` (p): share of rows, which its training had not seen, on which it agreed
@@ -42,6 +43,7 @@ class ExitTable:
     """See the module. Raises SimulationError if its arrays contradict each other."""
 
     title: str
+    rate: float
     positions: tuple[str, ...]
     uncertainty: Floats
     agrees: NDArray[np.bool_]
@@ -56,9 +58,9 @@ class ExitTable:
         if not (n and 0 < p <= MOST_POSITIONS and 0 < b <= MOST_SIZES):
             raise SimulationError(f"exit table: {n} inputs, {p} positions, {b} batch sizes")
         shapes = {"uncertainty": (n, p), "agrees": (n, p), "agreement": (p,), "sizes": (b,)}
-        shapes |= {"whole": (b,), "before": (b, p), "ramp": (b, p)}
+        shapes |= {"whole": (b,), "before": (b, p), "ramp": (b, p), "rate": ()}
         for name, shape in shapes.items():
-            values = getattr(self, name)
+            values = np.asarray(getattr(self, name))
             if values.shape != shape:
                 raise _refuse(name, f"shape {shape}, got {values.shape}")
             if not (np.isfinite(values).all() and (values >= 0).all()):
@@ -130,7 +132,7 @@ def read_exit_table(path: Path) -> ExitTable:
         for each in fields(ExitTable):
             if found[each.name].dtype.kind not in kinds.get(each.name, "f"):
                 raise _refuse(each.name, f"another type than {found[each.name].dtype}")
-        found["title"] = str(found["title"])
+        found["title"], found["rate"] = str(found["title"]), float(found["rate"])
         found["positions"] = tuple(found["positions"].tolist())
         return ExitTable(**found)
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError) as error:

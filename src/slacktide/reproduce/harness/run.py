@@ -83,6 +83,9 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     parts: Callable[[Reproduction[SomeScope, SomeRow, Extras], bool], Iterable[Part]]
     """What there is to see beside assumptions and goals: tables, sentences and, if asked for, the
     plots of a page."""
+    prepare: Callable[..., SomeScope] | None = None
+    """(scope, experiments, jobs=, moved=) → the scope with what has to be made before anything is
+    played; None: nothing has. Raises ReproduceError."""
     digits: int = 5
     """Significant ones, in the list of every row."""
     narrow: bool = False

@@ -1,0 +1,1 @@
+"""Apparate (2024): early exits managed while they serve."""

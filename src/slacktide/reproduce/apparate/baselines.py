@@ -1,0 +1,135 @@
+"""What Apparate is compared with: exits tuned once (BranchyNet, DeeBERT), and optima.
+
+Both kinds read exit tables directly. Exits tuned once have every ramp active for good; the optima
+take the batches of a run without exits, and end each answer where it could have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.planning.exits.thresholds import ThresholdSearch
+from slacktide.simulation.exit_tables import ExitTable
+
+SAMPLED = 0.1
+"""Share of a stream, evenly over it, on which thresholds are tuned once."""
+BOLDNESS = (0.0, 1.0, 4.0)
+"""How many times the loss an online optimum tries to have lost on what it is tuned on."""
+UPCOMING = 20
+"""Batches that an online optimum leaves its thresholds in force: what opening a model takes."""
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
+    """Thresholds of all ramps: `one` for all, `each` its own, both on a sample; `first`: its own,
+    on the first inputs alone; `oracle`: the better of `one` and `each` on all that they are tested
+    on."""
+    if kind == "first":
+        return _tuned(table, np.arange(max(1, round(SAMPLED * len(table)))), False, loss)
+    if kind == "oracle":
+        found = [_tuned(table, np.arange(len(table)), one, loss) for one in (True, False)]
+        return max(found, key=lambda each: _saving(table, each))
+    step = max(1, round(1.0 / SAMPLED))
+    return _tuned(table, np.arange(0, len(table), step), kind == "one", loss)
+
+
+def _tuned(table: ExitTable, rows: Places, one: bool, loss: float) -> tuple[float, ...]:
+    uncertainty, agrees = table.uncertainty[rows], table.agrees[rows]
+    saved = (table.whole[0] - table.before[0]).tolist()
+    search = ThresholdSearch(uncertainty, agrees, saved, loss * len(rows))
+    if not one:
+        return search.best().thresholds
+    best: Floats = np.zeros(len(saved))
+    for level in np.unique(np.quantile(uncertainty, np.linspace(0.0, 1.0, 501))):
+        # The next number after it, since a row leaves below its threshold.
+        tried = np.full(len(saved), np.nextafter(level, 2.0))
+        if search.cost(tried) <= search.most and search.saving(tried) > search.saving(best):
+            best = tried
+    return tuple(best.tolist())
+
+
+def _saving(table: ExitTable, thresholds: Sequence[float]) -> float:
+    left = _leaves(table.uncertainty, np.array(thresholds))
+    saved = np.append(table.whole[0] - table.before[0], 0.0)
+    return float(saved[left].sum())
+
+
+def _leaves(uncertainty: NDArray[np.floating], thresholds: Floats) -> Places:
+    """By row: the first ramp at which it leaves; their number where it leaves at none."""
+    sure = np.column_stack((uncertainty < thresholds, np.ones(len(uncertainty), bool)))
+    return np.asarray(sure.argmax(axis=1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnsweredRows:
+    """Requests that a run without exits answered, in the order of their batches. Shape (n,)."""
+
+    inputs: Places
+    batches: Places
+    """Number of each one's batch, rising."""
+    rows: Places
+    """Of that batch."""
+    latency: Floats
+    """Seconds."""
+
+    def ending_at(self, table: ExitTable, ramps: Places) -> Floats:
+        """Latencies had each ended at this position, which cost nothing; the number of positions
+        means the model's end."""
+        less = np.zeros(len(self.inputs))
+        for size in np.unique(self.rows).tolist():
+            mine = self.rows == size
+            whole = float(table.seconds(table.whole, size))
+            before = np.append(table.seconds(table.before, size), whole)
+            less[mine] = whole - before[ramps[mine]]
+        return self.latency - less
+
+
+def offline_optimum(table: ExitTable, answered: AnsweredRows) -> Places:
+    """By request: its earliest ramp that agrees."""
+    agrees = table.agrees[answered.inputs]
+    return np.asarray(np.where(agrees.any(axis=1), agrees.argmax(axis=1), agrees.shape[1]))
+
+
+def online_optimum(
+    table: ExitTable, answered: AnsweredRows, pasts: Sequence[int], loss: float
+) -> Places:
+    """By request: where thresholds let it leave that are best for the last batches, all ramps
+    active and free. They are tuned anew every `UPCOMING` batches, on each of `pasts`, more and less
+    boldly; of these decisions the one is taken that saves most on what comes, if no more has been
+    lost by then than may be.
+    """
+    saved = np.append(table.whole[0] - table.before[0], 0.0)
+    left = np.full(len(answered.inputs), len(table.positions))
+    wrong = 0
+    for begin, end, seen in _windows(answered.batches, pasts):
+        coming = answered.inputs[begin:end]
+        right = np.column_stack((table.agrees[coming], np.ones(len(coming), bool)))
+        best = 0.0
+        lost = wrong
+        for since, bold in product(seen, BOLDNESS):
+            rows = answered.inputs[since:begin]
+            known = table.uncertainty[rows], table.agrees[rows], saved[:-1].tolist()
+            found = ThresholdSearch(*known, bold * loss * len(rows)).best()
+            leaves = _leaves(table.uncertainty[coming], np.array(found.thresholds))
+            more = int((~right[np.arange(len(coming)), leaves]).sum())
+            gain = float(saved[leaves].sum())
+            if gain > best and wrong + more <= loss * end:
+                best, lost, left[begin:end] = gain, wrong + more, leaves
+        wrong = lost
+    return left
+
+
+def _windows(batches: Places, pasts: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
+    """(first row of a period, first after it, first rows of what it is tuned on)."""
+    starts = np.flatnonzero(np.diff(batches, prepend=-1))
+    edges = np.append(starts, len(batches)).tolist()
+    for number in range(UPCOMING, len(starts), UPCOMING):
+        last = min(number + UPCOMING, len(starts))
+        yield edges[number], edges[last], [edges[max(0, number - past)] for past in pasts]

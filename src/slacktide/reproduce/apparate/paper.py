@@ -1,0 +1,103 @@
+"""Apparate, as the harness takes it, and what is assumed where the paper leaves it open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from slacktide.reproduce.apparate.experiments import EXPERIMENTS, ExitCell, ExitScope
+from slacktide.reproduce.apparate.goals import ExitRow, goals_of, rows_of
+from slacktide.reproduce.apparate.make_tables import prepared
+from slacktide.reproduce.apparate.play import LOSS, PlayedExits, play
+from slacktide.reproduce.apparate.setting import MAX_BATCH, load_table, minute_counts
+from slacktide.reproduce.apparate.show import ExitFigures, goals_title, parts
+from slacktide.reproduce.apparate.tuning import timed_searches
+from slacktide.reproduce.harness.experiments import Goal, Point
+from slacktide.reproduce.harness.run import SIMULATED, Publication
+
+_ASSUMED = (
+    "What ramps say of every input, and what passes take, was measured once with the model and "
+    "stands for the worker; scheduling, planner and engine are the server's. One lane of one "
+    f"core, batches of at most {MAX_BATCH}.",
+    "`release` has what the paper has: answered rows run on, the first ramps evenly, 2 % of a pass "
+    "for ramps. The others have 5 % and place the first ramps by what is known of them. Accuracy "
+    f"may fall by {LOSS:.0%}, by the model's own answers. Ramps open half a second after they are "
+    "asked for.",
+    "Videos come at 30/s. The SLO is 2 × the time of one request alone; a latency runs from the "
+    "arrival to the answer, of requests that were answered. Savings are of percentiles.",
+    "`fifo` stands for TF-Serving: in order, at most two batches waiting.",
+    "Tuned once: every ramp active for good, thresholds by our search on a tenth of the stream, "
+    "evenly over it (`at first`: its first tenth; `oracle`: all of it, the better of one threshold "
+    "and one for each ramp), which finds what a grid finds.",
+    "Optima take the batches of the run without exits: the offline one ends each answer at its "
+    "earliest ramp that agrees, at no cost. Online ones have every ramp, free; thresholds are "
+    "those that were best for the last batches, more and less boldly, of which the best for the "
+    "next 20 is taken that keeps the accuracy so far.",
+)
+_OWN = (
+    "Streams are drawn: eight videos of sixteen minutes of rendered streets, and texts. Ramps are "
+    "learnt from the first tenth, which is not played."
+)
+_QUICK = "Quick: 4,000 frames of two videos; ramps are learnt from the first quarter."
+_COUNTS = (
+    "Texts come as the minutes of the Azure Functions trace count, at random within a minute, "
+    "scaled until just under 20 % are dropped without exits.",
+    "Texts come as drawn counts of minutes say (--data: those of the Azure Functions trace), at "
+    "random within a minute, scaled until just under 20 % are dropped without exits.",
+)
+
+
+def assumptions(experiments: Sequence[str], scope: ExitScope) -> list[str]:
+    """What has been assumed."""
+    found = [*_ASSUMED, _COUNTS[scope.folder is None]]
+    if scope.own:
+        found.append(_QUICK if scope.quick else _OWN)
+    return found
+
+
+def _recorded(scope: ExitScope, folder: Path, experiments: Sequence[str]) -> ExitScope:
+    return replace(scope, folder=folder, data=str(hash(minute_counts(folder))))
+
+
+def _conclude(
+    experiments: Sequence[str],
+    scope: ExitScope,
+    measured: Sequence[tuple[Point[ExitCell], list[PlayedExits]]],
+) -> tuple[list[ExitRow], list[Goal], ExitFigures]:
+    rows = rows_of(measured, {one.name: one.rate > 0.0 for one in scope.tables})
+    runs = {
+        (point.experiment, point.setting, point.case, point.contender.label): found[0]
+        for point, found in measured
+    }
+    searches = [
+        search
+        for one in (scope.tables if "figure-11" in experiments else ())
+        for search in timed_searches(one.name, load_table(one.path, one.digest), LOSS)
+    ]
+    return rows, goals_of(rows), ExitFigures(runs, searches)
+
+
+PAPER = Publication(
+    title="Apparate: Rethinking Early Exits to Tame Latency-Throughput Tensions (2024)",
+    code=(
+        *SIMULATED,
+        "planning",
+        "runtime",
+        *(f"reproduce/apparate/{name}.py" for name in ("baselines", "play", "setting")),
+    ),
+    experiments=EXPERIMENTS,
+    scope=ExitScope(),
+    quick=ExitScope(quick=True),
+    with_data=_recorded,
+    prepare=prepared,
+    play=play,
+    outcome=PlayedExits,
+    row=ExitRow,
+    conclude=_conclude,
+    extras=ExitFigures.to_dict,
+    assumptions=assumptions,
+    goals_title=goals_title,
+    parts=parts,
+    narrow=True,
+)

@@ -1,0 +1,153 @@
+"""What passes of a model take, unsplit and cut at one ramp: measured once, and kept.
+
+As in the worker, a chain is cut from the graph that ONNX Runtime has optimised as a whole. It runs
+in turn with the unsplit session, position by position; what it takes longer is what that ramp
+costs, its cut included. Times are those of the processor (medians), since the machine may have
+other work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import thread_time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.examples import Samples, make_inputs
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import Ramp
+from slacktide.exits.positions import ExitGraph
+from slacktide.exits.ramp_graph import with_ramps
+from slacktide.exits.splitting import split
+
+ROUNDS = {1: 16, 4: 6, 8: 4}
+"""Runs of each batch size."""
+_SEED = 3
+
+Array = NDArray[Any]
+Told = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTimes:
+    """See `ExitTable`."""
+
+    sizes: NDArray[np.int64]
+    whole: NDArray[np.float64]
+    before: NDArray[np.float64]
+    ramp: NDArray[np.float64]
+
+
+def stage_times(
+    name: str, proto: Any, graph: ExitGraph, path: Path, told: Told = lambda share: None
+) -> StageTimes:
+    """Those of an example model on one core: as kept at `path`, or measured now."""
+    if not path.exists():
+        arrays = _measured(name, proto, graph, told)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_arrays(path, arrays)
+    return StageTimes(**read_arrays(path))
+
+
+def _measured(name: str, proto: Any, graph: ExitGraph, told: Told) -> dict[str, Array]:
+    requests = make_inputs(name, max(ROUNDS), _SEED).requests
+    batches = {size: Samples(requests[:size], None).batch() for size in ROUNDS}
+    session = opened(proto)
+    count = len(graph.positions)
+    unsplit: dict[int, list[float]] = {size: [] for size in ROUNDS}
+    before, longer = np.zeros((len(ROUNDS), count)), np.zeros((len(ROUNDS), count))
+    for number in range(count):
+        chain = _Chain(proto, graph, number)
+        for place, (size, rounds) in enumerate(ROUNDS.items()):
+            chain.timed(batches[size])
+            pairs = []
+            for _ in range(rounds):
+                begin = thread_time()
+                session.run(None, batches[size])
+                unsplit[size].append(thread_time() - begin)
+                first, last = chain.timed(batches[size])
+                pairs.append((first, first + last - unsplit[size][-1]))
+            before[place, number], longer[place, number] = np.median(pairs, axis=0)
+        told((number + 1) / count)
+    whole = np.maximum.accumulate([float(np.median(unsplit[size])) for size in ROUNDS])
+    # A ramp is in front of its answers: what it takes is not the model's.
+    ramp = np.maximum(longer, 0.0)
+    rising = np.maximum.accumulate(np.maximum(before - ramp, 0.0), axis=1)
+    return {
+        "sizes": np.array(list(ROUNDS)),
+        "whole": whole,
+        "before": np.minimum(rising, whole[:, None]),
+        "ramp": ramp,
+    }
+
+
+class _Chain:
+    """A model that is cut at one ramp, whose weights do not matter here."""
+
+    def __init__(self, proto: Any, graph: ExitGraph, number: int) -> None:
+        position = graph.positions[number]
+        weights = np.zeros((position.features, graph.classes), np.float32)
+        bias = np.zeros(graph.classes, np.float32)
+        ramp = Ramp(number, position.tensor, weights, bias, 1.0, 0.0, position.cost)
+        ramped = with_ramps(proto, graph, [ramp])
+        try:
+            stages = split(_optimised(ramped), graph)
+            self._sessions = [opened(each.model, optimise=False) for each in stages]
+        except ExitError:
+            self._sessions = [opened(each.model) for each in split(ramped, graph)]
+
+    def timed(self, feeds: Mapping[str, Array]) -> list[float]:
+        """Seconds of each stage."""
+        known, found = dict(feeds), []
+        for session in self._sessions:
+            wanted = [each.name for each in session.get_inputs()]
+            begin = thread_time()
+            values = session.run(None, {name: known[name] for name in wanted})
+            found.append(thread_time() - begin)
+            names = [each.name for each in session.get_outputs()]
+            known.update(zip(names, values, strict=True))
+        return found
+
+
+def _optimised(proto: Any) -> Any:
+    """What ONNX Runtime makes of a model."""
+    import onnx
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "optimised.onnx"
+        opened(proto, save=str(path))
+        return onnx.load(path)
+
+
+def opened(proto: Any, *, optimise: bool = True, save: str = "") -> Any:
+    """A session on one core."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.optimized_model_filepath = save
+    return onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, ["CPUExecutionProvider"]
+    )
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write a file of our own, whole or not at all."""
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    partial.replace(path)
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """What it wrote."""
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}

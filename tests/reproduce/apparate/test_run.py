@@ -1,0 +1,205 @@
+"""The whole of it on drawn tables; baselines; a table made by a model."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from slacktide.cli.reproduce import reproduce as command
+from slacktide.load.report import Provenance
+from slacktide.reproduce.apparate import make_tables, stage_times
+from slacktide.reproduce.apparate.baselines import (
+    AnsweredRows,
+    offline_optimum,
+    online_optimum,
+    tuned_once,
+)
+from slacktide.reproduce.apparate.experiments import (
+    APPARATE,
+    AUTO,
+    EXPERIMENTS,
+    OFFLINE,
+    ONCE,
+    ONLINE,
+    VANILLA,
+    ExitCell,
+    ExitScope,
+)
+from slacktide.reproduce.apparate.make_tables import TableOrder, make_table
+from slacktide.reproduce.apparate.paper import PAPER
+from slacktide.reproduce.apparate.play import play
+from slacktide.reproduce.apparate.setting import STREAMS, arrivals, load_table, minute_counts
+from slacktide.reproduce.apparate.tuning import timed_searches
+from slacktide.reproduce.harness.run import reproduce
+from slacktide.reproduce.harness.show import render
+from slacktide.reproduce.harness.state import ReproduceError, Results
+from slacktide.simulation.drawn_exit_tables import DrawnExits
+from slacktide.simulation.exit_tables import ExitTable
+
+ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")
+VIDEO = DrawnExits(inputs=1_500)
+TEXT = replace(VIDEO, rate=0.0)
+
+
+@pytest.fixture(scope="session")
+def scope(tmp_path_factory: pytest.TempPathFactory) -> ExitScope:
+    folder = tmp_path_factory.mktemp("tables")
+    for name, drawn in (("video", VIDEO), ("text", TEXT)):
+        drawn.table(2).save(folder / f"{name}.npz")
+    return ExitScope().with_tables([folder / "video.npz", folder / "text.npz"])
+
+
+def cell(scope: ExitScope, contender: object, place: int = 0, **changed: object) -> ExitCell:
+    table = scope.tables[place]
+    known = {"table": table.path, "digest": table.digest, "setting": table.name, "seed": 1}
+    return ExitCell(contender=contender, **{**known, **changed})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("contender", [VANILLA, APPARATE, AUTO, OFFLINE, ONLINE[0], ONCE[2]])
+def test_a_run_repeats(scope: ExitScope, contender: object) -> None:
+    for place in (0, 1):
+        once = play(cell(scope, contender, place))
+        assert once == play(cell(scope, contender, place))
+        assert once.requests == 1_500
+        assert once.on_time <= once.answered <= once.requests
+        assert once.latency_ms == sorted(once.latency_ms)
+        assert 0.0 <= once.exits <= 1.0
+
+
+def test_managed_exits_save_time_and_keep_their_promise(scope: ExitScope) -> None:
+    vanilla, ours, best = (play(cell(scope, one)) for one in (VANILLA, APPARATE, OFFLINE))
+    assert vanilla.agreement == best.agreement == 1.0
+    assert ours.agreement >= 0.99
+    assert best.latency_ms[50] < ours.latency_ms[50] < vanilla.latency_ms[50]
+    assert ours.latency_ms[99] <= 1.03 * vanilla.latency_ms[99]
+
+
+def test_without_exits_just_under_a_fifth_of_texts_is_dropped(scope: ExitScope) -> None:
+    vanilla = play(cell(scope, VANILLA, 1))
+    assert 0.78 <= vanilla.answered / vanilla.requests <= 0.85
+
+
+def test_rows_goals_and_tables(scope: ExitScope, tmp_path: Path) -> None:
+    names = ("figure-11", "figure-13", "figure-16", "table-2", "deadline")
+    results = Results(tmp_path / "state", "code")
+    small = replace(scope, inputs=600)
+    found = reproduce(PAPER, names, small, results, provenance=ORIGIN)
+    assert found.known == 0
+    assert {row.experiment for row in found.rows} == {*names} - {"figure-11"}
+    assert all(row.saved_p50 == 0.0 for row in found.rows if row.policy == "vanilla")
+    assert {goal.setting for goal in found.goals} == {"video", "text"}
+    again = reproduce(PAPER, names, small, results, provenance=ORIGIN)
+    assert again.known == again.cells
+    assert again.rows == found.rows
+    text = io.StringIO()
+    Console(file=text, width=200).print(render(found))
+    assert "tuned once, oracle" in text.getvalue()
+    assert len(found.to_json()) > 1_000
+    assert found.to_csv().startswith("experiment,setting,case,policy")
+
+
+def test_every_experiment_has_points_on_videos_or_texts(scope: ExitScope) -> None:
+    for name, experiment in EXPERIMENTS.items():
+        if experiment.points is not None:
+            points = list(experiment.points(scope))
+            assert points, name
+            assert any(point.contender == VANILLA for point in points), name
+
+
+@pytest.mark.parametrize("kind", ["one", "each", "first", "oracle"])
+def test_exits_tuned_once_keep_to_the_loss_on_what_they_are_tuned_on(kind: str) -> None:
+    table = VIDEO.table(5)
+    thresholds = np.array(tuned_once(table, kind, 0.01))
+    rows = {"first": np.arange(150), "oracle": np.arange(1_500)}.get(kind, np.arange(0, 1_500, 10))
+    sure = table.uncertainty[rows] < thresholds
+    wrong = [row for row in range(len(rows)) if sure[row].any()]
+    lost = sum(not table.agrees[rows[row], sure[row].argmax()] for row in wrong)
+    assert lost <= 0.01 * len(rows)
+    assert len(wrong) > 0.1 * len(rows)
+    if kind == "one":
+        assert len(set(thresholds.tolist())) == 1
+
+
+def rows_of(table: ExitTable) -> AnsweredRows:
+    count = len(table)
+    batches = np.arange(count) // 2
+    return AnsweredRows(np.arange(count), batches, np.full(count, 2), np.full(count, 0.05))
+
+
+def test_optima_end_answers_where_they_could_have_ended() -> None:
+    table = VIDEO.table(7)
+    rows = rows_of(table)
+    best = offline_optimum(table, rows)
+    agreeing = table.agrees.any(axis=1)
+    assert table.agrees[agreeing, best[agreeing]].all()
+    assert not any(table.agrees[row, : best[row]].any() for row in range(len(table)))
+    online = online_optimum(table, rows, (20, 80), 0.01)
+    left = online < len(table.positions)
+    assert (~table.agrees[left, online[left]]).sum() <= 0.01 * len(table)
+    assert not left[:40].any()
+    latency = rows.ending_at(table, online)
+    assert rows.ending_at(table, best).mean() < latency.mean() < 0.05
+    assert (latency[~left] == 0.05).all()
+
+
+def test_arrivals_follow_the_counts_of_minutes(tmp_path: Path) -> None:
+    path = tmp_path / "azure_functions_2019_x.csv"
+    path.write_text("function_id,time_s,invocations\n0,0,1\n1,0,2\n0,60,9\n1,60,0\n")
+    assert minute_counts(tmp_path) == (3.0, 9.0)
+    times = arrivals(6_000, 10.0, tmp_path, 3, even=False)
+    assert (np.diff(times) >= 0).all()
+    counts = np.bincount((times // 60).astype(int))[:6].tolist()
+    assert 0.8 * 900 < max(counts) < 1.2 * 900
+    assert 0.8 * 300 < min(counts) < 1.2 * 300
+    path.write_text("a,b\n1,2\n")
+    minute_counts.cache_clear()
+    with pytest.raises(ReproduceError, match="azure"):
+        minute_counts(tmp_path)
+
+
+def test_the_search_finds_what_a_grid_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slacktide.reproduce.apparate.tuning.STEPS", 11)
+    found = list(timed_searches("drawn", VIDEO.table(3), 0.01))
+    assert [one.ramps for one in found] == [2, 3, 8]
+    assert all(one.of_grid is None or one.of_grid >= 0.96 for one in found)
+
+
+def test_a_table_is_made_by_its_model_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(stage_times, "ROUNDS", {1: 1, 2: 1})
+    monkeypatch.setattr(make_tables, "CHUNK", 32)
+    order = TableOrder(STREAMS["text/drifting"], 352, 288)
+
+    def stop(share: float) -> None:
+        if 320 / 352 <= share < 1.0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_table(order, stop)
+    parts = order.path.with_suffix(".parts")
+    assert sorted(path.name for path in parts.iterdir()) == ["288.npz", "ramps.npz"]
+    kept = (parts / "288.npz").stat().st_mtime_ns
+    make_table(order, lambda share: kept == (parts / "288.npz").stat().st_mtime_ns)
+    assert not parts.exists()
+    table = load_table(order.path, "any")
+    assert len(table) == 64
+    assert table.agrees.mean() > 0.7
+    assert table.title == "text/drifting, 352 inputs, ramps of the first 288"
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    path.write_text("no")
+    found = CliRunner().invoke(command, ["apparate", "--table", str(path)])
+    assert found.exit_code == 2
+    assert "mine.npz" in found.output
+    found = CliRunner().invoke(command, ["apparate", "--table", str(tmp_path / "none.npz")])
+    assert found.exit_code == 2
