@@ -353,3 +353,20 @@ def test_shapes_that_an_old_model_computes_are_known() -> None:
     )
     found = find_positions(old)
     assert (tensors(found), found.classes) == (["f"], 4)
+
+
+@pytest.mark.parametrize("shape", [(4, 20, 12), (1, 4, 20, 12), ()])
+def test_multiplications_are_counted_for_a_usual_row(shape: tuple[int, ...]) -> None:
+    nodes = (
+        node("Conv", "x k", "a"),
+        node("GlobalAveragePool", "a", "p"),
+        node("Flatten", "p", "f"),
+        node("Gemm", "f w", "b"),
+        node("Gemm", "b v", "logits"),
+    )
+    given = model(*nodes, inputs={"x": ["n", 4, "h", "w_"]}, weights=(weight("k", 8, 4, 3, 3),))
+    found = find_positions(given, shapes={"x": shape} if shape else None)
+    assert tensors(found) == ["f", "b"]
+    side = (18 * 10) if shape else 222 * 222
+    first = side * 8 * 36
+    assert found.positions[0].cost == pytest.approx(first / (first + 64 + 32))

@@ -105,7 +105,8 @@ def find_positions(
 
     `primary` and `mask` name inputs; without `primary` it is the one input that is no mask. `add`
     names tensors at which data can be cut and that the rule above would leave out, `forbid`
-    positions to leave out. `shapes` are those of a usual row by input, to count multiplications.
+    positions to leave out. `shapes` are those of a usual row by input, with or without an axis of
+    rows in front, to count multiplications.
     Raises ExitError, which names the field, node or tensor.
     """
     graph = model.graph

@@ -88,10 +88,11 @@ class TensorShapes:
         axes = value.type.tensor_type.shape.dim
         for at, axis in enumerate(axes):
             if axis.dim_value <= 0:
-                stated = row[at - 1] if row and 0 < at <= len(row) and row[at - 1] > 0 else 0
+                sizes = [0] * (len(axes) - len(row or ())) + list(row or ())
+                stated = sizes[at] if at and len(sizes) == len(axes) else 0
                 likely = _PIXELS if len(axes) == 4 else _TOKENS
                 self.free |= primary and at > 0
-                axis.dim_value = stated or (likely if at else _ROWS)
+                axis.dim_value = stated if stated > 0 else likely if at else _ROWS
 
     def shown(self, tensor: str) -> str:
         """The shape of a tensor, for messages."""
