@@ -122,7 +122,7 @@ def test_a_row_may_cost_more_than_another() -> None:
     agrees = np.array([[True], [False], [True]])
     assert ThresholdSearch(unsure, agrees, (1.0,), 1).best().exits == (1.0,)
     price = np.array([[1.0], [2.0], [1.0]])
-    found = ThresholdSearch(unsure, agrees, (1.0,), 1, price).best()
+    found = ThresholdSearch(unsure, agrees, (1.0,), 1, price=price).best()
     assert found.exits == pytest.approx((1 / 3,))
 
 

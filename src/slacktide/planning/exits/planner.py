@@ -149,9 +149,7 @@ class _PoolExits:
     def learn(self, learnt: RampsLearnt) -> None:
         """Ramps are there, or have other weights: what was judged says nothing of them."""
         self.facts, self.revision = learnt.ramps, learnt.revision
-        times = PassTimes(learnt.ramps)
-        times.keep(self.times)
-        self.times, self.trials = times, Trials()
+        self.times, self.trials = PassTimes(learnt.ramps, self.times), Trials()
         self.promise.forget()
         self._distrust()
         known = [each.position for each in learnt.ramps]
@@ -192,7 +190,7 @@ class _PoolExits:
         overhead = self.times.overhead
         if self.stated.ramps is None and self.ramps and overhead is not None:
             budget = self.stated.ramp_budget
-            if overhead > budget:
+            if overhead > budget + 1e-6:
                 fewer = first_ramps(
                     [each for each in self.facts if each.position in self.ramps],
                     self.times,
@@ -279,7 +277,7 @@ class _PoolExits:
             promise.loss,
             promise.fresh,
             self.stated.ramp_budget,
-            self.times.copy(),
+            PassTimes(self.facts, self.times),
             self.trials,
             rounds,
         )

@@ -3,7 +3,7 @@
 The bound of `thresholds.py` says what the next rows will bring if they are like the last. This file
 is for when they are not. Rows leave only while (docs/exits.md, "The promise")
 
-- fewer of the last window's answers were wrong than it may have, less one for what is under way;
+- fewer of the last window's answers were wrong than it may have;
 - one more wrong answer would still be within the loss over all rows so far;
 - rows are not in doubt. An alarm, more wrong answers among the last 16 than the loss explains, and
   a long pause put them in doubt: then so many rows are judged anew, and tuning allows no wrong
@@ -33,6 +33,8 @@ WINDOW_WRONG = 5
 ALARM_ROWS = 16
 FALSE_ALARM = 0.02
 """Chance of so many wrong answers among the last rows, with the loss that is allowed."""
+BLUR = 32
+"""Rows over which a wrong one is spread to each side (see `ThresholdSearch`)."""
 FRESH = 64
 """Rows judged anew before rows in doubt may leave."""
 
@@ -65,7 +67,7 @@ class Promise:
         """Number of the first row that is judged anew."""
         self._fresh = FRESH
         self._alarm_at = max(2, most_likely(ALARM_ROWS, loss, 1.0 - FALSE_ALARM) + 2)
-        self._stop_at = max(1, math.floor(loss * self.window) - 1)
+        self._stop_at = math.floor(loss * self.window)
 
     def add(self, report: ExitReport) -> bool:
         """Rows that were judged, in order; whether there is an alarm."""
@@ -140,7 +142,7 @@ def search_of(
             unsure[:, ramp] = np.inf
     if fresh < len(rows):
         price[len(rows) - fresh :] *= most + 1
-    return ThresholdSearch(unsure, agrees, saved, max(most, 0), price)
+    return ThresholdSearch(unsure, agrees, saved, max(most, 0), price=price, blur=BLUR)
 
 
 def columns(rows: Sequence[JudgedRow], ramps: Sequence[int]) -> tuple[Array, Array]:

@@ -1,172 +1,163 @@
 """Which ramps are active: what each brings, what it costs, and where another is tried.
 
 Apparate's rounds (§3.3), on rows that were judged. Every time is a share of a pass of the whole
-model. A ramp's utility is what the rows would lose if it alone were taken away: those that leave at
-it would leave later, the others would not pass it by. (The paper counts savings against the model's
-end, its code against the next ramp's answers; only this tells whether a ramp pays beside the
-others.) Ramps that do not pay are taken away, and one is tried behind the last that pays; if all
-pay, one is tried further in front. Where a trial has failed none follows for some rounds, twice as
-many each time.
+model. A ramp's *utility* is what the rows would lose if it alone were taken away: those that leave
+at it would leave later, the others would not pass it by. (The paper counts savings against the
+model's end, its code against the next ramp's answers; only this tells whether a ramp pays beside
+the others.) Its *rate* is the share of rows that would leave at it if it were the only one. Deeper
+ramps have higher rates, so that of the next deeper ramp bounds what a position can bring that was
+not tried: the sum that the paper takes over intervals of ramps that were taken away. A trial that
+has failed is repeated after some rounds, twice as many each time.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
 from slacktide.domain.read_only import read_only
 from slacktide.planning.exits.events import ExitsArranged, RampFacts
 from slacktide.planning.exits.promise import JudgedRow, search_of
-from slacktide.planning.exits.thresholds import Array, ThresholdSearch, Tuned, most_wrong
+from slacktide.planning.exits.thresholds import Array, ThresholdSearch, Tuned
 
-COST = 0.0125
-"""Share of a pass that a ramp and its cut are taken to cost before any was measured."""
-LEAST_COST = 0.001
+COST, LEAST_COST = 0.0125, 0.001
+"""Share of a pass that a ramp and its cut are taken to cost before any was measured, and least."""
 DOUBT = 6
-"""A ramp that agrees on a share `a` of rows is taken to let a share `a` to this power leave: half
-of them where it agrees on nine of ten. For first guesses only."""
-WORSE = 0.98
-"""Of what the ramps before saved: less is worse."""
+"""A ramp that agrees on a share `a` of rows is taken to have the rate `a` to this power: half where
+it agrees on nine of ten. For first guesses only."""
+GAIN = 0.01
+"""Share of a pass that a trial must promise."""
+SMOOTH = 0.3
+"""Weight of the last round: one window's rows say little of ramps that few rows leave at."""
+TELLING = 256
+"""Judged rows of every active ramp, none in doubt, from which a round may be decided."""
 
 
 class PassTimes:
     """Where a pass spends its time, as measured; by arithmetic before that."""
 
-    def __init__(self, facts: Sequence[RampFacts]) -> None:
+    def __init__(self, facts: Sequence[RampFacts], known: PassTimes | None = None) -> None:
+        """`known`: what was measured before."""
         self.front = {each.position: each.cost for each in facts}
         """Share of the whole pass that lies in front of each position."""
         self.costs: dict[int, float] = {}
         """Of ramps that were measured, with their cuts."""
         self.overhead: float | None = None
         """Of the last arrangement measured, a share of the whole pass."""
-        self.rows: tuple[int, ...] = ()
-        self.whole_s: tuple[float, ...] = ()
-
-    def keep(self, known: PassTimes) -> None:
-        """What was measured before; positions that are no more are left out."""
-        at = self.front if self.front else known.front
-        self.front = {ramp: known.front.get(ramp, self.front.get(ramp, 0.0)) for ramp in at}
-        self.costs = {ramp: each for ramp, each in known.costs.items() if ramp in at}
-        self.overhead, self.rows, self.whole_s = known.overhead, known.rows, known.whole_s
-
-    def copy(self) -> PassTimes:
-        made = PassTimes(())
-        made.keep(self)
-        return made
+        self.whole_s: Mapping[int, float] = {}
+        """Seconds by rows."""
+        if known is not None:
+            self.front.update({r: s for r, s in known.front.items() if r in self.front})
+            self.costs = {r: each for r, each in known.costs.items() if r in self.front}
+            self.overhead, self.whole_s = known.overhead, known.whole_s
 
     def measure(self, arranged: ExitsArranged) -> None:
         """A chain was measured."""
         if not arranged.rows:
             return
-        self.rows, self.whole_s = arranged.rows, arranged.whole_s
+        self.whole_s = dict(zip(arranged.rows, arranged.whole_s, strict=True))
         shares = np.array(arranged.stage_s) / np.array(arranged.whole_s)[:, None]
         *answers, end = shares.mean(0).tolist()
         self.overhead = end - 1.0
-        if not answers:
-            return
-        cost = max(LEAST_COST, self.overhead / len(answers))
-        for number, (ramp, answer) in enumerate(zip(arranged.ramps, answers, strict=True)):
-            known = self.costs.get(ramp, cost)
-            self.costs[ramp] = (known + cost) / 2
-            self.front[ramp] = min(max(answer - cost * (number + 1), 0.0), 1.0)
+        for number, (ramp, answer) in enumerate(zip(arranged.ramps, answers, strict=True), 1):
+            cost = max(LEAST_COST, self.overhead / len(answers))
+            self.costs[ramp] = (self.costs.get(ramp, cost) + cost) / 2
+            self.front[ramp] = min(max(answer - cost * number, 0.0), 1.0)
 
     def cost(self, ramp: int) -> float:
-        if ramp in self.costs:
-            return self.costs[ramp]
-        return sum(self.costs.values()) / len(self.costs) if self.costs else COST
+        known = self.costs
+        return known[ramp] if ramp in known else sum(known.values()) / len(known) if known else COST
+
+    def fits(self, ramps: Sequence[int], budget: float) -> bool:
+        """Whether so many ramps cost no more than `budget`."""
+        return sum(self.cost(each) for each in ramps) <= budget + 1e-9
 
     def answers(self, ramps: Sequence[int]) -> list[float]:
         """When each ramp's answers are there, then those of the end."""
-        found, spent = [], 0.0
-        for ramp in ramps:
-            spent += self.cost(ramp)
-            found.append(self.front[ramp] + spent)
-        return [*found, 1.0 + spent]
+        spent = np.cumsum([0.0, *(self.cost(each) for each in ramps)])
+        at = [self.front[ramp] + float(spent[k]) for k, ramp in enumerate(ramps, 1)]
+        return [*np.maximum.accumulate(at).tolist(), 1.0 + float(spent[-1])]
 
     def saved(self, ramps: Sequence[int]) -> list[float]:
-        """What a row that leaves at each saves; falls from ramp to ramp."""
+        """What a row that leaves at each saves; never rises from ramp to ramp."""
         *answers, end = self.answers(ramps)
-        found: list[float] = []
-        for each in answers:
-            found.append(max(0.0, min(end - each, found[-1] if found else math.inf)))
-        return found
+        return [max(0.0, end - each) for each in answers]
+
+    def guess(self, ramps: Sequence[int], rates: Mapping[int, float]) -> float:
+        """What `ramps` save of a pass if each, alone, would let so many rows leave."""
+        *answers, end = self.answers(ramps)
+        left = saved = 0.0
+        for ramp, answer in zip(ramps, answers, strict=True):
+            gone = max(left, rates[ramp])
+            saved += (gone - left) * (1.0 - answer)
+            left = gone
+        return saved + (1.0 - left) * (1.0 - end)
 
     def seconds(self, rows: int) -> float:
         """Of a whole pass of so many rows; 0: not known."""
-        known = [
-            each
-            for size, each in zip(self.rows, self.whole_s, strict=True)
-            if size >= rows or size == self.rows[-1]
-        ]
-        return known[0] if known else 0.0
+        fitting = [each for each in self.whole_s if each >= rows]
+        return self.whole_s[min(fitting, default=max(self.whole_s))] if self.whole_s else 0.0
 
 
 def first_ramps(
     facts: Sequence[RampFacts], times: PassTimes, budget: float, *, evenly: bool = False
 ) -> tuple[int, ...]:
     """Where to begin: the ramps that should save most for what is known of them; or, `evenly`, as
-    many as may be, spaced evenly (§3.1)."""
-    useful = [each for each in facts if times.front[each.position] + times.cost(each.position) < 1]
+    many as the budget has room for, spaced evenly (§3.1)."""
+    useful = [r for each in facts if times.front[r := each.position] + times.cost(r) < 1.0]
     if evenly:
-        most = sum(np.cumsum([times.cost(each.position) for each in useful]) <= budget)
+        most = sum(times.fits(useful[: at + 1], budget) for at in range(len(useful)))
         places = np.linspace(0, len(useful) - 1, most + 2)[1:-1].astype(int)
-        return tuple(sorted({useful[at].position for at in places}))
+        return tuple(sorted({useful[at] for at in places}))
+    rates = {each.position: each.agreement**DOUBT for each in facts}
     chosen: tuple[int, ...] = ()
     while True:
-        trials = [
-            tuple(sorted((*chosen, each.position)))
-            for each in useful
-            if each.position not in chosen and _affordable((*chosen, each.position), times, budget)
-        ]
-        worth = {each.position: each.agreement**DOUBT for each in facts}
-        best = max(trials, key=lambda ramps: _guess(ramps, times, worth), default=chosen)
-        if _guess(best, times, worth) <= _guess(chosen, times, worth):
+        best = max(
+            with_one_more(chosen, useful, times, budget),
+            key=lambda ramps: times.guess(ramps, rates),
+            default=chosen,
+        )
+        if times.guess(best, rates) <= times.guess(chosen, rates):
             return chosen
         chosen = best
 
 
-def _affordable(ramps: Sequence[int], times: PassTimes, budget: float) -> bool:
-    return sum(times.cost(each) for each in ramps) <= budget + 1e-9
-
-
-def _guess(ramps: Sequence[int], times: PassTimes, worth: Mapping[int, float]) -> float:
-    """What `ramps` would save of a whole pass if rows leave as their agreement promises."""
-    left = saved = 0.0
-    for ramp, answer in zip(ramps, times.answers(ramps), strict=False):
-        gone = max(left, worth[ramp])
-        saved += (gone - left) * (1.0 - answer)
-        left = gone
-    return saved + (1.0 - left) * (1.0 - times.answers(ramps)[-1])
-
-
-@read_only
-class RampsBefore:
-    """What a trial replaced."""
-
-    ramps: tuple[int, ...]
-    saved: float
+def with_one_more(
+    ramps: Sequence[int], among: Sequence[int], times: PassTimes, budget: float
+) -> list[tuple[int, ...]]:
+    """Every way to add one ramp within the budget."""
+    more = [tuple(sorted((*ramps, each))) for each in among if each not in ramps]
+    return [each for each in more if times.fits(each, budget)]
 
 
 @dataclass(slots=True)
 class Trials:
-    """Where ramps were tried in vain, and what the one under way replaced."""
+    """What is known of positions from having been tried."""
 
     round: int = 0
+    rates: dict[int, float] = field(default_factory=dict)
+    """As measured, smoothed over rounds."""
+    utility: dict[int, float] = field(default_factory=dict)
+    """The same."""
     until: dict[int, int] = field(default_factory=dict)
     """Position → the round before which it is not tried again."""
     failures: dict[int, int] = field(default_factory=dict)
-    before: RampsBefore | None = None
 
     def copy(self) -> Trials:
-        return Trials(self.round, dict(self.until), dict(self.failures), self.before)
+        rates, utility = dict(self.rates), dict(self.utility)
+        return Trials(self.round, rates, utility, dict(self.until), dict(self.failures))
+
+    def note(self, ramp: int, rate: float, utility: float) -> None:
+        """What a round has measured of an active ramp."""
+        for found, new in ((self.rates, rate), (self.utility, utility)):
+            found[ramp] = found[ramp] + SMOOTH * (new - found[ramp]) if ramp in found else new
 
     def failed(self, ramp: int) -> None:
         self.failures[ramp] = self.failures.get(ramp, 0) + 1
-        self.until[ramp] = self.round + 2 ** (1 + self.failures[ramp])
+        self.utility.pop(ramp, None)
+        self.until[ramp] = self.round + 2 ** (2 + self.failures[ramp])
 
     def may(self, ramp: int) -> bool:
         return self.until.get(ramp, 0) <= self.round
@@ -193,10 +184,10 @@ class ExitsQuestion:
     rows: tuple[JudgedRow, ...]
     loss: float
     fresh: int
+    """How many of the last rows are not in doubt."""
     budget: float
     times: PassTimes
     trials: Trials
-
     rounds: bool
     """Whether the ramps may move."""
 
@@ -207,128 +198,91 @@ class ExitsQuestion:
         ramps, reason, trials = self.active, "", self.trials.copy()
         if self.rounds:
             ramps, reason = self.round(search, tuned, trials)
-        staying = tuple(each for each in ramps if each in self.active)
+        staying = tuple([each for each in ramps if each in self.active])
         if staying != self.active:
             tuned = self._search(staying).best() if staying else Tuned(())
         found = dict(zip(staying, tuned.thresholds, strict=True))
-        return ExitsAnswer(ramps, tuple(found.get(each, 0.0) for each in ramps), trials, reason)
+        return ExitsAnswer(ramps, tuple([found.get(r, 0.0) for r in ramps]), trials, reason)
 
     def round(
         self, search: ThresholdSearch, tuned: Tuned, trials: Trials
     ) -> tuple[tuple[int, ...], str]:
-        """The ramps to be active, and why, for people; empty: they stay. `trials` is brought up to
-        date."""
+        """The ramps to be active, and why, for people; empty: they stay. Notes in `trials` what it
+        learns."""
         trials.round += 1
-        known = [sum(ramp in row.ramps for row in self.rows) for ramp in self.active]
-        if any(most_wrong(each, self.loss) < 0 for each in known):
-            return self.active, ""  # too early to tell
-        saved = tuned.saved - sum(self.times.cost(each) for each in self.active)
-        before, trials.before = trials.before, None
-        if before is not None and saved < WORSE * before.saved:
-            for ramp in set(self.active) - set(before.ramps):
+        telling = [sum(ramp in row.ramps for row in self.rows) for ramp in self.active]
+        if min((*telling, self.fresh)) < TELLING:
+            return self.active, ""
+        thresholds: Array = np.array(tuned.thresholds)
+        utility = self.utilities(search, thresholds)
+        for at, ramp in enumerate(self.active):
+            alone = search.placed(np.zeros(len(self.active)), at)
+            rate = float((search.leaves(alone) == at).mean())
+            trials.note(ramp, rate, utility[ramp])
+        smooth = {ramp: trials.utility[ramp] for ramp in self.active}
+        bad: list[int] = []
+        while utility:
+            # One by one: two ramps that stand in for each other both seem to be of no use.
+            worst = min(utility, key=lambda ramp: smooth[ramp])
+            if smooth[worst] >= 0.0 or utility[worst] >= 0.0:
+                break
+            bad.append(worst)
+            trials.failed(worst)
+            thresholds[self.active.index(worst)] = 0.0
+            utility = self.utilities(search, thresholds, without=bad)
+        kept = tuple([each for each in self.active if each not in bad])
+        places = [r for each in self.facts if trials.may(r := each.position)]
+        options = with_one_more(kept, places, self.times, self.budget)
+        if not bad and len(kept) > 1:
+            others = [each for each in kept if each != min(kept, key=lambda r: smooth[r])]
+            options += with_one_more(others, places, self.times, self.budget)
+        rates = self._rates(trials)
+        best = max(options, key=lambda ramps: self.times.guess(ramps, rates), default=kept)
+        reasons = [f"{self._names(bad)}: costs more than it saves"] if bad else []
+        if self.times.guess(best, rates) > self.times.guess(kept, rates) + GAIN:
+            for ramp in set(kept) - set(best):
                 trials.failed(ramp)
-            return before.ramps, "the ramps before saved more"
-        utility = utilities(search, tuned, self.times, self.active)
-        bad = [ramp for ramp, each in zip(self.active, utility, strict=True) if each < 0.0]
-        if bad:
-            for ramp in bad:
-                trials.failed(ramp)
-            kept = [each for each in self.active if each not in bad]
-            names = ", ".join(self.name(each) for each in bad)
-            reason = f"{names}: cost more than they save"
-            new = self._behind(kept, bad, tuned, trials)
-            if new is not None:
-                kept, reason = sorted((*kept, new)), f"{reason}; {self.name(new)} is tried"
-            return tuple(kept), reason
-        moved = self._in_front(utility, trials.may)
-        if moved is not None:
-            trials.before = RampsBefore(self.active, saved)
-            return moved
-        return self.active, ""
+                reasons.append(f"{self._names([ramp])}: saves least")
+            reasons.append(f"{self._names(set(best) - set(kept))}: is tried")
+            kept = best
+        return kept, "; ".join(reasons)
 
-    def name(self, ramp: int) -> str:
-        """With its tensor."""
-        return next((f"{ramp} ({f.name})" for f in self.facts if f.position == ramp), str(ramp))
+    def utilities(
+        self, search: ThresholdSearch, thresholds: Array, without: Collection[int] = ()
+    ) -> dict[int, float]:
+        """What each ramp, but for some, brings to a row, on average: a share of a pass."""
+        found = {}
+        costs = [0.0 if each in without else self.times.cost(each) for each in self.active]
+        spent = np.cumsum(costs)
+        answers = np.append([self.times.front[ramp] for ramp in self.active] + spent, 1 + spent[-1])
+        leaves = search.leaves(thresholds)
+        for at, ramp in enumerate(self.active):
+            if ramp not in without:
+                others = thresholds.copy()
+                others[at] = 0.0
+                reached = leaves >= at
+                later = answers[search.leaves(others)[reached]] - costs[at]
+                found[ramp] = float((later - answers[leaves[reached]]).sum()) / search.rows
+        return found
+
+    def _rates(self, trials: Trials) -> dict[int, float]:
+        """The most that is to be hoped for, by position: as measured, unless it may have changed;
+        else no more than the next deeper one that is active."""
+        found, bound = {}, 1.0
+        for fact in reversed(self.facts):
+            ramp = fact.position
+            known = trials.rates.get(ramp)
+            if ramp in self.active and known is not None:
+                bound = found[ramp] = known
+            elif known is not None and not trials.may(ramp):
+                found[ramp] = known
+            else:
+                found[ramp] = min(bound, fact.agreement)
+        return found
+
+    def _names(self, ramps: Collection[int]) -> str:
+        names = {each.position: each.name for each in self.facts}
+        return ", ".join(f"ramp {ramp} ({names[ramp]})" for ramp in sorted(ramps))
 
     def _search(self, ramps: Sequence[int]) -> ThresholdSearch:
         return search_of(self.rows, ramps, self.times.saved(ramps), self.loss, self.fresh)
-
-    def _behind(
-        self, kept: Sequence[int], bad: Sequence[int], tuned: Tuned, trials: Trials
-    ) -> int | None:
-        """A position to try behind the last ramp that pays, by the most that it can bring.
-
-        No more rows can leave at it than leave at the next ramp that was taken away and at those in
-        front of that; behind the last of them, than are left. None: none can pay."""
-        left = dict(zip(self.active, tuned.exits, strict=True))
-        last = max(kept, default=-1)
-        reach = 1.0 - sum(left[each] for each in kept)
-        places = [each for each in self.facts if each.position > last and each.position not in bad]
-        bounds = [last, *(each for each in bad if each > last), math.inf]
-        intervals = [
-            ([each for each in places if low < each.position < high], high)
-            for low, high in pairwise(bounds)
-        ]
-        end = self.times.answers(kept)[-1]
-
-        def most(fact: RampFacts, high: float) -> float:
-            rate = reach
-            if high < math.inf:
-                rate = min(reach, sum(left[each] for each in bad if last < each <= high))
-            rate = min(rate, fact.agreement)
-            cost = self.times.cost(fact.position)
-            answer = self.times.answers(kept)[len(kept) - 1] if kept else 0.0
-            answer = max(answer, self.times.front[fact.position]) + cost
-            return rate * (end - answer) - (reach - rate) * cost
-
-        while any(among for among, _ in intervals):
-            middles = [(among[len(among) // 2], high) for among, high in intervals if among]
-            best, high = max(middles, key=lambda each: most(*each))
-            affordable = _affordable((*kept, best.position), self.times, self.budget)
-            if most(best, high) > 0.0 and affordable and trials.may(best.position):
-                return best.position
-            intervals = [(among[len(among) // 2 + 1 :], high) for among, high in intervals]
-        return None
-
-    def _in_front(
-        self, utility: Sequence[float], may: Callable[[int], bool]
-    ) -> tuple[tuple[int, ...], str] | None:
-        """Every ramp pays: one more in front of the best, or the worst one position earlier."""
-        if not self.active:
-            return None
-        places = [each.position for each in self.facts]
-        order = sorted(range(len(self.active)), key=lambda at: utility[at])
-
-        def earlier(ramp: int) -> int | None:
-            at = places.index(ramp)
-            new = places[at - 1] if at else None
-            return None if new is None or new in self.active or not may(new) else new
-
-        best = self.active[order[-1]]
-        new = earlier(best)
-        if new is not None and _affordable((*self.active, new), self.times, self.budget):
-            return tuple(sorted((*self.active, new))), f"{self.name(new)} is tried beside the rest"
-        for at in order[: max(1, len(order) - 1)]:
-            new = earlier(self.active[at])
-            if new is not None:
-                others = [each for each in self.active if each != self.active[at]]
-                reason = f"{self.name(new)} is tried instead of {self.name(self.active[at])}"
-                return tuple(sorted((*others, new))), reason
-        return None
-
-
-def utilities(
-    search: ThresholdSearch, tuned: Tuned, times: PassTimes, ramps: Sequence[int]
-) -> list[float]:
-    """What each ramp brings to a row, on average: a share of a pass."""
-    found = []
-    thresholds: Array = np.array(tuned.thresholds)
-    leaves = search.leaves(thresholds)
-    answers = np.array(times.answers(ramps))
-    for at, ramp in enumerate(ramps):
-        without = thresholds.copy()
-        without[at] = 0.0
-        reached = leaves >= at
-        later = answers[search.leaves(without)[reached]] - times.cost(ramp)
-        found.append(float((later - answers[leaves[reached]]).sum()) / search.rows)
-    return found

@@ -72,12 +72,15 @@ class ThresholdSearch:
         agrees: Array,
         saved: Sequence[float],
         most: float,
+        *,
         price: Array | None = None,
+        blur: int = 0,
     ) -> None:
         """`uncertainty` and `agrees`: [rows, ramps], front to end; an uncertainty is infinite where
         the row was not seen by the ramp. `saved`: what leaving at each ramp saves, not increasing.
         `most`: how much may be wrong; a row that is wrong at a ramp counts `price` [rows, ramps]
-        (None: 1)."""
+        (None: 1), spread over `blur` rows that are a little surer and as many that are less sure:
+        else thresholds settle just in front of wrong rows, and promise what they do not keep."""
         self.rows, self.ramps = uncertainty.shape
         self.most = most + 1e-9
         self._uncertainty = uncertainty
@@ -87,7 +90,9 @@ class ThresholdSearch:
         self._wrong[:, :-1] = np.where(agrees, 0.0, 1.0 if price is None else price)
         self._order = np.argsort(uncertainty, axis=0, kind="stable")
         self._sorted = np.take_along_axis(uncertainty, self._order, 0)
-        self._seen = np.isfinite(self._sorted).sum(0).tolist()
+        self._seen: list[int] = np.isfinite(self._sorted).sum(0).tolist()
+        if blur:
+            self._blur(blur)
         self._each = np.arange(self.rows)
 
     def leaves(self, thresholds: Array) -> Array:
@@ -195,6 +200,17 @@ class ThresholdSearch:
         elif self.cost(placed) > self.most:
             return thresholds  # it is right where a later one is wrong
         return placed
+
+    def _blur(self, rows: int) -> None:
+        for ramp, seen in enumerate(self._seen):
+            order = self._order[:seen, ramp]
+            at = np.flatnonzero(self._wrong[order, ramp])
+            low, high = np.maximum(at - rows, 0), np.minimum(at + rows + 1, seen)
+            each = self._wrong[order[at], ramp] / (high - low)
+            edges: Array = np.zeros(seen + 1)
+            np.add.at(edges, low, each)
+            np.subtract.at(edges, high, each)
+            self._wrong[order, ramp] = np.cumsum(edges[:-1])
 
     def _past_ties(self, ramp: int, to: int) -> int:
         """`to`, or later: rows that are equally sure leave together."""

@@ -1,0 +1,138 @@
+"""What is promised of answers that differ from the model's, on streams that change."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planning.exits.served_exits import ServedExits, learnt
+from tests.planning.exits.streams import Array, stream
+
+from slacktide.domain import ExitReport
+from slacktide.planning.exits import StatedExits
+from slacktide.planning.exits.promise import FRESH, Promise, columns, search_of
+
+PRIOR = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
+RAMPS = len(PRIOR)
+
+
+def served(**stated: float) -> ServedExits:
+    made = ServedExits(StatedExits(**stated), job_rows=2)
+    made.learn(learnt(PRIOR))
+    return made
+
+
+def eases(kind: str, rows: int) -> Array:
+    """How easy each row is."""
+    if kind == "drift":
+        return np.linspace(2.0, -1.0, rows)
+    if kind == "abrupt":
+        return np.where(np.arange(rows) < rows // 2, 2.0, -2.0)
+    return np.full(rows, {"easy": 2.0, "hard": -1.0}[kind])
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    seed=st.integers(0, 10**6),
+    kind=st.sampled_from(["easy", "hard", "drift", "abrupt"]),
+    loss=st.sampled_from([0.01, 0.03]),
+)
+def test_every_window_and_every_run_is_as_accurate_as_promised(
+    seed: int, kind: str, loss: float
+) -> None:
+    rows = 1500
+    made = served(accuracy_loss=loss)
+    made.rows(*stream(np.random.default_rng(seed), rows, RAMPS, eases(kind, rows)))
+    assert made.worst_window() <= math.floor(loss * 512)
+    so_far = np.cumsum(made.wrong)
+    assert (so_far <= loss * np.arange(1, rows + 1)).all()
+
+
+@settings(deadline=None, max_examples=15)
+@given(seed=st.integers(0, 10**6), right=st.floats(0.0, 0.9))
+def test_few_answers_differ_when_ramps_are_suddenly_wrong_of_what_they_are_sure(
+    seed: int, right: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    made = served()
+    unsure, agrees = stream(rng, 1000, RAMPS, 3.0)
+    agrees[600:] &= rng.random((400, RAMPS)) < right
+    made.rows(unsure, agrees)
+    assert made.saved(400) > 0.0
+    assert sum(made.wrong[600:]) <= 10
+
+
+def test_where_nothing_is_ever_wrong_nearly_all_rows_leave_at_the_first_ramp_that_pays() -> None:
+    made = served()
+    unsure = np.full((1200, RAMPS), 0.2)
+    made.rows(unsure, np.ones((1200, RAMPS), bool))
+    assert made.saved(600) > 0.8
+
+
+def test_a_stricter_promise_takes_a_longer_window() -> None:
+    assert Promise(0.01).window == 512
+    assert Promise(0.001).window == 5000
+    assert Promise(0.3).window == 512
+
+
+def report(*wrong: bool, left: int = 0) -> ExitReport:
+    rows = len(wrong)
+    agrees = tuple((not each,) for each in wrong)
+    return ExitReport((4,), ((0.1,),) * rows, agrees, (left,) * rows)
+
+
+def test_an_alarm_is_two_of_sixteen() -> None:
+    promise = Promise(0.01)
+    assert not promise.add(report(*[False] * 400))
+    assert not promise.add(report(True, *[False] * 15))
+    assert not promise.add(report(True))
+    assert promise.add(report(*[False] * 10, True))
+    assert (promise.alarms, promise.may_leave) == (1, False)
+    promise.add(report(*[False] * (FRESH - 17)))
+    assert not promise.may_leave
+    promise.add(report(False, False))
+    assert promise.may_leave
+
+
+def test_wrong_rows_that_did_not_leave_are_no_alarm() -> None:
+    promise = Promise(0.01)
+    assert not promise.add(report(*[True] * 20, left=-1))
+    assert promise.wrong == 0
+    assert promise.accuracy == 1.0
+
+
+def test_rows_of_other_ramps_are_joined_by_position() -> None:
+    promise = Promise(0.01)
+    promise.add(report(False, True))
+    promise.add(ExitReport((2, 4), ((0.3, math.nan),), ((True, False),), (-1,)))
+    unsure, agrees = columns(tuple(promise.rows), (2, 4))
+    assert unsure[:, 0].tolist() == [math.inf, math.inf, 0.3]
+    assert unsure[:2, 1].tolist() == [0.1, 0.1]
+    assert agrees.tolist() == [[True, True], [True, False], [True, False]]
+
+
+def test_a_ramp_lets_no_row_leave_before_it_was_judged_on_enough() -> None:
+    promise = Promise(0.01)
+    promise.add(report(*[False] * 300))
+    both = ExitReport((2, 4), ((0.1, 0.1),) * 200, ((True, True),) * 200, (-1,) * 200)
+    promise.add(both)
+    found = search_of(tuple(promise.rows), (2, 4), (0.5, 0.2), 0.01, 500).best()
+    assert found.exits == (0.0, 1.0)
+    promise.add(both)
+    found = search_of(tuple(promise.rows), (2, 4), (0.5, 0.2), 0.01, 700).best()
+    assert found.exits == pytest.approx((400 / 512, 112 / 512))
+
+
+def test_after_an_alarm_no_row_that_would_leave_may_be_wrong_among_the_fresh_ones() -> None:
+    promise = Promise(0.01)
+    for number in range(512):
+        row = ExitReport((0,), ((number % 100 / 100,),), ((number != 450,),), (-1,))
+        promise.add(row)
+    rows = tuple(promise.rows)
+    old = search_of(rows, (0,), (1.0,), 0.01, 512).best()
+    fresh = search_of(rows, (0,), (1.0,), 0.01, 100).best()
+    assert (old.wrong, fresh.wrong) == (1, 0)
+    assert 0.0 < fresh.thresholds[0] <= 0.5
