@@ -82,7 +82,8 @@ class ModelPoolFactory:
         if settings.queue_limit is not None:
             options["max_queue"] = settings.queue_limit
         online, rescue = settings.profiling.online, loaded.version.rescue_of(loaded)
-        return PoolRecipe(name, options, settings.share, online, loaded.size, rescue)
+        exits = loaded.exits is not None
+        return PoolRecipe(name, options, settings.share, online, loaded.size, rescue, exits)
 
 
 log = logging.getLogger("slacktide.models")
