@@ -19,6 +19,7 @@ from slacktide.executors.ports import (
     NO_FAULTS,
     BatchOutputs,
     Executor,
+    ExitSource,
     ModelSource,
     OpenedModel,
     Payload,
@@ -26,6 +27,8 @@ from slacktide.executors.ports import (
     Report,
     TensorRef,
 )
+from slacktide.exits.manifest import ExitManifest, Ramp
+from slacktide.exits.positions import find_positions
 
 value = helper.make_tensor_value_info
 
@@ -125,6 +128,36 @@ class Models:
             ],
         )
 
+    def layers(self, rows: int | str = "n") -> Path:
+        """Three convolutions; class probabilities that ramps can make, and an embedding that they
+        cannot; [rows, 3, 8, 8] -> [rows, 4], [rows, 6]."""
+        node, random = helper.make_node, np.random.default_rng(5)
+        nodes, weights, tensor = [], [], "x"
+        for at, (before, after) in enumerate([(3, 8), (8, 8), (8, 6)]):
+            kernel = random.standard_normal((after, before, 3, 3)).astype(np.float32) / before
+            weights.append(numpy_helper.from_array(kernel, f"w{at}"))
+            nodes.append(node("Conv", [tensor, f"w{at}"], [f"c{at}"], pads=[1, 1, 1, 1]))
+            tensor = f"r{at}"
+            nodes.append(node("Relu", [f"c{at}"], [tensor]))
+        last = random.standard_normal((6, 4)).astype(np.float32)
+        weights.append(numpy_helper.from_array(last, "w"))
+        nodes += [
+            node("GlobalAveragePool", [tensor], ["pooled"]),
+            node("Flatten", ["pooled"], ["embedding"]),
+            node("Gemm", ["embedding", "w"], ["logits"]),
+            node("Softmax", ["logits"], ["y"]),
+        ]
+        return save(
+            self.path(f"layers{rows}"),
+            nodes,
+            [value("x", TensorProto.FLOAT, [rows, 3, 8, 8])],
+            [
+                value("y", TensorProto.FLOAT, [rows, 4]),
+                value("embedding", TensorProto.FLOAT, [rows, 6]),
+            ],
+            weights,
+        )
+
     def spin(self) -> Path:
         """y = x, after max(times) turns of a loop of a dozen small nodes: as long as one likes."""
         chain = [helper.make_node("Relu", ["s_in"], ["s0"])]
@@ -152,6 +185,32 @@ class Models:
             [value("x", TensorProto.FLOAT, ["n", 2]), value("times", TensorProto.INT64, ["n"])],
             [value("y", TensorProto.FLOAT, ["n", 2])],
         )
+
+
+def write_ramps(path: Path, revision: int = 1, *, classes: int = 0) -> ExitSource:
+    """Ramps of no use, but different ones, at every position of a model, beside it."""
+    graph = find_positions(onnx.load(str(path)))
+    random = np.random.default_rng(revision)
+    classes = classes or graph.classes
+    ramps = [
+        Ramp(
+            each.number,
+            each.tensor,
+            random.standard_normal((each.features, classes)).astype(np.float32) * 4,
+            np.zeros(classes, np.float32),
+            1.0,
+            0.9,
+            each.cost,
+        )
+        for each in graph.positions
+    ]
+    manifest = ExitManifest("0" * 64, revision, 100, "samples", graph.outputs, tuple(ramps))
+    folder = path.parent / "exits"
+    folder.mkdir(exist_ok=True)
+    document, weights = manifest.encode()
+    (folder / manifest.weights_file).write_bytes(weights)
+    (folder / "manifest.json").write_bytes(document)
+    return ExitSource(folder)
 
 
 class Case:
@@ -226,6 +285,7 @@ class Kit:
     PATIENCE = 30.0
     WEIGHT = WEIGHT
     save = staticmethod(save)
+    write_ramps = staticmethod(write_ramps)
     value = staticmethod(value)
     Case = Case
 

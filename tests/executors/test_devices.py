@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.executors import session as session_module
+from slacktide.executors import session_opener
 from slacktide.executors.arena import map_read_only
 from slacktide.executors.onnx_runtime import Fault, ModelError, client_detail, fault_of
 from slacktide.executors.process import ProcessExecutor
@@ -45,7 +46,8 @@ gpu: Any = _stand_in()
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Any:
     """ONNX Runtime with two GPUs, in this process."""
     runtime = gpu.Runtime(onnxruntime)
-    monkeypatch.setattr(session_module, "load_onnxruntime", lambda: runtime)
+    for module in (session_module, session_opener):
+        monkeypatch.setattr(module, "load_onnxruntime", lambda: runtime)
     return runtime
 
 

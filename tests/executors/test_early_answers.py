@@ -169,6 +169,6 @@ def test_policies_go_out_and_what_comes_of_them_comes_back(played: Played) -> No
     ((kind, body),) = played.told()
     assert (kind, decode_exits(body)) == (FrameKind.EXITS, POLICY)
     arranged = Arranged(1, (2,), "", (1, 4), (0.25, 0.5), ((0.125, 0.25), (0.25, 0.5)))
-    seen = FeaturesSeen(2, ("a",), (0.5,), (bytes(16),), bytes(24))
+    seen = FeaturesSeen(2, ("a",), (0.5,), (bytes(16),), bytes(24), ("y",))
     played.tell(encode_arranged(arranged) + encode_features(seen))
     assert [event for event, _ in played.heard] == [arranged, seen]

@@ -118,6 +118,8 @@ class Failing:
 
     interface = None
 
+    stages = None
+
     def run(self, *_: Any) -> Any:
         raise MemoryError
 
@@ -137,7 +139,7 @@ def test_a_failed_allocation_ends_a_confined_worker_alone(
     kit: Any, arena: Any, confined: bool, kind: FrameKind
 ) -> None:
     session: Any = Failing()
-    runner = BatchRunner(session, memoryview(b""), OutputWriter(-1), confined=confined)
+    runner = BatchRunner(session, memoryview(b""), OutputWriter(-1), print, confined=confined)
     ((_, body),) = FrameReader().feed(encode_batch(3, [kit.put(arena, np.array([1]))]))
     ((answer, text),) = FrameReader().feed(runner.execute(body))
     assert answer is kind

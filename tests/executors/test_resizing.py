@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -305,5 +305,5 @@ def test_the_worker_hears_of_its_cores_in_order_with_its_batches() -> None:
                 encode_number(FrameKind.CORES, number) + frame(FrameKind.BATCH, b"%d" % number)
             )
         ours.sendall(frame(FrameKind.STOP))
-        _serve(theirs, execute, seen.append)
+        _serve(theirs, execute, seen.append, print, nullcontext())
     assert seen == [1, b"1", 2, b"2"]

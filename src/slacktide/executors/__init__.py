@@ -9,7 +9,8 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `in_process`: the other two executors
 - `shared_replicas`: variants of one file by image size, which are one process on a lane
 - `onnx_runtime`, `onnx_file`: the library and the files that it opens
-- `session` (`tensor_io`): running a model; `session_pool`: in several sessions
+- `session` (`session_opener`, `tensor_io`): running a model; `session_pool`: in several sessions
+- `arranging`, `staged`: a model cut into stages, which answers on the way
 - `images` (`jpeg_header`): images as an input, decoded and resized
 - `protocol` (`exit_frames`), `output_file`: what server and worker pass to each other
 - `measuring` (`timed_replica`, `synthetic_inputs`): timing a model, for its profile

@@ -69,7 +69,7 @@ def _value(mode: ExitMode) -> str:
 def decode_exits(body: bytes) -> ExitPolicy:
     try:
         told = json.loads(body)
-        lists = {name: tuple(told[name]) for name in ("ramps", "thresholds")}
+        lists = {name: tuple(told[name]) for name in ("ramps", "thresholds", "costs")}
         pool, mode = PoolId(*told["pool"]), ExitMode(told["mode"])
         return ExitPolicy(**{**told, **lists, "pool": pool, "mode": mode})
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -73,7 +73,7 @@ class LoopReplica:
     def publish(self, policy: ExitPolicy) -> None:
         """The model stays whole: what it answered early would wait for the loop, which it holds."""
         detail = "early_exit: only worker processes answer early"
-        self._loop.call_soon(self._tell, Arranged(policy.revision, (), detail))
+        self._loop.call_soon(self._tell, Arranged(policy.revision, policy.ramps, detail))
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """Nothing moves: the loop's own core does the work."""

@@ -66,18 +66,25 @@ class OutputWriter:
         self._fd = fd
         self._map: mmap.mmap | None = None
         self._view = memoryview(b"")
+        self.end = 0
+        """Behind what was written last."""
 
     def write(
         self,
-        arrays: Sequence[NDArray[Any]],
+        arrays: Sequence[NDArray[Any] | None],
         rows: Sequence[int],
         interface: ModelInterface,
         lengths: MemberLengths | None = None,
+        at: int = 0,
     ) -> list[list[OutputRun]]:
-        """Put a batch's outputs down; where the members' parts of each lie."""
+        """Put outputs of a batch down from `at` on; where the members' parts of each lie. An output
+        that is None has empty parts."""
         whole, runs = [], []
-        size = 0
+        size = at
         for array, spec in zip(arrays, interface.outputs, strict=True):
+            if array is None:
+                runs.append([OutputRun(len(rows), 0, 0, ())])
+                continue
             data, places = lay_out(array, spec, rows, interface.batches, lengths, size)
             whole.append((size, data))
             runs.append(places)
@@ -85,6 +92,7 @@ class OutputWriter:
         self._grow(size)
         for offset, data in whole:
             self._view[offset : offset + len(data)] = data
+        self.end = size
         return runs
 
     @property

@@ -119,8 +119,8 @@ class MembersReleased:
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Batches now run through stages that end at these ramps; or they go on as before, and `detail`
-    says why. Answers `publish` where that changes more than thresholds."""
+    """Batches now run through stages that end at these ramps; or they cannot and go on as before,
+    and `detail` says why. Answers `publish` where that changes more than thresholds."""
 
     revision: int
     ramps: tuple[int, ...]

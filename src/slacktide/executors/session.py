@@ -11,7 +11,7 @@ import ctypes
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
     Fault,
     ModelError,
-    Provider,
     check_number,
-    check_taken,
     choose_providers,
     client_detail,
     fault_of,
@@ -33,6 +31,8 @@ from slacktide.executors.onnx_runtime import (
 )
 from slacktide.executors.ports import NO_FAULTS, ModelSource, Payload, RowShapes
 from slacktide.executors.row_candidates import candidate_rows
+from slacktide.executors.session_opener import SessionOpener
+from slacktide.executors.staged import StageChain
 from slacktide.executors.synthetic_inputs import MOST_ROW_BYTES, SyntheticRows, row_bytes
 from slacktide.executors.tensor_io import (
     InputGatherer,
@@ -43,6 +43,21 @@ from slacktide.executors.tensor_io import (
 )
 
 _SEED = 20250  # of the warm-up's inputs: any will do, as long as it is the same every time
+
+
+class GatheredBatch(NamedTuple):
+    """The inputs of a batch."""
+
+    feeds: dict[str, NDArray[Any]]
+    rows: list[int]
+    """Of each member."""
+    lengths: MemberLengths | None
+    """Of each member, where they differ: the outputs are to be cut."""
+    faults: Mapping[int, str]
+    """Members whose input was wrong, by their place, and why; their outputs mean nothing."""
+    began: float
+    """When gathering began, by `time.perf_counter`."""
+    input_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +79,15 @@ class ModelSession:
     """One open model. Make it with `ModelSession.open`; runs one batch at a time."""
 
     def __init__(
-        self, opener: _Opener, threads: int, interface: ModelInterface, session: Any
+        self, opener: SessionOpener, threads: int, interface: ModelInterface, session: Any
     ) -> None:
-        self._opener = opener
+        self.opener = opener
         self._sessions = {threads: session}
         self._session = session
+        self._threads = threads
+        self.stages: StageChain | None = None
+        """The model cut into stages, which batches run through in its place. Then it is not open as
+        a whole: two would be twice the memory."""
         source = opener.source
         self._outputs = [spec.name for spec in interface.outputs]
         padding = None if source.padding is None else source.padding.fitting(interface)
@@ -119,7 +138,7 @@ class ModelSession:
         available = load_onnxruntime().get_available_providers()
         providers = choose_providers(source.providers, device, available)
         free = any(shape is None or -1 in shape[1:] for shape in declared.values())
-        opener = _Opener(source, providers, free, shared_arena, file.image_sizes())
+        opener = SessionOpener(source, providers, free, shared_arena, file.image_sizes())
         session = opener.open(threads)
         interface = session_interface(session, declared, source.max_batch)
         return cls(opener, threads, interface, session)
@@ -131,7 +150,7 @@ class ModelSession:
         """
         before, interface = self._session, self.interface
         try:
-            self._session = self._opener.open(threads)
+            self._session = self.opener.open(threads)
             self.warm_up()
             if self.interface != interface:
                 raise MemoryError  # fewer rows fit than in the others
@@ -139,10 +158,30 @@ class ModelSession:
             self._session, self.interface = before, interface
             raise
         self._sessions[threads] = self._session
+        self._threads = threads
 
     def use(self, threads: int) -> None:
         """Have batches run in the session opened with so many threads; KeyError if none was."""
-        self._session = self._sessions[threads]
+        if self.stages is None:
+            self._session = self._sessions[threads]
+        self._threads = threads
+
+    @property
+    def threads(self) -> int:
+        """Of the session that is in use."""
+        return self._threads
+
+    @property
+    def whole(self) -> Any:
+        """The session in use; None where the model is cut into stages."""
+        return self._session
+
+    def place(self, stages: StageChain | None, whole: Mapping[int, Any]) -> None:
+        """Have the batches that follow run through `stages`, or in `whole`: sessions by number of
+        threads, as they were opened before. What they ran in until now is closed."""
+        self.stages = stages
+        self._sessions = dict(whole)
+        self._session = self._sessions.get(self._threads)
 
     def warm_up(self) -> None:
         """Run every batch size 1, 2, 4, … up to the greatest, with synthetic inputs.
@@ -211,7 +250,7 @@ class ModelSession:
         for argument, spec in zip(self._session.get_inputs(), self.interface.inputs, strict=True):
             axes = [axis if isinstance(axis, str) else None for axis in argument.shape or ()]
             names[spec.name] = axes[1:] if self.interface.batches else axes or [None]
-        sizes = self._opener.image_sizes
+        sizes = self.opener.image_sizes
         self.row_shapes = rows.shapes()
         for shapes in candidate_rows(self.interface, rows.open_axes(), names, sizes):
             self.row_shapes = rows.shapes(shapes)
@@ -274,18 +313,10 @@ class ModelSession:
                     f"outputs.{name}.pad"
                 )
 
-    def run(
-        self,
-        members: Sequence[Payload],
-        arena: memoryview,
-        run_options: Any = None,
-        size: int = 0,
-    ) -> RunResult:
-        """Run `members` as one batch; `arena` is the memory that their tensors lie in, `size` the
-        side of the square that images are resized to (0: as the model fixes it, or as they are).
+    def gather(self, members: Sequence[Payload], arena: memoryview, size: int = 0) -> GatheredBatch:
+        """The inputs of `members` as one batch; arguments as of `run`. Good until the next batch.
 
-        Raises TensorError if the members are not a batch of this model or its outputs do not have
-        one row for each of theirs, and whatever ONNX Runtime raises.
+        Raises TensorError if the members are not a batch of this model.
         """
         begin = time.perf_counter()
         rows = [member.rows for member in members]
@@ -301,15 +332,39 @@ class ModelSession:
             if self.interface.batches and array.shape[:1] != (sum(rows),):
                 raise TensorError(f"input {spec.name!r} has not one row for each of the request's")
             feeds[spec.name] = array
-        gathered = time.perf_counter()
-        arrays = self._infer(feeds, run_options)
-        done = time.perf_counter()
-        self._check_rows(arrays, sum(rows))
         lengths = None if self._lengths is None else self._lengths.of(members)
+        faults = NO_FAULTS if images is None else images.faults
+        return GatheredBatch(feeds, rows, lengths, faults, begin, time.perf_counter() - begin)
+
+    def run(
+        self,
+        members: Sequence[Payload],
+        arena: memoryview,
+        run_options: Any = None,
+        size: int = 0,
+    ) -> RunResult:
+        """Run `members` as one batch; `arena` is the memory that their tensors lie in, `size` the
+        side of the square that images are resized to (0: as the model fixes it, or as they are).
+
+        Raises TensorError if the members are not a batch of this model or its outputs do not have
+        one row for each of theirs, and whatever ONNX Runtime raises.
+        """
+        batch = self.gather(members, arena, size)
+        begin = time.perf_counter()
+        arrays = self._infer(batch.feeds, run_options)
+        done = time.perf_counter()
+        self.check(arrays, sum(batch.rows), batch.lengths)
+        return RunResult(
+            arrays, batch.rows, batch.lengths, batch.input_s, done - begin, batch.faults
+        )
+
+    def check(
+        self, arrays: Sequence[NDArray[Any]], rows: int, lengths: MemberLengths | None
+    ) -> None:
+        """Raises TensorError if outputs do not have so many rows, or are not as long as padded."""
+        self._check_rows(arrays, rows)
         if lengths is not None:
             lengths.check(arrays, self._outputs)
-        faults = NO_FAULTS if images is None else images.faults
-        return RunResult(arrays, rows, lengths, gathered - begin, done - gathered, faults)
 
     def detail(self, error: BaseException) -> str:
         """What a client may know of an error that `run` raised."""
@@ -319,7 +374,7 @@ class ModelSession:
         """Whose fault an error of a run is. Where the text does not say, a row of synthetic inputs
         shows whether an accelerator still answers."""
         fault = fault_of(error)
-        if fault is Fault.MODEL and self._warm and len(self._opener.providers) > 1:
+        if fault is Fault.MODEL and self._warm and self._session and not self.opener.optimises:
             try:
                 self._infer(self._synthetic(1, self.row_shapes), None)
             except Exception as again:
@@ -355,6 +410,10 @@ class ModelSession:
                 raise ModelError(str(error)) from None
         return self._rows
 
+    def synthetic(self, rows: int) -> dict[str, NDArray[Any]]:
+        """Inputs of so many rows that run, unless the model is `cold`. Raises MemoryError."""
+        return self._synthetic(rows, self.row_shapes)
+
     def _synthetic(self, rows: int, shapes: RowShapes) -> dict[str, NDArray[Any]]:
         """Inputs of so many rows. Raises MemoryError where they would take above a gibibyte."""
         nbytes = sum(row_bytes(spec, shapes[spec.name]) for spec in self.interface.inputs)
@@ -364,50 +423,6 @@ class ModelSession:
         if self.interface.batches:
             return arrays
         return {name: array.reshape(shapes[name]) for name, array in arrays.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Opener:
-    """What all sessions of a model have in common."""
-
-    source: ModelSource
-    providers: tuple[Provider, ...]
-    free: bool
-    """Whether clients choose more of the inputs' shapes than the number of rows."""
-    shared_arena: bool
-    image_sizes: Sequence[tuple[int, int]]
-    """Heights and widths that the model's file names."""
-
-    def open(self, threads: int) -> Any:
-        """An InferenceSession. Raises ModelError, and ONNX Runtime's own error where memory is
-        short or a device fails: another try may do better."""
-        onnxruntime = load_onnxruntime()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = max(1, threads)
-        options.inter_op_num_threads = 1
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if self.shared_arena:
-            options.add_session_config_entry("session.use_env_allocators", "1")
-        options.log_severity_level = 4
-        # A pattern is kept for every combination of input shapes, for ever: where clients choose
-        # more than the number of rows, that is as much memory as they like.
-        options.enable_mem_pattern = not self.free
-        source = self.source
-        try:
-            session = onnxruntime.InferenceSession(
-                str(source.path.resolve()),
-                options,
-                providers=list(self.providers),
-                enable_fallback=0,  # or a model whose device fails runs on the CPU from then on
-            )
-        except Exception as error:  # ONNX Runtime's errors have no common base but this
-            if fault_of(error) is not Fault.MODEL:
-                raise
-            detail = client_detail(error, source.path, source.path.resolve(), source.root)
-            raise ModelError(f"the model cannot be opened: {detail}") from None
-        check_taken(self.providers, session)
-        return session
 
 
 def _gatherer(spec: TensorSpec, padding: Padding | None) -> InputGatherer | PaddedGatherer:

@@ -12,8 +12,9 @@ after the first. The second is expected to take as much as the first, the third 
 as much as the largest of the others so far. What each took is measured, and reported when the
 replica is ready.
 
-Only one session runs at a time, so they share one arena for what they compute: a further session
-costs its weights, in the layout that ONNX Runtime has made for it, and little else.
+Only one session runs at a time, so they share one arena for what they compute, as do the stages of
+a model that can be left early: a further session costs its weights, in the layout that ONNX Runtime
+has made for it, and little else.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ class SessionPool:
         """
         wanted = source.threads if device == "cpu" and source.threads else (max(1, cores),)
         most, others = wanted[-1], wanted[:-1]
-        if others:
+        shared = bool(others) or source.exits is not None
+        if shared:
             _share_arena()
         before = own_memory()
-        session = ModelSession.open(source, threads=most, device=device, shared_arena=bool(others))
+        session = ModelSession.open(source, threads=most, device=device, shared_arena=shared)
         session.warm_up()
         sizes = [SessionSize(most, max(0, own_memory() - before))]
         room = int(PART_OF_FREE * (memory().free if free is None else free))

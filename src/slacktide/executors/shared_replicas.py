@@ -154,7 +154,7 @@ class SizedReplica:
 
     def publish(self, policy: ExitPolicy) -> None:
         detail = "early_exit: variants by image size share one session, which has no ramps"
-        self._shared.refuse(self, Arranged(policy.revision, (), detail))
+        self._shared.refuse(self, Arranged(policy.revision, policy.ramps, detail))
 
     def abort(self, batch: int) -> None:
         self._shared.handle.abort(batch)

@@ -15,14 +15,22 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from slacktide.domain import BatchTiming
+from slacktide.domain import BatchTiming, ExitPolicy, ExitReport
 from slacktide.executors.arena import map_read_only
+from slacktide.executors.arranging import Arranger
 from slacktide.executors.cgroups import limit_memory
-from slacktide.executors.exit_frames import decode_exits, encode_arranged
+from slacktide.executors.exit_frames import (
+    ReleasedMessage,
+    decode_exits,
+    encode_arranged,
+    encode_features,
+    encode_released,
+)
 from slacktide.executors.onnx_runtime import (
     Fault,
     ModelError,
@@ -31,8 +39,8 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
 )
 from slacktide.executors.output_file import OutputWriter
-from slacktide.executors.ports import Arranged
 from slacktide.executors.protocol import (
+    BatchMessage,
     FinishedMessage,
     FrameKind,
     FrameReader,
@@ -47,6 +55,7 @@ from slacktide.executors.protocol import (
 )
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
+from slacktide.executors.staged import StageChain, StagedBatch
 
 NICENESS = 5
 """Added to the worker's: the loop stays prompt while every core computes."""
@@ -82,20 +91,37 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         return 1
     session = pool.session
     arena, outputs = map_read_only(inputs_fd), OutputWriter(outputs_fd)
-    runner = BatchRunner(session, arena, outputs, confined=confined)
+    arranger = Arranger(
+        session,
+        [size.threads for size in pool.sizes],
+        lambda arranged: control.sendall(encode_arranged(arranged)),
+    )
+    runner = BatchRunner(
+        session,
+        arena,
+        outputs,
+        control.sendall,
+        lambda: arranger.thresholds,
+        confined=confined,
+    )
     threading.Thread(
         target=_watch_aborts, args=(aborts, runner.abort), name="aborts", daemon=True
     ).start()
     with contextlib.suppress(ConnectionError):  # the server is gone: so are we
         control.sendall(encode_ready(pool.opened()))
-        _serve(control, runner.execute, pool.use)
+        _serve(control, runner.execute, pool.use, arranger.publish, arranger)
     return 0
 
 
 def _serve(
-    control: socket.socket, execute: Callable[[bytes], bytes], use_cores: Callable[[int], None]
+    control: socket.socket,
+    execute: Callable[[bytes], bytes],
+    use_cores: Callable[[int], None],
+    publish: Callable[[ExitPolicy], None],
+    turn: AbstractContextManager[object],
 ) -> None:
-    """Run batches until commanded to stop, or until the server's end closes.
+    """Run batches until commanded to stop, or until the server's end closes. `turn` is held while
+    one runs and is answered.
 
     The cores themselves are moved from outside; what comes here, in order with the batches, is how
     many of them the next batch may count on.
@@ -106,12 +132,13 @@ def _serve(
             if kind is FrameKind.STOP:
                 return
             if kind is FrameKind.BATCH:
-                control.sendall(execute(body))
+                with turn:
+                    control.sendall(execute(body))
             if kind is FrameKind.CORES:
-                use_cores(decode_number(body))
+                with turn:
+                    use_cores(decode_number(body))
             if kind is FrameKind.EXITS:
-                revision = decode_exits(body).revision
-                control.sendall(encode_arranged(Arranged(revision, (), "the model stays whole")))
+                publish(decode_exits(body))
 
 
 class BatchRunner:
@@ -126,10 +153,18 @@ class BatchRunner:
         session: ModelSession,
         arena: memoryview,
         outputs: OutputWriter,
+        send: Callable[[bytes], object],
+        thresholds: Callable[[], Mapping[int, float]] = dict,
         *,
         confined: bool = False,
     ) -> None:
-        """`confined`: an allocation that fails is the breach of a limit, and ends the worker."""
+        """`send` takes frames that come before a batch's end; `thresholds` gives those of ramps, by
+        position. `confined`: an allocation that fails is the breach of a limit, and ends the
+        worker."""
+        self._send = send
+        self._thresholds = thresholds
+        self._staged: StagedBatch | None = None
+        """The batch that runs, or ran last."""
         self._confined = confined
         self._session = session
         self._arena = arena
@@ -144,21 +179,21 @@ class BatchRunner:
         """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed, or
         FAULTS and FINISHED."""
         cpu = time.process_time()
-        batch, members, size, _, _ = decode_batch(body)
+        message = decode_batch(body)
+        batch = message.batch
         options = self._new_options()
         with self._lock:
             if self._named == batch:  # the abort overtook its batch
                 return encode_aborted(batch, None)
             self._running, self._options = batch, options
+        self._staged = None
         try:
-            result = self._session.run(members, self._arena, options, size)
-            begin = time.perf_counter()
-            places = self._outputs.write(
-                result.arrays, result.rows, self._session.interface, result.lengths
-            )
+            if self._session.stages is None:
+                return self._run(message, options, cpu)
+            return self._run_stages(self._session.stages, message, options, cpu)
         except Exception as error:  # whatever a model may raise; the worker lives on
             if self._named == batch and "terminate" in str(error).lower():
-                return encode_aborted(batch, None)
+                return encode_aborted(batch, self._report())
             detail = self._session.detail(error)
             fault = self._session.fault(error)
             if fault is Fault.DEVICE:
@@ -169,6 +204,13 @@ class BatchRunner:
         finally:
             with self._lock:
                 self._running = self._options = None
+
+    def _run(self, message: BatchMessage, options: Any, cpu: float) -> bytes:
+        result = self._session.run(message.members, self._arena, options, message.size)
+        begin = time.perf_counter()
+        places = self._outputs.write(
+            result.arrays, result.rows, self._session.interface, result.lengths
+        )
         timing = BatchTiming(
             result.input_s,
             result.infer_s,
@@ -176,9 +218,66 @@ class BatchRunner:
             time.process_time() - cpu,
         )
         finished = encode_finished(
-            FinishedMessage(batch, timing, self._outputs.file_bytes, len(members), places)
+            FinishedMessage(
+                message.batch, timing, self._outputs.file_bytes, len(message.members), places
+            )
         )
-        return encode_faults(batch, result.faults) + finished if result.faults else finished
+        if result.faults:
+            return encode_faults(message.batch, result.faults) + finished
+        return finished
+
+    def _run_stages(
+        self, model: StageChain, message: BatchMessage, options: Any, cpu: float
+    ) -> bytes:
+        session, outputs, batch = self._session, self._outputs, message.batch
+        gathered = session.gather(message.members, self._arena, message.size)
+        run = StagedBatch(model, gathered, self._thresholds(), message.leaving, message.final)
+        self._staged = run
+        output_s, end = 0.0, 0
+        for released in run.run(model.stages(session.threads), options):
+            begin = time.perf_counter()
+            rows = [run.rows[place] for place in released.places]
+            runs = outputs.write(released.arrays, rows, session.interface, at=end)
+            end = outputs.end
+            self._send(
+                encode_released(
+                    ReleasedMessage(batch, released.ramp, outputs.file_bytes, released.places, runs)
+                )
+            )
+            output_s += time.perf_counter() - begin
+        begin = time.perf_counter()
+        left = [place for place in range(len(run.rows)) if place not in run.released]
+        runs = [[] for _ in model.outputs]
+        if run.finished:
+            arrays, count = run.rest()
+            session.check(arrays, count, gathered.lengths)
+            if left:
+                lengths = gathered.lengths
+                if lengths is not None:
+                    lengths = lengths._replace(of=[lengths.of[place] for place in left])
+                rows = [run.rows[place] for place in left]
+                runs = outputs.write(
+                    run.unanswered(arrays), rows, session.interface, lengths, at=end
+                )
+        done = time.perf_counter()
+        output_s += done - begin
+        timing = BatchTiming(
+            gathered.input_s,
+            done - gathered.began - gathered.input_s - output_s,
+            output_s,
+            time.process_time() - cpu,
+        )
+        frames = encode_finished(
+            FinishedMessage(batch, timing, outputs.file_bytes, len(left), runs, run.report())
+        )
+        if gathered.faults:
+            frames = encode_faults(batch, gathered.faults) + frames
+        if model.samples(batch) and (seen := run.features()) is not None:
+            frames += encode_features(seen)
+        return frames
+
+    def _report(self) -> ExitReport | None:
+        return None if self._staged is None else self._staged.report()
 
     def abort(self, batch: int) -> None:
         """Stop this batch if it runs, or when it is about to."""

@@ -1,0 +1,91 @@
+"""`SessionOpener`: opens a model in ONNX Runtime, whole, or a stage that was cut out of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slacktide.executors.onnx_runtime import (
+    Fault,
+    ModelError,
+    Provider,
+    check_taken,
+    client_detail,
+    fault_of,
+    load_onnxruntime,
+)
+from slacktide.executors.ports import ModelSource
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpener:
+    """What all sessions of a model have in common."""
+
+    source: ModelSource
+    providers: tuple[Provider, ...]
+    free: bool
+    """Whether clients choose more of the inputs' shapes than the number of rows."""
+    shared_arena: bool
+    image_sizes: Sequence[tuple[int, int]]
+    """Heights and widths that the model's file names."""
+
+    def open(self, threads: int) -> Any:
+        """An InferenceSession. Raises ModelError, and ONNX Runtime's own error where memory is
+        short or a device fails: another try may do better."""
+        source = self.source
+        # Or a model whose device fails runs on the CPU from then on.
+        chosen = {"providers": list(self.providers), "enable_fallback": 0}
+        try:
+            session = load_onnxruntime().InferenceSession(
+                str(source.path.resolve()), self._options(threads), **chosen
+            )
+        except Exception as error:  # ONNX Runtime's errors have no common base but this
+            if fault_of(error) is not Fault.MODEL:
+                raise
+            detail = client_detail(error, source.path, source.path.resolve(), source.root)
+            raise ModelError(f"the model cannot be opened: {detail}") from None
+        check_taken(self.providers, session)
+        return session
+
+    def open_stage(self, model: bytes, threads: int, *, optimised: bool) -> Any:
+        """A session of a part of the model. Raises ONNX Runtime's own errors. `optimised`: it was
+        cut out of what `optimise` returned, and is run as it is."""
+        options = self._options(threads)
+        if optimised:
+            level = load_onnxruntime().GraphOptimizationLevel
+            options.graph_optimization_level = level.ORT_DISABLE_ALL
+        return load_onnxruntime().InferenceSession(
+            model, options, providers=list(self.providers), enable_fallback=0
+        )
+
+    @property
+    def optimises(self) -> bool:
+        """Whether `optimise` can be used: what accelerators make of a model stays with them."""
+        return len(self.providers) == 1
+
+    def optimise(self, model: bytes) -> bytes:
+        """A model as ONNX Runtime would run it here: operators fused, weights in blocked layouts.
+        Raises ONNX Runtime's own errors."""
+        fd = os.memfd_create("slacktide-optimised", os.MFD_CLOEXEC)
+        with open(fd, "rb") as file:
+            options = self._options(1)
+            options.optimized_model_filepath = f"/proc/self/fd/{fd}"
+            load_onnxruntime().InferenceSession(model, options, providers=list(self.providers))
+            return file.read()
+
+    def _options(self, threads: int) -> Any:
+        onnxruntime = load_onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = max(1, threads)
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self.shared_arena:
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        options.log_severity_level = 4
+        # A pattern is kept for every combination of input shapes, for ever: where clients choose
+        # more than the number of rows, that is as much memory as they like.
+        options.enable_mem_pattern = not self.free
+        return options

@@ -1,0 +1,224 @@
+"""`StageChain`: a model cut at its active ramps, and a batch on its way through the stages.
+
+A stage is a session of its own. It takes what the one before gives, and answers for its ramp: an
+uncertainty and outputs for each row. Members whose rows are sure enough are *released* with the
+outputs of the ramp. Then their rows run on, or leave the batch: they are cut out of the tensor that
+is handed on and of the inputs that stages behind still read. Where all have left, the batch ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain import ExitReport, Leaving
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.ports import FeaturesSeen
+
+if TYPE_CHECKING:
+    from slacktide.executors.session import GatheredBatch
+
+ANSWER = "exits/answer"
+
+
+class Stage(NamedTuple):
+    """One session of the chain."""
+
+    session: Any
+    ramp: int
+    """Position of the ramp that answers at its end; −1: the model's own end."""
+    takes: tuple[str, ...]
+    gives: list[str]
+    rows: tuple[str, ...]
+    """What it takes that has a row for each of the batch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPositions:
+    """What is said of the features that the last stages hand out."""
+
+    tensors: tuple[str, ...]
+    costs: tuple[float, ...]
+    share: float
+    """Of batches."""
+
+
+class StageChain:
+    """A chain of sessions for each number of threads."""
+
+    def __init__(
+        self,
+        chains: Mapping[int, list[Stage]],
+        interface: ModelInterface,
+        made: Set[str],
+        *,
+        shrinks: bool,
+        positions: SeenPositions | None = None,
+    ) -> None:
+        """`made`: outputs that ramps make; `shrinks`: whether rows can leave a batch; `positions`:
+        those whose features are handed out, if any."""
+        self._chains = chains
+        self.interface = interface
+        self.made = made
+        self.shrinks = shrinks and interface.batches
+        self.positions = positions
+        (first, *_) = chains.values()
+        self.ramps = tuple([stage.ramp for stage in first if stage.ramp >= 0])
+        self.outputs = [spec.name for spec in interface.outputs]
+
+    def stages(self, threads: int) -> list[Stage]:
+        return self._chains[threads]
+
+    def samples(self, batch: int) -> bool:
+        """Whether the features of this batch are handed out: by its number, never by content."""
+        share = 0.0 if self.positions is None else self.positions.share
+        return (batch * 0x9E3779B1 & 0xFFFFFFFF) < share * 2**32
+
+
+class Released(NamedTuple):
+    """Members that a ramp has answered."""
+
+    ramp: int
+    """Its position."""
+    places: list[int]
+    arrays: list[NDArray[Any] | None]
+    """Of each output of the model: the members' rows; None: no ramp makes it."""
+
+
+class StagedBatch:
+    """One batch. `released` grows as it runs."""
+
+    def __init__(
+        self,
+        model: StageChain,
+        batch: GatheredBatch,
+        thresholds: Mapping[int, float],
+        leaving: Leaving,
+        final: Sequence[int],
+    ) -> None:
+        """`thresholds` by position; `final`: places of members that only the end may answer."""
+        self._model = model
+        self._began = batch.began
+        self._values: dict[str, NDArray[Any]] = dict(batch.feeds)
+        self._thresholds = {} if leaving is Leaving.NONE else thresholds
+        self._shrinks = leaving is Leaving.SHRINK and model.shrinks
+        self._stay = {*final, *batch.faults}
+        self.rows = batch.rows
+        """Of each member."""
+        self.released: set[int] = set()
+        """Places of members that ramps have answered."""
+        count = sum(batch.rows)
+        self._owner = np.repeat(np.arange(len(batch.rows)), batch.rows)
+        self._here = np.arange(count)  # rows that have not left the batch
+        self._said = np.zeros((count, len(model.ramps)))
+        self._answers = np.zeros((count, len(model.ramps)), np.int64)
+        self._judged = np.zeros(count, np.int64)
+        self._left = np.full(count, -1)
+        self._stage_s: list[float] = []
+        self.finished = False
+        """Whether some rows have come to the model's end."""
+
+    def run(self, stages: Sequence[Stage], run_options: Any = None) -> Iterator[Released]:
+        """Run through the stages; what each ramp answers comes as soon as it is known. Raises what
+        ONNX Runtime raises."""
+        values = self._values
+        for at, stage in enumerate(stages):
+            given = {name: values[name] for name in stage.takes}
+            values.update(
+                zip(stage.gives, stage.session.run(stage.gives, given, run_options), strict=True)
+            )
+            if stage.ramp < 0:
+                continue
+            released = self._judge(stage.ramp)
+            if released is not None:
+                yield released
+                if self._shrinks:
+                    self._leave(released.places, stages[at + 1 :])
+                    if not len(self._here):
+                        return
+        self.finished = True
+
+    def rest(self) -> tuple[list[NDArray[Any]], int]:
+        """The model's outputs, and how many rows they have: those in the batch at its end."""
+        return [self._values[name] for name in self._model.outputs], len(self._here)
+
+    def unanswered(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Of the model's outputs the rows of members that no ramp has answered."""
+        if not self.released or self._shrinks:
+            return list(arrays)
+        mask = ~np.isin(self._owner, list(self.released))
+        return [array[mask] for array in arrays]
+
+    def report(self) -> ExitReport | None:
+        """What ramps have said so far; None where there are none."""
+        model = self._model
+        if not model.ramps:
+            return None
+        counts = self._judged.tolist()
+        said = np.nan_to_num(self._said, nan=1.0).tolist()
+        agrees: list[tuple[bool, ...]] = [()] * len(counts)
+        if self.finished:
+            same = self._answers[self._here] == self._values[ANSWER].reshape(-1, 1)
+            for row, each in zip(self._here.tolist(), same.tolist(), strict=True):
+                agrees[row] = tuple(each)
+        uncertainty = [tuple(row[:count]) for row, count in zip(said, counts, strict=True)]
+        return ExitReport(
+            model.ramps,
+            tuple(uncertainty),
+            tuple(agrees),
+            tuple(self._left.tolist()),
+            tuple(self._stage_s),
+        )
+
+    def features(self) -> FeaturesSeen | None:
+        """What the batch looked like inside; None where rows have left it, or were wrong."""
+        seen = self._model.positions
+        rows = len(self._here)
+        if seen is None or not self.finished or rows < len(self._left) or self._stay:
+            return None
+        names = [f"exits/features/{number}" for number in range(len(seen.tensors))]
+        parts = [self._values[name].tobytes() for name in (*names, "exits/logits")]
+        made = tuple(sorted(self._model.made))
+        return FeaturesSeen(rows, seen.tensors, seen.costs, tuple(parts[:-1]), parts[-1], made)
+
+    def _judge(self, ramp: int) -> Released | None:
+        """Take down what a ramp says; the members that it answers."""
+        values, here, at = self._values, self._here, len(self._stage_s)
+        self._stage_s.append(time.perf_counter() - self._began)
+        said = values[f"exits/{ramp}/uncertainty"].reshape(-1)
+        self._said[here, at] = said
+        self._answers[here, at] = values[f"exits/{ramp}/answer"].reshape(-1)
+        self._judged[here] += 1
+        sure = said < self._thresholds.get(ramp, 0.0)  # never where it is NaN
+        if not sure.any():
+            return None
+        owners = self._owner[here]
+        unsure = {*owners[~sure].tolist(), *self.released, *self._stay}
+        places = [each for each in dict.fromkeys(owners.tolist()) if each not in unsure]
+        if not places:
+            return None
+        self.released.update(places)
+        mask = np.isin(owners, places)
+        self._left[here[mask]] = at
+        model = self._model
+        whole = mask.all()
+        arrays: list[NDArray[Any] | None] = []
+        for name in model.outputs:
+            array = values[f"exits/{ramp}/{name}"] if name in model.made else None
+            arrays.append(array if array is None or whole else array[mask])
+        return Released(ramp, places, arrays)
+
+    def _leave(self, places: Sequence[int], behind: Sequence[Stage]) -> None:
+        """Cut the rows of these members out of what stages behind take, and of outputs so far."""
+        keep = ~np.isin(self._owner[self._here], places)
+        self._here = self._here[keep]
+        taken = chain.from_iterable(stage.rows for stage in behind)
+        for name in dict.fromkeys([*taken, *self._model.outputs]):
+            if name in self._values:
+                self._values[name] = self._values[name][keep]

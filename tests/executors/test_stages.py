@@ -1,0 +1,403 @@
+"""A model cut into stages gives what it gives whole, and answers its members early."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from slacktide.domain import BatchFinished, ExitPolicy, ExitReport, Leaving, PoolId
+from slacktide.executors.arena import map_read_only
+from slacktide.executors.arranging import Arranger
+from slacktide.executors.exit_frames import decode_features, decode_released
+from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.output_file import OutputReader, OutputWriter, make_output_file
+from slacktide.executors.ports import Arranged, ExitSource, MembersReleased
+from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.protocol import (
+    FrameKind,
+    FrameReader,
+    decode_aborted,
+    decode_finished,
+    encode_batch,
+)
+from slacktide.executors.session import ModelSession
+from slacktide.executors.session_pool import SessionPool
+from slacktide.executors.worker import BatchRunner
+from slacktide.exits.manifest import read_manifest
+from slacktide.exits.positions import find_positions
+from slacktide.exits.ramp_graph import with_ramps
+
+POOL = PoolId("m", "1")
+
+
+def policy(*ramps: int, threshold: float = 0.0, revision: int = 1, **more: Any) -> ExitPolicy:
+    return ExitPolicy(POOL, ramps, (threshold,) * len(ramps), revision=revision, **more)
+
+
+class Bench:
+    """What a worker is made of, without its process."""
+
+    def __init__(self, kit: Any, arena: Any, path: Path, **source: Any) -> None:
+        self.kit, self.arena = kit, arena
+        self.pool = SessionPool.open(kit.source(path, **source), cores=1, device="cpu")
+        self.session: ModelSession = self.pool.session
+        self.arranged: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
+        threads = [size.threads for size in self.pool.sizes]
+        self.arranger = Arranger(self.session, threads, self.arranged.put)
+        fd = make_output_file()
+        self.reader = OutputReader(fd)
+        self.sent: list[bytes] = []
+        self.on_send: Callable[[bytes], object] = self.sent.append
+        self.runner = BatchRunner(
+            self.session,
+            map_read_only(arena.fd),
+            OutputWriter(fd),
+            lambda data: self.on_send(data),
+            lambda: self.arranger.thresholds,
+        )
+
+    def arrange(self, policy: ExitPolicy) -> Arranged:
+        self.arranger.publish(policy)
+        return self.arranged.get(timeout=self.kit.PATIENCE)
+
+    def run(
+        self,
+        *members: Any,
+        batch: int = 1,
+        leaving: Leaving = Leaving.NONE,
+        final: Sequence[int] = (),
+    ) -> Ran:
+        """Each member's answer: where it was released, and its outputs as arrays."""
+        payloads = [self.kit.put(self.arena, member) for member in members]
+        ((_, body),) = FrameReader().feed(encode_batch(batch, payloads, 0, leaving, final))
+        self.sent.clear()
+        frames = self.runner.execute(body)
+        return self.read(b"".join([*self.sent, frames]), len(members))
+
+    def read(self, data: bytes, members: int) -> Ran:
+        ran = Ran({}, {}, None, None, [])
+        for kind, body in FrameReader().feed(data):
+            ran.kinds.append(kind)
+            if kind is FrameKind.RELEASED:
+                message = decode_released(body, members)
+                for place, outputs in zip(message.members, self.reader.take(message), strict=True):
+                    assert place not in ran.outputs
+                    ran.ramps[place], ran.outputs[place] = message.ramp, self.arrays(outputs)
+            elif kind is FrameKind.FINISHED:
+                message_ = decode_finished(body)
+                rest = [place for place in range(members) if place not in ran.outputs]
+                for place, outputs in zip(rest, self.reader.take(message_), strict=True):
+                    ran.outputs[place] = self.arrays(outputs)
+                ran.report = message_.exits
+            elif kind is FrameKind.ABORTED:
+                ran.report = decode_aborted(body)[1]
+            elif kind is FrameKind.FEATURES:
+                ran.features = decode_features(body)
+        return ran
+
+    def arrays(self, outputs: Any) -> list[np.ndarray]:
+        return [np.frombuffer(data, np.float32).reshape(shape or (0,)) for shape, data in outputs]
+
+
+@dataclass
+class Ran:
+    outputs: dict[int, list[np.ndarray]]
+    ramps: dict[int, int]
+    """Of members that were released."""
+    report: ExitReport | None
+    features: Any
+    kinds: list[FrameKind]
+
+
+def images(*rows: int, seed: int = 3) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [random.standard_normal((count, 3, 8, 8)).astype(np.float32) for count in rows]
+
+
+def reference(path: Path, exits: ExitSource, batch: np.ndarray) -> dict[str, np.ndarray]:
+    """Everything that the uncut model with all its ramps gives."""
+    model = onnx.load(str(path))
+    graph = find_positions(model)
+    ramps = read_manifest(exits.folder).ramps
+    session = onnxruntime.InferenceSession(
+        with_ramps(model, graph, ramps).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"x": batch}), strict=True))
+
+
+@pytest.fixture
+def layers(models: Any, kit: Any) -> tuple[Path, ExitSource]:
+    path = models.layers()
+    return path, kit.write_ramps(path)
+
+
+@pytest.fixture
+def bench(layers: Any, kit: Any, arena: Any) -> Bench:
+    path, exits = layers
+    return Bench(kit, arena, path, exits=exits, threads=(1, 2))
+
+
+def middle(values: np.ndarray) -> float:
+    """A threshold that about half of these are below."""
+    ordered = np.sort(values.ravel())
+    return float((ordered[len(ordered) // 2 - 1] + ordered[len(ordered) // 2]) / 2)
+
+
+def test_stages_give_what_the_model_gives(bench: Bench, layers: Any) -> None:
+    members = images(1, 2, 1, 4)
+    whole = bench.run(*members)
+    assert whole.report is None
+    arranged = bench.arrange(policy(0, 1))
+    assert (arranged.ramps, arranged.detail) == ((0, 1), "")
+    assert arranged.rows == (1, 4, 8)
+    assert [len(times) for times in arranged.stage_s] == [3, 3, 3]
+    assert all(sorted(times) == list(times) for times in arranged.stage_s)
+    for threads in (1, 2):
+        bench.pool.use(threads)
+        ran = bench.run(*members)
+        assert ran.ramps == {}
+        for place, outputs in whole.outputs.items():
+            for one, other in zip(outputs, ran.outputs[place], strict=True):
+                np.testing.assert_allclose(other, one, atol=1e-5)
+        said = reference(*layers, np.concatenate(members))
+        assert ran.report is not None
+        assert ran.report.ramps == (0, 1)
+        np.testing.assert_allclose(
+            ran.report.uncertainty,
+            np.stack([said["exits/0/uncertainty"], said["exits/1/uncertainty"]], 1),
+            atol=1e-5,
+        )
+        same = [said[f"exits/{ramp}/answer"] == said["exits/answer"] for ramp in (0, 1)]
+        assert ran.report.agrees == tuple(zip(*[each.tolist() for each in same], strict=True))
+        assert ran.report.left == (-1,) * 8
+        assert list(ran.report.stage_s) == sorted(ran.report.stage_s)
+
+
+@pytest.mark.parametrize("leaving", [Leaving.RUN_ON, Leaving.SHRINK])
+def test_members_leave_with_the_answer_of_their_ramp(
+    bench: Bench, layers: Any, leaving: Leaving
+) -> None:
+    members = images(1, 1, 2, 1, 1, 1, 1)
+    said = reference(*layers, np.concatenate(members))
+    limits = [middle(said[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1)]
+    bench.arrange(replace(policy(0, 1), thresholds=tuple(limits)))
+    ran = bench.run(*members, leaving=leaving, final=(1,))
+    ends = np.cumsum([len(member) for member in members])
+    assert ran.report is not None
+    assert {0, 1} <= {*ran.ramps.values()}
+    for place, member in enumerate(members):
+        rows = slice(ends[place] - len(member), ends[place])
+        leaves = [
+            ramp
+            for ramp in (0, 1)
+            if (said[f"exits/{ramp}/uncertainty"][rows] < limits[ramp]).all() and place != 1
+        ]
+        names = [f"exits/{leaves[0]}/y" if leaves else "y", "embedding"]
+        assert ran.ramps.get(place) == (leaves[0] if leaves else None)
+        np.testing.assert_allclose(ran.outputs[place][0], said[names[0]][rows], atol=1e-5)
+        assert ran.outputs[place][1].size == (0 if leaves else said["embedding"][rows].size)
+        judged = leaves[0] + 1 if leaves and leaving is Leaving.SHRINK else 2
+        for row in range(rows.start, rows.stop):
+            assert len(ran.report.uncertainty[row]) == judged
+            assert ran.report.left[row] == (leaves[0] if leaves else -1)
+            stayed = not leaves or leaving is Leaving.RUN_ON
+            assert len(ran.report.agrees[row]) == (2 if stayed else 0)
+
+
+@pytest.mark.parametrize("leaving", [Leaving.RUN_ON, Leaving.SHRINK])
+def test_a_batch_whose_members_have_all_left_ends(bench: Bench, leaving: Leaving) -> None:
+    bench.arrange(policy(0, 1, threshold=2.0))
+    ran = bench.run(*images(1, 3), leaving=leaving)
+    assert ran.ramps == {0: 0, 1: 0}
+    assert ran.kinds == [FrameKind.RELEASED, FrameKind.FINISHED]
+    assert ran.report is not None
+    assert ran.report.left == (0, 0, 0, 0)
+    ends = leaving is Leaving.RUN_ON
+    assert [len(agrees) for agrees in ran.report.agrees] == [2 if ends else 0] * 4
+    assert len(ran.report.stage_s) == (2 if ends else 1)
+
+
+def test_nobody_leaves_a_batch_that_may_not(bench: Bench) -> None:
+    bench.arrange(policy(0, threshold=2.0))
+    ran = bench.run(*images(1, 1))
+    assert ran.ramps == {}
+    assert ran.report is not None
+    assert ran.report.left == (-1, -1)
+
+
+def test_rows_of_no_number_never_leave(bench: Bench) -> None:
+    bench.arrange(policy(0, 1, threshold=2.0))
+    good, bad = images(1, 1)
+    bad[0, 0, 0, 0] = np.nan
+    ran = bench.run(good, bad, leaving=Leaving.SHRINK)
+    assert ran.ramps == {0: 0}
+    assert np.isnan(ran.outputs[1][0]).all()
+    assert ran.report is not None
+    assert ran.report.uncertainty[1] == (1.0, 1.0)
+
+
+def test_a_batch_is_stopped_between_stages(bench: Bench) -> None:
+    bench.arrange(policy(0, 1, threshold=2.0))
+
+    def stop(data: bytes) -> None:
+        bench.sent.append(data)
+        bench.runner.abort(5)
+
+    bench.on_send = stop
+    ran = bench.run(*images(1, 1), batch=5, leaving=Leaving.RUN_ON)
+    assert ran.kinds == [FrameKind.RELEASED, FrameKind.ABORTED]
+    assert ran.report is not None
+    assert ran.report.left == (0, 0)
+    assert ran.report.agrees == ((), ())
+    ran = bench.run(*images(1, 1), batch=6)
+    assert ran.kinds == [FrameKind.FINISHED]
+
+
+def test_thresholds_change_at_once_and_ramps_when_they_are_open(bench: Bench) -> None:
+    bench.arrange(policy(1, threshold=0.0))
+    bench.arranger.publish(policy(1, threshold=2.0))
+    assert bench.run(*images(1), leaving=Leaving.RUN_ON).ramps == {0: 1}
+    with bench.arranger:  # so that nothing is put in place
+        bench.arranger.publish(policy(0, threshold=2.0))
+        ran = bench.run(*images(1), leaving=Leaving.RUN_ON)
+        assert ran.ramps == {}
+        assert ran.report is not None
+        assert ran.report.ramps == (1,)
+    assert bench.arranged.get(timeout=bench.kit.PATIENCE).ramps == (0,)
+    assert bench.run(*images(1), leaving=Leaving.RUN_ON).ramps == {0: 0}
+
+
+def test_the_model_is_whole_again_without_ramps(bench: Bench) -> None:
+    members = images(1, 2)
+    before = bench.run(*members)
+    bench.arrange(policy(0))
+    assert bench.session.whole is None
+    assert bench.arrange(policy()) == Arranged(1, ())
+    after = bench.run(*members)
+    assert after.report is None
+    for place in (0, 1):
+        np.testing.assert_array_equal(after.outputs[place][0], before.outputs[place][0])
+
+
+def test_features_of_all_positions_are_handed_out(bench: Bench, layers: Any) -> None:
+    members = images(1, 2)
+    graph = find_positions(onnx.load(str(layers[0])))
+    assert bench.arrange(policy(features=True, revision=0)).detail == ""
+    ran = bench.run(*members)
+    assert ran.kinds == [FrameKind.FINISHED, FrameKind.FEATURES]
+    seen = ran.features
+    assert seen.tensors == tuple(each.tensor for each in graph.positions)
+    assert seen.outputs == ("y",)
+    for each, data in zip(graph.positions, seen.features, strict=True):
+        assert np.frombuffer(data, np.float32).reshape(3, -1).shape == (3, each.features)
+    logits = np.frombuffer(seen.logits, np.float32).reshape(3, 4)
+    said = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    expected = np.concatenate([ran.outputs[0][0], ran.outputs[1][0]])
+    np.testing.assert_allclose(said, expected, atol=1e-5)
+    bench.arrange(policy(0, 1, features=True, feature_share=0.25))
+    found = [bench.run(*members, batch=batch).features is not None for batch in range(64)]
+    assert 8 < sum(found) < 24
+    assert found == [bench.run(*members, batch=batch).features is not None for batch in range(64)]
+
+
+def test_a_model_without_a_batch_axis_has_early_answers(models: Any, kit: Any, arena: Any) -> None:
+    path = models.layers(1)
+    bench = Bench(kit, arena, path, exits=kit.write_ramps(path))
+    assert bench.arrange(policy(0, threshold=2.0)).detail == ""
+    assert bench.arranged.empty()
+    ran = bench.run(*images(1), leaving=Leaving.SHRINK)
+    assert ran.ramps == {0: 0}
+    assert ran.outputs[0][0].shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda exits: (exits.folder / "manifest.json").unlink(), "manifest.json"),
+        (lambda exits: (exits.folder / "manifest.json").write_text("{"), "manifest.json"),
+        (lambda exits: (exits.folder / "ramps.1.npz").write_bytes(b"PK"), "ramps.1.npz"),
+    ],
+)
+def test_what_cannot_be_opened_leaves_what_was_there(
+    bench: Bench, layers: Any, spoil: Any, why: str
+) -> None:
+    bench.arrange(policy(1, threshold=2.0))
+    spoil(layers[1])
+    arranged = bench.arrange(policy(0, 1))
+    assert arranged.ramps == (0, 1)
+    assert why in arranged.detail
+    assert str(layers[1].folder) not in arranged.detail
+    assert bench.run(*images(1), leaving=Leaving.RUN_ON).report.ramps == (1,)  # type: ignore[union-attr]
+
+
+def test_ramps_of_another_model_or_revision_are_refused(
+    bench: Bench, layers: Any, kit: Any
+) -> None:
+    assert "revision 1, not 2" in bench.arrange(policy(0, revision=2)).detail
+    assert "no ramp at position 7" in bench.arrange(policy(0, 7)).detail
+    kit.write_ramps(layers[0], revision=3, classes=5)
+    assert "expected (8, 4)" in bench.arrange(policy(0, revision=3)).detail
+    assert bench.run(*images(1)).report is None
+
+
+def test_a_model_that_cannot_be_left_says_why(models: Any, kit: Any, arena: Any) -> None:
+    for path, why in ((models.gather(), "position"), (models.spin(), "spin")):
+        exits = ExitSource(path.parent / "exits")
+        bench = Bench(kit, arena, path, exits=exits)
+        assert bench.arrange(policy(features=True)).detail, why
+    plain = Bench(kit, arena, models.layers())
+    assert "states none" in plain.arrange(policy(0)).detail
+
+
+def test_a_worker_process_answers_early(layers: Any, kit: Any, arena: Any) -> None:
+    async def body() -> None:
+        executor = ProcessExecutor()
+        try:
+            case = kit.Case(executor, layers[0], arena, exits=layers[1])
+            await case.ready()
+            case.handle.publish(policy(0, 1, threshold=2.0))
+            arranged = await case.next()
+            assert (arranged.ramps, arranged.detail) == ((0, 1), "")
+            members = [kit.put(arena, member) for member in images(1, 2)]
+            case.handle.run(3, members, 0, Leaving.SHRINK, (1,))
+            assert await case.next() == MembersReleased(3, (0,), 0)
+            finished = await case.next()
+            assert isinstance(finished, BatchFinished)
+            assert finished.exits is not None
+            assert finished.exits.left == (0, -1, -1)
+            assert [len(outputs) for outputs in case.results] == [0, 2]
+        finally:
+            await executor.close()
+
+    asyncio.run(body())
+
+
+def test_an_executor_without_workers_serves_the_model_as_it_is(
+    layers: Any, kit: Any, arena: Any
+) -> None:
+    async def body() -> None:
+        executor = InProcessExecutor()
+        try:
+            case = kit.Case(executor, layers[0], arena, exits=layers[1])
+            await case.ready()
+            case.handle.publish(policy(0, threshold=2.0))
+            arranged = await case.next()
+            assert arranged.ramps == (0,)
+            assert "worker" in arranged.detail
+            (member,) = images(1)
+            case.handle.run(3, [kit.put(arena, member)], 0, Leaving.RUN_ON)
+            assert isinstance(await case.next(), BatchFinished)
+        finally:
+            await executor.close()
+
+    asyncio.run(body())
