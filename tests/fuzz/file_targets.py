@@ -41,6 +41,8 @@ from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.synthetic_inputs import SyntheticRows
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import MANIFEST, ExitManifest, Ramp, read_manifest
 from slacktide.models.labelled_images import DataError, read_labels
 from slacktide.models.learnt import LearntTimes, learnt, times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
@@ -372,6 +374,27 @@ def run_recording(data: bytes) -> None:
                 export_times(load_times(line.record.times))
 
 
+def manifest_examples() -> list[bytes]:
+    weights, bias = np.ones((2, 3), np.float32), np.zeros(3, np.float32)
+    ramp = Ramp(0, "x", weights, bias, 1.0, 0.9, 0.5)
+    document, packed = ExitManifest("a" * 64, 1, 300, "traffic", ("y",), (ramp,)).encode()
+    home = folder() / "exits"
+    home.mkdir(exist_ok=True)
+    (home / "ramps.1.npz").write_bytes(packed)
+    return [document]
+
+
+def run_manifest(data: bytes) -> None:
+    home = folder() / "exits"
+    (home / MANIFEST).write_bytes(data)
+    try:
+        found = read_manifest(home)
+    except ExitError as error:
+        sentence(error, "manifest.json: " if "ramps." not in str(error) else "")
+        return
+    assert found.ramps[0].weights.shape == (2, 3)
+
+
 TARGETS = (
     Target("yaml", yaml_examples, run_yaml, text(*YAML_WORDS)),
     Target("pbtxt", pbtxt_examples, run_pbtxt, text(*PBTXT_WORDS)),
@@ -380,5 +403,6 @@ TARGETS = (
     Target("profiles", profile_examples, run_profiles, documents(b"Infinity", b"NaN")),
     Target("learnt", learnt_examples, run_learnt, documents(b"Infinity", b"NaN", b"1e308")),
     Target("labels", label_examples, run_labels, documents(b"NaN", b"../a.npy", b"1e308")),
+    Target("manifests", manifest_examples, run_manifest, documents(b"NaN", b"../a.npz", b"1e308")),
     Target("recordings", recording_examples, run_recording, lambda e: [change_lines, of_bytes(e)]),
 )

@@ -21,7 +21,8 @@ HERE = Path(__file__).parent
 ROUNDS = 400
 NAMES = (
     "frames", "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "yaml", "pbtxt",
-    "onnx", "samples", "profiles", "learnt", "labels", "recordings",
+    "onnx", "samples", "profiles", "learnt", "labels", "manifests",
+    "recordings",
 )  # fmt: skip
 
 
