@@ -184,6 +184,9 @@ def _calm_the_collector() -> None:
 
 def run(repository: Path, settings: ServerSettings) -> int:
     """Serve until a signal comes; the exit code."""
+    # Cores are for workers: what this process multiplies, it does on one, and before NumPy loads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
     import uvloop
 
     from slacktide.cluster import PodError

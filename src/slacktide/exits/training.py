@@ -230,7 +230,7 @@ class RampTrainer:
         them either."""
         newer = self._halves()[1]
         logits = ramp.logits(newer.features[ramp.position])
-        return _judged(logits / ramp.temperature, newer.logits.argmax(axis=1))
+        return judged_rows(logits / ramp.temperature, newer.logits.argmax(axis=1))
 
     def _ramp(self, number: int, older: _Waiting, newer: _Waiting, both: _Waiting) -> Ramp:
         sums, features = self._sums[number], older.features[number]
@@ -253,7 +253,7 @@ class RampTrainer:
         logits = both.features[number] @ weights + bias
         answers = both.logits.argmax(axis=1)
         temperature = fit_temperature(logits, answers)[0]
-        agreement = _judged(logits[len(older) :], answers[len(older) :]).agreement
+        agreement = judged_rows(logits[len(older) :], answers[len(older) :]).agreement
         return Ramp(
             number,
             self._tensors[number],
@@ -332,7 +332,8 @@ def _joined(parts: Sequence[_Waiting] | deque[_Waiting]) -> _Waiting:
     )
 
 
-def _judged(logits: Rows, answers: NDArray[np.int64]) -> JudgedRows:
+def judged_rows(logits: Rows, answers: NDArray[np.int64]) -> JudgedRows:
+    """Of logits [n, classes], at temperature 1, beside the model's answers [n]."""
     top = logits.max(axis=1, keepdims=True)
     probability = 1.0 / np.exp(logits - top).sum(axis=1)
     return JudgedRows(1.0 - probability, logits.argmax(axis=1) == answers)

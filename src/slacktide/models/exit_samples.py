@@ -1,18 +1,16 @@
 """Ramps learnt from a file of samples, before a model serves (`slacktide exits add`).
 
 The model is run with the pooled activations of its positions as further outputs, by a worker like
-those that serve, so that images, padding and crashes are a worker's as ever. Requests of one shape
-share batches; rows are learnt from in the order of the file, the last ones judge
-(`exits/training.py`).
+those that serve, so that images, padding and crashes are a worker's as ever. Rows are learnt from
+in the order of the file, the last ones judge (`exits/training.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.arena import Arena
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
-from slacktide.executors.ports import Executor, Payload, TensorRef
+from slacktide.executors.ports import Executor, Outputs, Payload, TensorRef
 from slacktide.executors.sample_rows import read_requests
 from slacktide.executors.tensor_io import encode_strings
 from slacktide.executors.timed_replica import BatchError, TimedReplica
@@ -40,9 +38,6 @@ from slacktide.models.repository.repository import ModelDefinition
 
 _ARENA_LIMIT = 1 << 30
 _PATIENCE_S = 60.0
-_CHUNK = 256
-"""Requests that are sorted by shape, run, and put back in order together."""
-_BATCH = 8
 
 Progress = Callable[[float, str], None]
 Request = Mapping[str, NDArray[Any]]
@@ -71,6 +66,10 @@ async def learn_from_samples(
     the model cannot be run."""
     with tempfile.TemporaryDirectory(prefix="slacktide-exits-") as folder:
         graph = await asyncio.to_thread(_write_model, definition, Path(folder))
+        trainer = RampTrainer(
+            [position.tensor for position in graph.positions],
+            [position.cost for position in graph.positions],
+        )
         source = source_of(definition, (len(cores),))
         source = replace(source, path=Path(folder, "model.onnx"), root=Path(folder), exits=None)
         arena = Arena(_ARENA_LIMIT, name="slacktide-exits")
@@ -85,15 +84,17 @@ async def learn_from_samples(
                 samples = [*await asyncio.to_thread(read_requests, file, interface)]
             except ValueError as error:
                 raise ExitError(str(error)) from None
-            runner = _Runner(replica, arena, interface, graph)
-            trainer = RampTrainer(
-                [position.tensor for position in graph.positions],
-                [position.cost for position in graph.positions],
-            )
-            for at in range(0, len(samples), _CHUNK):
+            names = [spec.name for spec in interface.outputs]
+            wanted = [names.index(f"{PREFIX}features/{each.number}") for each in graph.positions]
+            wanted.append(names.index(f"{PREFIX}logits"))
+            for at, sample in enumerate(samples):
                 progress(at / len(samples), f"sample {at + 1} of {len(samples)}")
-                features, logits = await runner.run(samples[at : at + _CHUNK], at)
-                await asyncio.to_thread(trainer.add, features, logits)
+                try:
+                    outputs = await _run(replica, arena, interface, sample)
+                except BatchError as error:
+                    raise ExitError(f"sample {at + 1}: {error}") from None
+                rows = [np.frombuffer(outputs[index][1], np.float32)[None] for index in wanted]
+                trainer.add(rows[:-1], rows[-1])
         finally:
             replica.close()
             arena.close()
@@ -137,60 +138,21 @@ def _write_model(definition: ModelDefinition, folder: Path) -> ExitGraph:
     return graph
 
 
-class _Runner:
-    """Runs requests in batches, and finds activations and logits among the outputs."""
-
-    def __init__(
-        self, replica: TimedReplica, arena: Arena, interface: ModelInterface, graph: ExitGraph
-    ) -> None:
-        self._replica, self._arena, self._interface = replica, arena, interface
-        names = [spec.name for spec in interface.outputs]
-        self._wanted = [
-            *(names.index(f"{PREFIX}features/{each.number}") for each in graph.positions),
-            names.index(f"{PREFIX}logits"),
-        ]
-
-    async def run(
-        self, requests: Sequence[Request], first: int
-    ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
-        """Activations by position [n, features] and logits [n, classes], in the requests' order.
-        `first`: number of the first among all samples. Raises ExitError."""
-        found: dict[int, list[NDArray[np.float32]]] = {}
-        for batch in _alike(requests, min(_BATCH, self._interface.max_batch)):
-            slots: list[Slot] = []
-            try:
-                self._replica.inputs = [self._written(requests[at], slots) for at in batch]
-                await self._replica.run(len(batch))
-            except BatchError as error:
-                raise ExitError(f"sample {first + batch[0] + 1}: {error}") from None
-            finally:
-                for slot in slots:
-                    self._arena.free(slot)
-            for at, outputs in zip(batch, self._replica.outputs, strict=True):
-                found[at] = [np.frombuffer(outputs[index][1], np.float32) for index in self._wanted]
-        columns = [
-            np.stack([found[at][i] for at in sorted(found)]) for i in range(len(self._wanted))
-        ]
-        return columns[:-1], columns[-1]
-
-    def _written(self, request: Request, slots: list[Slot]) -> Payload:
-        refs = []
-        for spec in self._interface.inputs:
-            array = np.ascontiguousarray(request[spec.name])
-            data = encode_strings(array) if array.dtype == object else array.tobytes()
-            slot = self._arena.allocate(len(data))
-            slots.append(slot)
-            self._arena.view(slot)[:] = data
-            refs.append(TensorRef(slot.offset, len(data), array.shape))
-        return Payload(1, tuple(refs))
-
-
-def _alike(requests: Sequence[Request], most: int) -> Iterator[list[int]]:
-    """Places of requests whose shapes are the same, at most so many at a time."""
-
-    def shape(at: int) -> list[tuple[str, tuple[int, ...]]]:
-        return [(name, array.shape) for name, array in requests[at].items()]
-
-    for _, group in itertools.groupby(sorted(range(len(requests)), key=shape), key=shape):
-        places = list(group)
-        yield from (places[at : at + most] for at in range(0, len(places), most))
+async def _run(
+    replica: TimedReplica, arena: Arena, interface: ModelInterface, request: Request
+) -> Outputs:
+    """One request by itself, as its batch would run it. Raises BatchError."""
+    slots, refs = [], []
+    for spec in interface.inputs:
+        array = np.ascontiguousarray(request[spec.name])
+        data = encode_strings(array) if array.dtype == object else array.tobytes()
+        slots.append(arena.allocate(len(data)))
+        arena.view(slots[-1])[:] = data
+        refs.append(TensorRef(slots[-1].offset, len(data), array.shape))
+    replica.inputs = [Payload(1, tuple(refs))]
+    try:
+        await replica.run(1)
+    finally:
+        for slot in slots:
+            arena.free(slot)
+    return replica.outputs[0]
