@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -174,12 +174,8 @@ class _Run:
         instants: Floats,
         stated: StatedExits | None,
     ) -> None:
-        self._table, self._recipe, self._slo, self._instants = (
-            table,
-            PLATFORMS[platform],
-            slo,
-            instants,
-        )
+        self._table, self._slo, self._instants = table, slo, instants
+        self._recipe = replace(PLATFORMS[platform], exits=stated is not None)
         self._answers: list[tuple[int, float, int]] = []
         """(request, seconds, the ramp that answered or −1), as they came."""
         self._on_time = 0
