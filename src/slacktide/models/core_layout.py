@@ -22,11 +22,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from slacktide.domain import Deployment, ExitMode, LaneSpec, Plan, Route
+from slacktide.domain import Deployment, LaneSpec, Plan, Route
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning import Stated
-from slacktide.planning.exits import StatedExits
 from slacktide.planning.scaling.planner import ScaledModel
 from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
@@ -331,9 +330,7 @@ class PlanBuilder:
                 told.append(ScaledModel(limits, planner, options))
             exits = version.definition.settings.exits
             if exits is not None:
-                loss, budget, feedback = exits.accuracy_loss, exits.ramp_budget, exits.feedback
-                mode = ExitMode(exits.mode)
-                told.append(StatedExits(loss, budget, feedback=feedback, mode=mode))
+                told.append(exits.stated)
             if told:
                 found[version.name] = tuple(told)
         return found

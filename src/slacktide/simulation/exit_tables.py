@@ -15,7 +15,6 @@ stream, p positions front to end and b batch sizes:
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import Batch, ExitPolicy, PoolId, Replica
+from slacktide.exits.archives import read_npz
 from slacktide.planning.exits import ExitsArranged, RampFacts, RampsLearnt
 from slacktide.profiles import LatencyTable
 from slacktide.simulation.exit_courses import Chain, ExitCourse, played
@@ -38,9 +38,13 @@ MOST_POSITIONS, MOST_SIZES = 256, 64
 Floats = NDArray[np.floating[Any]]
 
 
+class ExitTableError(SimulationError):
+    """A file that is no exit table, or one that contradicts itself; the text says how."""
+
+
 @dataclass(frozen=True, eq=False)
 class ExitTable:
-    """See the module. Raises SimulationError if its arrays contradict each other."""
+    """See the module. Raises ExitTableError if its arrays contradict each other."""
 
     title: str
     rate: float
@@ -56,7 +60,7 @@ class ExitTable:
     def __post_init__(self) -> None:
         n, p, b = len(self.uncertainty), len(self.positions), len(self.sizes)
         if not (n and 0 < p <= MOST_POSITIONS and 0 < b <= MOST_SIZES):
-            raise SimulationError(f"exit table: {n} inputs, {p} positions, {b} batch sizes")
+            raise ExitTableError(f"exit table: {n} inputs, {p} positions, {b} batch sizes")
         shapes = {"uncertainty": (n, p), "agrees": (n, p), "agreement": (p,), "sizes": (b,)}
         shapes |= {"whole": (b,), "before": (b, p), "ramp": (b, p), "rate": ()}
         for name, shape in shapes.items():
@@ -118,29 +122,31 @@ class ExitTable:
 
 
 def read_exit_table(path: Path) -> ExitTable:
-    """The table in a file. Raises SimulationError if it is none; OSError."""
+    """The table in a file. Raises ExitTableError if it is none; OSError."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > MAX_BYTES:
-                raise SimulationError(f"exit table {path.name}: more than {MAX_BYTES} bytes")
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        found = read_npz(data, most_bytes=MAX_BYTES, where=path.name)
         layout = int(found.pop("layout"))
         if layout != LAYOUT:
-            raise SimulationError(f"exit table {path.name}: layout {layout}, expected {LAYOUT}")
+            raise ExitTableError(f"exit table {path.name}: layout {layout}, expected {LAYOUT}")
         kinds = {"agrees": "b", "sizes": "iu", "title": "U", "positions": "U"}
         for each in fields(ExitTable):
             if found[each.name].dtype.kind not in kinds.get(each.name, "f"):
                 raise _refuse(each.name, f"another type than {found[each.name].dtype}")
-        found["title"], found["rate"] = str(found["title"]), float(found["rate"])
-        found["positions"] = tuple(found["positions"].tolist())
-        return ExitTable(**found)
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError) as error:
-        raise SimulationError(f"{path.name} is not an exit table: {error}") from None
+        arrays = {name: array for name, array in found.items() if array.dtype.kind != "U"}
+        return ExitTable(
+            str(found["title"]),
+            float(arrays.pop("rate")),
+            tuple(found["positions"].tolist()),
+            **arrays,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExitTableError(f"{path.name} is not an exit table: {error}") from None
 
 
-def _refuse(name: str, expected: str) -> SimulationError:
-    return SimulationError(f"exit table: {name}: expected {expected}")
+def _refuse(name: str, expected: str) -> ExitTableError:
+    return ExitTableError(f"exit table: {name}: expected {expected}")
 
 
 class TableExits:

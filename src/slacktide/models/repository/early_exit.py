@@ -13,8 +13,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from slacktide.domain import ExitMode
 from slacktide.domain.options import OptionError
 from slacktide.models.repository.fields import Percent, Section
+from slacktide.planning.exits import StatedExits
 
 Tensor = Annotated[str, Field(min_length=1, max_length=512)]
 Tensors = Annotated[tuple[Tensor, ...], Field(strict=False, max_length=64)]
@@ -51,3 +53,8 @@ class EarlyExitSettings(Section):
     primary: str | None = None
     """The input that decides the answer, where the model has several; the others go along."""
     positions: PositionSettings = PositionSettings()
+
+    @property
+    def stated(self) -> StatedExits:
+        """What the planner is told."""
+        return StatedExits(self.accuracy_loss, self.ramp_budget, ExitMode(self.mode), self.feedback)

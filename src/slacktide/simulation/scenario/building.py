@@ -25,8 +25,9 @@ from slacktide.models.repository.settings_file import Path as Place
 from slacktide.models.repository.settings_file import ValidationProblem, validation_problems
 from slacktide.planning.scaling import ScaledModel
 from slacktide.planning.variants import Family, FamilyVariant
-from slacktide.profiles import ProfileError
+from slacktide.profiles import ProfileError, ProfileRecord
 from slacktide.scheduling import PoolRecipe
+from slacktide.simulation.exit_tables import ExitTableError, read_exit_table
 from slacktide.simulation.oracle_slack import OracleSlackOptions
 from slacktide.simulation.scenario.families import ClientGroup, ServedFamily
 from slacktide.simulation.scenario.profiles import (
@@ -45,7 +46,7 @@ from slacktide.simulation.scenario.sections import (
     SimulatedModel,
 )
 from slacktide.simulation.scenario.traffic import ClientLink, Traffic
-from slacktide.simulation.scenario.world import ServedModel, World
+from slacktide.simulation.scenario.world import ServedExits, ServedModel, World
 from slacktide.workloads import (
     Arrivals,
     BandwidthTrace,
@@ -125,6 +126,7 @@ class _Builder:
             scenario.resize_s,
             self._families(),
             tuple(self._group(name, one) for name, one in scenario.clients.items()),
+            {name: self._exits(one) for name, one in scenario.models.items() if one.exits},
         )
 
     # ── families and their clients ───────────────────────────────────────────────────────────
@@ -146,6 +148,11 @@ class _Builder:
                 family = Family(members, options=model.variants_planner)
                 found[name] = ServedFamily(family, profiles)
         return found
+
+    def _exits(self, model: SimulatedModel) -> ServedExits:
+        assert model.exits is not None
+        table = read_exit_table(self._path(model.exits))
+        return ServedExits(table, None if model.early_exit is None else model.early_exit.stated)
 
     def _group(self, name: str, section: SimulatedClientSection) -> ClientGroup:
         bandwidth = section.link.bandwidth
@@ -170,6 +177,10 @@ class _Builder:
         if model.profile is not None:
             with self._named((*place, "profile")):
                 return read_profile(self._path(model.profile)), None
+        if model.exits is not None:
+            with self._named((*place, "exits")):
+                table = read_exit_table(self._path(model.exits))
+                return TableProfile(ProfileRecord(table.times, {})), None
         if model.variants:
             with self._named((*place, "variants")):
                 return stated(next(iter(model.variants.values())).latency), None
@@ -275,7 +286,8 @@ class _Builder:
     ) -> PoolRecipe | OracleSlackOptions:
         choice = settings.scheduler
         if not isinstance(choice.options, OracleSlackOptions):
-            return PoolRecipe(choice.name, choice.spelt_out(), settings.share)
+            exits = self._scenario.models[name].early_exit is not None
+            return PoolRecipe(choice.name, choice.spelt_out(), settings.share, exits=exits)
         rows = {
             row
             for application in self._scenario.applications.values()
@@ -386,7 +398,7 @@ class _Builder:
         """What is refused inside carries its place."""
         try:
             yield
-        except (WorkloadError, ProfileError, RepositoryError) as error:
+        except (WorkloadError, ProfileError, RepositoryError, ExitTableError) as error:
             raise self._refuse(place, str(error)) from None
         except OSError as error:
             raise self._refuse(place, f"cannot be read: {error.strerror}") from None

@@ -21,6 +21,7 @@ from pydantic import (
 
 from slacktide.domain.registry import Registry
 from slacktide.domain.suggestions import shown
+from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
     Cores,
@@ -36,6 +37,7 @@ from slacktide.models.repository.fields import (
     number_to_cores,
     number_to_replicas,
     read_choice,
+    short_for,
 )
 from slacktide.models.repository.settings import Count, Duration
 from slacktide.simulation.oracle_slack import OracleSlack
@@ -113,7 +115,7 @@ class SimulatedVariantSection(Section):
 
 
 class SimulatedModel(Section):
-    """A model: how long it takes (exactly one of the first five), and how it is served."""
+    """A model: how long it takes (exactly one of the first six), and how it is served."""
 
     profile: str | None = None
     """A profile file: what `slacktide profile --json` prints, or one stored beside a model."""
@@ -127,6 +129,12 @@ class SimulatedModel(Section):
     §4.2)."""
     variants: dict[Name, SimulatedVariantSection] = {}  # noqa: RUF012
     """Sizes of one file's image input, the smallest first: the model is a family, for `clients`."""
+    exits: str | None = None
+    """An exit table ([reproduce.md](reproduce.md#exit-tables)): how long the model takes, and what
+    its ramps say. The requests are its inputs in their order, over and over."""
+    early_exit: Annotated[EarlyExitSettings, short_for("accuracy_loss")] | None = None
+    """Lets requests of a model with `exits` leave early, as `early_exit` of slacktide.yaml. A
+    percentage is short for `early_exit.accuracy_loss`."""
     variants_planner: dict[str, Any] = {}  # noqa: RUF012
     """Options of the variants planner, such as `{period: 1.0}`."""
     profiled_length: Annotated[float, Field(gt=0)] = 1.0
@@ -155,11 +163,12 @@ class SimulatedModel(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> SimulatedModel:
-        sources = (self.profile, self.folder, self.latency, self.padded, self.variants or None)
-        if sum(source is not None for source in sources) != 1:
-            raise ValueError(
-                "expected exactly one of 'profile', 'folder', 'latency', 'padded' and 'variants'"
-            )
+        names = ("profile", "folder", "latency", "padded", "variants", "exits")
+        if sum(bool(getattr(self, name)) for name in names) != 1:
+            listed = ", ".join(map(repr, names[:-1]))
+            raise ValueError(f"expected exactly one of {listed} and {names[-1]!r}")
+        if self.early_exit is not None and self.exits is None:
+            raise ValueError("early_exit: expected 'exits' beside it")
         return self
 
 

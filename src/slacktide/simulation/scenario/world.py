@@ -11,12 +11,14 @@ from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning import Planner
+from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner
 from slacktide.planning.variants import VariantsPlanner
 from slacktide.runtime import Watch
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.acting import SimulatedClients
 from slacktide.simulation.driver import Answered, Simulation
+from slacktide.simulation.exit_tables import ExitTable, TableExits
 from slacktide.simulation.hardware import ByModel, Execution
 from slacktide.simulation.items import Item, stream
 from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
@@ -43,6 +45,14 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedExits:
+    """What the ramps of a model say, and how its early exits are managed; None: not at all."""
+
+    table: ExitTable
+    stated: StatedExits | None
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """One cell, ready to be run with any seed."""
 
@@ -59,6 +69,7 @@ class World:
     resize_s: float = 0.0
     families: Mapping[str, ServedFamily] = field(default_factory=dict)
     clients: tuple[ClientGroup, ...] = ()
+    exits: Mapping[str, ServedExits] = field(default_factory=dict)
 
     @property
     def kappas(self) -> tuple[float, ...]:
@@ -85,6 +96,11 @@ class World:
         planners: list[Planner] = [ScalingPlanner(self.cores)] if self.scaled else []
         if self.families:
             planners.append(VariantsPlanner())
+        early = {name: one for name, one in self.exits.items() if one.stated is not None}
+        for name, one in early.items():
+            stated[name] = (stated[name], one.stated) if name in stated else one.stated
+        if early:
+            planners.append(ExitsPlanner())
         simulation = Simulation(
             self.engine(seed, kappa),
             self.plan,
@@ -97,6 +113,7 @@ class World:
             planners=planners,
             stated=stated,
             job_s=PLAN_S,
+            exits={name: TableExits(one.table) for name, one in early.items()},
         )
         if self.clients:
             found = [
