@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHORTEST: Final = 24
-LONGEST: Final = 192
+LONGEST: Final = 128
 """Bounds on the tokens of a story, its leading [cls] included."""
 
 Ids = NDArray[np.int64]
