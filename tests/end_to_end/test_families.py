@@ -34,6 +34,15 @@ variants:
 """
 
 
+DEPTHS = """
+slo: 20s
+max_batch: 4
+variants:
+  depths: {shallow: [side], deep: [mean]}
+  planner: none
+"""
+
+
 def sized(size: int) -> np.ndarray:
     return np.full((1, size, size, 3), 7, np.uint8)
 
@@ -50,6 +59,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.sight("one", settings="variants: [64]\n")
     files(zoo)
     files(zoo, "planned", FILES.replace("  planner: none\n", ""))
+    zoo.sight("chain", size=64, settings=DEPTHS)
+    zoo.sight("wrong", size=64, settings=DEPTHS.replace("[side]", "[width]"))
     zoo.matmul()
     with serve(zoo, control_port=0) as house:
         yield house
@@ -109,6 +120,20 @@ def test_a_variant_may_be_named_and_the_answer_names_it(families: Any):
     document = house.call_of({"image": ("UINT8", [1, 32, 32, 3], [0] * 3072)})
     answer = house.infer("sizes", document, {"slacktide-variant": "32"})
     assert answer.json["parameters"] == {"variant": "32"}
+
+
+def test_depths_of_one_file_answer_with_their_part_under_one_name(families: Any):
+    for name, expected in (("shallow", 64.0), ("deep", 7.0)):
+        answer = ask(families, "chain", sized(64), variant=name)
+        assert variant_of(answer) == name
+        assert answer.as_numpy("mean") == pytest.approx(expected)
+    shown = families.get("/v2/models/chain").json["outputs"]
+    assert [output["name"] for output in shown] == ["mean"]
+
+
+def test_a_depth_of_an_output_that_the_file_has_not_is_told(families: Any):
+    reason = families.index()["wrong"]["reason"]
+    assert "variants.depths: the model has no output 'width'; it has mean, side" in reason
 
 
 def test_a_variant_that_is_not_loaded_is_answered_by_the_next_larger_one(families: Any):

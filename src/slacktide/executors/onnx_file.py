@@ -8,12 +8,14 @@ so every location is resolved here first, links and all, and must end within the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.onnx_runtime import ModelError, client_detail
+from slacktide.exits.data_flow import DataFlow
 
 DEFAULT_MAX_BATCH = 32
 """Rows, for a model with a batch axis whose configuration states no limit."""
@@ -46,8 +48,11 @@ _KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal
 class OnnxFile:
     """A parsed ONNX file, without its external data. Needs onnx, loaded when first used."""
 
-    def __init__(self, path: Path, root: Path) -> None:
-        """Parse the file and check where its weights lie: within `root`, both.
+    def __init__(
+        self, path: Path, root: Path, outputs: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Parse the file and check where its weights lie: within `root`, both. Of some `outputs`
+        (as in ModelSource), only the part that they need is looked at.
 
         Raises ModelError, with a reason that names no path; so do all methods.
         """
@@ -73,6 +78,13 @@ class OnnxFile:
         ]
         for tensor in self._external:
             _check_location(tensor, path.resolve().parent, home)
+        self.content: bytes | None = None
+        """The part that is looked at, as a file, where it is not all."""
+        if outputs:
+            if self._external:
+                raise ModelError("a part of a file needs its weights in that file")
+            self._model = _part(self._model, outputs)
+            self.content = self._model.SerializeToString()
 
     @property
     def model(self) -> Any:
@@ -129,6 +141,40 @@ class OnnxFile:
         except (onnx.checker.ValidationError, ValueError) as error:
             detail = client_detail(error, self._path, self._root, Path.cwd())
             raise ModelError(detail) from None
+
+
+def _part(model: Any, outputs: Mapping[str, str]) -> Any:
+    """The nodes and weights of a model that some outputs need, with new names for these. Raises
+    ModelError."""
+    import onnx
+
+    graph = model.graph
+    declared = {value.name: value for value in graph.output}
+    for name in outputs:
+        if name not in declared:
+            had = ", ".join(declared)
+            raise ModelError(f"variants.depths: the model has no output {name!r}; it has {had}")
+    flow = DataFlow(graph, "")
+    needed = flow.needed_for(outputs)
+    nodes = [node for node in flow.nodes if id(node) in needed]
+    read = {name for node in nodes for name in flow.reads[id(node)]} | set(outputs)
+    made = {name for node in nodes for name in node.output}
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    for field, kept in (
+        (part.graph.node, nodes),
+        (part.graph.initializer, [each for each in graph.initializer if each.name in read]),
+        (part.graph.output, [declared[name] for name in outputs]),
+    ):
+        del field[:]
+        field.extend(kept)
+    for value, (name, shown) in zip(part.graph.output, outputs.items(), strict=True):
+        if name != shown:
+            if shown in made:
+                raise ModelError(f"variants.depths: {name!r} needs {shown!r}, whose name it takes")
+            part.graph.node.append(onnx.helper.make_node("Identity", [name], [shown]))
+            value.name = shown
+    return part
 
 
 def session_interface(

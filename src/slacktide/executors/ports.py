@@ -253,6 +253,9 @@ class ModelSource:
     each row has its own. Replicas on one lane whose sources differ in it alone are one process."""
     image_sizes: tuple[int, ...] = ()
     """Every `image_size` that this file serves at: a row of each has run before it is up."""
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """Outputs of the file to open it for, each with the name that it is to have; the rest is left
+    out. Empty: all, under their own names."""
     exits: ExitSource | None = None
     """None: nothing leaves this model early."""
 

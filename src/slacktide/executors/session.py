@@ -133,12 +133,13 @@ class ModelSession:
         one is stated).
         """
         check_number(device)
-        file = OnnxFile(source.path, source.root)
+        file = OnnxFile(source.path, source.root, source.outputs)
         declared = file.shapes
         available = load_onnxruntime().get_available_providers()
         providers = choose_providers(source.providers, device, available)
         free = any(shape is None or -1 in shape[1:] for shape in declared.values())
-        opener = SessionOpener(source, providers, free, shared_arena, file.image_sizes())
+        sizes = file.image_sizes()
+        opener = SessionOpener(source, providers, free, shared_arena, sizes, file.content)
         session = opener.open(threads)
         interface = session_interface(session, declared, source.max_batch)
         return cls(opener, threads, interface, session)

@@ -30,6 +30,8 @@ class SessionOpener:
     shared_arena: bool
     image_sizes: Sequence[tuple[int, int]]
     """Heights and widths that the model's file names."""
+    content: bytes | None = None
+    """What to open instead of the file."""
 
     def open(self, threads: int) -> Any:
         """An InferenceSession. Raises ModelError, and ONNX Runtime's own error where memory is
@@ -39,7 +41,7 @@ class SessionOpener:
         chosen = {"providers": list(self.providers), "enable_fallback": 0}
         try:
             session = load_onnxruntime().InferenceSession(
-                str(source.path.resolve()), self._options(threads), **chosen
+                self.content or str(source.path.resolve()), self._options(threads), **chosen
             )
         except Exception as error:  # ONNX Runtime's errors have no common base but this
             if fault_of(error) is not Fault.MODEL:

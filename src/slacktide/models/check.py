@@ -142,7 +142,7 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
 def _declared(definition: ModelDefinition) -> ModelInterface | None:
     """What the model file declares; None if that is not all. Raises ModelFileError."""
     try:
-        file = OnnxFile(definition.model_path, definition.data_root)
+        file = OnnxFile(definition.model_path, definition.data_root, definition.outputs)
         file.check_rules()
         if domains := file.custom_domains():
             raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")

@@ -10,7 +10,6 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -80,12 +79,14 @@ async def prepare_version(
         accuracy, assumed = accuracies(settings, measured)
         names, dropped = worth_serving(accuracy)
         warnings += [*assumed, *dropped]
-    profiled: dict[Path, ProfiledModel] = {}
+    profiled: dict[str, ProfiledModel] = {}
+    """By variant; of sizes, which share one, under no name."""
     pools: list[PreparedPool] = []
     for name in names:
         own = definition.of_variant(name) if name else definition
         source = source_of(own, threads)
-        known = profiled.get(own.model_path)
+        key = own.variant if own.files else ""
+        known = profiled.get(key)
         if known is None:
             file = definition if own.image_size else own
             timed = source_of(file, threads)
@@ -94,7 +95,7 @@ async def prepare_version(
             except MeasuringError as error:
                 named = f"{own.where}: {error}" if own.files else str(error)
                 raise MeasuringError(named, permanent=error.permanent) from error
-            profiled[own.model_path] = known
+            profiled[key] = known
             warnings += check_interface(file, known.interface)
             if pools:
                 check_alike(own, known.interface, pools[0].definition, pools[0].known.interface)
@@ -115,7 +116,7 @@ async def prepare_version(
     if settings is not None:
         most = min(pool.known.interface.max_batch for pool in pools)
         interface = replace(any_size(interface), max_batch=most)
-        own_memory = [_nbytes(settings, pool) if settings.files else 0 for pool in pools]
+        own_memory = [_nbytes(settings, pool) if definition.files else 0 for pool in pools]
         family = Family(
             tuple(
                 FamilyVariant(name, accuracy[name], pool.definition.image_size, nbytes)

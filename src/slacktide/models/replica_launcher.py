@@ -255,4 +255,5 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         images=variants is not None,
         image_size=definition.image_size,
         image_sizes=() if variants is None else variants.sizes,
+        outputs=definition.outputs,
     )

@@ -15,6 +15,7 @@ from slacktide.models.repository.settings_file import parse_settings, validate_s
 from slacktide.models.repository.variants import VariantSettings
 
 Builder = Callable[..., Path]
+DEPTHS = "variants: {depths: {shallow: [early/y], deep: [y]}}"
 FILES = "variants: {files: {small: small.onnx, large: large.onnx}}"
 
 
@@ -50,6 +51,18 @@ def test_files_keep_their_order_and_options_stand_beside_the_planner() -> None:
     assert variants.planner == {"name": "none"}
 
 
+def test_depths_are_parts_of_one_file_with_the_outputs_of_the_last(
+    root: Path, add_model: Builder
+) -> None:
+    add_model("m", yaml=DEPTHS)
+    (definition,) = Repository(root).read("m")
+    shallow, deep = map(definition.of_variant, ("shallow", "deep"))
+    assert (shallow.outputs, deep.outputs) == ({"early/y": "y"}, {"y": "y"})
+    assert shallow.model_path == deep.model_path == definition.model_path
+    assert (shallow.image_size, definition.outputs) == (0, {})
+    assert list(definition.files) == ["shallow", "deep"]
+
+
 def test_the_planners_options_are_read_as_its_own() -> None:
     variants = load("variants: {sizes: [64], planner: {period: 200ms, urgent: false}}").variants
     assert variants is not None
@@ -66,8 +79,15 @@ def test_a_family_of_one_is_a_family() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("variants: {}", "variants: expected either 'sizes' or 'files'"),
-        ("variants: {sizes: [8], files: {a: a.onnx}}", "variants: expected either 'sizes' or"),
+        ("variants: {}", "variants: expected one of 'sizes', 'files' and 'depths'"),
+        ("variants: {sizes: [8], files: {a: a.onnx}}", "variants: expected one of 'sizes',"),
+        ("variants: {depths: {a: [x]}, files: {a: a.onnx}}", "variants: expected one of"),
+        (
+            "variants: {depths: {a: [x, y], b: [z]}}",
+            "variants.depths.a: expected as many outputs as the last variant lists, each once",
+        ),
+        ("variants: {depths: {a: [x, x], b: [y, z]}}", "variants.depths.a: expected as many"),
+        ("variants: {depths: {a: []}}", "variants.depths.a: expected"),
         ("variants: 5", "variants: expected keys and values, got 5"),
         ("variants: [256, 128]", "variants.sizes: expected ascending numbers"),
         ("variants: [128, 128]", "variants.sizes: expected ascending numbers"),

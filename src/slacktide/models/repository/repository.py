@@ -77,8 +77,8 @@ class ModelDefinition:
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
     """By input, the file of one row that `samples.rows` names."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """By variant, the model file, where variants have files of their own; the first is
-    `model_path`."""
+    """By variant, the model file, where variants have files of their own, of which the first is
+    `model_path`, or parts of one file."""
     variant: str = ""
     """The one that this is about (`of_variant`); empty: the whole model."""
 
@@ -87,13 +87,24 @@ class ModelDefinition:
         if name not in self.files:
             return replace(self, variant=name)
         assert self.settings.variants is not None
-        settings = self.settings.model_copy(update={"file": self.settings.variants.files[name]})
+        file = self.settings.variants.files.get(name, self.settings.file)
+        settings = self.settings.model_copy(update={"file": file})
         return replace(self, variant=name, model_path=self.files[name], settings=settings)
 
     @property
     def image_size(self) -> int:
         """Side in pixels at which the variant runs its images; 0: as its file says."""
         return int(self.variant) if self.variant and not self.files else 0
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Of a variant that is a depth: the file's outputs that it answers with, each with the name
+        that clients see. Empty: all, under their own names."""
+        variants = self.settings.variants
+        if variants is None or self.variant not in variants.depths:
+            return {}
+        named = tuple(variants.depths.values())[-1]
+        return dict(zip(variants.depths[self.variant], named, strict=True))
 
     @property
     def where(self) -> str:
@@ -184,6 +195,7 @@ class Repository:
         settings = merge(own, translation, own_where=own_where, config_where=config_where)
         unused = warn_unused(settings, translation, where=config_where)
         files = settings.variants.files if settings.variants is not None else {}
+        depths = settings.variants.depths if settings.variants is not None else {}
         if files:
             settings = settings.model_copy(update={"file": next(iter(files.values()))})
         available = tuple(self._versions(model, folder))
@@ -208,8 +220,8 @@ class Repository:
                     if (path := self._sample(model, version, file, "warmup")) is not None
                 },
                 files={
-                    name: self._place(model, version, file, stated=True)[1]
-                    for name, file in files.items()
+                    name: self._place(model, version, file, stated=bool(files))[1]
+                    for name, file in (files or dict.fromkeys(depths, settings.file)).items()
                 },
             )
             for version in chosen

@@ -4,6 +4,8 @@ variants: [128, 256, 416, 608]            sizes of one file's image input
 variants:
   files: {small: small.onnx, large: large.onnx}
   accuracy: {small: 0.71, large: 0.78}
+variants:
+  depths: {shallow: [early/scores], deep: [scores]}      outputs of one file, after more layers
 """
 
 from __future__ import annotations
@@ -62,6 +64,13 @@ class VariantSettings(Section):
     files: Annotated[dict[Name, Annotated[Name, AfterValidator(_bare)]], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
     """Instead of `sizes`: model files of one task in the version's folder, by variant, the smallest
     first. They take and give the same; only the size of an image input may differ."""
+    depths: Annotated[
+        dict[Name, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]],
+        Field(max_length=64),
+    ] = {}  # noqa: RUF012
+    """Instead of `sizes`: by variant, the outputs of the one model file that it answers with, the
+    shallowest first. Each lists as many, in the same order, and clients see them under the names of
+    the last. Only the part of the file is loaded that a variant's outputs need."""
     accuracy: dict[str, Annotated[float, Field(gt=0, le=1)]] = {}  # noqa: RUF012
     """By variant, how good its answers are: above 0, 1 at most. Where it is not stated it is what
     `slacktide profile --accuracy` has measured; without that, variants are taken to be the better
@@ -70,11 +79,12 @@ class VariantSettings(Section):
     """Of a classifier, the output with a score for each class, where several have as many: for
     `slacktide profile --accuracy`."""
     memory: dict[str, Size] = {}  # noqa: RUF012
-    """By variant of `files`, what a loaded copy takes. Where it is not stated it is measured."""
+    """By variant of `files` or `depths`, what a loaded copy takes. Where it is not stated it is
+    measured."""
     lane_memory: Size | None = None
-    """Most bytes of copies that a lane keeps loaded, of variants of `files`."""
+    """Most bytes of copies that a lane keeps loaded, of variants of `files` or `depths`."""
     resident: Annotated[int, Field(ge=1, le=MOST_VARIANTS)] = 5
-    """Most copies that a lane keeps loaded, of variants of `files`."""
+    """Most copies that a lane keeps loaded, of variants of `files` or `depths`."""
     planner: Annotated[dict[str, Any], BeforeValidator(_planner)] = {"name": PLANNERS[0]}  # noqa: RUF012
     """Which planner decides the variant of each client: `variants`, with its
     [options](variants.md#how-clients-are-planned-for) beside its name, or `none`: the scaling
@@ -84,8 +94,14 @@ class VariantSettings(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> VariantSettings:
-        if bool(self.sizes) == bool(self.files):
-            raise ValueError("expected either 'sizes' or 'files', and at least one of them")
+        if sum(map(bool, (self.sizes, self.files, self.depths))) != 1:
+            raise ValueError(
+                "expected one of 'sizes', 'files' and 'depths', with one variant or more"
+            )
+        for name, outputs in self.depths.items():
+            if len(set(outputs)) != len(tuple(self.depths.values())[-1]):
+                message = "expected as many outputs as the last variant lists, each once"
+                raise OptionError((f"depths.{name}", message))
         if len(set(self.files.values())) < len(self.files):
             raise OptionError(("files", "expected each file once"))
         if self.memory and self.sizes:
@@ -103,7 +119,7 @@ class VariantSettings(Section):
     @property
     def names(self) -> tuple[str, ...]:
         """Of the variants, smallest first."""
-        return tuple(map(str, self.sizes)) or tuple(self.files)
+        return tuple(map(str, self.sizes)) or tuple(self.files or self.depths)
 
     @property
     def planner_name(self) -> str:
