@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from slacktide.exits.errors import ExitError
+
 _GRAPHS = (5, 10)  # AttributeProto.GRAPH and GRAPHS
 
 
@@ -18,7 +20,7 @@ class DataFlow:
 
     def __init__(self, graph: Any, primary: str) -> None:
         """`graph` is an onnx.GraphProto, its nodes sorted as ONNX wants them; `primary` the name of
-        the input whose data is followed."""
+        the input whose data is followed. Raises ExitError if a tensor is made twice."""
         self.constants = {tensor.name for tensor in graph.initializer}
         self.constants.update(sparse.values.name for sparse in graph.sparse_initializer)
         self.inputs = inputs_of(graph)
@@ -34,7 +36,10 @@ class DataFlow:
         """Those that some output needs, sorted."""
         for node in self.nodes:
             read = self.reads[id(node)] = reads(node)
-            self.maker.update(dict.fromkeys(filter(None, node.output), node))
+            for name in filter(None, node.output):
+                if name in self.maker or name in self.inputs or name in self.constants:
+                    raise ExitError(f"tensor {name!r} is made twice")
+                self.maker[name] = node
             if not is_shape(node) and not self.data.isdisjoint(read):
                 self.data.update(filter(None, node.output))
         needed = self.needed_for(self.outputs)

@@ -22,7 +22,7 @@ PREFIX = "exits/"
 GRID, HIDDEN = "grid", "hidden"
 """Styles that are heavier than `mean`: means over a grid of cells, and a layer of random units on
 top of the mean. Both keep a ramp a linear map of what is pooled, so they are trained alike."""
-_CELLS = 3  # in height and in width
+_CELLS = 2  # in height and in width
 _UNITS = 256
 _SEED = 14
 _FLOAT, _INT64 = 1, 7  # TensorProto
