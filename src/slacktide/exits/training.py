@@ -11,7 +11,8 @@ the model about as often as logistic regression does (docs/decisions/0053) and t
 features and logits wait, in the order they came, until newer rows push them into the sums. Nothing
 else of a row is kept. Ramps are judged on those that wait, so always on rows later than any that
 they were trained on, which matters for frames of a video: a random split would put neighbours of
-each frame on both sides.
+each frame on both sides. The weights that are handed out are then solved with the waiting rows as
+well, which are the nearest to what comes; so they are a little better than was measured.
 
 **Regularisation.** Features are taken in units of their standard deviation, so that one number
 fits every position. Of a few such numbers that one is taken, from the middle on, up to which the
@@ -21,6 +22,7 @@ newer half, which had no say in it; the temperature is fitted on both.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -193,6 +195,8 @@ class RampTrainer:
         self._answers: NDArray[np.int64] = np.zeros(0, np.int64)
         self.rows = 0
         """Usable ones so far."""
+        self.judged: tuple[JudgedRows, ...] = ()
+        """By position, what was measured at the last `train`: the newer half of those that wait."""
 
     def add(self, features: Sequence[Rows], logits: Rows) -> None:
         """`features` of each position [n, its features], `logits` [n, classes]. A row with a number
@@ -217,28 +221,29 @@ class RampTrainer:
             self._learn(_BLOCK)
 
     def train(self) -> tuple[Ramp, ...]:
-        """A ramp for each position, of all rows but those that wait. Raises ExitError where no
-        ramps can be had of these rows."""
+        """A ramp for each position, of all rows; how it agrees and how warm it is, by one of all
+        rows but those that wait. Raises ExitError where no ramps can be had of these rows."""
         self._check_rows()
         self._learn(1)
         older, newer = self._halves()
         both = _joined((older, newer))
-        return tuple(self._ramp(number, older, newer, both) for number in range(len(self._sums)))
+        found = [self._ramp(number, older, both) for number in range(len(self._sums))]
+        self.judged = tuple(judged for _, judged in found)
+        return tuple(ramp for ramp, _ in found)
 
     def judge(self, ramp: Ramp) -> JudgedRows:
-        """What a ramp says of the newest rows that wait; a ramp of before may have seen none of
-        them either."""
+        """What a ramp of before says of the newest rows that wait, if it came before them."""
         newer = self._halves()[1]
         logits = ramp.logits(newer.features[ramp.position])
         return judged_rows(logits / ramp.temperature, newer.logits.argmax(axis=1))
 
-    def _ramp(self, number: int, older: _Waiting, newer: _Waiting, both: _Waiting) -> Ramp:
+    def _ramp(self, number: int, older: _Waiting, both: _Waiting) -> tuple[Ramp, JudgedRows]:
         sums, features = self._sums[number], older.features[number]
         wanted = older.logits.argmax(axis=1)
 
-        def loss(ridge: float) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+        def loss(ridge: float) -> tuple[float, float]:
             weights, bias = sums.solve(ridge)
-            return fit_temperature(features @ weights + bias, wanted)[1], weights, bias
+            return fit_temperature(features @ weights + bias, wanted)[1], ridge
 
         best = loss(RIDGES[_MIDDLE])
         for towards in (RIDGES[_MIDDLE + 1 :], RIDGES[_MIDDLE - 1 :: -1]):
@@ -249,20 +254,24 @@ class RampTrainer:
                 best = found
             if best is not before:
                 break
-        _, weights, bias = best
+        weights, bias = sums.solve(best[1])
         logits = both.features[number] @ weights + bias
         answers = both.logits.argmax(axis=1)
         temperature = fit_temperature(logits, answers)[0]
-        agreement = judged_rows(logits[len(older) :], answers[len(older) :]).agreement
-        return Ramp(
+        judged = judged_rows(logits[len(older) :] / temperature, answers[len(older) :])
+        whole = copy.deepcopy(sums)
+        whole.add(both.features[number], both.logits)
+        weights, bias = whole.solve(best[1])
+        ramp = Ramp(
             number,
             self._tensors[number],
             weights.astype(np.float32),
             bias.astype(np.float32),
             temperature,
-            agreement,
+            judged.agreement,
             self._costs[number],
         )
+        return ramp, judged
 
     def _learn(self, least: int) -> None:
         """Let rows beyond those that are to wait into the sums, if these are `least` or more."""

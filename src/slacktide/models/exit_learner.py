@@ -217,7 +217,7 @@ class RampLearner:
 def _better(trainer: RampTrainer, before: Ramp, after: Ramp) -> Ramp:
     """The new ramp of a position if it is clearly better; else the one before, with the agreement
     that it has now."""
-    then, now = trainer.judge(before), trainer.judge(after)
+    then, now = trainer.judge(before), trainer.judged[after.position]
     return after if now.clearly_better(then) else replace(before, agreement=then.agreement)
 
 

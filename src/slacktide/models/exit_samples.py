@@ -108,7 +108,7 @@ async def learn_from_samples(
         graph.outputs,
         ramps,
     )
-    return LearntRamps(manifest, tuple(trainer.judge(ramp) for ramp in ramps))
+    return LearntRamps(manifest, trainer.judged)
 
 
 def positions_of(definition: ModelDefinition, model: Any) -> ExitGraph:
