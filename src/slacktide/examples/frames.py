@@ -3,7 +3,12 @@
 One roadside camera: sky, houses, a road, and at most one road user in the foreground, by day or
 night, in fog, with cars far away and a post in the way. The label is the kind of road user in
 front, exact because we drew it. Night, fog and distance make some frames much harder than others,
-as in real video. Everything is NumPy on a small canvas: about a millisecond a frame.
+as in real video.
+
+Unrelated frames have all kinds in equal parts, and any paint. Streams are as streets are: half of
+what comes by are cars, most of the rest people, vans and bicycles, for the most part white, grey or
+black, in shares that move slowly from one mix to another. Everything is NumPy on a small canvas:
+about a millisecond a frame.
 """
 
 from __future__ import annotations
@@ -33,6 +38,30 @@ STREAM_FRAMES: Final = 16 * 60 * FRAME_RATE
 
 _LEFT, _RIGHT = 20.0, 76.0
 """Between these a road user's middle stands, so that most of it can be seen (pixels)."""
+
+_SHARES = {
+    "car": 0.5,
+    "pedestrian": 0.15,
+    "van": 0.09,
+    "bicycle": 0.07,
+    "taxi": 0.06,
+    "bus": 0.05,
+    "truck": 0.04,
+    "motorcycle": 0.02,
+    "pickup": 0.02,
+}
+"""Of what comes by in streams, on average."""
+
+_PAINTS: tuple[tuple[float, Colour], ...] = (
+    (0.27, (0.9, 0.9, 0.9)),
+    (0.2, (0.1, 0.1, 0.11)),
+    (0.18, (0.35, 0.36, 0.38)),
+    (0.15, (0.66, 0.67, 0.69)),
+    (0.09, (0.14, 0.22, 0.5)),
+    (0.06, (0.62, 0.1, 0.1)),
+    (0.05, (0.3, 0.38, 0.25)),
+)
+"""Of vehicles and clothes in streams: shares and colours."""
 
 Frame = NDArray[np.uint8]
 
@@ -163,13 +192,14 @@ class Video:
         near = _Lane(float(rng.uniform(79, 85)), float(rng.uniform(0.98, 1.15)), -heading)
         path = _Lane(float(rng.uniform(66, 69)), float(rng.uniform(0.76, 0.95)), 1)
         # What drives by changes too: shares of kinds move from one mix to another.
-        mixes = rng.dirichlet(4 * np.array([2.5, 1, 1.3, 1, 1, 1, 1, 0.8, 0.6]), 2)
+        mixes = rng.dirichlet([40 * _SHARES[kind] for kind in DRAW], 2)
         clock, end = -8.0, STREAM_FRAMES / FRAME_RATE
         while clock < end:
             done = max(clock, 0.0) / end
             busy = self._at(self._conditions.traffic, max(clock, 0.0))
             kind = 1 + int(rng.choice(len(DRAW), p=mixes[0] * (1 - done) + mixes[1] * done))
-            paint: Colour = tuple(float(c) for c in rng.uniform(0.08, 0.95, 3))
+            shade = _PAINTS[int(rng.choice(len(_PAINTS), p=[share for share, _ in _PAINTS]))][1]
+            paint: Colour = tuple(float(c) for c in shade * rng.uniform(0.85, 1.1, 3))
             on_foot, pedals = KINDS[kind] == "pedestrian", KINDS[kind] == "bicycle"
             lane = near if rng.random() < 0.5 else far
             if on_foot or pedals:
