@@ -175,10 +175,10 @@ def test_a_body_that_was_never_read_is_made_up_only_if_nobody_wanted_it() -> Non
     def calls(*commands: list[Any]) -> list[Call]:
         notice = Notice(1, "m", 1.0, 1.5, 10, 1.1)
         like = Request(2, "m", 0.5, 1.0, signature=((3,),))
-        served = ["Answer", 0, 2, "on_time", 0.0, 0.1, 1, 0.1, "", None, None]
-        refused = ["Answer", 1, 1, "behind_work", 0.0, 0.0, 0, 0.1, "", 0.2, 0.3]
+        served = ["Answer", 0, 2, "on_time", 0.0, 0.1, 1, 0.1, "", None, None, None]
+        refused = ["Answer", 1, 1, "behind_work", 0.0, 0.0, 0, 0.1, "", 0.2, 0.3, None]
         late = "its body did not come in time"
-        expired = ["Answer", 2, 1, "expired", 0.5, 0.0, 0, 0.0, late, None, None]
+        expired = ["Answer", 2, 1, "expired", 0.5, 0.0, 0, 0.0, late, None, None, None]
         first = Call(0.0, (PlanChanged(PLAN), Submitted(like)), (served,))
         if not commands:
             return [first, Call(1.02, (Announced(notice),), (refused,))]

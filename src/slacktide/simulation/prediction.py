@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import Batch, BatchFinished, Outcome, PoolId
+from slacktide.domain import Batch, BatchFinished, Leaving, Outcome, PoolId
 from slacktide.engine import BatchTimes, Engine, EngineSettings
 from slacktide.load.report import Provenance, Report
 from slacktide.profiles import ShapedTimes, TimeDistribution
@@ -31,6 +31,7 @@ from slacktide.recording import Call, RecordedPools, Recording, RecordingError, 
 from slacktide.simulation.driver import Simulation
 from slacktide.simulation.hardware import scatter
 from slacktide.simulation.items import SimulationError, stream
+from slacktide.simulation.recorded_exits import ObservedExits, RecordedExits
 from slacktide.simulation.recorded_inputs import RecordedInputs, recorded_inputs
 from slacktide.simulation.results import Scorer
 
@@ -52,14 +53,21 @@ class Observations(Watcher):
 
     def __init__(self) -> None:
         self._batches: dict[PoolId, deque[Observation]] = {}
+        self.exits: dict[PoolId, ObservedExits] = {}
+        """Of pools whose ramps have said something."""
 
     def before(self, call: Call, engine: Engine) -> None:
         for event in call.events:
-            running = None
-            if isinstance(event, BatchFinished):
-                running = engine.snapshot().running(event.batch)
+            if not isinstance(event, BatchFinished):
+                continue
+            running = engine.snapshot().running(event.batch)
             if running is not None and running.steady:
                 batch = running.batch
+                if event.exits is not None:
+                    observed = self.exits.setdefault(batch.replica.pool, ObservedExits())
+                    observed.note(batch, event.exits, call.now - batch.started)
+                if batch.leaving is Leaving.SHRINK and not batch.judged:
+                    continue  # rows have left it: no whole pass
                 kept = self._batches.setdefault(batch.replica.pool, deque(maxlen=LATEST))
                 kept.append((batch, running.cores, call.now - batch.started))
 
@@ -212,6 +220,10 @@ def _run(
         begin=found.start - 2.0 * found.start_s if found.plan_at is None else found.plan_at,
         start_s=found.start_s,
         resize_s=found.resize_s,
+        exits=dict.fromkeys(
+            (pool.model for pool in observed.exits),
+            RecordedExits(observed.exits, truth, stream(seed, "exits")),
+        ),
     )
     simulation.run(found.items)
     return execution.guessed
