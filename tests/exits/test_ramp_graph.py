@@ -15,7 +15,7 @@ from slacktide.examples import example
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import Ramp
 from slacktide.exits.positions import ExitGraph, find_positions
-from slacktide.exits.ramp_graph import GRID, HIDDEN, with_features, with_ramps
+from slacktide.exits.ramp_graph import with_features, with_ramps
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 Array = np.ndarray[Any, Any]
@@ -75,12 +75,6 @@ def test_features_of_images_are_means_over_space() -> None:
     )
     np.testing.assert_allclose(found["exits/logits"], whole["logits"], rtol=1e-5)
     assert found["exits/features/9"].shape == (3, graph.positions[9].features)
-    grid = run(with_features(model, graph, GRID), {"frames": frames})["exits/features/2"]
-    assert grid.shape == (3, 64 * 4)
-    cells = grid.reshape(3, 64, 2, 2)
-    np.testing.assert_allclose(
-        cells[:, :, 1, 0], whole[second][:, :, 24:, :24].mean(axis=(2, 3)), rtol=1e-4
-    )
 
 
 def test_features_of_texts_are_means_over_what_is_no_padding() -> None:
@@ -91,13 +85,6 @@ def test_features_of_texts_are_means_over_what_is_no_padding() -> None:
     for number in range(8):
         name = f"exits/features/{number}"
         np.testing.assert_allclose(both[name][0], alone[name][0], rtol=2e-3, atol=2e-4)
-    hidden = run(with_features(model, graph, HIDDEN), texts(5, 9))["exits/features/1"]
-    assert hidden.shape == (2, 256 + 256)
-    assert (hidden[:, 256:] >= 0).all()
-    with pytest.raises(ExitError, match="a grid needs inputs of a fixed size"):
-        with_features(model, graph, GRID)
-    with pytest.raises(ExitError, match="'odd' is no style"):
-        with_features(model, graph, "odd")
 
 
 @pytest.mark.parametrize("name", ["residual", "text", "mlp"])

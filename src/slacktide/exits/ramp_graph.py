@@ -15,25 +15,19 @@ from numpy.typing import NDArray
 
 from slacktide.exits.data_flow import DataFlow
 from slacktide.exits.errors import ExitError
-from slacktide.exits.manifest import MEAN, Ramp
+from slacktide.exits.manifest import Ramp
 from slacktide.exits.positions import ExitGraph, Position, opset_of
 
 PREFIX = "exits/"
-GRID, HIDDEN = "grid", "hidden"
-"""Styles that are heavier than `mean`: means over a grid of cells, and a layer of random units on
-top of the mean. Both keep a ramp a linear map of what is pooled, so they are trained alike."""
-_CELLS = 2  # in height and in width
-_UNITS = 256
-_SEED = 14
 _FLOAT, _INT64 = 1, 7  # TensorProto
 
 
-def with_features(model: Any, graph: ExitGraph, style: str = MEAN) -> Any:
+def with_features(model: Any, graph: ExitGraph) -> Any:
     """A copy of the model with further outputs: `exits/features/N`, float32 [rows, features], of
-    every position, and `exits/logits`, float32 [rows, classes]. Raises ExitError."""
+    every position, and `exits/logits`, float32 [rows, classes]."""
     out = _Writer(model)
     for position in graph.positions:
-        pooled = _pooled(out.at(f"{PREFIX}features/{position.number}"), graph, position, style)
+        pooled = _pooled(out.at(f"{PREFIX}features/{position.number}"), graph, position)
         out.output(pooled, f"{PREFIX}features/{position.number}", _FLOAT)
     logits = out.at(f"{PREFIX}logits").add("Flatten", graph.logits, axis=1)
     out.output(out.add("Cast", logits, to=_FLOAT), f"{PREFIX}logits", _FLOAT)
@@ -54,12 +48,11 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
     for ramp in ramps:
         position = graph.position(ramp.tensor)
         here = f"{PREFIX}{position.number}/"
-        pooled = _pooled(out.at(f"{here}pooled"), graph, position, ramp.style)
-        features = _features(position, ramp.style)
-        if ramp.weights.shape != (features, graph.classes) or ramp.bias.shape != (graph.classes,):
+        pooled = _pooled(out.at(f"{here}pooled"), graph, position)
+        expected = (position.features, graph.classes)
+        if ramp.weights.shape != expected or ramp.bias.shape != expected[1:]:
             raise ExitError(
-                f"the ramp of {ramp.tensor!r} has weights {ramp.weights.shape}; expected "
-                f"{(features, graph.classes)}"
+                f"the ramp of {ramp.tensor!r} has weights {ramp.weights.shape}; expected {expected}"
             )
         out.at(f"{here}logits")
         logits = out.add("Gemm", pooled, out.constant(ramp.weights), out.constant(ramp.bias))
@@ -110,39 +103,16 @@ def _copy_tail(
         out.output(names[name], f"{prefix}{name}", like=name)
 
 
-def _features(position: Position, style: str) -> int:
-    if style == GRID and position.space:
-        return position.features * int(np.prod([min(_CELLS, size) for size in position.space]))
-    return position.features + (_UNITS if style == HIDDEN else 0)
-
-
-def _pooled(out: _Writer, graph: ExitGraph, position: Position, style: str) -> str:
-    """What a ramp of this style sees of a position: float32 [rows, features]."""
-    tensor = position.tensor
-    if style not in (MEAN, GRID, HIDDEN):
-        raise ExitError(f"style: {style!r} is no style of ramps")
-    if style == GRID and -1 in position.space:
-        raise ExitError(f"style: a grid needs inputs of a fixed size, which {tensor!r} has not")
-    axes = list(range(1, 1 + len(position.space)))
-    if not axes:
-        pooled = tensor
-    elif position.masked:
+def _pooled(out: _Writer, graph: ExitGraph, position: Position) -> str:
+    """What a ramp sees of a position: float32 [rows, features]."""
+    pooled = position.tensor
+    if position.masked:
         pooled = _masked_mean(out, graph.mask, position)
-    elif style == GRID:
-        if position.channels_last:
-            tensor = out.add("Transpose", tensor, perm=[0, len(axes) + 1, *axes])
-        steps = [max(1, size // _CELLS) for size in position.space]
-        sizes = zip(position.space, steps, strict=True)
-        reach = [size - step * (min(_CELLS, size) - 1) for size, step in sizes]
-        cells = out.add("AveragePool", tensor, kernel_shape=reach, strides=steps)
-        pooled = out.add("Flatten", cells, axis=1)
     elif position.channels_last:
-        pooled = out.reduce("ReduceMean", tensor, axes)
-    else:
-        pooled = out.add("Flatten", out.add("GlobalAveragePool", tensor), axis=1)
-    if position.element != _FLOAT:
-        pooled = out.add("Cast", pooled, to=_FLOAT)
-    return _widened(out, pooled, position.features) if style == HIDDEN else pooled
+        pooled = out.reduce("ReduceMean", pooled, list(range(1, 1 + len(position.space))))
+    elif position.space:
+        pooled = out.add("Flatten", out.add("GlobalAveragePool", pooled), axis=1)
+    return pooled if position.element == _FLOAT else out.add("Cast", pooled, to=_FLOAT)
 
 
 def _masked_mean(out: _Writer, mask: str, position: Position) -> str:
@@ -157,17 +127,6 @@ def _masked_mean(out: _Writer, mask: str, position: Position) -> str:
         return out.add("Flatten", out.add("MatMul", row, position.tensor), axis=1)
     column = out.add("Reshape", share, out.constant(np.array([0, -1, 1])))
     return out.add("Flatten", out.add("MatMul", position.tensor, column), axis=1)
-
-
-def _widened(out: _Writer, pooled: str, features: int) -> str:
-    """`pooled`, and units of a random layer that see it relative to its mean size."""
-    random = np.random.default_rng(_SEED)
-    weights = random.standard_normal((features, _UNITS)).astype(np.float32) / np.sqrt(features)
-    bias = random.standard_normal(_UNITS).astype(np.float32)
-    size = out.reduce("ReduceMean", out.add("Abs", pooled), [1], keep=1)
-    scaled = out.add("Div", pooled, out.add("Add", size, out.constant(np.float32(1e-6))))
-    units = out.add("Gemm", scaled, out.constant(weights.astype(np.float32)), out.constant(bias))
-    return out.add("Concat", pooled, out.add("Relu", units), axis=1)
 
 
 class _Writer:

