@@ -307,7 +307,7 @@ class Hardware:
             if policy.ramps != ramps:  # what it asks for is not open yet
                 known = dict(zip(policy.ramps, policy.thresholds, strict=True))
                 thresholds = tuple([known.get(ramp, 0.0) for ramp in ramps])
-                policy = replace(policy, ramps=ramps, thresholds=thresholds)
+                policy = replace(policy, ramps=ramps, thresholds=thresholds, costs=())
             course = self._exits[batch.replica.pool.model].course(batch, policy, seconds)
             running.course, running.ends_at = course, now + course.seconds
             running.released = [(now + after, event) for after, event in course.released]

@@ -144,7 +144,12 @@ class _PoolExits:
             self.revision,
             features=True,
             feature_share=FEATURE_SHARE,
+            costs=tuple([min(max(each, 1e-3), 1.0) for each in self._answers()]),
         )
+
+    def _answers(self) -> list[float]:
+        """When each ramp's answers are there, in whole passes, as near as predictions need it."""
+        return [round(each, 2) for each in self.times.answers(self.ramps)[:-1]]
 
     def learn(self, learnt: RampsLearnt) -> None:
         """Ramps are there, or have other weights: what was judged says nothing of them."""
