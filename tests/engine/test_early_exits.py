@@ -111,6 +111,19 @@ class TestWhoMayLeave:
         world.submit(*range(5))  # a batch is of four
         assert world.batches[0].leaving is Leaving.SHRINK
 
+    def test_in_auto_rows_leave_where_the_lane_was_busy_though_no_other_request_waits(
+        self, exiting
+    ):
+        world = exiting()
+        world.submit(1)
+        world.submit(2)
+        world.finish()
+        assert world.batches[1].leaving is Leaving.SHRINK
+        world.finish()
+        world.now += 0.001
+        world.submit(3)
+        assert world.batches[2].leaving is Leaving.RUN_ON
+
     def test_in_auto_what_another_lane_takes_at_once_does_not_count(self, exiting):
         world = exiting(lanes=2)
         world.submit(*range(5))

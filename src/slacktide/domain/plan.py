@@ -98,7 +98,7 @@ class ExitMode(Enum):
     SHRINK = "shrink"
     """They leave the batch, and what is left of it takes less time."""
     AUTO = "auto"
-    """They leave if other requests wait for the lane, and run on if none does."""
+    """They run on where the lane was idle and no other request waits for it, else they leave."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,6 +284,7 @@ class Batches:
         took = state.now - running.batch.started
         placement.lane_time.add(took, now=state.now)
         placement.lane.running = None
+        placement.lane.free_since = state.now
         if running.batch.solo:
             self._idle.ended(running.batch, placement)
         else:

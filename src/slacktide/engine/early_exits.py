@@ -7,9 +7,11 @@ out which, and `RowsReleased` says so. What is decided here:
   can be held against the model's end. Which, their ids decide, evenly spread and before anything is
   known of their rows: a choice by content would judge the ramps on easy inputs.
 - Of the others, answered rows run on where the mode is `release`, and leave where it is `shrink`.
-- With `auto` they run on if no other request waits for the lane, for then their time is worth
-  nothing but what is learnt from them. They leave if one does. And once all members of a batch that
-  runs on are answered, it is stopped as soon as a request waits that its lane could run.
+- With `auto` they run on if the lane was idle before and no other request waits for it: then their
+  time is worth nothing but what is learnt from them. Else they leave, also from a batch that starts
+  as another ends and takes all that waits: a lane that was busy will be wanted before the batch is
+  over (docs/decisions/0055-auto-mode.md). Once all members of a batch that runs on are answered, it
+  is stopped as soon as a request waits that its lane could run.
 """
 
 from __future__ import annotations
@@ -84,7 +86,8 @@ class ExitRules:
             return Leaving.RUN_ON, True, False
         if policy.mode is ExitMode.RELEASE:
             return Leaving.RUN_ON, False, False
-        if policy.mode is ExitMode.SHRINK or is_wanted(lane, placement, members):
+        busy = lane.free_since == self._state.now or is_wanted(lane, placement, members)
+        if busy or policy.mode is ExitMode.SHRINK:
             return Leaving.SHRINK, False, False
         return Leaving.RUN_ON, False, True
 

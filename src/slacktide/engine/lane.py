@@ -69,6 +69,7 @@ class Lane:
         "awaited_until",
         "cores",
         "device",
+        "free_since",
         "held",
         "name",
         "placements",
@@ -100,6 +101,8 @@ class Lane:
         self.count()
         self.placements: list[Placement] = []
         self.running: Running | None = None
+        self.free_since = -math.inf
+        """When its last batch left it."""
         self.wait_until = math.inf
         """When a policy asked to be asked again (WaitUntil)."""
         self.removed = False

@@ -147,6 +147,7 @@ class ServedExits:
     def row(self, unsure: Array, agrees: Array, *, seconds: float = WHOLE_S) -> None:
         """A row by itself: what ramps at all positions would say of it."""
         self.ids += 1
+        self.now += 1e-6  # the lane has been idle, so that all rows run on
         self.turn(Submitted(Request(self.ids, "m", self.now, self.now + 10.0)))
         policy, chain = self.policy, self.chain
         limit = dict(zip(policy.ramps, policy.thresholds, strict=True))
