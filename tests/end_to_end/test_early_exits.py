@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime import InferenceSession
 
+from slacktide.domain import ExitMode
+from slacktide.engine import EngineSettings
 from slacktide.executors.process import ProcessExecutor
+from slacktide.exits.manifest import ExitManifest, Ramp, read_manifest
 from slacktide.models.exit_files import save_ramps
 from slacktide.models.exit_samples import learn_from_samples
+from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import Repository
+from slacktide.planning.exits import StatedExits
+from slacktide.recording import Call, Recording, replay
+from slacktide.server.app import App
 
-LAYERS, WIDTH, CLASSES = 6, 768, 4
+LAYERS, WIDTH, CLASSES = 6, 512, 4
 EXITS = "early_exit: {accuracy_loss: 10%, ramp_budget: 100%}\nmax_batch: 8\n"
 
 
@@ -53,6 +68,42 @@ def chain(zoo: Any, name: str, settings: str = EXITS) -> Path:
     return path
 
 
+def slow_weights() -> NDArray[np.float32]:
+    """From its features to its classes, at the position as at the end."""
+    return np.eye(8, 2, k=-1, dtype=np.float32)
+
+
+def slow_end(zoo: Any, name: str, settings: str) -> Path:
+    """A classifier of rows [8] whose work comes almost all behind its position, `early`."""
+    value = helper.make_tensor_value_info
+    path: Path = zoo.save(
+        name,
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"]),
+            helper.make_node("Relu", ["m"], ["early"]),
+            helper.make_node("Unsqueeze", ["early", "axis"], ["deep"]),
+            helper.make_node("Add", ["deep", "wide"], ["s0"]),  # [n, 8, 200000]
+            *[helper.make_node("Erf", [f"s{i}"], [f"s{i + 1}"]) for i in range(60)],
+            helper.make_node("ReduceMean", ["s60"], ["mean"], axes=[2], keepdims=0),
+            helper.make_node("Mul", ["mean", "none"], ["nothing"]),
+            helper.make_node("Add", ["early", "nothing"], ["same"]),
+            helper.make_node("MatMul", ["same", "last"], ["logits"]),
+            helper.make_node("Softmax", ["logits"], ["scores"], axis=-1),
+        ],
+        [value("x", TensorProto.FLOAT, ["n", 8])],
+        [value("scores", TensorProto.FLOAT, ["n", 2])],
+        [
+            numpy_helper.from_array(np.eye(8, dtype=np.float32), "w"),
+            numpy_helper.from_array(slow_weights(), "last"),
+            numpy_helper.from_array(np.array([2], np.int64), "axis"),
+            numpy_helper.from_array(np.zeros(200_000, np.float32), "wide"),
+            numpy_helper.from_array(np.float32(0.0), "none"),
+        ],
+        settings=settings,
+    )
+    return path
+
+
 def rows(count: int, seed: int = 1) -> NDArray[np.float32]:
     """Of four kinds, some of them faint."""
     rng = np.random.default_rng(seed)
@@ -78,6 +129,28 @@ def learn(zoo: Any, name: str, folder: Path, data: NDArray[np.float32]) -> None:
 
     learnt = asyncio.run(work())
     save_ramps(definition, definition.folder / "exits", learnt.manifest)
+
+
+def fixed(*ramps: int, threshold: float, mode: ExitMode) -> Callable[..., StatedExits]:
+    """Settings that have these ramps active with this threshold from the start."""
+
+    def stated(*given: Any) -> StatedExits:
+        thresholds = (threshold,) * len(ramps)
+        return replace(StatedExits(*given), mode=mode, ramps=ramps, thresholds=thresholds)
+
+    return stated
+
+
+def arranged(house: Any, model: str) -> None:
+    """Wait until a worker answers early."""
+
+    def is_there(app: App) -> bool:
+        for pool, state in app.exits._pools.items():
+            if pool.model == model:
+                return bool(state.ramps) and state.arranged == state.ramps
+        return False
+
+    house.until(is_there, f"the stages of {model!r} are open")
 
 
 def exit_stats(house: Any, model: str) -> dict[str, Any]:
@@ -140,6 +213,141 @@ def test_without_ramps_of_its_own_a_model_is_served_as_it_is(exits: Any, name: s
     assert answer.status == 200
     assert answer.json["parameters"]["exit"] == ""
     assert [each["name"] for each in answer.json["outputs"]] == ["scores", "state"]
+
+
+@pytest.fixture(scope="module")
+def leaving(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
+    """A server with ramps that answer whatever is sure enough; afterwards its recording is played
+    again."""
+    folder = tmp_path_factory.mktemp("leaving")
+    zoo = zoo_at(folder / "repository")
+    zoo.matmul()
+    zoo.spin(settings="max_batch: 8\n")
+    chain(zoo, "chain")
+    learn(zoo, "chain", folder, rows(600))
+    positions = "positions: {add: [early], forbid: [same]}"
+    slow_end(zoo, "slow", f"early_exit: {{{positions}}}\nmax_batch: 2\nscheduler: fifo\n")
+    (definition,) = Repository(zoo.root).read("slow")
+    ramp = Ramp(0, "early", slow_weights(), np.zeros(2, np.float32), 1.0, 1.0, 0.1)
+    manifest = ExitManifest(model_hash(definition), 1, 300, "samples", ("scores",), (ramp,))
+    save_ramps(definition, definition.folder / "exits", manifest)
+    path = folder / "server.rec"
+    with pytest.MonkeyPatch.context() as patch:
+        stated = fixed(0, threshold=0.2, mode=ExitMode.RELEASE)
+        patch.setattr("slacktide.models.repository.early_exit.StatedExits", stated)
+        patient = EngineSettings(hang_floor=30.0)
+        patch.setattr("slacktide.server.app.EngineSettings", lambda: patient)
+        with serve(zoo, record=path, control_port=0, hang_floor=30.0) as house:
+            arranged(house, "chain")
+            arranged(house, "slow")
+            yield house
+    recording = Recording(path)
+    assert replay(recording).difference is None
+    calls = [line.record for line in recording.lines() if isinstance(line.record, Call)]
+    seen = {type(event).__name__ for call in calls for event in call.events}
+    assert {"RowsReleased", "BatchFinished", "ReplicaLost"} <= seen
+
+
+def end_of(data: NDArray[np.float32], path: Path) -> tuple[Any, Any]:
+    """What the whole model says: scores and states."""
+    session = InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return tuple(session.run(None, {"x": data}))
+
+
+def ask(house: Any, row: NDArray[np.float32], *wanted: str, **parameters: Any) -> Any:
+    """The answer to one row for `chain`, as tritonclient has it over HTTP."""
+    with tritonclient.http.InferenceServerClient(house.http) as client:
+        x = tritonclient.http.InferInput("x", [1, WIDTH], "FP32")
+        x.set_data_from_numpy(row[None])
+        outputs = [tritonclient.http.InferRequestedOutput(name) for name in wanted]
+        parameters["report_timing"] = True
+        return client.infer("chain", [x], outputs=outputs or None, parameters=parameters)
+
+
+def exit_of(answer: Any) -> str:
+    return str(answer.get_response()["parameters"]["exit"])
+
+
+def test_early_answers_are_what_the_ramp_says_and_the_others_the_models(leaving: Any) -> None:
+    house, data = leaving, rows(60, seed=3)
+    folder = house.zoo.root / "chain/1"
+    ends, _ = end_of(data, folder / "model.onnx")
+    ramp = read_manifest(folder / "exits").ramps[0]
+    weight = numpy_helper.to_array(onnx.load(str(folder / "model.onnx")).graph.initializer[0])
+    logits = ramp.logits(np.maximum(data @ weight, 0.0))
+    early = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    before = house.counts("chain").get("early_exit", 0)
+    left = 0
+    for row, end, said in zip(data, ends, early, strict=True):
+        answer = ask(house, row, "scores")
+        if exit_of(answer):
+            left += 1
+            assert exit_of(answer) == ramp.tensor == "r0"
+            assert answer.as_numpy("scores")[0] == pytest.approx(said, abs=1e-4)
+        else:
+            assert answer.as_numpy("scores")[0] == pytest.approx(end, abs=1e-4)
+    assert 0 < left < len(data), "easy ones alone leave"
+    assert house.counts("chain")["early_exit"] - before == left
+    metrics = house.ask(house.server.metrics_port, "GET", "/metrics").body.decode()
+    labels = 'model="chain",version="1",position="0",tensor="r0"'
+    (count,) = re.findall(rf"^slacktide_early_exits_total{{{labels}}} (\d+)", metrics, re.M)
+    assert int(count) == before + left
+    (ramps,) = exit_stats(house, "chain")["ramps"]
+    assert ramps["request_count"] == before + left
+    assert ramps["judged_rows"] >= left, "all rows run on"
+
+
+@pytest.mark.parametrize("asked", [{"final": True}, {}])
+def test_what_must_come_from_the_end_does(leaving: Any, asked: dict[str, bool]) -> None:
+    """A client says so, or wants an output that no ramp makes; all are wanted if none is named."""
+    house, data = leaving, rows(40, seed=3)
+    scores, states = end_of(data, house.zoo.root / "chain/1/model.onnx")
+    assert any(exit_of(ask(house, row, "scores")) for row in data[:12])
+    for place in range(12):
+        answer = ask(house, data[place], *(["scores"] if asked else []), **asked)
+        assert exit_of(answer) == ""
+        assert answer.as_numpy("scores")[0] == pytest.approx(scores[place], abs=1e-4)
+        if not asked:
+            assert answer.as_numpy("state")[0] == pytest.approx(states[place], abs=1e-2)
+
+
+def test_over_grpc_it_is_the_same(leaving: Any) -> None:
+    house, (row,) = leaving, rows(40, seed=3)[:1]
+    with tritonclient.grpc.InferenceServerClient(house.grpc) as client:
+        x = tritonclient.grpc.InferInput("x", [1, WIDTH], "FP32")
+        x.set_data_from_numpy(9.0 * row[None])  # very sure
+        wanted = [tritonclient.grpc.InferRequestedOutput("scores")]
+
+        def exit(**parameters: Any) -> str:
+            parameters["report_timing"] = True
+            answer = client.infer("chain", [x], outputs=wanted, parameters=parameters)
+            return str(answer.get_response().parameters["exit"].string_param)
+
+        assert exit() == "r0"
+        assert exit(final=True) == ""
+
+
+def test_a_worker_killed_after_a_release_leaves_what_was_answered(leaving: Any) -> None:
+    house = leaving
+
+    def call(*features: float) -> dict[str, Any]:
+        data = [0.0, *features, 0.0, 0.0, 0.0, 0.0, 0.0]
+        return dict(house.call_of({"x": ("FP32", [1, 8], data)}, report_timing=True))
+
+    with house.hold():
+        sure = house.later("slow", call(9.0, 0.0))
+        unsure = house.later("slow", call(1.0, 1.01))
+        house.queued("slow", 2)
+    answer = sure.result()
+    os.kill(house.worker("slow"), signal.SIGKILL)
+    assert answer.json["parameters"]["exit"] == "early"
+    assert answer.json["parameters"]["batch_size"] == 2
+    again = unsure.result()
+    assert again.status == 200
+    assert again.json["parameters"]["exit"] == ""
+    assert again.json["outputs"][0]["data"][1] > 0.5
+    counts = house.counts("slow")
+    assert (counts["early_exit"], counts["on_time"]) == (1, 1)
 
 
 def test_models_that_state_none_have_none(exits: Any) -> None:
