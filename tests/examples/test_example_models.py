@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from slacktide.examples import MODELS, make_inputs
+from slacktide.examples import MODELS, make_inputs, stories
 from slacktide.examples.catalog import example
 from slacktide.examples.dense import SEED, dense_model, layer_weights
 from slacktide.examples.frames import STREAM_FRAMES, STREAMS, Video
@@ -43,6 +43,13 @@ INTERFACES: dict[str, tuple[Axes, Axes]] = {
         {"frames": ("tensor(uint8)", ["batch", 3, 96, 96])},
         {"logits": ("tensor(float)", ["batch", 10])},
     ),
+    "whereabouts": (
+        {
+            "input_ids": ("tensor(int64)", ["batch", "tokens"]),
+            "attention_mask": ("tensor(int64)", ["batch", "tokens"]),
+        },
+        {"logits": ("tensor(float)", ["batch", 8])},
+    ),
     "dense": (
         {"features": ("tensor(float)", ["batch", 256])},
         {"scores": ("tensor(float)", ["batch", 100])},
@@ -65,6 +72,7 @@ FLOORS = {
     "residual": 0.9,
     "text": 0.93,
     "chained": 0.9,
+    "whereabouts": 0.82,
     "vehicles": 0.93,
 }
 
@@ -93,7 +101,7 @@ def test_shipped_files_stay_small() -> None:
     sizes = [len(file.read_bytes()) for model in folder.iterdir() for file in model.iterdir()]
     assert max(sizes) < 5e6
     assert sum(sizes) < 20e6
-    assert len(example("chained").onnx()) < 2e6
+    assert all(len(example(name).onnx()) < 2e6 for name in ("chained", "whereabouts"))
     assert max(map(len, example("vehicles").onnx_files().values())) < 1e6
 
 
@@ -109,7 +117,7 @@ def test_a_batch_answers_as_its_rows_alone(name: str, open_session: Open) -> Non
             np.testing.assert_allclose(batched[i : i + 1], single, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["text"])
+@pytest.mark.parametrize("name", ["text", "whereabouts"])
 def test_text_padded_far_beyond_its_end_answers_the_same(name: str, open_session: Open) -> None:
     session = open_session(name)
     request = make_inputs(name, 1, seed=12).requests[0]
@@ -144,6 +152,21 @@ def test_classifiers_of_frames_name_what_they_see_in_streams(
     pictures, labels = np.stack([frame for frame, _ in drawn]), [label for _, label in drawn]
     (logits,) = open_session(name).run(["logits"], {"frames": pictures})
     assert np.mean(logits.argmax(1) == labels) >= 0.75
+
+
+def test_the_order_of_sentences_decides_where_a_thing_is(open_session: Open) -> None:
+    """The same words, told backwards, have another answer: no bag of words could give both."""
+    right = []
+    for row in stories.stories(100, np.random.default_rng(16), mix=(0, 0, 1, 0))[0]:
+        *told, question = " ".join(stories.VOCABULARY[i] for i in row[1:]).split(" . ")
+        thing = question.split()[3]
+        for sentences in (told, told[::-1]):
+            *_, last = [one.split()[-1] for one in sentences if f"put the {thing}" in one]
+            ids = stories.encode(" . ".join([*sentences, question]))[None]
+            feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+            (logits,) = open_session("whereabouts").run(None, feed)
+            right.append(stories.PLACES[logits.argmax()] == last)
+    assert np.mean(right) > 0.75
 
 
 def test_deeper_files_of_the_family_are_more_accurate_and_take_the_same() -> None:

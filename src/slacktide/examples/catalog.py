@@ -19,6 +19,7 @@ from slacktide.examples import (
     dense,
     frames,
     sentences,
+    stories,
     street,
     text_streams,
     vectors,
@@ -192,6 +193,15 @@ def _text_stream(name: str, start: int, stop: int) -> Streamed:
     return ((_masked(ids), label) for ids, label in text_streams.text_stream(name, start, stop))
 
 
+def _stories(count: int, rng: np.random.Generator) -> Samples:
+    ids, labels = stories.stories(count, rng)
+    return Samples(tuple(map(_masked, ids)), labels)
+
+
+def _story_stream(name: str, start: int, stop: int) -> Streamed:
+    return ((_masked(ids), label) for ids, label in text_streams.story_stream(name, start, stop))
+
+
 def _masked(ids: NDArray[np.int64]) -> Mapping[str, Array]:
     return {"input_ids": ids[None], "attention_mask": np.ones((1, len(ids)), np.int64)}
 
@@ -236,6 +246,16 @@ MODELS: Mapping[str, ExampleModel] = MappingProxyType(
                 streams=tuple(frames.STREAMS),
                 stream=_frame_stream,
                 stream_length=frames.STREAM_FRAMES,
+            ),
+            ExampleModel(
+                "whereabouts",
+                "reader of stories that tells where a thing is: the order of words matters",
+                stories.PLACES,
+                256,
+                _stories,
+                streams=text_streams.STREAMS,
+                stream=_story_stream,
+                stream_length=text_streams.STREAM_TEXTS,
             ),
             ExampleModel(
                 "dense",
