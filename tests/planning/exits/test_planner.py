@@ -49,7 +49,7 @@ def test_rows_leave_once_enough_were_judged_and_none_before(served: ServedExits)
     assert set(served.policy.thresholds) == {0.0}
     served.rows(*sure(100))
     assert any(served.policy.thresholds)
-    assert served.policy.feedback == 0.1
+    assert 0.1 <= served.policy.feedback < 1.0
     assert served.saved(since=299) > 0.5
     assert not any(served.wrong)
     status = served.status

@@ -104,6 +104,22 @@ def test_wrong_rows_that_did_not_leave_are_no_alarm() -> None:
     assert promise.accuracy == 1.0
 
 
+def test_rows_that_are_not_judged_are_counted_by_those_that_are() -> None:
+    promise = Promise(0.01)
+    promise.add(report(*[False] * 1000))
+    assert promise.feedback(0.1) == pytest.approx(0.7**4)
+    promise.skip(900)
+    promise.add(report(*[True], *[False] * 99))  # stands for ten
+    assert promise.may_leave
+    assert promise.feedback(0.1) == 1.0
+    promise.skip(900)
+    promise.add(report(*[True], *[False] * 99))
+    assert not promise.may_leave
+    promise.skip(4000)
+    assert promise.may_leave
+    assert promise.feedback(0.1) == 0.1
+
+
 def test_rows_of_other_ramps_are_joined_by_position() -> None:
     promise = Promise(0.01)
     promise.add(report(False, True))

@@ -112,6 +112,8 @@ class _PoolExits:
         self.reason = "its ramps are not learnt yet"
         self.changed = True
         """Whether a plan is wanted."""
+        self.feedback = 1.0
+        """Of the policy in force, or about to be."""
         self.doubts = 0
         """How often what was judged has lost its meaning."""
         self.tune_at = 1
@@ -140,7 +142,7 @@ class _PoolExits:
             self.ramps,
             thresholds,
             stated.mode,
-            stated.feedback if any(thresholds) else 1.0,
+            self._feedback(),
             self.revision,
             features=True,
             feature_share=FEATURE_SHARE,
@@ -150,6 +152,11 @@ class _PoolExits:
     def _answers(self) -> list[float]:
         """When each ramp's answers are there, in whole passes, as near as predictions need it."""
         return [round(each, 2) for each in self.times.answers(self.ramps)[:-1]]
+
+    def _feedback(self) -> float:
+        if self.fixed or self.stated.mode is ExitMode.RELEASE:
+            return self.stated.feedback if self.thresholds else 1.0
+        return self.promise.feedback(self.stated.feedback) if self.thresholds else 1.0
 
     def learn(self, learnt: RampsLearnt) -> None:
         """Ramps are there, or have other weights: what was judged says nothing of them."""
@@ -215,9 +222,10 @@ class _PoolExits:
             if answers:
                 self.saved_s += seconds * (1.0 - answers[left])  # -1: the end
         self.unstopped = 0 if stopped else self.unstopped + 1
-        if stopped or not all(report.agrees) or not self._counts(batch):
-            return
         promise = self.promise
+        if stopped or not all(report.agrees) or not self._counts(batch):
+            promise.skip(len(report.left))
+            return
         wrong, before = promise.wrong, promise.may_leave
         self.seen_at = now
         if promise.add(report):
@@ -227,6 +235,8 @@ class _PoolExits:
             self._distrust()
         elif promise.wrong > wrong or (promise.may_leave and not before):
             self.tune_at = promise.judged
+        if self.feedback != self._feedback():
+            self.changed = True
 
     def _counts(self, batch: Batch) -> bool:
         """Whether the rows of a batch are to be judged, whatever is in them."""
@@ -432,6 +442,7 @@ class ExitsPlanner(Planner):
             state.changed = False
             policy = state.policy() if pool in served else None
             if policy is not None:
+                state.feedback = policy.feedback
                 exits.append(policy)
         return replace(draft, exits=(*draft.exits, *exits)) if exits else draft
 

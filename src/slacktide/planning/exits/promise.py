@@ -4,7 +4,9 @@ The bound of `thresholds.py` says what the next rows will bring if they are like
 is for when they are not. Rows leave only while (docs/exits.md, "The promise")
 
 - fewer of the last window's answers were wrong than it may have;
-- one more wrong answer would still be within the loss over all rows so far;
+- one more wrong answer would still be within the loss over all rows so far. Each wrong row stands
+  for those that were not judged since the row judged before, so that this is an estimate: it is
+  held with a margin, and the fewer wrong answers there is room for, the more batches are judged;
 - rows are not in doubt. An alarm, more wrong answers among the last 16 than the loss explains, and
   a long pause put them in doubt: then so many rows are judged anew, and tuning allows no wrong
   answer among them.
@@ -35,6 +37,10 @@ FALSE_ALARM = 0.02
 """Chance of so many wrong answers among the last rows, with the loss that is allowed."""
 BLUR = 32
 """Rows over which a wrong one is spread to each side (see `ThresholdSearch`)."""
+MARGIN = 0.8
+"""Standard deviations of the estimate, for some 80 % confidence."""
+STEP = 0.7
+"""From one share of batches that are judged to the next."""
 FRESH = 64
 """Rows judged anew before rows in doubt may leave."""
 
@@ -56,16 +62,19 @@ class Promise:
         self.loss = loss
         self.window = min(MOST_ROWS, max(WINDOW, math.ceil(WINDOW_WRONG / loss)))
         self.rows: deque[JudgedRow] = deque(maxlen=self.window)
-        self.judged = 0
+        self.run = self.judged = 0
         """Rows so far."""
         self.wrong = 0
         """Rows so far that a ramp answered otherwise than the model."""
         self.alarms = 0
+        self._skipped = 0
+        """Rows since the last that was judged."""
+        self._estimate = self._variance = 0.0
+        """Of wrong answers among all rows so far."""
         self._wrong_at: deque[int] = deque()
         """Numbers of the wrong rows within the window."""
         self._doubted = 0
         """Number of the first row that is judged anew."""
-        self._fresh = FRESH
         self._alarm_at = max(2, most_likely(ALARM_ROWS, loss, 1.0 - FALSE_ALARM) + 2)
         self._stop_at = math.floor(loss * self.window)
 
@@ -73,6 +82,9 @@ class Promise:
         """Rows that were judged, in order; whether there is an alarm."""
         alarm = False
         ramps = report.ramps
+        weight = 1.0 + self._skipped / len(report.left)
+        self.run += len(report.left)
+        self._skipped = 0
         for unsure, agrees, left in zip(
             report.uncertainty, report.agrees, report.left, strict=True
         ):
@@ -80,6 +92,8 @@ class Promise:
             self.judged += 1
             if left >= 0 and not agrees[left]:
                 self.wrong += 1
+                self._estimate += weight
+                self._variance += weight * (weight - 1.0)
                 self._wrong_at.append(self.judged)
                 recent = self.wrong_among(ALARM_ROWS)
                 if recent >= self._alarm_at:
@@ -89,6 +103,11 @@ class Promise:
         while self._wrong_at and self._wrong_at[0] <= self.judged - self.window:
             self._wrong_at.popleft()
         return alarm
+
+    def skip(self, rows: int) -> None:
+        """So many rows were not judged."""
+        self.run += rows
+        self._skipped += rows
 
     def doubt(self, since: int | None = None) -> None:
         """Rows from this number on may be unlike those before; None: from the next."""
@@ -107,9 +126,22 @@ class Promise:
         """Whether rows may leave at all."""
         return (
             len(self._wrong_at) < self._stop_at
-            and self.wrong + 1 <= self.loss * self.judged
-            and self.judged >= self._doubted + (self._fresh if self._doubted else 0)
+            and self._room >= 1.0
+            and self.judged >= self._doubted + (FRESH if self._doubted else 0)
         )
+
+    @property
+    def _room(self) -> float:
+        """For wrong answers, over all rows so far."""
+        return self.loss * self.run - self._estimate - MARGIN * math.sqrt(self._variance)
+
+    def feedback(self, least: float) -> float:
+        """Share of batches to judge: so many that one wrong answer would still be within the room
+        there is; in steps, so that it seldom changes."""
+        share, room = 1.0, self._room
+        while share > least and room * share * STEP >= 1.0 + MARGIN:
+            share *= STEP
+        return max(share, least)
 
     @property
     def fresh(self) -> int:
