@@ -122,6 +122,8 @@ class ExitPolicy:
     costs: tuple[float, ...] = ()
     """Of each ramp the share of a whole pass until its answers, to predict with until batches have
     shown it; none: not known."""
+    reason: str = ""
+    """Why these ramps and no others, for people."""
 
     def __post_init__(self) -> None:
         if len(self.thresholds) != len(self.ramps):

@@ -10,7 +10,7 @@ policy with a method `explain(replica, *, now) -> Sequence[str]` is asked for it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, TypeAlias
@@ -19,10 +19,15 @@ from slacktide.domain import (
     Announced,
     Answer,
     Batch,
+    BatchAborted,
     BatchFinished,
     Command,
+    ExitPolicy,
+    ExitReport,
     Outcome,
     OutcomeKind,
+    Plan,
+    PlanChanged,
     PoolId,
     Replica,
     Request,
@@ -133,7 +138,26 @@ class Ended:
     """Requests that waited in its pool then."""
 
 
-Decision: TypeAlias = Ran | Finished | Waited | Ended
+@dataclass(frozen=True, slots=True)
+class ExitsChanged:
+    """A plan has changed how requests of a pool leave its model early; and what ramps, by position,
+    did since the last time."""
+
+    now: float
+    pool: PoolId
+    before: ExitPolicy | None
+    after: ExitPolicy | None
+    rows: int
+    left: Mapping[int, int]
+    """Rows that each ramp answered."""
+    judged: int
+    """Rows that ran to the end."""
+    differed: Mapping[int, int]
+    """Of those: rows for which the ramp that would have answered them, as thresholds were, had
+    another answer than the model's end."""
+
+
+Decision: TypeAlias = Ran | Finished | Waited | Ended | ExitsChanged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,6 +254,39 @@ class ObservedPools(RecordedPools):
         )
 
 
+class ExitsSeen:
+    """What the ramps of one pool did since its policy changed."""
+
+    def __init__(self, policy: ExitPolicy | None) -> None:
+        self.policy = policy
+        self.rows = self.judged = 0
+        self.left: Counter[int] = Counter()
+        self.differed: Counter[int] = Counter()
+
+    def see(self, report: ExitReport) -> None:
+        """A batch has ended."""
+        policy, ramps = self.policy, report.ramps
+        limit = {} if policy is None else dict(zip(policy.ramps, policy.thresholds, strict=True))
+        for unsure, agrees, left in zip(
+            report.uncertainty, report.agrees, report.left, strict=True
+        ):
+            self.rows += 1
+            if left >= 0:
+                self.left[ramps[left]] += 1
+            if len(agrees) < len(ramps):
+                continue
+            self.judged += 1
+            for ramp, doubt, agree in zip(ramps, unsure, agrees, strict=False):
+                if doubt < limit.get(ramp, 0.0):
+                    self.differed[ramp] += not agree
+                    break
+
+    def changed(self, pool: PoolId, policy: ExitPolicy | None, *, now: float) -> ExitsChanged:
+        return ExitsChanged(
+            now, pool, self.policy, policy, self.rows, self.left, self.judged, self.differed
+        )
+
+
 class Notes(Watcher):
     """Tells `tell` of every decision of a replay; give `pools` to that replay too."""
 
@@ -240,6 +297,7 @@ class Notes(Watcher):
         self._known: dict[int, Request | Notice] = {}
         self._running: dict[int, RunBatch] = {}
         """What is not known to have finished, by batch."""
+        self._exits: dict[PoolId, ExitsSeen] = {}
 
     def before(self, call: Call, engine: Engine) -> None:
         self._asked.clear()
@@ -255,6 +313,12 @@ class Notes(Watcher):
             for name, count in Counter(type(event).__name__ for event in call.events).items()
         )
         for event in call.events:
+            if isinstance(event, PlanChanged):
+                self._planned(event.plan, call.now)
+            if isinstance(event, (BatchFinished, BatchAborted)) and event.exits is not None:
+                ran = self._running.get(event.batch)
+                if ran is not None and ran.batch.replica.pool in self._exits:
+                    self._exits[ran.batch.replica.pool].see(event.exits)
             if isinstance(event, BatchFinished) and event.batch in self._running:
                 run = self._running.pop(event.batch)
                 took = call.now - run.batch.started
@@ -273,6 +337,15 @@ class Notes(Watcher):
         for asked in self._asked:
             if asked.wait_until is not None:
                 self._tell(Waited(call.now, asked))
+
+    def _planned(self, plan: Plan, now: float) -> None:
+        """Tell how requests leave early from now on, where that has changed."""
+        policies = {policy.pool: policy for policy in plan.exits}
+        for pool in {**self._exits, **policies}:
+            seen, policy = self._exits.get(pool, ExitsSeen(None)), policies.get(pool)
+            if policy != seen.policy:
+                self._tell(seen.changed(pool, policy, now=now))
+                self._exits[pool] = ExitsSeen(policy)
 
     def _ran(self, command: RunBatch, because: tuple[str, ...], unmeasured: bool) -> Ran:
         batch = command.batch

@@ -5,8 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from slacktide.domain import OutcomeKind, Reason, Request
-from slacktide.recording.decisions import Decision, Ended, Finished, PricedBatch, Ran, Waited
+from slacktide.domain import ExitPolicy, OutcomeKind, Reason, Request
+from slacktide.recording.decisions import (
+    Decision,
+    Ended,
+    ExitsChanged,
+    Finished,
+    PricedBatch,
+    Ran,
+    Waited,
+)
 
 MEMBERS_SHOWN = 8
 
@@ -57,6 +65,10 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
             f"{at}batch {decision.batch.id} of {decision.batch.replica.pool} took "
             f"{_ms(decision.took)}; expected {_ms(decision.expected)}, p99 {_ms(decision.p99)}"
         )
+    elif isinstance(decision, ExitsChanged):
+        yield at + _exits_changed(decision)
+        if decision.rows:
+            yield pad + _exits_seen(decision)
     else:
         yield at + _ended(decision)
 
@@ -101,6 +113,41 @@ def _reasons(ran: Ran) -> Iterator[str]:
         assert rival.chosen is not None
         yield f"passed over {rival.pool}: {_other(rival.chosen)}"
     yield from asked.words
+
+
+def _exits_changed(changed: ExitsChanged) -> str:
+    before, after, pool = changed.before, changed.after, changed.pool
+    if after is None:
+        return f"requests of {pool} do not leave early any more"
+    reason = f": {after.reason}" if after.reason else ""
+    if before is None or after.ramps != before.ramps:
+        were = "" if before is None else f" (were {_positions(before)})"
+        return f"ramps of {pool} are now {_positions(after)}{were}{reason}; {_thresholds(after)}"
+    if after.thresholds == before.thresholds:
+        why = ""
+    else:
+        why = ", tuned on what was judged" if any(after.thresholds) else reason
+    return f"exits of {pool}: {_thresholds(after)}{why}"
+
+
+def _positions(policy: ExitPolicy) -> str:
+    return ", ".join(map(str, policy.ramps)) or "none"
+
+
+def _thresholds(policy: ExitPolicy) -> str:
+    each = zip(policy.ramps, policy.thresholds, strict=True)
+    found = ", ".join(f"{threshold:.3g} at {ramp}" for ramp, threshold in each) or "none"
+    judged = f"{policy.mode.value}, {policy.feedback:.0%} of the batches judged"
+    return f"thresholds {found}; {judged}"
+
+
+def _exits_seen(changed: ExitsChanged) -> str:
+    left = [f"{rows} at {ramp}" for ramp, rows in sorted(changed.left.items())]
+    wrong = sum(changed.differed.values())
+    return (
+        f"since the last change {changed.rows} rows, answered early: {', '.join(left) or 'none'}; "
+        f"{changed.judged} judged, of which {wrong} would have had another answer than the model's"
+    )
 
 
 def _other(choice: PricedBatch) -> str:

@@ -34,7 +34,12 @@ def served() -> ServedExits:
 def test_features_are_asked_for_until_there_are_ramps() -> None:
     served = ServedExits(StatedExits(mode=ExitMode.SHRINK))
     assert served.policy == ExitPolicy(
-        POOL, mode=ExitMode.SHRINK, feedback=1.0, features=True, feature_share=1.0
+        POOL,
+        mode=ExitMode.SHRINK,
+        feedback=1.0,
+        features=True,
+        feature_share=1.0,
+        reason="its ramps are not learnt yet",
     )
     served.learn(learnt(GOOD))
     assert served.policy.ramps

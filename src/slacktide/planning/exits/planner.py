@@ -135,7 +135,9 @@ class _PoolExits:
         if self.refused:
             return None
         if not self.facts:
-            return ExitPolicy(self.pool, mode=stated.mode, feedback=1.0, features=True)
+            return ExitPolicy(
+                self.pool, mode=stated.mode, feedback=1.0, features=True, reason=self.reason
+            )
         thresholds = tuple([self.thresholds.get(ramp, 0.0) for ramp in self.ramps])
         return ExitPolicy(
             self.pool,
@@ -147,6 +149,7 @@ class _PoolExits:
             features=True,
             feature_share=FEATURE_SHARE,
             costs=tuple([min(max(each, 1e-3), 1.0) for each in self._answers()]),
+            reason=self.reason,
         )
 
     def _answers(self) -> list[float]:
