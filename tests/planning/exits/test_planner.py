@@ -10,7 +10,8 @@ from tests.planning.exits.streams import Array
 from slacktide.domain import ExitMode, ExitPolicy, PlanChanged, TimerFired
 from slacktide.planning import Composer, PlannerError
 from slacktide.planning.exits import ExitsPlanner, RampsRefused, StatedExits
-from slacktide.planning.exits.planner import STALE_S
+from slacktide.planning.exits.pool_exits import STALE_S
+from slacktide.planning.exits.ramps import ExitsQuestion
 
 GOOD = (0.9, 0.95, 0.99)
 
@@ -171,3 +172,20 @@ def test_pools_without_early_exits_have_no_policy() -> None:
     served.turn(PlanChanged(served.runtime.rebase(BASE, {}, now=0.0)))
     assert served.runtime.engine.plan.exits == ()
     assert served.planner.status() == {}
+
+
+def test_a_computation_that_fails_lets_no_row_leave_and_is_reported(
+    served: ServedExits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.rows(*sure(300))
+    assert any(served.policy.thresholds)
+    faults: list[str] = []
+    served.runtime._on_fault = lambda what, error, fatal=False: faults.append(f"{what}: {error!r}")
+    with monkeypatch.context() as broken:
+        broken.setattr(ExitsQuestion, "answer", lambda _: 1 / 0)
+        served.rows(*sure(70))
+    assert faults[0].startswith("planning failed; the last target of m stays")
+    assert "ZeroDivisionError" in faults[0]
+    assert set(served.policies[-1].thresholds) == {0.0}
+    served.rows(*sure(70))
+    assert any(served.policy.thresholds)

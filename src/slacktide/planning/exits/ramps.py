@@ -12,6 +12,7 @@ has failed is repeated after some rounds, twice as many each time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,9 +77,12 @@ class PassTimes:
 
     def answers(self, ramps: Sequence[int]) -> list[float]:
         """When each ramp's answers are there, then those of the end."""
-        spent = np.cumsum([0.0, *(self.cost(each) for each in ramps)])
-        at = [self.front[ramp] + float(spent[k]) for k, ramp in enumerate(ramps, 1)]
-        return [*np.maximum.accumulate(at).tolist(), 1.0 + float(spent[-1])]
+        found, spent, last = [], 0.0, 0.0
+        for ramp in ramps:
+            spent += self.cost(ramp)
+            last = max(last, self.front[ramp] + spent)
+            found.append(last)
+        return [*found, 1.0 + spent]
 
     def saved(self, ramps: Sequence[int]) -> list[float]:
         """What a row that leaves at each saves; never rises from ramp to ramp."""
@@ -210,14 +214,15 @@ class ExitsQuestion:
         """The ramps to be active, and why, for people; empty: they stay. Notes in `trials` what it
         learns."""
         trials.round += 1
-        telling = [sum(ramp in row.ramps for row in self.rows) for ramp in self.active]
-        if min((*telling, self.fresh)) < TELLING:
+        chains = Counter([row.ramps for row in self.rows])
+        told = [sum(n for of, n in chains.items() if ramp in of) for ramp in self.active]
+        if min((*told, self.fresh)) < TELLING:
             return self.active, ""
         thresholds: Array = np.array(tuned.thresholds)
         utility = self.utilities(search, thresholds)
         for at, ramp in enumerate(self.active):
-            alone = search.placed(np.zeros(len(self.active)), at)
-            rate = float((search.leaves(alone) == at).mean())
+            alone = search.placed(np.zeros(len(self.active)), at)[at]
+            rate = np.count_nonzero(search.uncertainty[:, at] < alone) / search.rows
             trials.note(ramp, rate, utility[ramp])
         smooth = {ramp: trials.utility[ramp] for ramp in self.active}
         bad: list[int] = []

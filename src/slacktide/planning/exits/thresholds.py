@@ -83,7 +83,7 @@ class ThresholdSearch:
         else thresholds settle just in front of wrong rows, and promise what they do not keep."""
         self.rows, self.ramps = uncertainty.shape
         self.most = most + 1e-9
-        self._uncertainty = uncertainty
+        self.uncertainty = uncertainty
         self._agrees = agrees
         self._saved = np.append(np.asarray(saved, float), 0.0)
         self._wrong = np.zeros((self.rows, self.ramps + 1))
@@ -98,7 +98,7 @@ class ThresholdSearch:
     def leaves(self, thresholds: Array) -> Array:
         """By row: the first ramp at which it leaves; their number where none."""
         leaves: Array = np.ones((self.rows, self.ramps + 1), bool)
-        np.less(self._uncertainty, thresholds, out=leaves[:, :-1])
+        np.less(self.uncertainty, thresholds, out=leaves[:, :-1])
         first: Array = leaves.argmax(1)
         return first
 
@@ -190,7 +190,7 @@ class ThresholdSearch:
         cost = float(self._wrong[self._each, leaves].sum()) + np.cumsum(
             self._wrong[rows, ramp] - self._wrong[rows, later]
         )
-        unsure = self._uncertainty[rows, ramp]
+        unsure = self.uncertainty[rows, ramp]
         may_end: Array = cost <= self.most
         may_end[:-1] &= unsure[1:] > unsure[:-1]
         saves = np.where(may_end, np.cumsum(self._saved[ramp] - self._saved[later]), 0.0)

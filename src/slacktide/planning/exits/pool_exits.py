@@ -1,0 +1,337 @@
+"""`PoolExits`: what the planner keeps of one pool: its ramps, its thresholds, and what was judged.
+
+Which rows are judged is decided before what is in them is known, or what is learnt would be biased:
+all of them where all run on; else those of batches that are judged by their number; and where rows
+run on if no request waits for the lane, all of them as long as none is cut short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, PoolId
+from slacktide.planning.exits.events import (
+    ExitsArranged,
+    RampFacts,
+    RampsLearnt,
+    RampsRefused,
+    StatedExits,
+)
+from slacktide.planning.exits.promise import Promise, columns
+from slacktide.planning.exits.ramps import (
+    ExitsAnswer,
+    ExitsQuestion,
+    PassTimes,
+    Trials,
+    first_ramps,
+)
+
+TUNE_ROWS = 64
+"""Judged rows from one tuning to the next, at most; a wrong answer is looked into at once."""
+ROUND_ROWS = 128
+"""Judged rows from one round of ramps to the next (§3.3)."""
+STALE_S = 60.0
+"""Seconds without a judged row after which rows are judged anew."""
+RETRY_S, RETRY_MOST_S = 60.0, 3600.0
+"""Seconds after which ramps are tried again where none paid; twice as long each time."""
+UNSTOPPED = 64
+"""Batches in a row that were not cut short, after which all that run on are judged again."""
+FEATURE_SHARE = 0.1
+"""Of batches from which ramps go on learning."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitsStatus:
+    """Where one pool stands, for metrics and people. Ramps by position."""
+
+    policy: ExitPolicy | None
+    """In force, or about to be; None: its requests never leave early."""
+    agreement: Mapping[int, float]
+    """Share of the last judged rows for which an active ramp gives the model's answer."""
+    exits: Mapping[int, int]
+    """Rows that each ramp has answered so far."""
+    rows: int
+    """Rows so far that ran under a policy with ramps."""
+    accuracy: float
+    """Share of the last judged answers that were the model's."""
+    judged: int
+    wrong: int
+    alarms: int
+    saved_s: float
+    """Seconds that answers have come earlier so far, less what ramps have cost; 0 until a pass has
+    been measured."""
+    overhead: float | None
+    """Share of a pass that ramps and cuts add, as measured; None: not yet."""
+    revision: int
+    changes: int
+    """How often ramps have moved."""
+    reason: str
+    """Of the last change, or why there are no ramps."""
+
+
+class PoolExits:
+    """What is kept of one pool."""
+
+    def __init__(self, pool: PoolId, stated: StatedExits) -> None:
+        self.pool = pool
+        self.stated = stated
+        self.promise = Promise(stated.accuracy_loss)
+        self.facts: tuple[RampFacts, ...] = ()
+        self.times = PassTimes(())
+        self.trials = Trials()
+        self.revision = 0
+        self.refused = False
+        self.ramps: tuple[int, ...] = ()
+        self.arranged: tuple[int, ...] = ()
+        """Ramps of the last chain that was opened."""
+        self.thresholds: dict[int, float] = {}
+        """By position; none: no row leaves."""
+        self.exits: Counter[int] = Counter()
+        self.rows = 0
+        self.saved_s = 0.0
+        self.changes = 0
+        self.reason = "its ramps are not learnt yet"
+        self.changed = True
+        """Whether a plan is wanted."""
+        self.feedback = 1.0
+        """Of the policy in force, or about to be."""
+        self.doubts = 0
+        """How often what was judged has lost its meaning."""
+        self.tune_at = 1
+        """Number of the judged row at which thresholds are tuned."""
+        self.round_at = ROUND_ROWS
+        self.seen_at = -math.inf
+        """When a row was judged last."""
+        self.retry_at = math.inf
+        self.retry_s = RETRY_S
+        self.unstopped = UNSTOPPED
+        self.error: Exception | None = None
+        """Of a computation, yet to be raised."""
+
+    @property
+    def fixed(self) -> bool:
+        return self.stated.thresholds is not None
+
+    def policy(self) -> ExitPolicy | None:
+        """What is to be in force."""
+        stated = self.stated
+        if self.refused:
+            return None
+        if not self.facts:
+            return ExitPolicy(
+                self.pool, mode=stated.mode, feedback=1.0, features=True, reason=self.reason
+            )
+        thresholds = tuple([self.thresholds.get(ramp, 0.0) for ramp in self.ramps])
+        return ExitPolicy(
+            self.pool,
+            self.ramps,
+            thresholds,
+            stated.mode,
+            self._feedback(),
+            self.revision,
+            features=True,
+            feature_share=FEATURE_SHARE,
+            costs=tuple([min(max(each, 1e-3), 1.0) for each in self._answers()]),
+            reason=self.reason,
+        )
+
+    def _answers(self) -> list[float]:
+        """When each ramp's answers are there, in whole passes, as near as predictions need it."""
+        return [round(each, 2) for each in self.times.answers(self.ramps)[:-1]]
+
+    def _feedback(self) -> float:
+        if self.fixed or self.stated.mode is ExitMode.RELEASE:
+            return self.stated.feedback if self.thresholds else 1.0
+        return self.promise.feedback(self.stated.feedback) if self.thresholds else 1.0
+
+    def hear(self, event: RampsLearnt | RampsRefused) -> None:
+        """Ramps are there, or never will be."""
+        self.changed = True
+        if isinstance(event, RampsRefused):
+            self.refused, self.reason = True, event.reason
+        elif event.revision > self.revision:
+            self.refused = False
+            self._learn(event)
+
+    def _learn(self, learnt: RampsLearnt) -> None:
+        """Ramps have other weights: what was judged says nothing of them."""
+        self.facts, self.revision = learnt.ramps, learnt.revision
+        self.times, self.trials = PassTimes(learnt.ramps, self.times), Trials()
+        self.promise.forget()
+        self._distrust()
+        known = [each.position for each in learnt.ramps]
+        if self.stated.ramps is not None:
+            self.ramps = tuple([each for each in self.stated.ramps if each in known])
+            fixed = self.stated.thresholds or ()
+            self.thresholds = dict(zip(self.stated.ramps, fixed, strict=False))
+        elif not self.ramps or not set(self.ramps) <= set(known):
+            self._begin()
+
+    def _begin(self) -> None:
+        """The first ramps, or the first after none paid."""
+        self.retry_at = math.inf
+        budget = self.stated.ramp_budget
+        first = first_ramps(self.facts, self.times, budget, evenly=self.stated.evenly)
+        self._move(first, "the first ramps" if first else "no ramp pays within its budget")
+
+    def _move(self, ramps: tuple[int, ...], reason: str) -> None:
+        """From now on other ramps are to be active; those that stay keep their thresholds."""
+        self.ramps, self.reason = ramps, reason
+        self.changes += 1
+        self.changed = True
+        self.thresholds = {r: each for r, each in self.thresholds.items() if r in ramps}
+        self.round_at = self.promise.judged + ROUND_ROWS
+
+    def arrange(self, arranged: ExitsArranged, *, now: float) -> None:
+        """A replica has opened a chain, or could not."""
+        if arranged.revision != self.revision or arranged.ramps != self.ramps:
+            return
+        if arranged.detail:
+            for ramp in set(self.ramps) - set(self.arranged):
+                self.trials.failed(ramp)
+            back = [r for r in self.arranged if r in self.ramps and self.arranged != self.ramps]
+            self._move(tuple(back), arranged.detail)
+        else:
+            self.arranged = arranged.ramps
+            self.times.measure(arranged)
+            overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
+            if self.stated.ramps is None and overhead > budget + 1e-6:
+                own = [each for each in self.facts if each.position in self.ramps]
+                fewer = first_ramps(own, self.times, budget * (1.0 - 1e-6))
+                self._move(fewer, f"ramps cost {overhead:.1%} of a pass, more than {budget:.1%}")
+        if not self.ramps:
+            self.retry_at = now + self.retry_s
+
+    def take(self, report: ExitReport, batch: Batch, *, stopped: bool, now: float) -> None:
+        """A batch has ended."""
+        self.rows += len(report.left)
+        seconds = self.times.seconds(len(report.left))
+        known = seconds > 0.0 and all(ramp in self.times.front for ramp in report.ramps)
+        answers = self.times.answers(report.ramps) if known else ()
+        for left in report.left:
+            if left >= 0:
+                self.exits[report.ramps[left]] += 1
+            if answers:
+                self.saved_s += seconds * (1.0 - answers[left])  # -1: the end
+        self.unstopped = 0 if stopped else self.unstopped + 1
+        promise = self.promise
+        if stopped or not all(report.agrees) or not self._counts(batch):
+            promise.skip(len(report.left))
+            return
+        wrong, before = promise.wrong, promise.may_leave
+        self.seen_at = now
+        if promise.add(report):
+            self.reason = "an alarm: answers of ramps differ from the model's"
+            self._distrust()
+        elif before and not promise.may_leave:
+            self._distrust()
+        elif promise.wrong > wrong or (promise.may_leave and not before):
+            self.tune_at = promise.judged
+        if self.feedback != self._feedback():
+            self.changed = True
+
+    def _counts(self, batch: Batch) -> bool:
+        """Whether the rows of a batch are to be judged, whatever is in them."""
+        if batch.judged or batch.leaving is Leaving.NONE or self.stated.mode is ExitMode.RELEASE:
+            return True
+        return batch.leaving is Leaving.RUN_ON and self.unstopped > UNSTOPPED
+
+    def _distrust(self) -> None:
+        """No row leaves until thresholds are found anew."""
+        if not self.fixed:
+            self.thresholds = {}
+        self.changed = True
+        self.doubts += 1
+        self.tune_at = self.promise.judged + 1
+
+    def grow_old(self, *, now: float) -> None:
+        """It may be that no row has been judged for long, or that ramps are to be tried again."""
+        if self.stale_at <= now:
+            self.promise.doubt()
+            self._distrust()
+            self.seen_at = math.inf
+        if self.retry_at <= now:
+            self.retry_s = min(2.0 * self.retry_s, RETRY_MOST_S)
+            self.times.costs.clear()
+            self.trials = Trials()
+            self._begin()
+
+    @property
+    def stale_at(self) -> float:
+        return self.seen_at + STALE_S if self.thresholds and not self.fixed else math.inf
+
+    @property
+    def due(self) -> bool:
+        """Whether something is to be computed."""
+        promise = self.promise
+        if promise.judged < min(self.tune_at, self.round_at) or not promise.rows:
+            return False
+        return bool(self.ramps) and not self.fixed and promise.may_leave
+
+    def question(self) -> ExitsQuestion:
+        """What is to be computed."""
+        promise = self.promise
+        rounds = promise.judged >= self.round_at and self.stated.moving
+        rounds = rounds and self.stated.ramps is None and self.arranged == self.ramps
+        if promise.judged >= self.round_at:
+            self.round_at = promise.judged + ROUND_ROWS
+        self.tune_at = promise.judged + TUNE_ROWS
+        return ExitsQuestion(
+            self.facts,
+            self.ramps,
+            tuple(promise.rows),
+            promise.loss,
+            promise.fresh,
+            self.stated.ramp_budget,
+            PassTimes(self.facts, self.times),
+            self.trials,
+            rounds,
+        )
+
+    def settle(self, answer: ExitsAnswer | Exception, doubts: int, *, now: float) -> None:
+        """What was computed has come."""
+        if isinstance(answer, Exception):
+            self.error = answer
+            self._distrust()
+            return
+        if doubts != self.doubts or not self.promise.may_leave:
+            return
+        self.trials = answer.trials
+        found = {r: each for r, each in zip(answer.ramps, answer.thresholds, strict=True) if each}
+        if answer.ramps != self.ramps:
+            self._move(answer.ramps, answer.reason)
+        elif found != self.thresholds:
+            self.changed = True
+            self.reason = f"thresholds tuned on {len(self.promise.rows)} judged rows"
+        self.thresholds = found
+        if found:
+            self.retry_s = RETRY_S
+        if not self.ramps:
+            self.retry_at = now + self.retry_s
+
+    def status(self) -> ExitsStatus:
+        promise, ramps = self.promise, self.ramps
+        unsure, agrees = columns(tuple(promise.rows), ramps)
+        agreement = {
+            ramp: float(agrees[seen, at].mean())
+            for at, ramp in enumerate(ramps)
+            if (seen := unsure[:, at] < math.inf).any()
+        }
+        return ExitsStatus(
+            self.policy(),
+            agreement,
+            dict(self.exits),
+            self.rows,
+            promise.accuracy,
+            promise.judged,
+            promise.wrong,
+            promise.alarms,
+            self.saved_s,
+            self.times.overhead,
+            self.revision,
+            self.changes,
+            self.reason,
+        )
