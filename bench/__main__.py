@@ -29,6 +29,7 @@ BENCHMARKS = {
     "variant_planner": "plans of variants beside the optimum and an upper bound; ms for one",
     "simulation": "requests simulated per second on one core, memory over ten million",
     "latency_fit": "model of cores and batch: how well it fits the residual classifier",
+    "ramp_training": "ramps of early exits: styles, ridge and logistic regression, on streams",
     "startup": "start to ready, import time, size of the core install",
     "grpc_front_end": "our gRPC front end beside empty handlers of each gRPC stack",
     "overhead": "tiny MLP through the whole server: requests/s, hop, p50, beside other servers",
