@@ -163,7 +163,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     folder = tmp_path_factory.mktemp("exits")
     zoo = zoo_at(folder / "repository")
     zoo.matmul()
-    for name in ("learnt", "foreign", "torn", "fresh"):
+    for name in ("learnt", "foreign", "torn", "fresh", "taught"):
         chain(zoo, name)
     chain(zoo, "inside", "early_exit: 1%\nexecutor: in_process\nmax_batch: 8\n")
     learn(zoo, "learnt", folder, rows(600))
@@ -201,6 +201,21 @@ def test_what_was_learnt_before_is_planned_with(exits: Any) -> None:
     tensors = [each["tensor"] for each in stats["ramps"]]
     assert set(tensors) <= {f"r{layer}" for layer in range(LAYERS)}
     assert {each["threshold"] for each in stats["ramps"]} == {0.0}
+
+
+def test_a_model_learns_from_its_own_requests(exits: Any) -> None:
+    for part in np.split(rows(8 * 600, seed=3), 600):
+        document = exits.call_of({"x": ("FP32", [8, WIDTH], part.ravel().tolist())})
+        assert exits.infer("taught", document).status == 200
+        if exit_stats(exits, "taught")["revision"]:
+            break
+    stats = exit_stats(exits, "taught")
+    assert stats["revision"] >= 1, stats["reason"]
+    manifest = read_manifest(exits.zoo.root / "taught/1/exits")
+    assert (manifest.source, manifest.rows % 8, manifest.outputs) == ("traffic", 0, ("scores",))
+    assert manifest.rows >= 512
+    assert manifest.ramps[-1].agreement > 0.9
+    assert {each["tensor"] for each in stats["ramps"]} <= set(manifest.positions)
 
 
 @pytest.mark.parametrize("name", ["foreign", "torn", "fresh"])

@@ -1,22 +1,20 @@
 """`RampLearner`: ramps learnt from what workers report of live batches, beside the event loop.
 
-One thread, of the least priority, adds rows to the running sums of a pool
-(`exits/training.py`). At 512 rows, at twice as many each time, and then every 1,024 rows it solves.
-The first ramps are published; later a position's ramp is replaced where the new one is clearly
-better on rows that neither has seen, and a revision is published where any is. Rows of long ago
-fade, so ramps follow a drift.
+One thread adds rows to the running sums of a pool (`exits/training.py`). It is no nicer than the
+loop, which would wait for the interpreter's lock while a nicer thread holds it and does not run. At
+512 rows, at twice as many each time, and then every 1,024 rows it solves. The first ramps are
+published; later a position's ramp is replaced where the new one is clearly better on rows that
+neither has seen, and a revision is published where any is. Rows of long ago fade, so ramps follow a
+drift.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -114,7 +112,7 @@ class RampLearner:
         """`post` takes what planners are to know."""
         self._post = post
         self._pools: dict[PoolId, _Pool] = {}
-        self._thread = ThreadPoolExecutor(1, "exits", initializer=_step_back)
+        self._thread = ThreadPoolExecutor(1, "exits")
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self, loaded: LoadedPool) -> None:
@@ -227,9 +225,3 @@ def _shapes(ramps: Sequence[Ramp]) -> list[tuple[str, tuple[int, ...]]]:
 
 def _rows(data: bytes, rows: int) -> NDArray[np.float32]:
     return np.frombuffer(data, np.float32).reshape(rows, -1)
-
-
-def _step_back() -> None:
-    """Give this thread the least priority: requests come first."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
