@@ -91,8 +91,9 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
         for point in points(replace(scope, tables=known))
     } or set(STREAMS)
     orders = [order for name in STREAMS if name in wanted for order in (_order(scope, name),)]
-    if scope.quick:
-        orders = orders[:QUICK_STREAMS]
+    if scope.quick:  # the first stream of each model
+        first = {order.stream.model: order for order in reversed(orders)}
+        orders = [order for order in orders if order in first.values()][:QUICK_STREAMS]
     missing = [order for order in orders if not order.path.exists()]
     for model in dict.fromkeys(order.stream.model for order in missing):
         moved(0.0, f"how long {model} takes")
