@@ -231,3 +231,14 @@ def test_a_ramp_that_hangs_on_no_single_tensor_is_refused() -> None:
     graph = find_positions(model)
     with pytest.raises(ExitError, match="no single tensor to cut at in front of position 0"):
         split(model, graph)
+
+
+def test_outputs_that_only_look_like_those_of_ramps_are_refused() -> None:
+    model = made(
+        node("MatMul", "x w", "a"),
+        node("MatMul", "a v", "logits"),
+        node("Relu", "a", "exits/7/answer"),
+        outputs=("logits", "exits/7/answer"),
+    )
+    with pytest.raises(ExitError, match="outputs whose names begin with 'exits/' are not of this"):
+        split(model, find_positions(model))

@@ -70,6 +70,10 @@ class _Cutter:
                 ramps.setdefault(int(number), []).append(name)
             else:
                 own.append(name)
+        if not own or max(ramps, default=0) >= len(graph.positions):
+            raise ExitError(
+                f"outputs whose names begin with {PREFIX!r} are not of this model's ramps"
+            )
         end = _END if _END in own else own[0]
         self._trunk = flow.needed_for(own)
         order = [node for node in flow.trunk(end) if id(node) in self._trunk]
@@ -98,32 +102,27 @@ class _Cutter:
         """The tensor to cut at, for a ramp: what it hangs on, or the last one in front of that
         through which all data passes."""
         nodes = self._flow.needed_for(outputs) - self._trunk
-        makers = {
-            id(maker): maker
+        hangs_on = (
+            self._place.get(id(self._flow.maker.get(name)), -1)
             for node in self._flow.nodes
             if id(node) in nodes
             for name in self._flow.sources(node)
-            if id(maker := self._flow.maker.get(name)) in self._trunk
-        }
-        if not makers:
-            raise ExitError(f"the ramp at position {number} hangs on nothing")
-        at = max(self._place[each] for each in makers)
-        last = None
-        for tensor, place in self._crossings.items():
-            if tensor in self._flow.maker and self._made(tensor) <= at:
-                last = (tensor, place) if last is None or place > last[1] else last
-        if last is None:
+        )
+        at = max(hangs_on, default=-1)
+        fronts = [
+            tensor
+            for tensor in self._crossings
+            if tensor in self._flow.maker and self._place[id(self._flow.maker[tensor])] <= at
+        ]
+        if not fronts:
             raise ExitError(f"no single tensor to cut at in front of position {number}")
-        behind = self._flow.needed_for(outputs, behind=[last[0]]) & self._trunk
+        behind = self._flow.needed_for(outputs, behind=fronts[-1:]) & self._trunk
         for node in self._flow.nodes:
             if id(node) in behind and any(word in node.op_type for word in _MULTIPLYING):
                 raise ExitError(
                     f"position {number}: node {node.name!r} ({node.op_type}) would run twice"
                 )
-        return last[0]
-
-    def _made(self, tensor: str) -> int:
-        return self._place[id(self._flow.maker[tensor])]
+        return fronts[-1]
 
     def _stage(self, tensor: str) -> int:
         """The first stage that can make a tensor."""
@@ -163,13 +162,9 @@ class _Cutter:
         """Whether a stage in front has to make a tensor: what holds data, or its shape."""
         if is_shape(node):
             source = node.input[0]
-            primary = source not in self._flow.maker
-            return (
-                not primary
-                and source in self._flow.data
-                and self._stage(source) < at
-                and (source not in self._cuts[at - 1 : at])
-            )
+            if source not in self._flow.maker or source in self._cuts[at - 1 : at]:
+                return False  # the primary input or what this stage takes
+            return source in self._flow.data and self._stage(source) < at
         return name in self._flow.data and id(node) in self._place and self._stage(name) < at
 
     def _pruned(
