@@ -190,13 +190,13 @@ class Models:
 def write_ramps(path: Path, revision: int = 1, *, classes: int = 0) -> ExitSource:
     """Ramps of no use, but different ones, at every position of a model, beside it."""
     graph = find_positions(onnx.load(str(path)))
-    random = np.random.default_rng(revision)
+    random = np.random.default_rng(revision + 3)
     classes = classes or graph.classes
     ramps = [
         Ramp(
             each.number,
             each.tensor,
-            random.standard_normal((each.features, classes)).astype(np.float32) * 4,
+            random.standard_normal((each.features, classes)).astype(np.float32) * 2,
             np.zeros(classes, np.float32),
             1.0,
             0.9,

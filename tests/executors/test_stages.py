@@ -346,7 +346,7 @@ def test_ramps_of_another_model_or_revision_are_refused(
     assert "revision 1, not 2" in bench.arrange(policy(0, revision=2)).detail
     assert "no ramp at position 7" in bench.arrange(policy(0, 7)).detail
     kit.write_ramps(layers[0], revision=3, classes=5)
-    assert "expected (8, 4)" in bench.arrange(policy(0, revision=3)).detail
+    assert "expected (16, 4)" in bench.arrange(policy(0, revision=3)).detail
     assert bench.run(*images(1)).report is None
 
 

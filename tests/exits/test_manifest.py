@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.exits.errors import ExitError
-from slacktide.exits.manifest import MANIFEST, ExitManifest, Ramp, read_manifest
+from slacktide.exits.manifest import MANIFEST, STYLE, ExitManifest, Ramp, read_manifest
 
 MODEL = "a" * 64
 
@@ -71,7 +71,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read.outputs == ("probabilities", "label")
     assert read.positions == ("block0/out", "block1/out")
     for one, other in zip(read.ramps, wrote.ramps, strict=True):
-        assert (one.position, one.tensor, one.style) == (other.position, other.tensor, "mean")
+        assert (one.position, one.tensor, one.style) == (other.position, other.tensor, STYLE)
         assert (one.temperature, one.agreement, one.cost) == (
             *(other.temperature, other.agreement, other.cost),
         )
@@ -154,7 +154,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, changes: dict[str, Any], named: 
     ("changes", "named"),
     [
         ({"position": 2}, "position: expected 1, got 2"),
-        ({"style": "forest"}, "style: expected 'mean'"),
+        ({"style": "mean"}, "style: expected 'mean and maximum', got 'mean'"),
         ({"temperature": 0}, "temperature: expected above 0"),
         ({"temperature": float("nan")}, "temperature: expected a finite number"),
         ({"agreement": 1.01}, "agreement: expected 0 to 1"),

@@ -98,7 +98,9 @@ def test_published_networks(name: str, count: int) -> None:
 def test_the_blocks_of_a_resnet() -> None:
     found = find_positions(onnx.load(LIGHT / "light_resnet50.onnx"))
     channels = [64] + [256] * 3 + [512] * 4 + [1024] * 6 + [2048] * 3
-    assert [each.features for each in found.positions] == channels
+    assert [each.channels for each in found.positions] == channels
+    features = [128] + [512] * 3 + [1024] * 4 + [1024] * 6 + [2048] * 3  # no maxima beyond 1,024
+    assert [each.features for each in found.positions] == features
     assert found.positions[0].space == (56, 56)
     assert found.positions[-1].space == ()
 

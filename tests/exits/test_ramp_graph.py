@@ -62,7 +62,7 @@ def texts(*lengths: int) -> dict[str, Array]:
     return dict(zip(names, (tokens, mask), strict=True))
 
 
-def test_features_of_images_are_means_over_space() -> None:
+def test_features_of_images_are_means_and_maxima_over_space() -> None:
     model = shipped("residual")
     graph = find_positions(model)
     frames = np.random.default_rng(1).integers(0, 256, (3, 3, 96, 96), dtype=np.uint8)
@@ -70,9 +70,9 @@ def test_features_of_images_are_means_over_space() -> None:
     model.graph.output.append(helper.make_tensor_value_info(second, TensorProto.FLOAT, None))
     whole = run(model, {"frames": frames})
     found = run(with_features(model, graph), {"frames": frames})
-    np.testing.assert_allclose(
-        found["exits/features/2"], whole[second].mean(axis=(2, 3)), rtol=1e-4
-    )
+    tensor = whole[second]
+    pooled = np.concatenate([tensor.mean(axis=(2, 3)), tensor.max(axis=(2, 3))], axis=1)
+    np.testing.assert_allclose(found["exits/features/2"], pooled, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found["exits/logits"], whole["logits"], rtol=1e-5)
     assert found["exits/features/9"].shape == (3, graph.positions[9].features)
 
@@ -180,3 +180,36 @@ def test_a_ramp_that_does_not_fit_is_refused() -> None:
     ramps = made_up(graph, range(1), {0: 7})
     with pytest.raises(ExitError, match=r"has weights \(7, 10\); expected \(512, 10\)"):
         with_ramps(model, graph, ramps)
+
+
+def test_channels_behind_space_are_pooled_alike() -> None:
+    weights = [
+        numpy_helper.from_array(np.random.default_rng(at).random(shape, np.float32), name)
+        for at, (name, shape) in enumerate({"w": (6, 6), "v": (6, 4)}.items())
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+        helper.make_node("ReduceMean", ["b"], ["c"], axes=[1, 2], keepdims=0),
+        helper.make_node("MatMul", ["c", "v"], ["logits"]),
+    ]
+    shape: list[int | str] = ["n", 5, 7, 6]
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "graph",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 4])],
+            weights,
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    graph = find_positions(model)
+    first = graph.positions[0]
+    assert (first.channels_last, first.channels, first.features) == (True, 6, 12)
+    x = np.random.default_rng(1).standard_normal((2, 5, 7, 6)).astype(np.float32)
+    found = run(with_features(model, graph), {"x": x})["exits/features/0"]
+    tensor = x @ numpy_helper.to_array(weights[0])
+    pooled = np.concatenate([tensor.mean(axis=(1, 2)), tensor.max(axis=(1, 2))], axis=1)
+    np.testing.assert_allclose(found, pooled, rtol=1e-4, atol=1e-5)

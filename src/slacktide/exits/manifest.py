@@ -37,8 +37,8 @@ SCHEMA = 1
 MOST_MANIFEST_BYTES = 1 << 20
 MOST_WEIGHT_BYTES = 1 << 29
 MOST_RAMPS = 120
-MEAN = "mean"
-"""The style of ramps: the mean over space or text, and one Gemm."""
+STYLE = "mean and maximum"
+"""The style of ramps: what `Position.features` counts, and one Gemm."""
 _WEIGHTS = re.compile(r"ramps\.[0-9]{1,9}\.npz", re.ASCII)
 _KEYS = (
     "schema",
@@ -72,7 +72,7 @@ class Ramp:
     """Share of rows that it had not seen whose answer was the model's."""
     cost: float
     """Share of the model's whole pass that lies in front of the position, 0 to 1."""
-    style: str = MEAN
+    style: str = STYLE
 
     def logits(self, features: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
         """Of rows [n, features]: [n, classes]."""
@@ -172,8 +172,8 @@ def _checked(folder: Path, stated: object, model_sha256: str | None) -> ExitMani
     for index, entry in enumerate(entries):
         where = f"ramps[{index}]"
         position = _ranged(entry["position"], f"{where}.position", index, index)
-        if (style := text(entry["style"], f"{where}.style")) != MEAN:
-            raise ProfileError(f"{where}.style: expected {MEAN!r}, got {style!r:.20}")
+        if (style := text(entry["style"], f"{where}.style")) != STYLE:
+            raise ProfileError(f"{where}.style: expected {STYLE!r}, got {style!r:.20}")
         weights, bias = (arrays.get(f"{name}.{position}") for name in ("weights", "bias"))
         if weights is None or bias is None or not _fit(weights, bias, classes):
             expected = "expected finite float32 [features, classes] and [classes]"

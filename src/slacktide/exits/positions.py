@@ -2,7 +2,7 @@
 
 One scan over the sorted nodes keeps the live tensors (`data_flow`). Where a single one is live, and
 it is a float tensor with an axis of rows, the network can be cut. Between two costly operators
-(those that multiply matrices) one position stays: the last of those with the fewest features. In a
+(those that multiply matrices) one position stays: the last of those with the fewest channels. In a
 ResNet-50 these are the stem and the 16 blocks, as Apparate (SOSP 2024, §3.1) wants them.
 
 A *ramp* at a position makes its own logits; what the model does behind its logits (its *tail*) is
@@ -42,6 +42,8 @@ _SPATIAL = frozenset(
 """Operators that take channels as axis 1."""
 _FLOATS = (1, 10, 11, 16)  # TensorProto.FLOAT, FLOAT16, DOUBLE, BFLOAT16
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+MOST_FEATURES = 1024
+"""Of means and maxima together: learning takes time by their cube."""
 _OLDEST_OPSET = 7  # the first whose operators broadcast
 
 
@@ -53,16 +55,27 @@ class Position:
     """From 0, front to end."""
     tensor: str
     channels_last: bool
-    features: int
-    """Channels: what a mean over space leaves of a row."""
+    channels: int
     space: tuple[int, ...]
-    """Sizes of the axes that the mean is over; −1 where clients choose the input's size."""
+    """Sizes of the axes that are pooled; −1 where clients choose the input's size."""
     masked: bool
     """Whether the padding mask lies along those axes."""
     cost: float
     """Share of the model's multiplications in front of it, roughly."""
     element: int
     """Datatype, a number of onnx.TensorProto.DataType."""
+
+    @property
+    def maximum(self) -> bool:
+        """Whether the maximum over space is pooled beside the mean: of images, where a small object
+        hardly moves a mean, up to as many features as can be solved for quickly."""
+        images = len(self.space) > 1 and any(size != 1 for size in self.space)
+        return images and 2 * self.channels <= MOST_FEATURES
+
+    @property
+    def features(self) -> int:
+        """Numbers that pooling leaves of a row."""
+        return 2 * self.channels if self.maximum else self.channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +149,7 @@ def find_positions(
         if costly[at]:
             groups.setdefault(costly[at], []).append(found)
     kept = [
-        min(reversed(group), key=lambda each: each.features).tensor for group in groups.values()
+        min(reversed(group), key=lambda each: each.channels).tensor for group in groups.values()
     ]
     kept = [tensor for tensor in seen if tensor in {*kept, *add} and tensor not in forbid]
     for name in (*add, *forbid):
@@ -303,7 +316,7 @@ def _position(
         -1,
         tensor,
         channels_last=len(dims) > 2 and axis == len(dims) - 1,
-        features=dims[axis],
+        channels=dims[axis],
         space=tuple(-1 if known.free else size for size in space),
         masked=masked,
         cost=cost,

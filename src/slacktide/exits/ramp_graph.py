@@ -19,6 +19,7 @@ from slacktide.exits.manifest import Ramp
 from slacktide.exits.positions import ExitGraph, Position, opset_of
 
 PREFIX = "exits/"
+_GLOBAL = {"Mean": "GlobalAveragePool", "Max": "GlobalMaxPool"}
 _FLOAT, _INT64 = 1, 7  # TensorProto
 
 
@@ -106,12 +107,17 @@ def _copy_tail(
 def _pooled(out: _Writer, graph: ExitGraph, position: Position) -> str:
     """What a ramp sees of a position: float32 [rows, features]."""
     pooled = position.tensor
+    names = ["Mean", "Max"] if position.maximum else ["Mean"]
     if position.masked:
-        pooled = _masked_mean(out, graph.mask, position)
+        parts = [_masked_mean(out, graph.mask, position)]
     elif position.channels_last:
-        pooled = out.reduce("ReduceMean", pooled, list(range(1, 1 + len(position.space))))
+        axes = list(range(1, 1 + len(position.space)))
+        parts = [out.reduce(f"Reduce{each}", pooled, axes) for each in names]
     elif position.space:
-        pooled = out.add("Flatten", out.add("GlobalAveragePool", pooled), axis=1)
+        parts = [out.add("Flatten", out.add(_GLOBAL[each], pooled), axis=1) for each in names]
+    else:
+        parts = [pooled]
+    pooled = out.add("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
     return pooled if position.element == _FLOAT else out.add("Cast", pooled, to=_FLOAT)
 
 

@@ -253,7 +253,7 @@ def test_where_a_model_can_be_left_early(root: Path, add_model: Builder) -> None
     add_model("n", data=model().SerializeToString(), yaml="early_exit: 1%")
     *notes, warning = _messages(root)
     assert len(notes) == 9
-    first = "/stem/stem.2/Relu_output_0, 64 features, 1.2% of the multiplications in front"
+    first = "/stem/stem.2/Relu_output_0, 128 features, 1.2% of the multiplications in front"
     assert notes[0] == f"note m/1/model.onnx: position 0: {first}"
     assert not any("blocks.3" in note for note in notes)
     assert warning == (
