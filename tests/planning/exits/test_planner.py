@@ -98,12 +98,30 @@ def test_an_idle_model_is_judged_anew(served: ServedExits) -> None:
 
 def test_ramps_with_other_weights_begin_again(served: ServedExits) -> None:
     served.rows(*sure(300))
+    served.chain = ()
     served.learn(learnt(GOOD, revision=2))
     assert served.policy.revision == 2
     assert set(served.policy.thresholds) == {0.0}
     before = served.policy
     served.turn(learnt(GOOD, revision=1), TimerFired())  # late
     assert served.policy == before
+
+
+def test_what_ramps_with_other_weights_say_is_not_mixed_with_what_these_said(
+    served: ServedExits,
+) -> None:
+    served.rows(*sure(300))
+    served.turn(learnt(GOOD, revision=2), TimerFired())
+    chain, served.chain = served.chain, (*served.policy.ramps,)
+    assert chain == served.chain  # still with the weights before
+    served.rows(*sure(300))
+    assert set(served.policy.thresholds) == {0.0}
+    served.chain = ()
+    served.arrange()
+    served.rows(*sure(200))
+    assert set(served.policy.thresholds) == {0.0}
+    served.rows(*sure(100))
+    assert any(served.policy.thresholds)
 
 
 def test_a_model_that_can_have_no_ramps_is_served_as_it_is(served: ServedExits) -> None:

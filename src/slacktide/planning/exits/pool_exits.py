@@ -87,6 +87,8 @@ class PoolExits:
         self.ramps: tuple[int, ...] = ()
         self.arranged: tuple[int, ...] = ()
         """Ramps of the last chain that was opened."""
+        self.arranged_revision = 0
+        """Of their weights: a worker runs the chain before until it has opened the next."""
         self.thresholds: dict[int, float] = {}
         """By position; none: no row leaves."""
         self.exits: Counter[int] = Counter()
@@ -195,7 +197,7 @@ class PoolExits:
             back = [r for r in self.arranged if r in self.ramps and self.arranged != self.ramps]
             self._move(tuple(back), arranged.detail)
         else:
-            self.arranged = arranged.ramps
+            self.arranged, self.arranged_revision = arranged.ramps, arranged.revision
             self.times.measure(arranged)
             overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
             if self.stated.ramps is None and overhead > budget + 1e-6:
@@ -209,8 +211,8 @@ class PoolExits:
         """A batch has ended."""
         self.rows += len(report.left)
         seconds = self.times.seconds(len(report.left))
-        known = seconds > 0.0 and all(ramp in self.times.front for ramp in report.ramps)
-        answers = self.times.answers(report.ramps) if known else ()
+        timed = seconds > 0.0 and all(ramp in self.times.front for ramp in report.ramps)
+        answers = self.times.answers(report.ramps) if timed else ()
         for left in report.left:
             if left >= 0:
                 self.exits[report.ramps[left]] += 1
@@ -218,7 +220,8 @@ class PoolExits:
                 self.saved_s += seconds * (1.0 - answers[left])  # -1: the end
         self.unstopped = 0 if stopped else self.unstopped + 1
         promise = self.promise
-        if stopped or not all(report.agrees) or not self._counts(batch):
+        known = self.arranged_revision == self.revision
+        if stopped or not known or not all(report.agrees) or not self._counts(batch):
             promise.skip(len(report.left))
             return
         wrong, before = promise.wrong, promise.may_leave
