@@ -191,6 +191,19 @@ def test_answers_that_are_all_alike_are_waited_out(
     assert caplog.text.count("no early exits yet") == 1
 
 
+def test_a_folder_that_cannot_be_read_does_not_stop_a_load(
+    repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (repository / "m" / "1" / "exits").symlink_to("exits")  # a loop
+
+    async def play(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        assert world.posted == []
+
+    watched(play)
+    assert "m: ramps are learnt anew" in caplog.text
+
+
 @pytest.mark.parametrize("case", ["one logit", "sizes that change", "a folder that is gone"])
 def test_where_no_ramps_can_be_had_planners_are_told_once(repository: Path, case: str) -> None:
     async def play(world: Watched) -> None:

@@ -123,7 +123,7 @@ class RampLearner:
         pool = _Pool(loaded, loaded.definition, loaded.source.exits.folder)
         try:
             await self._beside(pool.find)
-        except (ExitError, RepositoryError) as error:
+        except (ExitError, RepositoryError, OSError) as error:
             log.warning("%s: ramps are learnt anew: %s", loaded.version.name, error)
         self._pools[loaded.id] = pool
         if pool.manifest is not None:
