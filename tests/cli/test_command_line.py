@@ -33,6 +33,7 @@ VERBS = (
     ("reproduce", "sponge"),
     ("demo",),
     ("demo", "clients"),
+    ("demo", "exits"),
     ("models", "make"),
     ("models", "check"),
     ("exits", "add"),

@@ -18,7 +18,7 @@ from slacktide.cli.output import FELL_SHORT, console, fail, plots_missing, progr
 
 demo = typer.Typer(name="demo", add_completion=False, rich_markup_mode="rich")
 
-CLIENTS_JSON = "clients-report.json"
+CLIENTS_JSON, EXITS_JSON = "clients-report.json", "exits-report.json"
 _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
 
 
@@ -57,7 +57,8 @@ def policies(
 
     Example: slacktide demo --models dense --seconds 10
 
-    `slacktide demo clients` is another demo: video clients on changing links.
+    `slacktide demo clients` (video clients on changing links) and `slacktide demo exits` (a
+    classifier that is left early) are others.
     """
     if context.invoked_subcommand is not None:
         return
@@ -185,6 +186,67 @@ def clients(
         sys.stdout.write(path.read_text())
     else:
         show_clients(report, console())
+        typer.echo(f"written: {path.name}")
+
+
+@demo.command("exits")
+def exits(
+    model: Annotated[
+        str, typer.Option(help="An example classifier that has streams.")
+    ] = "residual",
+    streams: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Streams that are played one after the other.")
+    ] = "day,night",
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=3600.0, help="Length of each of them.")
+    ] = 18.0,
+    rate: Annotated[float, typer.Option(min=0.1, max=1000.0, help="Rows per second.")] = 30.0,
+    loss: Annotated[str, typer.Option(help="Share of answers that may differ.")] = "1%",
+    learn: Annotated[int, typer.Option(min=64, help="Rows to learn from.")] = 1500,
+    cores: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Cores of the server, its model included.")
+    ] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Let easy frames leave a classifier early, while day turns to night.
+
+    Takes two minutes: learns where the network can be left, then plays the same frames to the
+    model as it is and with early exits. Prints latency, how often answers differ, and where rows
+    left, and writes exits-report.json into the current folder.
+
+    Example: slacktide demo exits --loss 0.5%
+    """
+    from slacktide.cli.demo.exits import ExitsRun, run_exits
+    from slacktide.cli.demo.exits_report import show_exits
+    from slacktide.cli.demo.server_process import ProcessError, split_cores
+    from slacktide.domain.units import parse_percent
+    from slacktide.examples import ExamplesError
+
+    path = Path.cwd() / EXITS_JSON
+    try:
+        parse_percent(loss)
+    except ValueError as error:
+        fail(f"--loss: {error}")
+    names = tuple(name.strip() for name in streams.split(","))
+    run = ExitsRun(model, names, split_cores(cores), seconds, rate, learn, loss)
+    try:
+        with (
+            _interruptible(),
+            _folder(None) as folder,
+            progress_bar(shown=not json) as move,
+        ):
+            report = run_exits(run, folder, move)
+        path.write_bytes(orjson.dumps(report, option=_JSON))
+    except ExamplesError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename or 'system'}: {error.strerror or error}")
+    except ProcessError as error:
+        fail(str(error), FELL_SHORT)
+    if json:
+        sys.stdout.write(path.read_text())
+    else:
+        show_exits(report, console())
         typer.echo(f"written: {path.name}")
 
 

@@ -1,0 +1,100 @@
+"""The demo of early exits: its report, and one short run of all of it."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from slacktide.cli.demo.exits import ExitsRun
+from slacktide.cli.demo.exits_report import Answered, exits_report, show_exits
+from slacktide.cli.main import app
+
+RUN = ExitsRun("residual", ("day", "night"), ((0,), (1,)), seconds=2.0, rate=2.0, learn=100)
+RAMP = {
+    "position": 3,
+    "tensor": "r3",
+    "threshold": 0.25,
+    "request_count": 4,
+    "judged_rows": 8,
+    "agreeing_rows": 6,
+}
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    vanilla = [Answered(0.010, kind, "") for kind in (0, 1, 2, 3, 0, 1, 2, 3)]
+    early = [
+        *(Answered(0.004, kind, "r3") for kind in (0, 1, 2, 0)),  # the fourth differs
+        *(Answered(0.012, kind, "") for kind in (0, 1, 2, 3)),
+    ]
+    stats = {"ramps": [RAMP], "reason": "an alarm"}
+    answers = {"as it is": vanilla, "early exits": early}
+    return exits_report(RUN, answers, stats, 7.0)
+
+
+def test_each_stream_is_told_apart(report: Any) -> None:
+    day, night = report["parts"]
+    assert (day["stream"], night["stream"]) == ("day", "night")
+    assert day["seconds"]["as it is"]["median"] == pytest.approx(0.010)
+    assert day["seconds"]["early exits"]["median"] == pytest.approx(0.004)
+    assert (day["left_early"], day["differ"], day["differ_at_first"]) == (1.0, 0.25, 1)
+    assert (night["left_early"], night["differ"], night["differ_at_first"]) == (0.0, 0.0, 0)
+
+
+def test_the_whole_is_summed_up(report: Any) -> None:
+    assert report["saved"] == pytest.approx(0.2)
+    assert (report["differ"], report["left_early"]) == (0.125, 0.5)
+    assert report["exits"] == {"r3": 4}
+
+
+def test_the_tables_say_so(report: Any) -> None:
+    out = Console(width=160, record=True, file=StringIO())
+    show_exits(json.loads(json.dumps(report)), out)
+    text = out.export_text()
+    for part in (
+        "the median answer took 20% less time; 12.5% of the answers differed",
+        "early exits",
+        "3: r3",
+        "75",
+        "0.250",
+        "learnt in 7 s from the 100 rows of day",
+        "Last: an alarm.",
+    ):
+        assert part in text, text
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--loss", "1"], "--loss: expected a percentage"),
+        (["--model", "dense"], "dense has no stream called 'day'"),
+        (["--streams", "noon"], "residual has no stream called 'noon'"),
+    ],
+)
+def test_what_cannot_be_played_is_named(
+    flags: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["demo", "exits", *flags])
+    assert done.exit_code == 2
+    assert sentence in done.output
+
+
+@pytest.mark.slow
+def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--seconds", "2", "--rate", "8", "--learn", "300"]
+    done = CliRunner().invoke(app, ["demo", "exits", *flags])
+    assert done.exit_code == 0, done.output
+    assert "With early exits" in done.stdout
+    assert "written: exits-report.json" in done.stdout
+    found = json.loads((tmp_path / "exits-report.json").read_text())
+    assert [part["rows"] for part in found["parts"]] == [16, 16]
+    assert found["server"]["revision"] == 1
+    assert found["differ"] <= found["left_early"]
