@@ -16,6 +16,7 @@ from slacktide.reproduce.apparate.experiments import (
 )
 from slacktide.reproduce.apparate.play import LOSS, PlayedExits
 from slacktide.reproduce.apparate.published import PRINTED, TEXT, VIDEO
+from slacktide.reproduce.apparate.tuning import TimedSearch
 from slacktide.reproduce.harness.experiments import Goal, Point, ResultRow
 
 
@@ -108,6 +109,7 @@ ORDERED = 0.15
 WINDOWS = 0.95
 TAIL = {APPARATE.label: 0.02 + 0.01, RELEASE.label: 0.05 + 0.01}
 """By which p99 may grow: the budget and 1 %."""
+SEARCH_MS, OF_GRID = 10.0, 0.96
 MORE_ON_TIME, BELOW_BETTER = 1.3, 0.02
 ON_TIME_EARLY = 0.5
 
@@ -115,9 +117,9 @@ _Judged = tuple[str, str, str, str, bool]
 """(setting, what, measured, wanted, met)."""
 
 
-def goals_of(rows: Sequence[ExitRow]) -> list[Goal]:
-    """Every goal that the rows can speak of."""
-    found: list[_Judged] = []
+def goals_of(rows: Sequence[ExitRow], searches: Sequence[TimedSearch]) -> list[Goal]:
+    """Every goal that these can speak of."""
+    found: list[_Judged] = [judged for one in searches for judged in _search(one)]
     main = [row for row in rows if row.experiment in ("figure-13", "figure-16")]
     for row in main:
         if row.policy in (APPARATE.label, AUTO.label):
@@ -140,6 +142,16 @@ def goals_of(rows: Sequence[ExitRow]) -> list[Goal]:
     return [Goal(*each) for each in found]
 
 
+def _search(one: TimedSearch) -> Iterator[_Judged]:
+    what = f"search, {one.ramps} ramps"
+    if one.of_grid is None:
+        met = one.search_ms <= SEARCH_MS
+        yield one.table, what, f"{one.search_ms:.1f} ms", f"≤ {SEARCH_MS:g} ms", met
+        return
+    shown, wanted = f"{one.of_grid:.1%}", f"≥ {OF_GRID:.0%}"
+    yield one.table, f"{what}: of the grid's saving", shown, wanted, one.of_grid >= OF_GRID
+
+
 def _accuracy(row: ExitRow) -> Iterator[_Judged]:
     yield _least(row, "answers that are the model's", row.agreement, 1.0 - LOSS)
     yield _least(row, "windows of 512 in which 99 % are", row.windows, WINDOWS)
@@ -148,8 +160,10 @@ def _accuracy(row: ExitRow) -> Iterator[_Judged]:
 def _videos(rows: Sequence[ExitRow], name: str) -> Iterator[_Judged]:
     mine = [row for row in rows if row.policy == name]
     optimum = {row.setting: row for row in rows if row.policy == OFFLINE.label}
-    for model in dict.fromkeys(row.setting.partition("/")[0] for row in mine):
-        own = [row for row in mine if row.setting.startswith(f"{model}/")]
+    models: dict[str, list[ExitRow]] = {}
+    for row in mine:
+        models.setdefault(row.setting.partition("/")[0], []).append(row)
+    for model, own in models.items():
         wanted = f"≥ {STREAMS_MET:.0%}"
         for what, met in (
             (f"median saved ≥ {MEDIAN:.0%}", [row.saved_p50 >= MEDIAN for row in own]),

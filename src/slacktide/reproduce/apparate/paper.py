@@ -75,7 +75,7 @@ def _conclude(
         for one in (scope.tables if "figure-11" in experiments else ())
         for search in timed_searches(one.name, load_table(one.path, one.digest), LOSS)
     ]
-    return rows, goals_of(rows), ExitFigures(runs, searches)
+    return rows, goals_of(rows, searches), ExitFigures(runs, searches)
 
 
 PAPER = Publication(
