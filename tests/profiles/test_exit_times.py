@@ -170,7 +170,7 @@ def test_what_a_policy_says_of_ramps_counts_until_they_are_seen(times):
 
 def test_refusals_on_an_idle_lane_raise_the_chance_of_the_first_ramp_before_all_else(times):
     inner = times.inner
-    taught(times, replace(POLICY, thresholds=(0.0, 0.0)), -1)
+    taught(times, replace(POLICY, thresholds=(0.0, 0.0)), -1, batches=600)
     refusals = 0
     while times.of(1, 1).quantile(0.2) > 0.7 * WHOLE:
         times.discount()
@@ -180,6 +180,13 @@ def test_refusals_on_an_idle_lane_raise_the_chance_of_the_first_ramp_before_all_
     for _ in range(1000):
         times.discount()
     assert inner.of(1, 1).expected < 0.5 * WHOLE
+
+
+def test_refusals_raise_it_more_while_the_thresholds_of_new_ramps_are_to_be_found(times):
+    taught(times, replace(POLICY, thresholds=(0.0, 0.0)), -1)
+    for _ in range(20):
+        times.discount()
+    assert times.of(1, 1).quantile(0.2) < 0.7 * WHOLE
 
 
 @settings(deadline=None, max_examples=50)

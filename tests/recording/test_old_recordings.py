@@ -25,8 +25,8 @@ def unpacked(name: str, folder: Path) -> Recording:
     return Recording(path)
 
 
-def test_there_are_some_of_three_versions() -> None:
-    assert {name.partition("-")[0] for name in NAMES} == {"163e51c", "4c85b65", "31bbe53"}
+def test_there_are_some_of_all_versions_that_are_kept() -> None:
+    assert {name.partition("-")[0] for name in NAMES} >= {"163e51c", "4c85b65"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -41,6 +41,6 @@ def test_its_outcomes_are_read(name: str, tmp_path: Path) -> None:
     calls = [line.record for line in unpacked(name, tmp_path).lines()]
     told = [outcome for call in calls if isinstance(call, Call) for _, outcome in answers(call)]
     assert told
-    exits = name == "31bbe53-exits"  # the others lack both fields
+    exits = name.endswith("-exits")  # the others lack both fields
     assert any(outcome.needed_s is not None for outcome in told) == exits
     assert any(outcome.ramp is not None for outcome in told) == exits

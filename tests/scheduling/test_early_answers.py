@@ -141,7 +141,7 @@ def test_a_video_is_answered_in_time_as_often_as_a_ramp_is_sure(mode):
 
 def test_where_the_ramp_is_hardly_ever_sure_most_are_refused_on_arrival():
     told = Server(POLICY, 0.02).stream(1500, every=1 / 30, budget=0.7 * WHOLE)
-    assert told[Reason.SHORTER_THAN_ALONE] > 500
+    assert told[Reason.SHORTER_THAN_ALONE] > 400
 
 
 def test_deadlines_of_the_whole_model_are_all_kept():
