@@ -9,7 +9,7 @@ from tests.planning.exits.streams import Array
 
 from slacktide.domain import ExitMode, ExitPolicy, PlanChanged, TimerFired
 from slacktide.planning import Composer, PlannerError
-from slacktide.planning.exits import ExitsPlanner, RampsRefused, StatedExits
+from slacktide.planning.exits import ExitsArranged, ExitsPlanner, RampsRefused, StatedExits
 from slacktide.planning.exits.pool_exits import STALE_S
 from slacktide.planning.exits.ramps import ExitsQuestion
 
@@ -164,6 +164,27 @@ def test_ramps_that_cost_more_than_their_budget_go() -> None:
     served.cut = 0.06
     served.learn(learnt(GOOD))
     assert served.policy.ramps == ()
+
+
+def test_where_no_ramp_fits_its_budget_that_is_looked_into_again_and_again() -> None:
+    served = ServedExits(StatedExits(ramp_budget=0.001))
+    served.learn(learnt(GOOD))
+    assert served.policy.ramps == ()
+    waits = []
+    for _ in range(3):
+        at = served.runtime.next_wakeup()
+        assert at is not None
+        waits.append(at - served.now)
+        served.now = at
+        served.turn(TimerFired())
+    assert waits == pytest.approx([60.0, 120.0, 240.0])
+
+
+def test_nothing_is_tried_again_before_anything_was_learnt() -> None:
+    served = ServedExits()
+    served.turn(ExitsArranged(POOL, 1, 0, ()), TimerFired())
+    assert served.runtime.next_wakeup() is None
+    assert served.status.reason == "its ramps are not learnt yet"
 
 
 def test_fixed_ramps_and_thresholds_stay() -> None:

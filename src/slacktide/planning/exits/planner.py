@@ -69,7 +69,7 @@ class ExitsPlanner(Planner):
             state = self._pools.get(event.pool)
             if isinstance(event, ExitsArranged):
                 if state is not None:
-                    state.arrange(event, now=now)
+                    state.arrange(event)
                 continue
             self._heard[event.pool] = event
             if state is not None:
@@ -91,7 +91,7 @@ class ExitsPlanner(Planner):
                 for pool, (doubts, answer) in event.answer.found.items():
                     state = self._pools.get(pool)
                     if state is not None:
-                        state.settle(answer, doubts, now=now)
+                        state.settle(answer, doubts)
         for state in self._pools.values():
             state.grow_old(now=now)
 

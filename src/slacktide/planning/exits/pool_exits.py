@@ -187,7 +187,7 @@ class PoolExits:
         self.thresholds = {r: each for r, each in self.thresholds.items() if r in ramps}
         self.round_at = self.promise.judged + ROUND_ROWS
 
-    def arrange(self, arranged: ExitsArranged, *, now: float) -> None:
+    def arrange(self, arranged: ExitsArranged) -> None:
         """A replica has opened a chain, or could not."""
         if arranged.revision != self.revision or arranged.ramps != self.ramps:
             return
@@ -204,8 +204,6 @@ class PoolExits:
                 own = [each for each in self.facts if each.position in self.ramps]
                 fewer = first_ramps(own, self.times, budget * (1.0 - 1e-6))
                 self._move(fewer, f"ramps cost {overhead:.1%} of a pass, more than {budget:.1%}")
-        if not self.ramps:
-            self.retry_at = now + self.retry_s
 
     def take(self, report: ExitReport, batch: Batch, *, stopped: bool, now: float) -> None:
         """A batch has ended."""
@@ -261,6 +259,8 @@ class PoolExits:
             self.times.costs.clear()
             self.trials = Trials()
             self._begin()
+        if self.facts and not self.ramps and self.stated.ramps is None:
+            self.retry_at = min(self.retry_at, now + self.retry_s)
 
     @property
     def stale_at(self) -> float:
@@ -294,7 +294,7 @@ class PoolExits:
             rounds,
         )
 
-    def settle(self, answer: ExitsAnswer | Exception, doubts: int, *, now: float) -> None:
+    def settle(self, answer: ExitsAnswer | Exception, doubts: int) -> None:
         """What was computed has come."""
         if isinstance(answer, Exception):
             self.error = answer
@@ -312,8 +312,6 @@ class PoolExits:
         self.thresholds = found
         if found:
             self.retry_s = RETRY_S
-        if not self.ramps:
-            self.retry_at = now + self.retry_s
 
     def status(self) -> ExitsStatus:
         promise, ramps = self.promise, self.ramps
