@@ -48,8 +48,15 @@ class Watched:
 
     def __init__(self) -> None:
         self.posted: list[RampsLearnt | RampsRefused] = []
-        self.learner = RampLearner(self.posted.append)
+        self.now = 0.0
+        self.look_s = 0.0
+        """That a look takes by this clock."""
+        self.learner = RampLearner(self.posted.append, self.clock)
         self.rng = np.random.default_rng(1)
+
+    def clock(self) -> float:
+        self.now += self.look_s
+        return self.now
 
     def rows(self, count: int, mixing: Rows = MIXING) -> tuple[list[Rows], Rows]:
         """Of two positions, the first of which knows half of what the logits need."""
@@ -148,6 +155,23 @@ def test_after_a_change_better_ramps_get_a_revision(repository: Path) -> None:
         learnt = [each for each in world.posted if isinstance(each, RampsLearnt)]
         assert learnt[-1].revision == pool.exits.revision > 1
         assert learnt[-1].ramps[1].agreement > 0.8
+
+    watched(play)
+
+
+def test_a_look_that_takes_long_is_not_soon_followed_by_another(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        world.look_s = 1.0
+        await world.learner.begin(loaded(repository))
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+        pool = world.learner._pools[POOL]
+        world.look_s = 0.0
+        assert pool.next_look == 2 * FIRST_LOOK
+        await world.see(*world.rows(3 * FIRST_LOOK), size=64)
+        assert pool.next_look == 2 * FIRST_LOOK, "it rests"
+        world.now += 20.0
+        await world.see(*world.rows(8), size=8)
+        assert pool.next_look > 4 * FIRST_LOOK
 
     watched(play)
 

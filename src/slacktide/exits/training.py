@@ -310,7 +310,7 @@ class RampTrainer:
                 raise ExitError("the model's answers are of one class: there is nothing to learn")
             nbytes = sum(8 * size * (size + classes) for size in sizes)
             if nbytes > MOST_SUM_BYTES:
-                most = f"at most {MOST_SUM_BYTES >> 20}"
+                most = f"at most {MOST_SUM_BYTES >> 20}: forbid some positions"
                 raise ExitError(
                     f"ramps of {classes} classes need {nbytes >> 20} MiB of sums; {most}"
                 )

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +46,8 @@ STEADY_LOOK = 8192
 LOOK_EVERY = 1024
 FORGET = 1 / STEADY_LOOK
 """Share by which all rows before count less with each that comes."""
+REST = 20.0
+"""Times as long as a look has taken, no other follows: of wide networks it may take a minute."""
 MOST_BEHIND = 64
 """Reports that wait for the thread; more are let go, since any rows will do."""
 
@@ -55,10 +59,12 @@ class _Pool:
     loaded: LoadedPool
     definition: ModelDefinition
     folder: Path
+    clock: Callable[[], float]
     model_sha256: str = ""
     manifest: ExitManifest | None = None
     trainer: RampTrainer | None = None
     next_look: int = FIRST_LOOK
+    rests_until: float = -math.inf
     hindrance: str = ""
     """Why there were no ramps at the last look."""
     behind: deque[FeaturesSeen] = field(default_factory=deque)
@@ -77,10 +83,12 @@ class _Pool:
                 self.trainer = RampTrainer(seen.tensors, seen.costs, forget=FORGET)
             features = [_rows(part, seen.rows) for part in seen.features]
             self.trainer.add(features, _rows(seen.logits, seen.rows))
-            if self.trainer.rows >= self.next_look:
+            if self.trainer.rows >= self.next_look and self.clock() >= self.rests_until:
                 rows = self.trainer.rows
                 self.next_look = rows + min(rows, LOOK_EVERY if rows >= STEADY_LOOK else rows)
+                begin = self.clock()
                 better = self._look(self.trainer, seen) or better
+                self.rests_until = begin + (1.0 + REST) * (self.clock() - begin)
         return better
 
     def _look(self, trainer: RampTrainer, seen: FeaturesSeen) -> bool:
@@ -108,9 +116,14 @@ class _Pool:
 class RampLearner:
     """Every pool whose settings state early exits. All methods belong to the event loop."""
 
-    def __init__(self, post: Callable[[RampsLearnt | RampsRefused], None]) -> None:
+    def __init__(
+        self,
+        post: Callable[[RampsLearnt | RampsRefused], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`post` takes what planners are to know."""
         self._post = post
+        self._clock = clock
         self._pools: dict[PoolId, _Pool] = {}
         self._thread = ThreadPoolExecutor(1, "exits")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,7 +133,7 @@ class RampLearner:
         file."""
         if loaded.source.exits is None:
             return
-        pool = _Pool(loaded, loaded.definition, loaded.source.exits.folder)
+        pool = _Pool(loaded, loaded.definition, loaded.source.exits.folder, self._clock)
         try:
             await self._beside(pool.find)
         except (ExitError, RepositoryError, OSError) as error:
