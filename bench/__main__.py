@@ -30,6 +30,7 @@ BENCHMARKS = {
     "simulation": "requests simulated per second on one core, memory over ten million",
     "latency_fit": "model of cores and batch: how well it fits the residual classifier",
     "ramp_training": "ramps of early exits: styles, ridge and logistic regression, on streams",
+    "exits_cost": "stages beside the model whole: CPU time, memory; µs of the loop for a release",
     "startup": "start to ready, import time, size of the core install",
     "grpc_front_end": "our gRPC front end beside empty handlers of each gRPC stack",
     "overhead": "tiny MLP through the whole server: requests/s, hop, p50, beside other servers",

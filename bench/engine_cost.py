@@ -21,6 +21,7 @@ from bench.measurement import Figure, Options, Result, at_most
 from slacktide.domain import (
     BatchFinished,
     Deployment,
+    ExitPolicy,
     LaneSpec,
     OutcomeKind,
     Plan,
@@ -44,8 +45,8 @@ FIXED, PER_ROW = 0.004, 0.0005
 POOL = PoolId("m", "1")
 
 
-def loaded_engine(policy: str) -> Engine:
-    """An engine with one warm replica of one model under `policy`."""
+def loaded_engine(policy: str, exits: tuple[ExitPolicy, ...] = ()) -> Engine:
+    """An engine with one warm replica of one model under `policy`, left early as `exits` say."""
     times = CorrectedTimes(LatencyTable.linear(FIXED, PER_ROW, BATCH, spread=1.1))
 
     def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
@@ -58,6 +59,7 @@ def loaded_engine(policy: str) -> Engine:
         lanes=(LaneSpec("cpu", (0,)),),
         deployments=(Deployment(POOL, "cpu", BATCH),),
         routes=(Route("m", POOL),),
+        exits=exits,
     )
     (start,) = (c for c in engine.handle(PlanChanged(plan), now=0.0) if isinstance(c, StartReplica))
     engine.handle(ReplicaUp(start.replica.id), now=0.0)

@@ -30,7 +30,7 @@ from slacktide.domain import ExitPolicy, Leaving
 from slacktide.executors.onnx_runtime import client_detail, load_onnxruntime
 from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
 from slacktide.executors.session import GatheredBatch, ModelSession
-from slacktide.executors.staged import SeenPositions, Stage, StageChain, StagedBatch
+from slacktide.executors.staged import SAMPLED, SeenPositions, Stage, StageChain, StagedBatch
 
 if TYPE_CHECKING:
     from slacktide.exits.positions import ExitGraph
@@ -43,6 +43,9 @@ GIVE_WAY_S = 5.0
 """Seconds after which timing no longer makes room for batches: the lane is never free."""
 TOLERANCE = 1e-3
 """Most by which stages may differ from the model, relative to its greatest output."""
+
+
+_FEATURES = ("exits/features/", "exits/logits")
 
 
 class Arranger:
@@ -175,6 +178,7 @@ class Arranger:
         if opener.optimises:
             wanted = onnx.load_from_string(opener.optimise(wanted.SerializeToString()))
         parts = split(wanted, graph)
+        asked = [_features_if_asked(part.model) for part in parts]
         first = parts[0]
         chains = {
             threads: [
@@ -183,11 +187,11 @@ class Arranger:
                         part.model.SerializeToString(), threads, optimised=opener.optimises
                     ),
                     part.ramp,
-                    (*part.inputs, *part.taken),
+                    (*part.inputs, *part.taken, *([SAMPLED] if asks else [])),
                     list(dict.fromkeys((*part.outputs, *part.given))),
                     (*part.inputs, *part.taken[:1]),
                 )
-                for part in parts
+                for part, asks in zip(parts, asked, strict=True)
             ]
             for threads in self._threads
         }
@@ -298,6 +302,59 @@ class Arranger:
         end = time.perf_counter() - begin
         report = run.report()
         return (*(() if report is None else report.stage_s), end)
+
+
+def _features_if_asked(model: Any) -> bool:
+    """Have a stage pool features only where it is asked to: what makes nothing else goes into a
+    branch. Whether there are any."""
+    from onnx import TensorProto, helper
+
+    from slacktide.exits.data_flow import reads
+
+    graph = model.graph
+    names = [each.name for each in graph.output]
+    features = [name for name in names if name.startswith(_FEATURES)]
+    if not features:
+        return False
+    nodes = list(graph.node)
+
+    def needed(outputs: Sequence[str]) -> set[int]:
+        wanted, found = set(outputs), set()
+        for at in reversed(range(len(nodes))):
+            if not wanted.isdisjoint(nodes[at].output):
+                found.add(at)
+                wanted.update(reads(nodes[at]))
+        return found
+
+    alone = needed(features) - needed([name for name in names if name not in features])
+    inner = [nodes[at] for at in sorted(alone)]
+    made = [name for name in features if any(name in node.output for node in inner)]
+    if not made:
+        return False  # ramps pool them anyway
+    then = {name: f"{name}/then" for name in made}
+    for node in inner:
+        node.input[:] = [then.get(name, name) for name in node.input]
+        node.output[:] = [then.get(name, name) for name in node.output]
+    nothing = helper.make_tensor("nothing", TensorProto.FLOAT, [0], [])
+    branches = []
+    for label in ("then", "else"):
+        outputs = [
+            helper.make_tensor_value_info(f"{name}/{label}", TensorProto.FLOAT, None)
+            for name in made
+        ]
+        body = (
+            inner
+            if label == "then"
+            else [helper.make_node("Constant", [], [each.name], value=nothing) for each in outputs]
+        )
+        branches.append(helper.make_graph(body, f"features {label}", [], outputs))
+    choice = helper.make_node(
+        "If", [SAMPLED], made, then_branch=branches[0], else_branch=branches[1]
+    )
+    del graph.node[:]
+    graph.node.extend([*(node for at, node in enumerate(nodes) if at not in alone), choice])
+    graph.input.append(helper.make_tensor_value_info(SAMPLED, TensorProto.BOOL, []))
+    return True
 
 
 def _compare(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]]) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from slacktide.executors.session import GatheredBatch
 
 ANSWER = "exits/answer"
+SAMPLED = "exits/sampled"
+"""An input of stages: whether features are wanted of the batch."""
 
 
 class Stage(NamedTuple):
@@ -101,14 +103,19 @@ class StagedBatch:
         thresholds: Mapping[int, float],
         leaving: Leaving,
         final: Sequence[int],
+        *,
+        sampled: bool = False,
     ) -> None:
-        """`thresholds` by position; `final`: places of members that only the end may answer."""
+        """`thresholds` by position; `final`: places of members that only the end may answer;
+        `sampled`: whether features are wanted."""
         self._model = model
         self._began = batch.began
-        self._values: dict[str, NDArray[Any]] = dict(batch.feeds)
+        self._sampled = sampled
+        self._values: dict[str, NDArray[Any]] = {**batch.feeds, SAMPLED: np.array(sampled)}
         self._thresholds = {} if leaving is Leaving.NONE else thresholds
         self._shrinks = leaving is Leaving.SHRINK and model.shrinks
         self._stay = {*final, *batch.faults}
+        self._faults = bool(batch.faults)
         self.rows = batch.rows
         """Of each member."""
         self.released: set[int] = set()
@@ -180,7 +187,8 @@ class StagedBatch:
         """What the batch looked like inside; None where rows have left it, or were wrong."""
         seen = self._model.positions
         rows = len(self._here)
-        if seen is None or not self.finished or rows < len(self._left) or self._stay:
+        stayed = self.finished and rows == len(self._left)
+        if seen is None or not (self._sampled and stayed) or self._faults:
             return None
         names = [f"exits/features/{number}" for number in range(len(seen.tensors))]
         parts = [self._values[name].tobytes() for name in (*names, "exits/logits")]

@@ -231,7 +231,14 @@ class BatchRunner:
     ) -> bytes:
         session, outputs, batch = self._session, self._outputs, message.batch
         gathered = session.gather(message.members, self._arena, message.size)
-        run = StagedBatch(model, gathered, self._thresholds(), message.leaving, message.final)
+        run = StagedBatch(
+            model,
+            gathered,
+            self._thresholds(),
+            message.leaving,
+            message.final,
+            sampled=model.samples(batch),
+        )
         self._staged = run
         output_s, end = 0.0, 0
         for released in run.run(model.stages(session.threads), options):
@@ -272,7 +279,7 @@ class BatchRunner:
         )
         if gathered.faults:
             frames = encode_faults(batch, gathered.faults) + frames
-        if model.samples(batch) and (seen := run.features()) is not None:
+        if (seen := run.features()) is not None:
             frames += encode_features(seen)
         return frames
 
