@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
+import signal
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +17,19 @@ import onnx
 import onnxruntime
 import pytest
 
-from slacktide.domain import BatchFinished, ExitPolicy, ExitReport, Leaving, PoolId
+from slacktide.domain import (
+    BatchFinished,
+    ExitPolicy,
+    ExitReport,
+    Leaving,
+    PoolId,
+    ReplicaLost,
+)
 from slacktide.executors.arena import map_read_only
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.exit_frames import decode_features, decode_released
 from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.measuring import measure_stages
 from slacktide.executors.output_file import OutputReader, OutputWriter, make_output_file
 from slacktide.executors.ports import Arranged, ExitSource, MembersReleased
 from slacktide.executors.process import ProcessExecutor
@@ -31,6 +42,7 @@ from slacktide.executors.protocol import (
 )
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
+from slacktide.executors.timed_replica import MeasuringError
 from slacktide.executors.worker import BatchRunner
 from slacktide.exits.manifest import read_manifest
 from slacktide.exits.positions import find_positions
@@ -401,3 +413,81 @@ def test_an_executor_without_workers_serves_the_model_as_it_is(
             await executor.close()
 
     asyncio.run(body())
+
+
+async def answered_once(
+    kit: Any, arena: Any, layers: Any, requests: int, kills: int
+) -> tuple[Counter[int], Counter[int]]:
+    """Answers of each request, from a ramp and from the end, where workers are killed as soon as
+    they have released members of a batch, and what they left unanswered runs again."""
+    drawn = images(*[1] * 16)
+    members = [kit.put(arena, member) for member in drawn]
+    said = reference(*layers, np.concatenate(drawn))
+    limits = tuple(middle(said[f"exits/{ramp}/uncertainty"]) for ramp in (0, 1))
+    early, late = Counter[int](), Counter[int]()
+    waiting, lives = deque(range(requests)), kills + 1
+    executor = ProcessExecutor()
+    try:
+        while waiting:
+            case = kit.Case(executor, layers[0], arena, exits=layers[1], id=lives)
+            await case.ready()
+            case.handle.publish(replace(policy(0, 1), thresholds=limits))
+            assert (await case.next()).detail == ""
+            lives -= 1
+            kill_after = requests // (2 * kills + 2) // 8 if lives > 0 else requests
+            batch = 0
+            while waiting:
+                batch += 1
+                ids = [waiting.popleft() for _ in range(min(8, len(waiting)))]
+                leaving = Leaving.SHRINK if batch % 2 else Leaving.RUN_ON
+                case.handle.run(batch, [members[id % 16] for id in ids], 0, leaving)
+                told: set[int] = set()
+                while isinstance(event := await case.next(), MembersReleased):
+                    told.update(event.members)
+                    early.update(ids[place] for place in event.members)
+                    if batch > kill_after:
+                        os.kill(case.handle.pid, signal.SIGKILL)
+                rest = [id for place, id in enumerate(ids) if place not in told]
+                if isinstance(event, BatchFinished):
+                    late.update(rest)
+                    assert [not outputs for outputs in case.results] == [
+                        place in told for place in range(len(ids))
+                    ]
+                else:
+                    assert isinstance(event, ReplicaLost)
+                    waiting.extendleft(rest)
+                    break
+                if batch > kill_after + 8:  # it was killed behind its batch, or is about to be
+                    os.kill(case.handle.pid, signal.SIGKILL)
+                    while not isinstance(await case.next(), ReplicaLost):
+                        pass
+                    break
+    finally:
+        await executor.close()
+    return early, late
+
+
+def test_one_answer_each_although_workers_are_killed_between_stages(
+    layers: Any, kit: Any, arena: Any
+) -> None:
+    early, late = asyncio.run(answered_once(kit, arena, layers, 400, 3))
+    assert early
+    assert late
+    assert early + late == Counter(range(400))
+
+
+def test_stages_are_timed_for_a_profile(layers: Any, kit: Any) -> None:
+    async def body(**source: Any) -> Arranged:
+        executor = ProcessExecutor()
+        try:
+            opened = kit.source(layers[0], **source)
+            return await measure_stages(executor, opened, policy(0, 1), cores=(0,))
+        finally:
+            await executor.close()
+
+    found = asyncio.run(body(exits=layers[1]))
+    assert (
+        [len(ends) for ends in found.stage_s] == [3] * len(found.rows) == [3] * len(found.whole_s)
+    )
+    with pytest.raises(MeasuringError, match="states none"):
+        asyncio.run(body())

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from slacktide.executors.ports import ModelSource
+    from slacktide.executors.process import ProcessExecutor
     from slacktide.models.labelled_images import VariantAccuracy
     from slacktide.models.profile_cache import ProfiledModel
     from slacktide.models.repository.repository import ModelDefinition
@@ -96,7 +98,7 @@ def profile(
     from slacktide.models.profile_cache import ProfileCache
     from slacktide.models.replica_launcher import source_of
     from slacktide.models.repository.errors import RepositoryError
-    from slacktide.models.repository.profile_store import ProfileStore
+    from slacktide.models.repository.profile_store import ProfileStore, model_hash
     from slacktide.models.repository.single_model import SingleModel, open_repository
     from slacktide.profiles.amdahl import fit_grid
     from slacktide.reports import profile_page
@@ -136,6 +138,7 @@ def profile(
     assumed: list[str] = []
 
     accuracies: dict[str, tuple[VariantAccuracy, ...]] = {}
+    stages: dict[str, list[str]] = {}
 
     async def measure_all() -> list[tuple[ModelDefinition, ProfiledModel]]:
         executor = ProcessExecutor()
@@ -166,6 +169,12 @@ def profile(
                         executor, definition, images, cores=usable, progress=move
                     )
                 profiles.save_accuracies(definition, accuracy_document(measured, images))
+            for definition in definitions:
+                if (exits := profiles.exit_source(definition)) is not None:
+                    cut = replace(source_of(definition, ()), exits=exits)
+                    stages[definition.version] = await _stage_lines(
+                        executor, cut, usable[:1], model_hash(definition)
+                    )
             return found
         finally:
             await executor.close()
@@ -192,6 +201,8 @@ def profile(
         }
         if accuracies:
             told["accuracy"] = accuracies
+        if stages:
+            told["early_exits"] = stages
         print_json(told)
         return
     for number, known in found:
@@ -201,6 +212,8 @@ def profile(
             for size in known.sessions
         )
         console().print(f"memory of a replica's sessions: {sizes}")  # in the order of opening
+    for line in (line for lines in stages.values() for line in lines):
+        console().print(line, markup=False, highlight=False)
     for definition in definitions:
         if definition.settings.variants is None:
             continue
@@ -212,6 +225,36 @@ def profile(
         _print_variants(console(), definition, tables, f1, profiles.accuracies(definition))
     for sentence in dict.fromkeys(assumed):
         console().print(f"assumed: {sentence}", markup=False, highlight=False)
+
+
+async def _stage_lines(
+    executor: ProcessExecutor, source: ModelSource, cores: tuple[int, ...], model_sha256: str
+) -> list[str]:
+    """How soon each ramp of a model answers, and what all of them add to a pass; on one core."""
+    from slacktide.domain import ExitPolicy, PoolId
+    from slacktide.executors.measuring import measure_stages
+    from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.exits.errors import ExitError
+    from slacktide.exits.manifest import read_manifest
+
+    assert source.exits is not None
+    if not (source.exits.folder / "manifest.json").exists():
+        return ["early exits: no ramps are learnt yet"]
+    try:
+        manifest = read_manifest(source.exits.folder, model_sha256=model_sha256)
+        ramps = tuple(range(len(manifest.ramps)))
+        pool = PoolId(source.name, source.version)
+        policy = ExitPolicy(pool, ramps, (0.0,) * len(ramps), revision=manifest.revision)
+        found = await measure_stages(executor, source, policy, cores=cores)
+    except (ExitError, MeasuringError) as error:
+        return [f"early exits: {error}"]
+    lines = []
+    for rows, whole, ends in zip(found.rows, found.whole_s, found.stage_s, strict=True):
+        added = f"all ramps add {ends[-1] / whole - 1:.1%}"
+        lines.append(f"early exits, batch {rows}, 1 core: {whole * 1e3:.2f} ms whole, {added}")
+        for tensor, end in zip(manifest.positions, ends, strict=False):
+            lines.append(f"  {end * 1e3:8.2f} ms ({end / whole:.0%})  {tensor}")
+    return lines
 
 
 def _label(definition: ModelDefinition) -> str:

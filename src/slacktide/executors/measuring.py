@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slacktide.domain import ExitPolicy
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import hardware_fingerprint
@@ -40,7 +41,7 @@ from slacktide.executors.measuring_sizes import (
 )
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.onnx_runtime import Fault, fault_of
-from slacktide.executors.ports import Executor, ModelSource, SessionSize
+from slacktide.executors.ports import Arranged, Executor, ModelSource, SessionSize
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles import (
@@ -270,3 +271,24 @@ class _Meter:
 
 def _cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
+
+
+async def measure_stages(
+    executor: Executor,
+    source: ModelSource,
+    policy: ExitPolicy,
+    *,
+    cores: tuple[int, ...],
+    device: str = "cpu",
+    patience_s: float = 300.0,
+) -> Arranged:
+    """Time the stages of a model that is cut at all ramps of a policy, beside the model whole.
+    Raises MeasuringError where it cannot be cut so, or be opened."""
+    arena = Arena(_ARENA_LIMIT, name="slacktide-stages")
+    replica = TimedReplica(executor, source, cores, device, arena, time.perf_counter, patience_s)
+    try:
+        await replica.ready()
+        return await replica.arrange(policy)
+    finally:
+        replica.close()
+        arena.close()

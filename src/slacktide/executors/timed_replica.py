@@ -6,11 +6,20 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
+from slacktide.domain import (
+    BatchFailed,
+    BatchFinished,
+    ExitPolicy,
+    PoolId,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+)
 from slacktide.executors.arena import Arena
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
     NO_FAULTS,
+    Arranged,
     BatchOutputs,
     Executor,
     ModelSource,
@@ -109,6 +118,15 @@ class TimedReplica:
         if not isinstance(report, BatchFinished):
             raise MeasuringError(f"unexpected answer to a batch: {report}")
         return max(end - begin, 1e-9)  # a coarse clock may not have moved
+
+    async def arrange(self, policy: ExitPolicy) -> Arranged:
+        """Have it cut its model at a policy's ramps. Raises MeasuringError if it cannot."""
+        self._expect()
+        self._handle.publish(policy)
+        _, report = await self._next("cut the model into stages")
+        if not isinstance(report, Arranged) or report.detail:
+            raise MeasuringError(getattr(report, "detail", f"unexpected answer: {report}"))
+        return report
 
     def close(self) -> None:
         """Stop it, unless it is dead already."""
