@@ -20,16 +20,20 @@ from target import Target, documents, folder, messages, sentence, text
 
 from slacktide.domain import (
     Announced,
+    Batch,
     BatchFinished,
     BatchTiming,
     Cancelled,
     Deployment,
+    ExitPolicy,
     LaneSpec,
+    Leaving,
     Notice,
     Plan,
     PlanChanged,
     PoolId,
     Reason,
+    Replica,
     ReplicaLost,
     Request,
     Route,
@@ -62,6 +66,8 @@ from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord, Shaped
 from slacktide.recording import Recorder, Recording, RecordingError, export_times, load_times
 from slacktide.recording.records import Call
 from slacktide.scheduling import PoolRecipe
+from slacktide.simulation.drawn_exit_tables import DrawnExits
+from slacktide.simulation.exit_tables import ExitTableError, TableExits, read_exit_table
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -465,6 +471,38 @@ def run_manifest(data: bytes) -> None:
     assert found.ramps[0].weights.shape == (2, 3)
 
 
+# ── exit tables ──────────────────────────────────────────────────────────────────────────────────
+
+
+def table_examples() -> list[bytes]:
+    path = folder() / "table.npz"
+    drawn = DrawnExits(inputs=3, positions=2, sizes=(1, 4)).table(1)
+    drawn.save(path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    plain = io.BytesIO()  # not compressed: what is changed are its numbers
+    np.savez(plain, **arrays)
+    return [path.read_bytes(), plain.getvalue()]
+
+
+def run_table(data: bytes) -> None:
+    path = folder() / "table.npz"
+    path.write_bytes(data)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old formats, which NumPy reads all the same
+            table = read_exit_table(path)
+    except ExitTableError as error:
+        sentence(error)
+        return
+    replica = Replica(1, PoolId("m", "1"), "lane", (0,), 4)
+    members = tuple(Request(id, "m", 0.0, 1.0) for id in (5, 6))
+    batch = Batch(1, replica, members, 2, 0.0, 9.0, leaving=Leaving.SHRINK)
+    policy = ExitPolicy(replica.pool, (0,), (0.5,))
+    course = TableExits(table).course(batch, policy, 1.0)
+    assert math.isfinite(course.seconds)
+
+
 TARGETS = (
     Target("yaml", yaml_examples, run_yaml, text(*YAML_WORDS)),
     Target("pbtxt", pbtxt_examples, run_pbtxt, text(*PBTXT_WORDS)),
@@ -475,5 +513,6 @@ TARGETS = (
     Target("learnt", learnt_examples, run_learnt, documents(b"Infinity", b"NaN", b"1e308")),
     Target("labels", label_examples, run_labels, documents(b"NaN", b"../a.npy", b"1e308")),
     Target("manifests", manifest_examples, run_manifest, documents(b"NaN", b"../a.npz", b"1e308")),
+    Target("tables", table_examples, run_table, text(b"shape", b"'|O'", b"99999999999")),
     Target("recordings", recording_examples, run_recording, lambda e: [change_lines, of_bytes(e)]),
 )

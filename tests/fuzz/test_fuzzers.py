@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROUNDS = 400
 NAMES = (
     "frames", "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "yaml", "pbtxt",
-    "onnx", "exits", "samples", "profiles", "learnt", "labels", "manifests",
+    "onnx", "exits", "samples", "profiles", "learnt", "labels", "manifests", "tables",
     "recordings",
 )  # fmt: skip
 

@@ -177,7 +177,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     [
         ({"agrees": np.ones((3, 3), bool)}, "agrees: expected shape"),
         ({"uncertainty": np.full((3, 2), 1.5)}, "uncertainty: expected shares"),
-        ({"ramp": np.full((2, 2), np.nan)}, "ramp: expected finite"),
+        ({"ramp": np.full((2, 2), np.nan)}, "ramp: expected numbers"),
         ({"before": np.array([[0.5, 0.25], [0.5, 1.0]])}, "before: expected times that rise"),
         ({"sizes": np.array([2, 4])}, "sizes: expected batch sizes"),
         ({"whole": np.array([1.0, 0.9]), "before": np.zeros((2, 2))}, "whole: expected positive"),

@@ -34,6 +34,8 @@ LAYOUT = 1
 MAX_BYTES = 1 << 30
 """Of a file, unpacked."""
 MOST_POSITIONS, MOST_SIZES = 256, 64
+LARGEST = 1e9
+"""Of any number."""
 
 Floats = NDArray[np.floating[Any]]
 
@@ -67,8 +69,8 @@ class ExitTable:
             values = np.asarray(getattr(self, name))
             if values.shape != shape:
                 raise _refuse(name, f"shape {shape}, got {values.shape}")
-            if not (np.isfinite(values).all() and (values >= 0).all()):
-                raise _refuse(name, "finite numbers that are not negative")
+            if not ((values >= 0).all() and (values <= LARGEST).all()):
+                raise _refuse(name, f"numbers from 0 to {LARGEST:g}")
         for name in ("uncertainty", "agreement"):
             if (getattr(self, name) > 1.0).any():
                 raise _refuse(name, "shares of 1")
@@ -130,7 +132,7 @@ def read_exit_table(path: Path) -> ExitTable:
         layout = int(found.pop("layout"))
         if layout != LAYOUT:
             raise ExitTableError(f"exit table {path.name}: layout {layout}, expected {LAYOUT}")
-        kinds = {"agrees": "b", "sizes": "iu", "title": "U", "positions": "U"}
+        kinds = {"agrees": "b", "sizes": "i", "title": "U", "positions": "U"}
         for each in fields(ExitTable):
             if found[each.name].dtype.kind not in kinds.get(each.name, "f"):
                 raise _refuse(each.name, f"another type than {found[each.name].dtype}")
