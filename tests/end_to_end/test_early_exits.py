@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,8 +24,12 @@ from onnxruntime import InferenceSession
 
 from slacktide.domain import ExitMode
 from slacktide.engine import EngineSettings
+from slacktide.examples import make_repository
+from slacktide.examples.frames import SIZE, video
 from slacktide.executors.process import ProcessExecutor
 from slacktide.exits.manifest import ExitManifest, Ramp, read_manifest
+from slacktide.exits.positions import find_positions
+from slacktide.exits.ramp_graph import with_features
 from slacktide.models.exit_files import save_ramps
 from slacktide.models.exit_samples import learn_from_samples
 from slacktide.models.repository.profile_store import model_hash
@@ -113,10 +118,10 @@ def rows(count: int, seed: int = 1) -> NDArray[np.float32]:
     return (drawn + rng.normal(0.0, 0.3, drawn.shape)).astype(np.float32)
 
 
-def learn(zoo: Any, name: str, folder: Path, data: NDArray[np.float32]) -> None:
+def learn(zoo: Any, name: str, folder: Path, data: NDArray[Any], input: str = "x") -> None:
     """Have its ramps learnt, as `slacktide exits add` does."""
     (definition,) = Repository(zoo.root).read(name)
-    np.savez(folder / "rows.npz", x=data)
+    np.savez(folder / "rows.npz", allow_pickle=False, **{input: data})
 
     async def work() -> Any:
         executor = ProcessExecutor()
@@ -191,31 +196,21 @@ def exits(server: Any) -> Iterator[Any]:
 
 def test_what_was_learnt_before_is_planned_with(exits: Any) -> None:
     def learnt(app: Any) -> bool:
-        (status,) = [s for pool, s in app.exits.status().items() if pool.model == "learnt"]
-        return bool(status.policy.ramps)
+        return any(
+            pool.model == "learnt" and status.revision == 1
+            for pool, status in app.exits.status().items()
+        )
 
-    exits.until(learnt, "the ramps of the manifest are active")
+    exits.until(learnt, "the planner knows the ramps of the manifest")
     stats = exit_stats(exits, "learnt")
     assert stats["revision"] == 1
     assert (stats["mode"], stats["feedback"]) == ("auto", 1.0), "nothing is judged yet"
-    tensors = [each["tensor"] for each in stats["ramps"]]
-    assert set(tensors) <= {f"r{layer}" for layer in range(LAYERS)}
-    assert {each["threshold"] for each in stats["ramps"]} == {0.0}
-
-
-def test_a_model_learns_from_its_own_requests(exits: Any) -> None:
-    for part in np.split(rows(8 * 600, seed=3), 600):
-        document = exits.call_of({"x": ("FP32", [8, WIDTH], part.ravel().tolist())})
-        assert exits.infer("taught", document).status == 200
-        if exit_stats(exits, "taught")["revision"]:
-            break
-    stats = exit_stats(exits, "taught")
-    assert stats["revision"] >= 1, stats["reason"]
-    manifest = read_manifest(exits.zoo.root / "taught/1/exits")
-    assert (manifest.source, manifest.rows % 8, manifest.outputs) == ("traffic", 0, ("scores",))
-    assert manifest.rows >= 512
-    assert manifest.ramps[-1].agreement > 0.9
-    assert {each["tensor"] for each in stats["ramps"]} <= set(manifest.positions)
+    known = exits.look(lambda app: app.catalog.find("learnt", None).exits)
+    assert known.names == tuple(f"r{layer}" for layer in range(LAYERS))
+    assert known.makes([0])
+    assert not known.makes([0, 1])
+    assert {each["tensor"] for each in stats["ramps"]} <= set(known.names)
+    assert {each["threshold"] for each in stats["ramps"]} <= {0.0}
 
 
 @pytest.mark.parametrize("name", ["foreign", "torn", "fresh"])
@@ -240,6 +235,11 @@ def leaving(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -
     zoo.spin(settings="max_batch: 8\n")
     chain(zoo, "chain")
     learn(zoo, "chain", folder, rows(600))
+    make_repository(folder / "examples", models=["residual"])
+    shutil.move(folder / "examples" / "residual", zoo.root)
+    (zoo.root / "residual/slacktide.yaml").write_text(EXITS)
+    frames = np.stack([frame for frame, _ in video("day", 0, 300)])
+    learn(zoo, "residual", folder, frames, "frames")
     positions = "positions: {add: [early], forbid: [same]}"
     slow_end(zoo, "slow", f"early_exit: {{{positions}}}\nmax_batch: 2\nscheduler: fifo\n")
     (definition,) = Repository(zoo.root).read("slow")
@@ -255,6 +255,7 @@ def leaving(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -
         with serve(zoo, record=path, control_port=0, hang_floor=30.0) as house:
             arranged(house, "chain")
             arranged(house, "slow")
+            arranged(house, "residual")
             yield house
     recording = Recording(path)
     assert replay(recording).difference is None
@@ -279,17 +280,48 @@ def ask(house: Any, row: NDArray[np.float32], *wanted: str, **parameters: Any) -
         return client.infer("chain", [x], outputs=outputs or None, parameters=parameters)
 
 
+def early_scores(folder: Path, data: NDArray[Any]) -> tuple[str, NDArray[np.float32]]:
+    """The tensor of the first ramp of a version, and what that ramp says of these inputs."""
+    model = onnx.load(str(folder / "model.onnx"))
+    whole = with_features(model, find_positions(model)).SerializeToString()
+    session = InferenceSession(whole, providers=["CPUExecutionProvider"])
+    ramp = read_manifest(folder / "exits").ramps[0]
+    (pooled,) = session.run(["exits/features/0"], {session.get_inputs()[0].name: data})
+    return ramp.tensor, np.asarray(ramp.logits(pooled), np.float32)
+
+
+@pytest.mark.slow
+def test_frames_leave_an_example_model_with_what_its_ramp_says(leaving: Any) -> None:
+    house = leaving
+    data = np.stack([frame for frame, _ in video("day", 400, 440)])
+    folder = house.zoo.root / "residual/1"
+    tensor, logits = early_scores(folder, data)
+    session = InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    left = 0
+    with tritonclient.http.InferenceServerClient(house.http) as client:
+        for frame, said in zip(data, logits, strict=True):
+            asked = tritonclient.http.InferInput("frames", [1, 3, SIZE, SIZE], "UINT8")
+            asked.set_data_from_numpy(frame[None])
+            answer = client.infer("residual", [asked], parameters={"report_timing": True})
+            expected = session.run(["logits"], {"frames": frame[None]})[0][0]
+            if exit_of(answer):
+                left += 1
+                assert exit_of(answer) == tensor
+                expected = said
+            assert answer.as_numpy("logits")[0] == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    assert 0 < left < len(data)
+
+
 def exit_of(answer: Any) -> str:
     return str(answer.get_response()["parameters"]["exit"])
 
 
+@pytest.mark.slow
 def test_early_answers_are_what_the_ramp_says_and_the_others_the_models(leaving: Any) -> None:
     house, data = leaving, rows(60, seed=3)
     folder = house.zoo.root / "chain/1"
     ends, _ = end_of(data, folder / "model.onnx")
-    ramp = read_manifest(folder / "exits").ramps[0]
-    weight = numpy_helper.to_array(onnx.load(str(folder / "model.onnx")).graph.initializer[0])
-    logits = ramp.logits(np.maximum(data @ weight, 0.0))
+    tensor, logits = early_scores(folder, data)
     early = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     before = house.counts("chain").get("early_exit", 0)
     left = 0
@@ -297,7 +329,7 @@ def test_early_answers_are_what_the_ramp_says_and_the_others_the_models(leaving:
         answer = ask(house, row, "scores")
         if exit_of(answer):
             left += 1
-            assert exit_of(answer) == ramp.tensor == "r0"
+            assert exit_of(answer) == tensor == "r0"
             assert answer.as_numpy("scores")[0] == pytest.approx(said, abs=1e-4)
         else:
             assert answer.as_numpy("scores")[0] == pytest.approx(end, abs=1e-4)
@@ -312,6 +344,7 @@ def test_early_answers_are_what_the_ramp_says_and_the_others_the_models(leaving:
     assert ramps["judged_rows"] >= left, "all rows run on"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{"final": True}, {}])
 def test_what_must_come_from_the_end_does(leaving: Any, asked: dict[str, bool]) -> None:
     """A client says so, or wants an output that no ramp makes; all are wanted if none is named."""
@@ -326,6 +359,7 @@ def test_what_must_come_from_the_end_does(leaving: Any, asked: dict[str, bool]) 
             assert answer.as_numpy("state")[0] == pytest.approx(states[place], abs=1e-2)
 
 
+@pytest.mark.slow
 def test_over_grpc_it_is_the_same(leaving: Any) -> None:
     house, (row,) = leaving, rows(40, seed=3)[:1]
     with tritonclient.grpc.InferenceServerClient(house.grpc) as client:
@@ -342,6 +376,7 @@ def test_over_grpc_it_is_the_same(leaving: Any) -> None:
         assert exit(final=True) == ""
 
 
+@pytest.mark.slow
 def test_a_worker_killed_after_a_release_leaves_what_was_answered(leaving: Any) -> None:
     house = leaving
 
