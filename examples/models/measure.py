@@ -35,10 +35,10 @@ def main() -> None:
             if name == "text":
                 for length in LENGTHS:
                     _row(f"text, {length} tokens", session, _tokens(length))
-            elif name == "street":
+            elif name.startswith("street"):
                 for size in SIZES:
                     cut = {"image": np.ascontiguousarray(one["image"][:, :size, :size])}
-                    _row(f"street, {size} pixels", session, cut, BATCHES[:4])
+                    _row(f"{name}, {size} pixels", session, cut, BATCHES[:4])
             else:
                 title = name if file == "model.onnx" else f"{name}, {file.removesuffix('.onnx')}"
                 _row(title, session, one)

@@ -20,6 +20,11 @@ from slacktide.examples.frames import STREAM_FRAMES, STREAMS, Video
 Open = Callable[[str], Any]
 Axes = dict[str, tuple[str, list[Any]]]
 
+DETECTIONS: dict[str, tuple[str, list[Any]]] = {
+    "boxes": ("tensor(float)", ["batch", 96, 4]),
+    "scores": ("tensor(float)", ["batch", 96]),
+    "classes": ("tensor(int64)", ["batch", 96]),
+}
 INTERFACES: dict[str, tuple[Axes, Axes]] = {
     "mlp": (
         {"features": ("tensor(float)", ["batch", 64])},
@@ -56,10 +61,16 @@ INTERFACES: dict[str, tuple[Axes, Axes]] = {
     ),
     "street": (
         {"image": ("tensor(uint8)", ["batch", "height", "width", 3])},
+        DETECTIONS,
+    ),
+    "street_depth": (
+        {"image": ("tensor(uint8)", ["batch", "height", "width", 3])},
         {
-            "boxes": ("tensor(float)", ["batch", 96, 4]),
-            "scores": ("tensor(float)", ["batch", 96]),
-            "classes": ("tensor(int64)", ["batch", 96]),
+            **DETECTIONS,
+            "depth1/quality": ("tensor(float)", ["batch"]),
+            **{f"depth1/{name}": told for name, told in DETECTIONS.items()},
+            "depth2/quality": ("tensor(float)", ["batch"]),
+            **{f"depth2/{name}": told for name, told in DETECTIONS.items()},
         },
     ),
     "vehicles": (
@@ -101,7 +112,9 @@ def test_shipped_files_stay_small() -> None:
     sizes = [len(file.read_bytes()) for model in folder.iterdir() for file in model.iterdir()]
     assert max(sizes) < 5e6
     assert sum(sizes) < 20e6
-    assert all(len(example(name).onnx()) < 2e6 for name in ("chained", "whereabouts"))
+    assert all(
+        len(example(name).onnx()) < 2e6 for name in ("chained", "whereabouts", "street_depth")
+    )
     assert max(map(len, example("vehicles").onnx_files().values())) < 1e6
 
 

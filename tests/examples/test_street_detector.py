@@ -1,4 +1,4 @@
-"""The detector `street`: runs at each of its sizes, and sees more in larger pictures."""
+"""The detectors: `street` sees more in larger pictures, `street_depth` after more of its stages."""
 
 from __future__ import annotations
 
@@ -59,3 +59,33 @@ def test_larger_pictures_are_worth_their_time(open_session: Open) -> None:
     assert scores[SIZE] >= 0.6
     assert scores[SIZE] >= 2 * scores[128]
     assert scores[128] < scores[256] < scores[SIZE]
+
+
+def test_later_stages_find_more_and_judges_know_where(open_session: Open) -> None:
+    scenes = [Street(40_000 + seed).scene() for seed in range(40)]
+    truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]
+    found: list[list[Boxes]] = [[], [], []]
+    quality = []
+    for scene in scenes:
+        session = open_session("street_depth")
+        names = [output.name for output in session.get_outputs()]
+        rows = session.run(None, {"image": shrunk(scene.picture, 416)[None]})
+        said = {name: row[0] for name, row in zip(names, rows, strict=True)}
+        for boxes, prefix in zip(found, ("depth1/", "depth2/", ""), strict=True):
+            at = [said[f"{prefix}{name}"] for name in ("boxes", "classes", "scores")]
+            boxes.append(Boxes(*at))
+        quality.append([said["depth1/quality"], said["depth2/quality"]])
+    scores = [score_detections(each, truth).mean_average_precision for each in found]
+    assert scores[0] < scores[1] < scores[2] - 0.01
+    assert np.min(quality) >= 0
+    assert np.max(quality) <= 1
+    # What the first judge lets go is nearer to the whole chain than what it holds back.
+    order = np.argsort([-each[0] for each in quality])
+    lost = []
+    for part in (order[:20], order[20:]):
+        shallow, deep = (
+            score_detections([each[i] for i in part], [truth[i] for i in part])
+            for each in (found[0], found[2])
+        )
+        lost.append(deep.mean_average_precision - shallow.mean_average_precision)
+    assert lost[0] < lost[1]

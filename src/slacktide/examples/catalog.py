@@ -274,6 +274,14 @@ MODELS: Mapping[str, ExampleModel] = MappingProxyType(
                 pictures=_street_pictures,
             ),
             ExampleModel(
+                "street_depth",
+                "detector of road users at three depths of one file: deeper is more accurate",
+                street.KINDS,
+                8,
+                _street,
+                pictures=_street_pictures,
+            ),
+            ExampleModel(
                 "vehicles",
                 "classifier of street frames in five files: deeper is more accurate",
                 frames.KINDS,
