@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 SIZES = (1, 4, 8)
 """Rows of the batches that are timed, as far as the model takes them."""
-MOST_RUNS, LEAST_RUNS, PATIENCE_S = 7, 2, 0.5
+MOST_RUNS, LEAST_RUNS, PATIENCE_S = 8, 3, 1.0
 """For each size: runs of the model and of its stages, and seconds after which the least will do."""
 GIVE_WAY_S = 5.0
 """Seconds after which timing no longer makes room for batches: the lane is never free."""
@@ -254,9 +253,7 @@ class Arranger:
             batch = self._batch(rows)
             runs: list[tuple[float, ...]] = []
             end = time.perf_counter() + PATIENCE_S
-            while len(runs) < MOST_RUNS + 1 and (
-                len(runs) < LEAST_RUNS + 1 or time.perf_counter() < end
-            ):
+            while len(runs) < MOST_RUNS and (len(runs) < LEAST_RUNS or time.perf_counter() < end):
                 kindly = time.perf_counter() < give_way_until
                 once = partial(self._time_whole, whole, batch)
                 staged = partial(self._time_stages, model, threads, batch)
@@ -264,9 +261,11 @@ class Arranger:
                 other = self._alone(staged, kindly=kindly)
                 if one is not None and other is not None:
                     runs.append((*one, *other))
-            middle = [median(column) for column in zip(*runs[1:], strict=True)]  # the first is cold
-            whole_s.append(middle[0])
-            stage_s.append(tuple(middle[1:]))
+            # The least: whatever else runs on the machine can only add to it, and ramps are
+            # judged by a few per cent.
+            least = [min(column) for column in zip(*runs, strict=True)]
+            whole_s.append(least[0])
+            stage_s.append(tuple(least[1:]))
         return sizes, tuple(whole_s), tuple(stage_s)
 
     def _alone(
