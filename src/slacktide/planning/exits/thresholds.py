@@ -9,7 +9,7 @@ would cost too much; scores have a sign, for a row that leaves earlier may be ri
 wrong before; and where greed ends, each ramp is set to the best place beside the others, which a
 running sum over its rows finds exactly, from several beginnings.
 
-How many answers may differ comes from `most_wrong`: docs/exits.md, "The promise".
+How many answers may differ comes from `most_wrong`: docs/exits.md, "How the promise is kept".
 """
 
 from __future__ import annotations
