@@ -44,6 +44,10 @@ ANSWER_GAP = 0.005
 """Seconds from one plan to the next at least, and once more for every 50 sessions."""
 SEARCHING = 3.0
 """A search that took n seconds is followed by the next after 3 n: it shares its processor."""
+CROWDED = 1.0
+"""The same where a session finds no room in the plan in force: it has no answer before."""
+WAITING = 1.0
+"""The same while a session that has come finds no room in the plan in force."""
 URGENT_GAP = 0.1
 """Seconds from one search to the next at least, however many clients come and go."""
 
@@ -131,10 +135,10 @@ class PlannedFamily:
         """By session and version, as they were last."""
         self.inputs: dict[str, InputSize] = {}
 
-    def urge(self, *, now: float) -> None:
+    def urge(self, *, now: float, searching: float = SEARCHING) -> None:
         """Plan as soon as may be."""
         if self.options.urgent:
-            gap = max(URGENT_GAP, SEARCHING * self.search_s)
+            gap = max(URGENT_GAP, searching * self.search_s)
             self.due_at = min(self.due_at, max(now, self._asked_at + gap))
 
     @property
@@ -169,7 +173,7 @@ class PlannedFamily:
         for id in asking:
             session = sessions.get(id)
             if session is not None:
-                self.mapped[id] = self._at_once(session)
+                self.mapped[id] = self._at_once(session, now)
                 self.changed[id] = self.serial
 
     def _take(self, answer: SearchResult, up: Collection[tuple[str, PoolId]]) -> None:
@@ -189,13 +193,16 @@ class PlannedFamily:
             self.mismatches += sum((lane, wanted[lane]) not in loaded for lane in switched)
             self.lanes = wanted
 
-    def _at_once(self, session: Session) -> int:
+    def _at_once(self, session: Session, now: float) -> int:
         client = client_of(session, self.sides, self.options.wait, self.rooms)
         before = self.mapped.get(session.opened.id, UNMAPPED)
         if self.answer is None:
             return 0 if client.budgets[0] > 0.0 else UNMAPPED
         if before == UNMAPPED:
-            return self.answer.place(client)
+            found = self.answer.place(client)
+            if found == UNMAPPED and self.answer.limit(client, 0):
+                self.urge(now=now, searching=CROWDED)
+            return found
         # Its place is its own: a smaller variant is no more work. If none is served, its frames
         # are at least as small as its link wants them.
         fitting = [at for at in range(before, -1, -1) if self.answer.limit(client, at)]
