@@ -271,8 +271,8 @@ class ExitsQuestion:
         return found
 
     def _rates(self, trials: Trials) -> dict[int, float]:
-        """The most that is to be hoped for, by position: as measured, unless it may have changed;
-        else no more than the next deeper one that is active."""
+        """What is to be hoped for, by position: as measured, unless it may have changed; else as its
+        agreement lets guess, but no more than the next deeper one that is active."""
         found, bound = {}, 1.0
         for fact in reversed(self.facts):
             ramp = fact.position
@@ -282,7 +282,7 @@ class ExitsQuestion:
             elif known is not None and not trials.may(ramp):
                 found[ramp] = known
             else:
-                found[ramp] = min(bound, fact.agreement)
+                found[ramp] = min(bound, fact.agreement**DOUBT)
         return found
 
     def _names(self, ramps: Collection[int]) -> str:
