@@ -220,6 +220,29 @@ def test_a_batch_on_another_lane_is_finished_before_its_replica_stops(make_world
     assert all(placement.parked for placement in pool(world).placements)
 
 
+def test_a_batch_from_before_proves_no_trial(make_world, one_model_plan):
+    world = make_world()
+    world.seconds["m"] = 50.0
+    world.deploy(one_model_plan("1", lanes=2))
+    world.submit(1, slo=100.0)
+    running = world.batches[-1]
+    lost = next(r for r in world.started if r.id != running.replica.id)
+    for _ in range(LIMIT):
+        world.send(ReplicaLost(lost.id, "killed"), after=0.001)
+        if circuit(world) is Circuit.CLOSED:
+            restart(world)
+            lost = world.started[-1]
+    assert circuit(world) is Circuit.OPEN
+    wait_for_start(world)
+    assert circuit(world) is Circuit.TRIAL
+    world.finish()  # its replica was up for longer than a trial takes
+    assert world.answers[1].reason is Reason.ON_TIME
+    assert circuit(world) is Circuit.TRIAL
+    world.send(ReplicaUp(world.started[-1].id), after=0.2)
+    assert circuit(world) is Circuit.TRIAL
+    assert pool(world).down_reason is None
+
+
 def test_ten_poison_requests_with_service_between_leave_the_version_alone(world):
     for id in range(0, 40, 2):
         convict(world, id)

@@ -218,8 +218,11 @@ class Batches:
         elif running.steady and learner is not None and batch.leaving is not Leaving.SHRINK:
             learner.observe(took, batch.members, batch.rows, running.cores)
         crashes = placement.pool.crashes
-        if crashes.undecided and not batch.solo and crashes.finished(state.now - placement.since):
-            state.to_review.append(placement.pool)
+        if crashes.undecided and not batch.solo:
+            # While the version is down, this is a replica from before: it proves no trial.
+            down = placement.pool.down_reason is not None
+            if crashes.finished(0.0 if down else state.now - placement.since):
+                state.to_review.append(placement.pool)
         entries = state.ledger.entries
         kept = None if batch.solo else self._idle.hold(batch, placement)
         ids: list[int] = []
