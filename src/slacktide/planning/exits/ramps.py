@@ -271,8 +271,8 @@ class ExitsQuestion:
         return found
 
     def _rates(self, trials: Trials) -> dict[int, float]:
-        """What is to be hoped for, by position: as measured, unless it may have changed; else as its
-        agreement lets guess, but no more than the next deeper one that is active."""
+        """What is to be hoped for, by position: as measured, unless it may have changed; else what
+        its agreement lets guess, but no more than the next deeper one that is active."""
         found, bound = {}, 1.0
         for fact in reversed(self.facts):
             ramp = fact.position
