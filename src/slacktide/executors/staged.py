@@ -9,7 +9,7 @@ is handed on and of the inputs that stages behind still read. Where all have lef
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,10 +105,12 @@ class StagedBatch:
         final: Sequence[int],
         *,
         sampled: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`thresholds` by position; `final`: places of members that only the end may answer;
-        `sampled`: whether features are wanted."""
+        `sampled`: whether features are wanted; `clock`: by which the batch began."""
         self._model = model
+        self._clock = clock
         self._began = batch.began
         self._sampled = sampled
         self._values: dict[str, NDArray[Any]] = {**batch.feeds, SAMPLED: np.array(sampled)}
@@ -198,7 +200,7 @@ class StagedBatch:
     def _judge(self, ramp: int) -> Released | None:
         """Take down what a ramp says; the members that it answers."""
         values, here, at = self._values, self._here, len(self._stage_s)
-        self._stage_s.append(time.perf_counter() - self._began)
+        self._stage_s.append(self._clock() - self._began)
         said = values[f"exits/{ramp}/uncertainty"].reshape(-1)
         self._said[here, at] = said
         self._answers[here, at] = values[f"exits/{ramp}/answer"].reshape(-1)
