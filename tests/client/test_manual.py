@@ -74,6 +74,15 @@ def test_the_camera_example_prints_and_draws(detector, video, tmp_path):
     assert found.get(cv2.CAP_PROP_FRAME_COUNT) == FRAMES
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches children, also where tests run in the background and it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_camera_example_at_once(detector, video, tmp_path):
     detector.silent = True  # the replies to frames in flight would be long in coming
     path = str(ROOT / "examples" / "camera.py")
