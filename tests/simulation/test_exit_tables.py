@@ -238,6 +238,7 @@ class Reports:
         return [(at, one) for at, one in due if self.hardware.happens(one, now=at)]  # type: ignore[arg-type]
 
 
+@pytest.mark.replaces_parts
 def test_ramps_are_open_a_while_after_they_are_published():
     reports = Reports(small(), seconds=1.0)
     reports.publish(policy(0.5, 0.5), 0.0)
@@ -258,6 +259,7 @@ def test_ramps_are_open_a_while_after_they_are_published():
     assert done.exits.left == (0,)
 
 
+@pytest.mark.replaces_parts
 def test_thresholds_hold_from_the_next_batch_on_and_new_ramps_once_they_are_open():
     reports = Reports(small(), seconds=1.0)
     reports.publish(policy(0.0, 0.0), 0.0)
@@ -275,6 +277,7 @@ def test_thresholds_hold_from_the_next_batch_on_and_new_ramps_once_they_are_open
     assert done.exits.ramps == (0,)
 
 
+@pytest.mark.replaces_parts
 def test_a_policy_that_is_taken_back_before_it_is_open_is_never_reported():
     reports = Reports(small(), seconds=1.0)
     reports.publish(policy(0.5, 0.5), 0.0)
@@ -282,6 +285,7 @@ def test_a_policy_that_is_taken_back_before_it_is_open_is_never_reported():
     assert [one.ramps for _, one in reports.until(9.0) if isinstance(one, ExitsArranged)] == [(0,)]
 
 
+@pytest.mark.replaces_parts
 def test_a_batch_in_stages_is_stopped_before_the_next_of_them():
     reports = Reports(small(), seconds=1.0)
     reports.publish(policy(0.5, 0.5), 0.0)
@@ -299,6 +303,7 @@ def test_a_batch_in_stages_is_stopped_before_the_next_of_them():
     assert reports.hardware.busy_s == pytest.approx(0.75)
 
 
+@pytest.mark.replaces_parts
 def test_what_was_to_be_released_comes_to_nothing_once_the_replica_is_gone():
     reports = Reports(small(), seconds=1.0)
     reports.publish(policy(0.5, 0.5), 0.0)

@@ -140,6 +140,10 @@ class ExitPolicy:
             if not 0.0 <= share <= 1.0:
                 raise ValueError(f"{name} must be within 0 and 1, got {share}")
 
+    def __deepcopy__(self, memo: object) -> ExitPolicy:
+        """Itself: it never changes. Predictions that hold one are copied."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
