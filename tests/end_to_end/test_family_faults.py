@@ -119,14 +119,13 @@ def test_what_the_slow_variant_has_no_time_for_is_answered_by_a_quicker_one(
     house: Any, model: str
 ) -> None:
     route_to(house, model, "slow")
-    p99 = house.look(
+    times = house.look(
         lambda app: {
-            pool.id.variant: pool.times.of(1, 1).p99
-            for pool in app.engine.snapshot().serving(model)
+            pool.id.variant: pool.times.of(1, 1) for pool in app.engine.snapshot().serving(model)
         }
     )
-    budget = 0.8 * p99["slow"]
-    assert p99["middle"] < budget / 4
+    budget = 0.7 * times["slow"].quantile(0.001)
+    assert times["middle"].p99 < budget / 2
     answer = house.infer(model, call(house, timeout=round(budget * 1e6)))
     if model == "unrescued":
         assert answer.status in (429, 503, 504), answer

@@ -239,7 +239,7 @@ def test_a_batch_whose_members_have_all_left_ends(bench: Bench, leaving: Leaving
     assert len(ran.report.stage_s) == (2 if ends else 1)
 
 
-def test_nobody_leaves_a_batch_that_may_not(bench: Bench) -> None:
+def test_no_member_leaves_a_batch_that_none_may_leave(bench: Bench) -> None:
     bench.arrange(policy(0, threshold=2.0))
     ran = bench.run(*images(1, 1))
     assert ran.ramps == {}

@@ -17,6 +17,7 @@ import onnx
 from mutate import of_bytes, of_json
 from onnx import TensorProto, helper, numpy_helper
 from target import Target, documents, folder, messages, sentence, text
+from tests.simulation.drawn_exit_tables import DrawnExits
 
 from slacktide.domain import (
     Announced,
@@ -66,7 +67,6 @@ from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord, Shaped
 from slacktide.recording import Recorder, Recording, RecordingError, export_times, load_times
 from slacktide.recording.records import Call
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation.drawn_exit_tables import DrawnExits
 from slacktide.simulation.exit_tables import ExitTableError, TableExits, read_exit_table
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from tests.simulation.drawn_exit_tables import DrawnExits
 
 from slacktide.domain import (
     AbortBatch,
@@ -35,7 +36,6 @@ from slacktide.recording.explain import lines
 from slacktide.recording.records import Call, Header, Reader, answers, header_line, read_header
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import AsExpected, Failure, Simulation
-from slacktide.simulation.drawn_exit_tables import DrawnExits
 from slacktide.simulation.exit_tables import TableExits
 
 POOL = PoolId("m", "1")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulation.drawn_exit_tables import DrawnExits
 
 from slacktide.domain import (
     AbortBatch,
@@ -28,7 +29,6 @@ from slacktide.domain import (
 )
 from slacktide.planning.exits import ExitsArranged
 from slacktide.simulation import SimulationError
-from slacktide.simulation.drawn_exit_tables import DrawnExits
 from slacktide.simulation.exit_tables import ExitTable, TableExits, read_exit_table
 from slacktide.simulation.hardware import ARRANGE_S, Hardware
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.simulation.drawn_exit_tables import DrawnExits
 
 from slacktide.domain import (
     Batch,
@@ -29,7 +30,6 @@ from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder, Recording, export_times
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import AsExpected, Simulation, predict
-from slacktide.simulation.drawn_exit_tables import DrawnExits
 from slacktide.simulation.exit_tables import ExitTable, TableExits
 from slacktide.simulation.recorded_exits import ObservedExits, RecordedExits
 

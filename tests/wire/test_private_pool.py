@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
@@ -12,6 +15,13 @@ def test_our_classes_do_not_enter_the_default_pool() -> None:
     ours = message_class("inference.ModelConfig")
     assert ours.DESCRIPTOR.file.pool is not descriptor_pool.Default()
     assert ours is message_class("inference.ModelConfig")
+
+
+def test_a_class_that_nothing_else_holds_is_not_collected() -> None:
+    names = ("inference.ModelConfig", "inference.ModelOptimizationPolicy.Cuda.GraphSpec")
+    ours = [weakref.ref(message_class(name)) for name in names]
+    gc.collect()
+    assert [each() for each in ours] == [message_class(name) for name in names]
 
 
 def test_names_numbers_and_types_are_those_of_the_stock_client() -> None:

@@ -3,7 +3,7 @@
 A story ends by asking where a thing is: "anna put the key in the attic . ben took the key . ben
 went to the garden . where is the key ?" The label is the place, exact because we drew it. Levels
 from easy to hard: in a plain story one place is named; then other things lie in other places;
-then the thing is moved, and its last place counts; then somebody carries it, and where they go
+then the thing is moved, and its last place counts; then a person carries it, and where they go
 counts. In all but the first the same words in another order would have another answer.
 """
 

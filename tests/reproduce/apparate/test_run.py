@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.simulation.drawn_exit_tables import DrawnExits
 from typer.testing import CliRunner
 
 from slacktide.cli.reproduce import reproduce as command
@@ -39,7 +40,6 @@ from slacktide.reproduce.apparate.tuning import timed_searches
 from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import render
 from slacktide.reproduce.harness.state import ReproduceError, Results
-from slacktide.simulation.drawn_exit_tables import DrawnExits
 from slacktide.simulation.exit_tables import ExitTable
 
 ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")

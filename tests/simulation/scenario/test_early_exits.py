@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.simulation.drawn_exit_tables import DrawnExits
 
-from slacktide.simulation.drawn_exit_tables import DrawnExits
 from slacktide.simulation.scenario import ScenarioError, build, parse_scenario, run_cell
 
 TEXT = """

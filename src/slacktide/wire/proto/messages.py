@@ -9,6 +9,7 @@ checkers their fields.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -25,19 +26,43 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 """Values of HealthCheckResponse.ServingStatus."""
 
 
+def _files() -> Sequence[descriptor_pb2.FileDescriptorProto]:
+    serialized = files(__package__).joinpath("descriptors.binpb").read_bytes()
+    return descriptor_pb2.FileDescriptorSet.FromString(serialized).file
+
+
 @cache
 def private_pool() -> DescriptorPool:
     """Everything that we read and write; what `text_format` and `json_format` want too."""
     pool = DescriptorPool()
-    serialized = files(__package__).joinpath("descriptors.binpb").read_bytes()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(serialized).file:
+    for file in _files():
         pool.Add(file)
     return pool
 
 
+@cache
+def _classes() -> dict[str, type[Message]]:
+    """Every message class of the pool, by full name, kept for the life of the process.
+
+    protobuf itself remembers a class only weakly: one that nothing else holds is collected and made
+    again, and a thread that asks for it in mid-collection is handed a class half taken apart.
+    """
+    pool, classes = private_pool(), {}
+    messages = [
+        message
+        for file in _files()
+        for message in pool.FindFileByName(file.name).message_types_by_name.values()
+    ]
+    while messages:
+        message = messages.pop()
+        classes[message.full_name] = message_factory.GetMessageClass(message)
+        messages.extend(message.nested_types)
+    return classes
+
+
 def message_class(full_name: str) -> type[Message]:
     """The class of a message, the same one at every call. Raises KeyError if unknown."""
-    return message_factory.GetMessageClass(private_pool().FindMessageTypeByName(full_name))
+    return _classes()[full_name]
 
 
 def service_methods(service: str) -> dict[str, tuple[type[Message], type[Message]]]:
