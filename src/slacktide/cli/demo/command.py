@@ -6,10 +6,10 @@ import contextlib
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -17,6 +17,11 @@ import typer
 from slacktide.cli.output import FELL_SHORT, console, fail, plots_missing, progress_bar
 
 demo = typer.Typer(name="demo", add_completion=False, rich_markup_mode="rich")
+
+Cores = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Cores of the server, its models included.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 CLIENTS_JSON, EXITS_JSON = "clients-report.json", "exits-report.json"
 _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
@@ -26,15 +31,12 @@ _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEY
 def policies(
     context: typer.Context,
     models: Annotated[
-        str,
-        typer.Option(metavar="NAME,…", help="Example models that share the server."),
+        str, typer.Option(metavar="NAME,…", help="Example models that share the server.")
     ] = "residual,text",
     seconds: Annotated[
         float, typer.Option(min=0.2, max=3600.0, help="Length of each of the nine runs.")
     ] = 4.0,
-    cores: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Cores of the server, its models included.")
-    ] = 1,
+    cores: Cores = 1,
     seed: Annotated[
         int, typer.Option(min=0, metavar="N", help="Seed of arrivals, deadlines and payloads.")
     ] = 1,
@@ -46,7 +48,7 @@ def policies(
             help="Make the models here, and keep them; default: a temporary folder.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Serve example models under bursty load with deadlines, once for each way of batching.
 
@@ -63,30 +65,15 @@ def policies(
     if context.invoked_subcommand is not None:
         return
     from slacktide.cli.demo.run import Demo
-    from slacktide.cli.demo.server_process import ProcessError, split_cores
+    from slacktide.cli.demo.server_process import split_cores
     from slacktide.cli.demo.show import HTML_NAME, show, write_json, write_page
-    from slacktide.examples import ExamplesError
-    from slacktide.load.spec import LoadError
     from slacktide.reports import ReportError
 
     if missing := plots_missing(HTML_NAME):
         typer.echo(f"a table only: {missing}", err=True)
     names = list(dict.fromkeys(name.strip() for name in models.split(",")))
-    try:
-        with (
-            _interruptible(),
-            _folder(directory) as folder,
-            progress_bar(shown=not json) as move,
-        ):
-            result = Demo(
-                folder, names, split_cores(cores), seconds=seconds, seed=seed, move=move
-            ).run()
-    except ExamplesError as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"{error.filename or 'system'}: {error.strerror or error}")
-    except (ProcessError, LoadError) as error:
-        fail(str(error), FELL_SHORT)
+    with _running(json, directory) as (folder, move):
+        result = Demo(folder, names, split_cores(cores), seconds, seed, move).run()
     try:
         written = [write_json(result, Path.cwd())]
         if not missing:
@@ -95,11 +82,7 @@ def policies(
         fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
     except ReportError as error:
         fail(str(error), FELL_SHORT)
-    if json:
-        sys.stdout.write(written[0].read_text())
-    else:
-        show(result, console())
-        typer.echo("written: " + ", ".join(path.name for path in written))
+    _tell(written, json, lambda: show(result, console()))
 
 
 @demo.command("clients")
@@ -121,9 +104,7 @@ def clients(
             help="Seconds from one rate of a link to the next; default: 6, or 20 in long runs.",
         ),
     ] = None,
-    cores: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Cores of the server, its model included.")
-    ] = 1,
+    cores: Cores = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of links and scenes.")] = 1,
     repository: Annotated[
         Path | None,
@@ -134,7 +115,7 @@ def clients(
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="A family with variants.sizes.")] = "street",
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Stream frames of cameras over links that change, live, and simulate the same.
 
@@ -144,13 +125,10 @@ def clients(
 
     Example: slacktide demo clients --clients 8 --seconds 60
     """
-    from slacktide.cli.demo.server_process import ProcessError, split_cores
+    from slacktide.cli.demo.server_process import split_cores
     from slacktide.client.images import require_extra
     from slacktide.client.messages import ClientError
-    from slacktide.examples import ExamplesError, make_repository
-    from slacktide.executors.timed_replica import MeasuringError
-    from slacktide.models.repository.errors import RepositoryError
-    from slacktide.netem import LinkError
+    from slacktide.examples import make_repository
 
     try:
         require_extra()
@@ -162,31 +140,19 @@ def clients(
 
     path = Path.cwd() / CLIENTS_JSON
     changes = change or (20.0 if seconds >= 300.0 else 6.0)
-    try:
-        with (
-            _interruptible(),
-            _folder(None) as folder,
-            progress_bar(shown=not json) as move,
-        ):
-            if repository is None:
-                make_repository(folder / "models", models=[model])
-            run = ClientsRun(
-                repository or folder / "models", model, split_cores(cores),
-                clients, seconds, rate, slo / 1e3, changes, seed,
-            )  # fmt: skip
+    with _running(json) as (folder, move):
+        if repository is None:
+            make_repository(folder / "models", models=[model])
+        run = ClientsRun(
+            repository or folder / "models", model, split_cores(cores),
+            clients, seconds, rate, slo / 1e3, changes, seed,
+        )  # fmt: skip
+        try:
             report = run_clients(run, folder / "server.log", move)
+        except ValueError as error:
+            fail(str(error))
         path.write_bytes(orjson.dumps(report, option=_JSON))
-    except (ExamplesError, ValueError) as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"{error.filename or 'system'}: {error.strerror or error}")
-    except (ProcessError, LinkError, ClientError, MeasuringError, RepositoryError) as error:
-        fail(str(error), FELL_SHORT)
-    if json:
-        sys.stdout.write(path.read_text())
-    else:
-        show_clients(report, console())
-        typer.echo(f"written: {path.name}")
+    _tell([path], json, lambda: show_clients(report, console()))
 
 
 @demo.command("exits")
@@ -203,10 +169,8 @@ def exits(
     rate: Annotated[float, typer.Option(min=0.1, max=1000.0, help="Rows per second.")] = 30.0,
     loss: Annotated[str, typer.Option(help="Share of answers that may differ.")] = "1%",
     learn: Annotated[int, typer.Option(min=64, help="Rows to learn from.")] = 1500,
-    cores: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Cores of the server, its model included.")
-    ] = 1,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    cores: Cores = 1,
+    json: Json = False,
 ) -> None:
     """Let easy frames leave a classifier early, while day turns to night.
 
@@ -218,9 +182,8 @@ def exits(
     """
     from slacktide.cli.demo.exits import ExitsRun, run_exits
     from slacktide.cli.demo.exits_report import show_exits
-    from slacktide.cli.demo.server_process import ProcessError, split_cores
+    from slacktide.cli.demo.server_process import split_cores
     from slacktide.domain.units import parse_percent
-    from slacktide.examples import ExamplesError
 
     path = Path.cwd() / EXITS_JSON
     try:
@@ -229,35 +192,48 @@ def exits(
         fail(f"--loss: {error}")
     names = tuple(name.strip() for name in streams.split(","))
     run = ExitsRun(model, names, split_cores(cores), seconds, rate, learn, loss)
-    try:
-        with (
-            _interruptible(),
-            _folder(None) as folder,
-            progress_bar(shown=not json) as move,
-        ):
-            report = run_exits(run, folder, move)
+    with _running(json) as (folder, move):
+        report = run_exits(run, folder, move)
         path.write_bytes(orjson.dumps(report, option=_JSON))
-    except ExamplesError as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"{error.filename or 'system'}: {error.strerror or error}")
-    except ProcessError as error:
-        fail(str(error), FELL_SHORT)
-    if json:
-        sys.stdout.write(path.read_text())
-    else:
-        show_exits(report, console())
-        typer.echo(f"written: {path.name}")
+    _tell([path], json, lambda: show_exits(report, console()))
 
 
 @contextlib.contextmanager
-def _folder(directory: Path | None) -> Iterator[Path]:
-    if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-        yield directory
-        return
-    with tempfile.TemporaryDirectory(prefix="slacktide-demo-") as folder:
-        yield Path(folder)
+def _running(json: bool, directory: Path | None = None) -> Iterator[tuple[Path, Any]]:
+    """A folder (by default a temporary one) and a progress bar for a demo, whose errors end the
+    program."""
+    from slacktide.cli.demo.server_process import ProcessError
+    from slacktide.client.messages import ClientError
+    from slacktide.examples import ExamplesError
+    from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.load.spec import LoadError
+    from slacktide.models.repository.errors import RepositoryError
+    from slacktide.netem import LinkError
+
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_interruptible())
+            if directory is None:
+                made = tempfile.TemporaryDirectory(prefix="slacktide-demo-")
+                directory = Path(stack.enter_context(made))
+            directory.mkdir(parents=True, exist_ok=True)
+            yield directory, stack.enter_context(progress_bar(shown=not json))
+    except OSError as error:
+        fail(f"{error.filename or 'system'}: {error.strerror or error}")
+    except ExamplesError as error:
+        fail(str(error))
+    except (
+        ProcessError, LoadError, LinkError, ClientError, MeasuringError, RepositoryError
+    ) as error:  # fmt: skip
+        fail(str(error), FELL_SHORT)
+
+
+def _tell(written: list[Path], json: bool, show: Callable[[], None]) -> None:
+    if json:
+        sys.stdout.write(written[0].read_text())
+    else:
+        show()
+        typer.echo("written: " + ", ".join(path.name for path in written))
 
 
 @contextlib.contextmanager
