@@ -54,19 +54,16 @@ class BatchTimes(Protocol):
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
         """The time of a batch of `rows` ≥ 1 rows on so many cores: of just these members, or of
         any if none are named."""
-        ...
 
     def classes(self, cores: int) -> Classes | None:
         """The requests by how much work they are; None while all are taken to be alike.
 
         The same object until `revision` rises.
         """
-        ...
 
     @property
     def revision(self) -> int:
         """Rises whenever predictions have changed enough for cached tables to be rebuilt."""
-        ...
 
 
 class Learner(Protocol):
@@ -74,12 +71,10 @@ class Learner(Protocol):
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Learn from one finished batch. Changes predictions, and `revision` if noticeably."""
-        ...
 
     def discount(self, request: Request | None = None) -> None:
         """A request was refused because of these predictions while nothing ran: trust them less, or
         those for requests like this one. None: it is not known what it is like."""
-        ...
 
 
 def learner_of(times: BatchTimes) -> Learner | None:
@@ -92,18 +87,15 @@ class ExitLearner(Protocol):
 
     def follow(self, policy: ExitPolicy | None) -> None:
         """This is how they leave from now on."""
-        ...
 
     def whole(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
         """Time of a batch that certainly runs to the end."""
-        ...
 
     def saw(
         self, batch: Batch, report: ExitReport | None, seconds: float | None, cores: int
     ) -> None:
         """Learn from a batch whose members might leave. `seconds`: what it took; None where that
         teaches nothing. Observes it as well, so that `observe` is not called."""
-        ...
 
 
 def exit_learner_of(times: BatchTimes) -> ExitLearner | None:
@@ -119,21 +111,17 @@ class PoolView(Protocol):
 
         Infinite while the pool has no replica, up or starting.
         """
-        ...
 
     def leave(self, *, now: float) -> Callable[[float], float]:
         """Of so many seconds of a lane, how many the other models on it leave to this pool."""
-        ...
 
     @property
     def lanes(self) -> int:
         """How many lanes serve this pool (at least 1)."""
-        ...
 
     @property
     def cores(self) -> int:
         """Cores of the smallest of them (at least 1)."""
-        ...
 
 
 class Scheduler(Protocol):
@@ -145,47 +133,36 @@ class Scheduler(Protocol):
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
         """A request is on its way. A reason refuses it before its body is read."""
-        ...
 
     def add(self, request: Request, *, now: float) -> Reason | None:
         """Queue a request (replacing its notice, if any). A reason refuses it."""
-        ...
 
     def admit_moved(self, request: Request, *, now: float) -> None:
         """Queue a request that another pool had admitted; never refuses."""
-        ...
 
     def remove(self, id: int) -> bool:
         """Forget a request or notice; False if it is not here."""
-        ...
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         """Forget and name every request that can no longer be on time."""
-        ...
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         """The batch this policy would run on `replica` now. Changes nothing."""
-        ...
 
     def take(self, batch: Batch) -> None:
         """The engine runs `batch`: its members leave the queue."""
-        ...
 
     def ended(self, batch: Batch, *, now: float) -> None:
         """A batch of this pool has left its lane, at `now`: finished, failed or lost."""
-        ...
 
     def next_expiry(self) -> float | None:
         """When `expire` will next have something to say, at the earliest; None if never."""
-        ...
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request (not the notices), in the order of the policy."""
-        ...
 
     def __len__(self) -> int:
         """Number of queued requests, notices not counted."""
-        ...
 
 
 class Outlook(Protocol):
@@ -195,7 +172,6 @@ class Outlook(Protocol):
         """(seconds that it must have left even alone, seconds until a lane is expected to take it)
         for a request that is not queued, by the rules that refuse it. Infinite: never. Changes
         nothing that is decided."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

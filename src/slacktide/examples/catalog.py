@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -210,88 +209,86 @@ def _features(count: int, rng: np.random.Generator) -> Samples:
     return Samples(tuple({"features": row[None]} for row in vectors.features(count, rng)), None)
 
 
-MODELS: Mapping[str, ExampleModel] = MappingProxyType(
-    {
-        model.name: model
-        for model in (
-            ExampleModel(
-                "mlp", "tiny MLP: ten kinds of short signals", vectors.SIGNAL_KINDS, 256, _signals
-            ),
-            ExampleModel(
-                "residual",
-                "residual classifier of street frames: hardly gains from batching",
-                frames.KINDS,
-                64,
-                _frames,
-                streams=tuple(frames.STREAMS),
-                stream=_frame_stream,
-                stream_length=frames.STREAM_FRAMES,
-            ),
-            ExampleModel(
-                "text",
-                "text encoder with free sequence length: time grows with the text",
-                sentences.TOPICS,
-                256,
-                _texts,
-                streams=text_streams.STREAMS,
-                stream=_text_stream,
-                stream_length=text_streams.STREAM_TEXTS,
-            ),
-            ExampleModel(
-                "chained",
-                "classifier of street frames, plain layer by layer: the work is spread evenly",
-                frames.KINDS,
-                64,
-                _frames,
-                streams=tuple(frames.STREAMS),
-                stream=_frame_stream,
-                stream_length=frames.STREAM_FRAMES,
-            ),
-            ExampleModel(
-                "whereabouts",
-                "reader of stories that tells where a thing is: the order of words matters",
-                stories.PLACES,
-                256,
-                _stories,
-                streams=text_streams.STREAMS,
-                stream=_story_stream,
-                stream_length=text_streams.STREAM_TEXTS,
-            ),
-            ExampleModel(
-                "dense",
-                "weight-bound network of random weights: gains much from batching",
-                (),
-                64,
-                _features,
-                build=dense.dense_model,
-            ),
-            ExampleModel(
-                "street",
-                "detector of road users in pictures of 128 to 608 pixels: larger is more accurate",
-                street.KINDS,
-                8,
-                _street,
-                pictures=_street_pictures,
-            ),
-            ExampleModel(
-                "street_depth",
-                "detector of road users at three depths of one file: deeper is more accurate",
-                street.KINDS,
-                8,
-                _street,
-                pictures=_street_pictures,
-            ),
-            ExampleModel(
-                "vehicles",
-                "classifier of street frames in five files: deeper is more accurate",
-                frames.KINDS,
-                64,
-                _vehicles,
-                pictures=_vehicle_pictures,
-            ),
-        )
-    }
-)
+MODELS: Mapping[str, ExampleModel] = {
+    model.name: model
+    for model in (
+        ExampleModel(
+            "mlp", "tiny MLP: ten kinds of short signals", vectors.SIGNAL_KINDS, 256, _signals
+        ),
+        ExampleModel(
+            "residual",
+            "residual classifier of street frames: hardly gains from batching",
+            frames.KINDS,
+            64,
+            _frames,
+            streams=tuple(frames.STREAMS),
+            stream=_frame_stream,
+            stream_length=frames.STREAM_FRAMES,
+        ),
+        ExampleModel(
+            "text",
+            "text encoder with free sequence length: time grows with the text",
+            sentences.TOPICS,
+            256,
+            _texts,
+            streams=text_streams.STREAMS,
+            stream=_text_stream,
+            stream_length=text_streams.STREAM_TEXTS,
+        ),
+        ExampleModel(
+            "chained",
+            "classifier of street frames, plain layer by layer: the work is spread evenly",
+            frames.KINDS,
+            64,
+            _frames,
+            streams=tuple(frames.STREAMS),
+            stream=_frame_stream,
+            stream_length=frames.STREAM_FRAMES,
+        ),
+        ExampleModel(
+            "whereabouts",
+            "reader of stories that tells where a thing is: the order of words matters",
+            stories.PLACES,
+            256,
+            _stories,
+            streams=text_streams.STREAMS,
+            stream=_story_stream,
+            stream_length=text_streams.STREAM_TEXTS,
+        ),
+        ExampleModel(
+            "dense",
+            "weight-bound network of random weights: gains much from batching",
+            (),
+            64,
+            _features,
+            build=dense.dense_model,
+        ),
+        ExampleModel(
+            "street",
+            "detector of road users in pictures of 128 to 608 pixels: larger is more accurate",
+            street.KINDS,
+            8,
+            _street,
+            pictures=_street_pictures,
+        ),
+        ExampleModel(
+            "street_depth",
+            "detector of road users at three depths of one file: deeper is more accurate",
+            street.KINDS,
+            8,
+            _street,
+            pictures=_street_pictures,
+        ),
+        ExampleModel(
+            "vehicles",
+            "classifier of street frames in five files: deeper is more accurate",
+            frames.KINDS,
+            64,
+            _vehicles,
+            pictures=_vehicle_pictures,
+        ),
+    )
+}
 """Every example model by name."""
 
 

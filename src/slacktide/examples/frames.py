@@ -17,7 +17,6 @@ import bisect
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -90,18 +89,16 @@ class StreamConditions:
     """From 0, a road user now and then, to 1, one after the other, slow and with stops."""
 
 
-STREAMS: Mapping[str, StreamConditions] = MappingProxyType(
-    {
-        "day": StreamConditions(101, daylight=(0.95, 0.85, 1.0, 0.9)),
-        "night": StreamConditions(102, daylight=(0.26, 0.18, 0.15, 0.2), traffic=(0.5, 0.35)),
-        "fog": StreamConditions(103, daylight=(0.8, 0.7), fog=(0.4, 0.5, 0.3, 0.45)),
-        "rush_hour": StreamConditions(104, daylight=(0.9, 0.8), traffic=(0.8, 1.0, 0.85)),
-        "dusk": StreamConditions(105, daylight=(0.8, 0.7, 0.35, 0.2), traffic=(0.7, 0.4)),
-        "dawn": StreamConditions(106, daylight=(0.2, 0.25, 0.6, 0.9), traffic=(0.3, 0.9)),
-        "fog_rolling_in": StreamConditions(107, daylight=(0.85,), fog=(0.0, 0.0, 0.35, 0.5)),
-        "foggy_night": StreamConditions(108, daylight=(0.28,), fog=(0.35, 0.2, 0.0, 0.1)),
-    }
-)
+STREAMS: Mapping[str, StreamConditions] = {
+    "day": StreamConditions(101, daylight=(0.95, 0.85, 1.0, 0.9)),
+    "night": StreamConditions(102, daylight=(0.26, 0.18, 0.15, 0.2), traffic=(0.5, 0.35)),
+    "fog": StreamConditions(103, daylight=(0.8, 0.7), fog=(0.4, 0.5, 0.3, 0.45)),
+    "rush_hour": StreamConditions(104, daylight=(0.9, 0.8), traffic=(0.8, 1.0, 0.85)),
+    "dusk": StreamConditions(105, daylight=(0.8, 0.7, 0.35, 0.2), traffic=(0.7, 0.4)),
+    "dawn": StreamConditions(106, daylight=(0.2, 0.25, 0.6, 0.9), traffic=(0.3, 0.9)),
+    "fog_rolling_in": StreamConditions(107, daylight=(0.85,), fog=(0.0, 0.0, 0.35, 0.5)),
+    "foggy_night": StreamConditions(108, daylight=(0.28,), fog=(0.35, 0.2, 0.0, 0.1)),
+}
 """The eight streams by name."""
 
 

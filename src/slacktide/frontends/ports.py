@@ -105,22 +105,18 @@ class InferenceCall(Protocol):
 
         `given_up` is called where the call is given up before it is submitted: then it is not to be
         submitted, but still refused or cancelled. None: what is submitted has that reply."""
-        ...
 
     def submit(self, call: InferCall, reply: Callable[[InferReply], None]) -> None:
         """Its body is here and parsed; after `announce`, tensors are views into the memory given
         where they can be. `reply` is called exactly once, never from inside this method, unless
         the call is cancelled first; then it is not called at all."""
-        ...
 
     def refuse(self, reason: Reason, message: str) -> None:
         """The front end turns the call away (a malformed body, too large) and answers by itself:
         it is counted. Not after `submit`."""
-        ...
 
     def cancel(self, reason: Reason) -> None:
         """The client has gone. At any time, also after the reply."""
-        ...
 
 
 class FrameSession(Protocol):
@@ -134,44 +130,34 @@ class FrameSession(Protocol):
     @property
     def advice(self) -> SizeAdvice | None:
         """None: it is still to be planned for."""
-        ...
 
     def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
         """The input that takes its images; the model's variants: name, size, accuracy."""
-        ...
 
     def change(self, terms: SessionTerms) -> None:
         """It wants something else. Raises WireError."""
-        ...
 
     def told(self, bytes_per_s: float) -> None:
         """What it measures of its link itself."""
-        ...
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
         """Seconds that so many bytes are expected to take."""
-        ...
 
     def arrived(self, nbytes: int, seconds: float, size: tuple[int, int], *, now: float) -> None:
         """A frame is here, after `seconds` on its way (0: not timed). Width and height of its image
         as announced; 0: not said."""
-        ...
 
     def idle(self, now: float) -> None:
         """Called about once a second: if no frame has come for long, planners are to know."""
-        ...
 
     def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
         """A frame has been given up when so many of its bytes had come in so many seconds."""
-        ...
 
     def answered(self, outcome: Outcome | None, now: float) -> None:
         """A frame has its answer; None: no outcome, the front end has refused it."""
-        ...
 
     def close(self) -> None:
         """It is gone. Safe to repeat."""
-        ...
 
 
 class DataPlane(Protocol):
@@ -179,14 +165,12 @@ class DataPlane(Protocol):
 
     def call(self, model: str, version: str | None, context: CallContext) -> InferenceCall:
         """The headers of a call are here. `version` None: the latest."""
-        ...
 
     def open_session(
         self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
     ) -> FrameSession:
         """A client wants to stream frames. `advise` is called when what it is told changes. Raises
         WireError."""
-        ...
 
 
 class ControlPlane(Protocol):
@@ -200,30 +184,23 @@ class ControlPlane(Protocol):
 
     def server_metadata(self) -> dict[str, Any]:
         """`name`, `version`, `extensions`."""
-        ...
 
     def describe(self, model: str, version: str | None) -> ModelDescription:
         """Raises ControlError."""
-        ...
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
         """Triton ModelConfig as JSON, proto field names. Raises ControlError."""
-        ...
 
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
         """`{"model_stats": [...]}` as Triton's, numbers as numbers. Raises ControlError."""
-        ...
 
     def sessions(self) -> list[dict[str, Any]]:
         """The clients that stream frames, one object for each."""
-        ...
 
     def repository_index(self, ready_only: bool) -> list[dict[str, str]]: ...
 
     async def load(self, model: str, parameters: Mapping[str, Parameter | Buffer]) -> None:
         """Load or reload. Raises ControlError."""
-        ...
 
     async def unload(self, model: str) -> None:
         """Raises ControlError."""
-        ...

@@ -25,19 +25,15 @@ class Sender(Protocol):
 
     def submit(self, index: int) -> None:
         """Send request `index` of the schedule as soon as possible."""
-        ...
 
     def give_up(self, index: int) -> None:
         """Request `index` is cancelled: take it off the wire."""
-        ...
 
     def warnings(self) -> tuple[str, ...]:
         """What the reader of the report should know of how requests were carried."""
-        ...
 
     async def close(self) -> None:
         """Close every connection."""
-        ...
 
 
 _log = logging.getLogger(__name__)

@@ -60,7 +60,6 @@ class PlanTarget(Protocol):
     def apply(self, base: Plan, stated: Stated) -> None:
         """Put a plan in force, now: `base`, and what planners make of it for the models `stated`.
         Raises ControlError if that cannot be."""
-        ...
 
 
 class ModelManager:

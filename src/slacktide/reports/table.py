@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from rich.box import SIMPLE
@@ -32,9 +31,7 @@ class TextTable(NamedTuple):
     """Columns that hold words, the first ones; numbers stand in the others."""
 
 
-def rich_table(
-    table: TextTable, *, gap: int = 1, styles: Mapping[str, str] = MappingProxyType({})
-) -> Table:
+def rich_table(table: TextTable, *, gap: int = 1, styles: Mapping[str, str] = {}) -> Table:
     """The table with `gap` cells between its columns; `styles` are those of single words."""
     made = Table(
         title=Text(table.title) if table.title else None,

@@ -39,7 +39,6 @@ class Faults(Protocol):
 
     def __call__(self, what: str, error: Exception, *, fatal: bool = False) -> None:
         """`fatal`: there is no state to serve from any more."""
-        ...
 
 
 class CoreSeconds:

@@ -69,27 +69,22 @@ class Launcher(Protocol):
 
     def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
         """A replica is warm. A sentence refuses it for good."""
-        ...
 
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None: ...
 
     def stopped(self, replica: Replica) -> None:
         """A replica is no longer wanted; nothing more is reported of it."""
-        ...
 
     def finished(
         self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None
     ) -> None:
         """A batch is done, `seconds` after it was handed over. `exits`: what its ramps said."""
-        ...
 
     def early_exits(self, replica: Replica, event: Arranged | FeaturesSeen) -> None:
         """Its batches run through other stages, or show what ramps can be learnt from."""
-        ...
 
     def circuit(self, command: TellCircuit) -> None:
         """A version has become unavailable, or is no longer."""
-        ...
 
 
 class ReplicaSupervisor:

@@ -33,19 +33,16 @@ class MeasuredLink(Protocol):
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
         """Seconds expected from a frame's first byte to its last."""
-        ...
 
     def network_time(self, nbytes: int, *, now: float) -> float | None:
         """Seconds a frame is taken to have spent on the way, by which its deadline is set; None:
         by the age that the client states."""
-        ...
 
     def received(
         self, nbytes: int, side: int, seconds: float, stated: float, *, now: float
     ) -> SessionMeasured | None:
         """A frame's last byte is here, `seconds` after its announcement; its client states so many
         bytes per second of its own. What planners are to hear now."""
-        ...
 
 
 @dataclass(slots=True)

@@ -43,15 +43,12 @@ class EarlyExits(Protocol):
 
     def learnt(self, pool: PoolId) -> RampsLearnt | None:
         """What planners are told at the beginning; None: nothing."""
-        ...
 
     def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
         """What a replica reports that has opened the model with these ramps."""
-        ...
 
     def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
         """What becomes of `batch`, of which the unsplit model would take `seconds`."""
-        ...
 
 
 def played(

@@ -53,7 +53,6 @@ class Execution(Protocol):
 
         Asked once, when the batch starts.
         """
-        ...
 
 
 class AsExpected:

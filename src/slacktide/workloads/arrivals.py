@@ -42,7 +42,6 @@ class Arrivals(Protocol):
 
         Raises WorkloadError, with the first piece, if `duration` is not positive.
         """
-        ...
 
     def times(self, duration: float, rng: np.random.Generator) -> Times:
         """All of `chunks`."""
@@ -50,11 +49,9 @@ class Arrivals(Protocol):
 
     def mean_rate(self, duration: float) -> float:
         """Expected requests per second over [0, duration)."""
-        ...
 
     def describe(self) -> str:
         """The spec that makes this process, or a short account of it if none does."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

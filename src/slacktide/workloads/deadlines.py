@@ -19,11 +19,9 @@ class Deadlines(Protocol):
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Allowances in seconds, shape (count,), all positive."""
-        ...
 
     def describe(self) -> str:
         """The spec that makes these deadlines."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ class Lengths(Protocol):
 
     def drawer(self, rng: np.random.Generator) -> Callable[[int], Drawn]:
         """Draws so many lengths at each call, none negative: together what one call would."""
-        ...
 
     def draw(self, count: int, rng: np.random.Generator) -> Drawn:
         """`count` lengths. A longer draw begins with a shorter one."""
@@ -46,16 +45,13 @@ class Lengths(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The application of each mode; empty text where it names none."""
-        ...
 
     @property
     def mean(self) -> float:
         """Expected length."""
-        ...
 
     def quantile(self, level: float) -> float:
         """The length that a share `level` (0 < level < 1) of requests stays within."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

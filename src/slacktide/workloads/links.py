@@ -34,12 +34,10 @@ class Link(Protocol):
 
     def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
         """The journey of `payload_bytes` ≥ 0 that leave at `sent` (absolute seconds)."""
-        ...
 
     @property
     def way_back(self) -> float:
         """Seconds that an answer is taken to need."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 from slacktide.reproduce.harness.experiments import (
     Contender,
@@ -97,32 +96,30 @@ _MIXED, _LARGE = tuple(MIXED.values()), tuple(LARGE.values())
 _BUSY = [one for one in (*_LARGE, *_MIXED) if one.clients in (8, 32)]
 _BOTH = (OURS, PUBLISHED)
 
-EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = MappingProxyType(
-    {
-        name: _experiment(name, title, settings, contenders)
-        for name, title, settings, contenders in (
-            ("figure-10", "The profile: milliseconds, frames/s, accuracy, frame size", (), ()),
-            ("figure-11", "Sizes over time on the synthetic trace", _TWO[:1], _BOTH),
-            (
-                "figure-12",
-                "Misses, accuracy, utilisation and (Figure 13) latency on three networks",
-                _ALL,
-                _BOTH,
-            ),
-            ("figure-14", "Sizes over time on WiFi and LTE", _TWO[1:], _BOTH),
-            ("figure-15", "Beside one variant for good", _SEVERAL, (*_BOTH, B_L, B_M, B_H)),
-            ("table-2", "Clients of different rates and SLOs", _MIXED, (*_BOTH, B_M)),
-            ("figure-16", "Data and variants adapted apart", _STEPS, (*_BOTH, *DA)),
-            ("figure-17", "Eight workers, up to 32 clients, LTE", _LARGE, _BOTH),
-            ("figure-18", "Plans beside the optimum, and the time they take", (), ()),
-            (
-                "figure-19",
-                "Variants of several files: prefetching (§7.7) and mismatches",
-                _MOVING,
-                LOADING,
-            ),
-            ("ablations", "Ours without one habit", _BUSY, (OURS, *ABLATIONS)),
-        )
-    }
-)
+EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = {
+    name: _experiment(name, title, settings, contenders)
+    for name, title, settings, contenders in (
+        ("figure-10", "The profile: milliseconds, frames/s, accuracy, frame size", (), ()),
+        ("figure-11", "Sizes over time on the synthetic trace", _TWO[:1], _BOTH),
+        (
+            "figure-12",
+            "Misses, accuracy, utilisation and (Figure 13) latency on three networks",
+            _ALL,
+            _BOTH,
+        ),
+        ("figure-14", "Sizes over time on WiFi and LTE", _TWO[1:], _BOTH),
+        ("figure-15", "Beside one variant for good", _SEVERAL, (*_BOTH, B_L, B_M, B_H)),
+        ("table-2", "Clients of different rates and SLOs", _MIXED, (*_BOTH, B_M)),
+        ("figure-16", "Data and variants adapted apart", _STEPS, (*_BOTH, *DA)),
+        ("figure-17", "Eight workers, up to 32 clients, LTE", _LARGE, _BOTH),
+        ("figure-18", "Plans beside the optimum, and the time they take", (), ()),
+        (
+            "figure-19",
+            "Variants of several files: prefetching (§7.7) and mismatches",
+            _MOVING,
+            LOADING,
+        ),
+        ("ablations", "Ours without one habit", _BUSY, (OURS, *ABLATIONS)),
+    )
+}
 """Everything, by name. Figures 20 and 21 (early exits, §5) have their place at its end."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -77,7 +76,7 @@ def load_data(folder: Path | None) -> JellyfishData:
             drawn = draw_4g(DRAWN_S, stream(0, f"trace {name}"))
             traces[name] = BandwidthTrace(drawn.starts, drawn.rates * factor, DRAWN_S, name)
         sizes = dict(zip(SIDES, (KBIT * float(each) for each in _KBITS.split()), strict=True))
-        return JellyfishData(variants, MappingProxyType(sizes), MappingProxyType(traces))
+        return JellyfishData(variants, sizes, traces)
     try:
         for name, file in TRACES.items():
             path = str(find_data_file(folder, file))
@@ -100,7 +99,7 @@ def load_data(folder: Path | None) -> JellyfishData:
         raise ReproduceError(f"--data: {error!r}") from None
     if len(variants) < len(SIDES) or not sizes.keys() >= set(SIDES):
         raise ReproduceError(f"--data: {PROFILE}, {FRAMES}: expected sizes 128, 160, ..., 608")
-    return JellyfishData(variants, MappingProxyType(sizes), MappingProxyType(traces))
+    return JellyfishData(variants, sizes, traces)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -157,4 +156,4 @@ LARGE = _by_name(
     for count in (8, 16, 24, 32)
 )
 """Figure 17."""
-SETTINGS: Mapping[str, JellyfishSetting] = MappingProxyType(HOMOGENEOUS | MIXED | LARGE)
+SETTINGS: Mapping[str, JellyfishSetting] = HOMOGENEOUS | MIXED | LARGE

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import NormalDist
-from types import MappingProxyType
 
 import numpy as np
 
@@ -52,17 +51,15 @@ STATIC = "static"
 EXPONENTIAL = "exponential"
 """Not in the paper: lengths of a single application without a typical one."""
 
-SYNTHETIC: Mapping[str, Lengths] = MappingProxyType(
-    {
-        "std-0.5": _equal(2, 0.5),
-        "std-2": _equal(2, 2.0),
-        "std-2/0.5": _unequal(0.9, 2.0, 0.1, 0.5),
-        "std-0.5/2": _unequal(0.1, 0.5, 0.9, 2.0),
-        **{f"{word}-modal": _equal(i, 1.0) for i, word in enumerate(_COUNTS, start=1)},
-        STATIC: Modes((Mode(REFERENCE, application="all"),)),
-        EXPONENTIAL: Exponential(REFERENCE),
-    }
-)
+SYNTHETIC: Mapping[str, Lengths] = {
+    "std-0.5": _equal(2, 0.5),
+    "std-2": _equal(2, 2.0),
+    "std-2/0.5": _unequal(0.9, 2.0, 0.1, 0.5),
+    "std-0.5/2": _unequal(0.1, 0.5, 0.9, 2.0),
+    **{f"{word}-modal": _equal(i, 1.0) for i, word in enumerate(_COUNTS, start=1)},
+    STATIC: Modes((Mode(REFERENCE, application="all"),)),
+    EXPONENTIAL: Exponential(REFERENCE),
+}
 """Lengths of the cases that are not real tasks."""
 
 _SAME = {"std-1": "two-modal", **dict.fromkeys(cases("table-4"), STATIC)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from slacktide.reproduce.harness.experiments import Contender, Experiment, ExperimentCell, Point
@@ -187,21 +186,19 @@ _SHORT_TIMES: _Places = tuple(
 
 _ALL = (*PUBLISHED, *OURS)
 
-EXPERIMENTS: Mapping[str, Experiment[OrlojScope, OrlojCell]] = MappingProxyType(
-    {
-        "table-2": Experiment(
-            "Two modes, by their standard deviation", _table("table-2", (*_ALL, NOTICED))
-        ),
-        "table-3": Experiment("One to eight modes", _table("table-3", (*_ALL, NOTICED))),
-        "table-4": Experiment("Static models", _table("table-4", _ALL, (EXPONENTIAL,))),
-        "table-5": Experiment("Real tasks", _table("table-5", _ALL)),
-        QUEUE: Experiment("Cost of the queue"),
-        "figure-13": Experiment("Sensitivity to b", _figure("figure-13", _DELAY_RATES), "b (1/ms)"),
-        "figure-14": Experiment(
-            "Times alone scaled down",
-            _figure("figure-14", _SHORT_TIMES),
-            "P99 of the time alone (ms)",
-        ),
-    }
-)
+EXPERIMENTS: Mapping[str, Experiment[OrlojScope, OrlojCell]] = {
+    "table-2": Experiment(
+        "Two modes, by their standard deviation", _table("table-2", (*_ALL, NOTICED))
+    ),
+    "table-3": Experiment("One to eight modes", _table("table-3", (*_ALL, NOTICED))),
+    "table-4": Experiment("Static models", _table("table-4", _ALL, (EXPONENTIAL,))),
+    "table-5": Experiment("Real tasks", _table("table-5", _ALL)),
+    QUEUE: Experiment("Cost of the queue"),
+    "figure-13": Experiment("Sensitivity to b", _figure("figure-13", _DELAY_RATES), "b (1/ms)"),
+    "figure-14": Experiment(
+        "Times alone scaled down",
+        _figure("figure-14", _SHORT_TIMES),
+        "P99 of the time alone (ms)",
+    ),
+}
 """Every table and figure. Figure 12 is timed instead of simulated: queue_times.py."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from slacktide.profiles.amdahl import Timed
 from slacktide.reproduce.harness.experiments import (
@@ -124,16 +123,14 @@ def _simulated(
     return points
 
 
-EXPERIMENTS: Mapping[str, Experiment[SpongeScope, SpongeCell]] = MappingProxyType(
-    {
-        "figure-1": Experiment("What a 4G link leaves of an SLO of 1 s"),
-        "table-1": Experiment("Instances that carry 100 requests/s"),
-        "figure-3": Experiment("Latency by cores and batch, measured and fitted"),
-        "figure-4": Experiment(
-            "Violations and cores over ten minutes", _simulated("figure-4", FIGURE_4)
-        ),
-        "varied": Experiment("Other times and sizes", _simulated("varied", VARIED)),
-        "harder": Experiment("Harder settings", _simulated("harder", HARDER)),
-    }
-)
+EXPERIMENTS: Mapping[str, Experiment[SpongeScope, SpongeCell]] = {
+    "figure-1": Experiment("What a 4G link leaves of an SLO of 1 s"),
+    "table-1": Experiment("Instances that carry 100 requests/s"),
+    "figure-3": Experiment("Latency by cores and batch, measured and fitted"),
+    "figure-4": Experiment(
+        "Violations and cores over ten minutes", _simulated("figure-4", FIGURE_4)
+    ),
+    "varied": Experiment("Other times and sizes", _simulated("varied", VARIED)),
+    "harder": Experiment("Harder settings", _simulated("harder", HARDER)),
+}
 """Everything, by name."""

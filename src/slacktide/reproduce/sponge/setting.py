@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,45 +164,41 @@ class SpongeSetting:
 
 
 _TIGHT = 0.1
-SETTINGS: Mapping[str, SpongeSetting] = MappingProxyType(
-    {
-        setting.name: setting
-        for setting in (
-            SpongeSetting("figure-4", "Figure 4: 20/s, 500 KB, 4G", margin=_TIGHT),
-            SpongeSetting("figure-4-poisson", "the same, Poisson", Poisson(20.0), margin=_TIGHT),
-            SpongeSetting("x4", "times × 4", factor=4.0, margin=_TIGHT),
-            SpongeSetting("x4-poisson", "times × 4, Poisson", Poisson(20.0), 4.0, margin=_TIGHT),
-            SpongeSetting("x3", "times × 3", factor=3.0, margin=_TIGHT),
-            SpongeSetting("x3-poisson", "times × 3, Poisson", Poisson(20.0), 3.0, margin=_TIGHT),
-            SpongeSetting("200kb", "200 KB", payload_kb=200, margin=_TIGHT),
-            SpongeSetting(
-                "200kb-poisson", "200 KB, Poisson", Poisson(20.0), 6.0, 200, margin=_TIGHT
-            ),
-            SpongeSetting("800kb", "800 KB", payload_kb=800),
-            SpongeSetting("x7", "times × 7", factor=7.0),
-            SpongeSetting("100-per-second", "100/s, Poisson, times × 1", Poisson(100.0), 1.0),
-            SpongeSetting(
-                "bursts", "50/s for 2 s, 10/s for 6 s, × 3", OnOff(50.0, 10.0, 2.0, 6.0), 3.0
-            ),
-            SpongeSetting("5g", "5G, Poisson, times × 4", Poisson(20.0), 4.0, link="5g"),
-            SpongeSetting(
-                "two-models",
-                "two models on 16 cores, Poisson, × 4",
-                Poisson(20.0),
-                4.0,
-                models=("one", "other"),
-            ),
-            SpongeSetting(
-                "4x-load",
-                "80/s, Poisson, up to 64 cores",
-                Poisson(80.0),
-                machine=64,
-                replicas=16,
-                settles_s=60.0,
-            ),
-        )
-    }
-)
+SETTINGS: Mapping[str, SpongeSetting] = {
+    setting.name: setting
+    for setting in (
+        SpongeSetting("figure-4", "Figure 4: 20/s, 500 KB, 4G", margin=_TIGHT),
+        SpongeSetting("figure-4-poisson", "the same, Poisson", Poisson(20.0), margin=_TIGHT),
+        SpongeSetting("x4", "times × 4", factor=4.0, margin=_TIGHT),
+        SpongeSetting("x4-poisson", "times × 4, Poisson", Poisson(20.0), 4.0, margin=_TIGHT),
+        SpongeSetting("x3", "times × 3", factor=3.0, margin=_TIGHT),
+        SpongeSetting("x3-poisson", "times × 3, Poisson", Poisson(20.0), 3.0, margin=_TIGHT),
+        SpongeSetting("200kb", "200 KB", payload_kb=200, margin=_TIGHT),
+        SpongeSetting("200kb-poisson", "200 KB, Poisson", Poisson(20.0), 6.0, 200, margin=_TIGHT),
+        SpongeSetting("800kb", "800 KB", payload_kb=800),
+        SpongeSetting("x7", "times × 7", factor=7.0),
+        SpongeSetting("100-per-second", "100/s, Poisson, times × 1", Poisson(100.0), 1.0),
+        SpongeSetting(
+            "bursts", "50/s for 2 s, 10/s for 6 s, × 3", OnOff(50.0, 10.0, 2.0, 6.0), 3.0
+        ),
+        SpongeSetting("5g", "5G, Poisson, times × 4", Poisson(20.0), 4.0, link="5g"),
+        SpongeSetting(
+            "two-models",
+            "two models on 16 cores, Poisson, × 4",
+            Poisson(20.0),
+            4.0,
+            models=("one", "other"),
+        ),
+        SpongeSetting(
+            "4x-load",
+            "80/s, Poisson, up to 64 cores",
+            Poisson(80.0),
+            machine=64,
+            replicas=16,
+            settles_s=60.0,
+        ),
+    )
+}
 """By name."""
 FIGURE_4 = ("figure-4", "figure-4-poisson")
 VARIED = ("x4", "x4-poisson", "x3", "x3-poisson", "200kb", "200kb-poisson")
