@@ -164,6 +164,8 @@ class Stage:
         self.exits: list[Any] = []
         self.unwanted: list[int] = []
         self.refusal: str | None = None
+        self.news = asyncio.Event()
+        """A replica has started, or was lost."""
         self.times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
         self.solo: SoloProfiling | None = None
         self.driver = Driver(Engine(self._parts), self)
@@ -179,6 +181,7 @@ class Stage:
 
     def start(self, replica: Replica, report: Reporter) -> Puppet:
         self.puppets.append(Puppet(replica, report))
+        self.news.set()
         return self.puppets[-1]
 
     def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
@@ -186,6 +189,7 @@ class Stage:
 
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None:
         self.losses.append(event.detail)
+        self.news.set()
 
     def stopped(self, replica: Replica) -> None:
         self.unwanted.append(replica.id)
@@ -234,6 +238,12 @@ class Stage:
 
     def reason(self, id: int) -> Reason:
         return self.heard[id][0].reason
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait for the start, or the loss, of a replica after which this is true."""
+        while not reached():
+            self.news.clear()
+            await self.news.wait()
 
 
 class Asked(PendingRequest):
@@ -411,8 +421,7 @@ def test_a_lost_replica_is_started_again_and_its_request_run_again():
         lost.lose("killed by signal 9")
         assert stage.losses == ["killed by signal 9"]
         lost.up()  # the dead are not heard
-        while stage.puppet is lost:  # after its pause of 0.1 s
-            await asyncio.sleep(0.01)
+        await stage.until(lambda: stage.puppet is not lost)  # after its pause of 0.1 s
         stage.puppet.up()
         assert stage.puppet.asked == [("run", [64 * id])]
         stage.puppet.finish(b"aaaa")
@@ -443,8 +452,7 @@ def test_a_replica_that_cannot_be_started_is_lost():
 
         stage.start = fail
         stage.puppet.lose("killed")
-        while len(stage.losses) < 2:
-            await asyncio.sleep(0.01)
+        await stage.until(lambda: len(stage.losses) == 2)
         assert stage.losses[1] == "could not be started: no more processes"
 
     staged(play)
@@ -454,8 +462,7 @@ def test_a_replica_that_is_ready_with_another_model_is_refused_for_good():
     async def play(stage: Stage) -> None:
         stage.refusal = "not the model that was profiled"
         stage.puppet.lose("killed")
-        while len(stage.puppets) < 2:
-            await asyncio.sleep(0.01)
+        await stage.until(lambda: len(stage.puppets) == 2)
         stage.puppet.up()
         assert stage.puppet.asked == [("stop",)]
         id = stage.submit()
@@ -545,8 +552,7 @@ def test_a_worker_killed_after_a_release_has_only_the_others_run_again():
         lost = stage.puppet
         lost.lose("killed")
         assert stage.freed == [first]
-        while stage.puppet is lost:
-            await asyncio.sleep(0.01)
+        await stage.until(lambda: stage.puppet is not lost)
         stage.puppet.up()
         await turn()
         assert ("run", [64 * second]) in stage.puppet.asked
