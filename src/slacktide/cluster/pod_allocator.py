@@ -81,10 +81,8 @@ class PodAllocator:
     """The CPU of one pod, shared by the processes in it. Belongs to one event loop."""
 
     def __init__(self, pod: Pod, *, overhead: int = 500, times: Times | None = None) -> None:
-        """`overhead`: millicores that the server's own loop is to have beside the workers.
-
-        Raises ValueError if it is negative.
-        """
+        """`overhead`: millicores that the server's own loop is to have beside the workers. Raises
+        ValueError if it is negative."""
         if overhead < 0:
             raise ValueError(f"overhead: expected 0 or more millicores, got {overhead}")
         self._pod = pod

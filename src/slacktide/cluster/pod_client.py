@@ -201,9 +201,7 @@ class PodClient:
 
     def __init__(self, name: PodName) -> None:
         """Uses the pod's service account, or, outside a cluster, the file that KUBECONFIG names.
-
-        Raises PodError if the extra is missing or there is neither.
-        """
+        Raises PodError if the extra is missing or there is neither."""
         try:
             from kubernetes import client, config
         except ImportError:
@@ -232,10 +230,8 @@ class PodClient:
         return read_pod(self._pod(), self._name.container)
 
     def resize(self, millicores: int) -> PodCpu:
-        """Ask for so many millicores; what the pod then says. Raises PodError.
-
-        An answer only means that the request is stored: read until it is settled.
-        """
+        """Ask for so many millicores; what the pod then says. Raises PodError. An answer only means
+        that the request is stored: read until it is settled."""
         for _ in range(ATTEMPTS):
             patch = resize_patch(self._pod(), self._name.container, millicores)
             answer = self._call(

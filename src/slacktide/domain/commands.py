@@ -51,10 +51,8 @@ class AbortBatch:
 
 @read_only
 class FreeSlots:
-    """Nothing names the payloads of these requests any more. Sent once for each request.
-
-    Always after the `Answer` of the same request.
-    """
+    """Nothing names the payloads of these requests any more. Sent once for each request. Always
+    after the `Answer` of the same request."""
 
     ids: tuple[int, ...]
     cause: int

@@ -26,10 +26,8 @@ class Submitted:
 
 @read_only
 class Refused:
-    """A driver turned a known model's request away itself (bad input, memory, limits).
-
-    The id may have been announced or be new. Keeps the conservation law: the engine counts it.
-    """
+    """A driver turned a known model's request away itself (bad input, memory, limits). The id may
+    have been announced or be new. Keeps the conservation law: the engine counts it."""
 
     id: int
     model: str

@@ -122,10 +122,8 @@ class Outcome:
 
 @read_only
 class Answer(Outcome):
-    """The engine's command to tell a client its outcome. Sent once for each request.
-
-    All fields are always given, by position: that is twice as fast.
-    """
+    """The engine's command to tell a client its outcome. Sent once for each request. All fields are
+    always given, by position: that is twice as fast."""
 
     id: int = 0
     """Of the request."""

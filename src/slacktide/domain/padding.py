@@ -42,10 +42,8 @@ class Padding:
     """Typical lengths, ascending: what is warmed up and profiled."""
 
     def fitting(self, interface: ModelInterface) -> Padding | None:
-        """What of it the model has; None if that is no input.
-
-        What does not fit is an error of its own, reported where its file is known.
-        """
+        """What of it the model has; None if that is no input. What does not fit is an error of its
+        own, reported where its file is known."""
         if not interface.batches:
             return None
         takes = {spec.name: spec for spec in interface.inputs}

@@ -52,9 +52,7 @@ class Registry(dict[str, Registered[T]]):
 
     def offer(self, name: str, load: Callable[[], Any]) -> None:
         """Have `name` mean the class that `load` returns, unless something built in is called so.
-
-        `load` is called when the name is first used; what it raises makes the name invalid.
-        """
+        `load` is called when the name is first used; what it raises makes the name invalid."""
         if name not in self:
             self._offers[name] = load
 

@@ -123,10 +123,8 @@ class Request:
 
 @read_only
 class Notice:
-    """A request whose body is still on its way.
-
-    Its deadline runs from the first byte and is replaced once, by the body's.
-    """
+    """A request whose body is still on its way. Its deadline runs from the first byte and is
+    replaced once, by the body's."""
 
     id: int
     model: str

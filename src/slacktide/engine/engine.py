@@ -152,9 +152,7 @@ class Engine:
 
     def next_wakeup(self) -> float | None:
         """When TimerFired must be delivered (absolute seconds); None if there is nothing to time.
-
-        May lie in the past, if a scheduler's estimate has moved: then deliver it at once.
-        """
+        May lie in the past, if a scheduler's estimate has moved: then deliver it at once."""
         at = self._replicas.next_due
         notices = self._requests.next_due()
         if notices < at:

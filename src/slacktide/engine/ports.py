@@ -46,20 +46,16 @@ class Idle:
 
 
 class BatchTimes(Protocol):
-    """How long a batch of one pool takes, as predicted.
-
-    Non-decreasing in rows, non-increasing in cores.
-    """
+    """How long a batch of one pool takes, as predicted. Non-decreasing in rows, non-increasing in
+    cores."""
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
         """The time of a batch of `rows` ≥ 1 rows on so many cores: of just these members, or of
         any if none are named."""
 
     def classes(self, cores: int) -> Classes | None:
-        """The requests by how much work they are; None while all are taken to be alike.
-
-        The same object until `revision` rises.
-        """
+        """The requests by how much work they are; None while all are taken to be alike. The same
+        object until `revision` rises."""
 
     @property
     def revision(self) -> int:
@@ -107,10 +103,8 @@ class PoolView(Protocol):
     """What a scheduler may know of the lanes its pool runs on."""
 
     def free_in(self, *, now: float) -> float:
-        """Seconds until a lane of this pool is expected to be free; 0 if one is.
-
-        Infinite while the pool has no replica, up or starting.
-        """
+        """Seconds until a lane of this pool is expected to be free; 0 if one is. Infinite while the
+        pool has no replica, up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
         """Of so many seconds of a lane, how many the other models on it leave to this pool."""

@@ -204,10 +204,8 @@ class EngineState:
         self.commands.append(answer)
 
     def _outlook(self, entry: Entry, reason: Reason) -> tuple[float | None, float | None]:
-        """What the policy reckons of a request, if it does; of an unknown shape it cannot.
-
-        One that a policy has judged was measured then, whatever its refusal has taught since.
-        """
+        """What the policy reckons of a request, if it does; of an unknown shape it cannot. One that
+        a policy has judged was measured then, whatever its refusal has taught since."""
         request, pool = entry.request, entry.pool
         outlook, unmeasured = pool.outlook, pool.unmeasured
         if outlook is None or (

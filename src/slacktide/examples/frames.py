@@ -219,20 +219,16 @@ class Video:
 
 
 def video(name: str, start: int = 0, stop: int = STREAM_FRAMES) -> Iterator[tuple[Frame, int]]:
-    """Frames `start` to `stop` of a stream in order, each with its label; see `Video.frame`.
-
-    Raises ValueError for a stream there is none of.
-    """
+    """Frames `start` to `stop` of a stream in order, each with its label; see `Video.frame`. Raises
+    ValueError for a stream there is none of."""
     if name not in STREAMS:
         raise ValueError(f"no stream is called {name!r} (all: {', '.join(STREAMS)})")
     return map(Video(STREAMS[name]).frame, range(start, stop))
 
 
 def _frame(kind: int, rng: np.random.Generator) -> Frame:
-    """The frame (SIZE, SIZE, 3), RGB, with a road user of this kind in front, or nothing.
-
-    Lengths are in pixels, levels from 0 to 1; a heading of 1 is to the right.
-    """
+    """The frame (SIZE, SIZE, 3), RGB, with a road user of this kind in front, or nothing. Lengths
+    are in pixels, levels from 0 to 1; a heading of 1 is to the right."""
     night = rng.random() < 0.4
     street = np.random.default_rng(int(rng.integers(2**31)))
     x, ground, scale = rng.uniform(_LEFT, _RIGHT), rng.uniform(66, 86), rng.uniform(0.75, 1.2)

@@ -38,10 +38,8 @@ class LabelledPicture:
 
 
 def write_labelled(folder: Path, pictures: Iterable[LabelledPicture]) -> int:
-    """Write pictures and labels into `folder`, which is made; return how many.
-
-    Raises OSError where writing fails.
-    """
+    """Write pictures and labels into `folder`, which is made; return how many. Raises OSError where
+    writing fails."""
     (folder / "images").mkdir(parents=True)
     suffix, encode = _encoding()
     count = 0

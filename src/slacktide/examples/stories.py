@@ -71,9 +71,7 @@ def stories(
     longest: int = LONGEST,
 ) -> tuple[list[Ids], NDArray[np.int64]]:
     """Token ids of `count` stories, each of its own length (tokens,), and their labels (count,).
-
-    `mix` is the share of each of LEVELS; `longest` bounds the tokens of a story.
-    """
+    `mix` is the share of each of LEVELS; `longest` bounds the tokens of a story."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(PLACES))
     return [encode(story(int(label), _level(mix, rng), rng, longest)) for label in labels], labels
 

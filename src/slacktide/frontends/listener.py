@@ -67,10 +67,8 @@ class Listener:
         return len(self._context.connections)
 
     async def drain(self, timeout_s: float | None = None) -> bool:
-        """Stop listening, answer what is here, close connections with their last answer.
-
-        Returns True once all are closed, False if `timeout_s` passed before.
-        """
+        """Stop listening, answer what is here, close connections with their last answer. Returns
+        True once all are closed, False if `timeout_s` passed before."""
         if self._server is not None:
             self._server.close()
         self._context.draining = True

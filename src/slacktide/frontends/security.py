@@ -220,11 +220,8 @@ class TlsFiles:
 
 
 class Credentials:
-    """Token and certificate, read anew while the server runs.
-
-    What cannot be used is logged, and what was in force stays so. Connections keep the certificate
-    with which they began.
-    """
+    """Token and certificate, read anew while the server runs. What cannot be used is logged, and
+    what was in force stays so. Connections keep the certificate with which they began."""
 
     def __init__(self, token_file: Path | None, tls: TlsFiles | None) -> None:
         """Raises SecurityError for files that cannot be used."""

@@ -146,10 +146,8 @@ class Inflation:
         self._at = 0
 
     def step(self, most: int) -> bool:
-        """Inflate at most `most` bytes more; True once it is whole.
-
-        Raises BadField for a broken, cut or padded stream, WireError (TOO_LARGE) beyond the limit.
-        """
+        """Inflate at most `most` bytes more; True once it is whole. Raises BadField for a broken,
+        cut or padded stream, WireError (TOO_LARGE) beyond the limit."""
         stream, end = self._stream, len(self.data) + most
         while not stream.eof and len(self.data) < end:
             piece: Buffer = stream.unconsumed_tail

@@ -109,10 +109,8 @@ def build_spec(target: str, **flags: Any) -> LoadSpec:
 def parse_target(
     text: str, *, token_file: Path | None = None, ca_file: Path | None = None
 ) -> Target:
-    """`[http|https|grpc|grpcs://]HOST[:PORT][/PREFIX]`; http and ports 8000/8001 by default.
-
-    Raises LoadSpecError naming TARGET or --token-file.
-    """
+    """`[http|https|grpc|grpcs://]HOST[:PORT][/PREFIX]`; http and ports 8000/8001 by default. Raises
+    LoadSpecError naming TARGET or --token-file."""
     parts = urlsplit(text if "://" in text else f"http://{text}")
     if parts.scheme not in _SCHEMES:
         raise LoadSpecError("TARGET", f"expected http(s):// or grpc(s)://, got {text!r}")

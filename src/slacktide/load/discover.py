@@ -23,11 +23,8 @@ _TIMEOUT = 10.0
 
 
 async def discover(target: Target, model: str, version: str | None) -> RemoteModel:
-    """The inputs of `model` as its server describes them.
-
-    Raises TargetError if the server cannot be reached, does not know the model, or describes it
-    in a way that cannot be used.
-    """
+    """The inputs of `model` as its server describes them. Raises TargetError if the server cannot
+    be reached, does not know the model, or describes it in a way that cannot be used."""
     ask = _ask_http if target.transport is Transport.HTTP else _ask_grpc
     try:
         async with asyncio.timeout(_TIMEOUT):

@@ -59,10 +59,8 @@ class Prepared:
 
 
 async def prepare(spec: LoadSpec) -> Prepared:
-    """Ask the server for its models, draw and encode every payload, draw the schedule.
-
-    Raises LoadError.
-    """
+    """Ask the server for its models, draw and encode every payload, draw the schedule. Raises
+    LoadError."""
     served: dict[tuple[str, str | None], RemoteModel] = {}
     requests: list[Request] = []
     counts = []
@@ -204,10 +202,8 @@ def make_report(
     provenance: Provenance,
     warnings: Sequence[str] = (),
 ) -> Report:
-    """Score what was sent after the warm-up. `rows[p]` are the rows of payload p.
-
-    Every submitted request must have ended.
-    """
+    """Score what was sent after the warm-up. `rows[p]` are the rows of payload p. Every submitted
+    request must have ended."""
     window = Window(spec.warmup, max(spec.warmup, end.sent_until) - spec.warmup)
     sent = slice(0, log.submitted)
     due, stream_of = schedule.due[sent], schedule.stream[sent]

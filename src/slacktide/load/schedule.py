@@ -48,10 +48,8 @@ class Schedule:
 
 
 def make_schedule(spec: LoadSpec, payloads: Sequence[int]) -> Schedule:
-    """The schedule of `spec`, where stream i has `payloads[i]` payloads to choose from.
-
-    Requests that are due at the same instant keep the order of their streams.
-    """
+    """The schedule of `spec`, where stream i has `payloads[i]` payloads to choose from. Requests
+    that are due at the same instant keep the order of their streams."""
     due, stream, payload, allowance = [], [], [], []
     first = 0
     for number, (one, choices) in enumerate(zip(spec.streams, payloads, strict=True)):

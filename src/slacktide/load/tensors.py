@@ -46,10 +46,8 @@ class Tensors:
 def random_tensors(
     stream: Stream, model: RemoteModel, payload: RandomPayload, rng: np.random.Generator
 ) -> list[Tensors]:
-    """`payload.variety` payloads for each combination of the stream's rows and shapes.
-
-    Raises LoadSpecError naming `shape` or `rows`.
-    """
+    """`payload.variety` payloads for each combination of the stream's rows and shapes. Raises
+    LoadSpecError naming `shape` or `rows`."""
     names = [spec.name for spec in model.inputs]
     for name in stream.shapes:
         if name not in names:

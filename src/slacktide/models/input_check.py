@@ -51,10 +51,8 @@ class PaddedInputs:
         self._row_bytes = BATCH_BYTES // interface.max_batch
 
     def left_out(self, spec: TensorSpec, sent: Mapping[str, InputTensor]) -> InputTensor | None:
-        """A mask that was not sent, as long as what it masks; None if `spec` is none.
-
-        Nor is one made for a tensor without elements: its length costs its client nothing.
-        """
+        """A mask that was not sent, as long as what it masks; None if `spec` is none. Nor is one
+        made for a tensor without elements: its length costs its client nothing."""
         masked = self._masks.get(spec.name)
         of = None if masked is None else sent.get(masked[0])
         if masked is None or of is None or len(of.shape) <= masked[1]:

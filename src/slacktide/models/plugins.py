@@ -40,9 +40,7 @@ def admit_all() -> None:
 
 def admit_name(registry: Registry[Any], name: str, *, imports: bool) -> None:
     """Make `name` valid if it is that of an entry point, or `module:Class` and `imports` holds.
-
-    Raises OptionError for `module:Class` where it must not be imported.
-    """
+    Raises OptionError for `module:Class` where it must not be imported."""
     offer_entry_points()
     if ":" not in name:
         return

@@ -59,10 +59,8 @@ def configure(
 
 
 def printable(text: str, limit: int = 256) -> str:
-    """`text` on one line and without anything a terminal would obey, cut to `limit` characters.
-
-    For strings that clients chose. Printable text stays as it is, in any script.
-    """
+    """`text` on one line and without anything a terminal would obey, cut to `limit` characters. For
+    strings that clients chose. Printable text stays as it is, in any script."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     if text.isprintable():

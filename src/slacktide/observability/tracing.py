@@ -119,10 +119,8 @@ class RequestTracer:
         span.end(at(end))
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
-        """Send what is left; False if that took longer than `timeout_s` and was abandoned.
-
-        Blocks: call it off the event loop.
-        """
+        """Send what is left; False if that took longer than `timeout_s` and was abandoned. Blocks:
+        call it off the event loop."""
         # The exporter retries for half a minute and has no setting for it: leave it behind.
         thread = threading.Thread(target=self._provider.shutdown, name="otel-flush", daemon=True)
         thread.start()

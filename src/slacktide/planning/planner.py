@@ -99,10 +99,8 @@ class Planner(ABC):
         return frozenset()
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:  # noqa: B027  # optional
-        """From now on drafts begin with `base`. What stays, keeps what is known of it.
-
-        May raise PlannerError; nothing has changed then.
-        """
+        """From now on drafts begin with `base`. What stays, keeps what is known of it. May raise
+        PlannerError; nothing has changed then."""
 
     def observe(  # noqa: B027  # optional
         self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float

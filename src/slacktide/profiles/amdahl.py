@@ -229,9 +229,7 @@ def _gaps(q: _Floats) -> _Floats:
 
 def _step(shares: _Floats, q: _Floats, weights: _Floats) -> _Floats:
     """Least squares of shares @ x − 1, weighted so that its gradient is that of weights · (ln q)².
-
-    (d/dx of (ln q)² / 2 is ln q / q · shares; that of (q − 1)² / 2 is (q − 1) · shares.)
-    """
+    (d/dx of (ln q)² / 2 is ln q / q · shares; that of (q − 1)² / 2 is (q − 1) · shares.)"""
     q = np.maximum(q, _NOTHING)
     near = np.abs(q - 1.0) < 1e-6
     steep = np.where(near, 1.0, np.log(q) / np.where(near, 1.0, q * (q - 1.0)))

@@ -55,9 +55,7 @@ _MOST_KEPT = 4096
 
 class CorrectedTimes:
     """Predicted batch times of one pool, seconds; non-decreasing in rows, non-increasing in cores.
-
-    Raises ProfileError for rows or cores below 1 and for levels outside 0 to 1.
-    """
+    Raises ProfileError for rows or cores below 1 and for levels outside 0 to 1."""
 
     def __init__(self, table: LatencyTable, *, lower: float | None = None) -> None:
         """`lower`: a first guess at how far batches fall below the median (log), if not a part of
@@ -102,11 +100,8 @@ class CorrectedTimes:
         return None
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Learn from one finished batch.
-
-        Times that are not positive and finite are ignored: a clock that did not move between
-        start and end says nothing.
-        """
+        """Learn from one finished batch. Times that are not positive and finite are ignored: a
+        clock that did not move between start and end says nothing."""
         if not 0.0 < seconds < math.inf:
             return
         predicted = self.of(rows, cores).expected

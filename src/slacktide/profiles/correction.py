@@ -94,10 +94,8 @@ class Correction:
         return [[_within(self.overall + own, -BOUND, BOUND) for own in row] for row in self.own]
 
     def observe(self, log_ratio: float, place: Place, spread: float) -> None:
-        """Learn ln(observed / profiled) of one batch at `place`.
-
-        `spread` is the profile's ln(p99 / p50) there.
-        """
+        """Learn ln(observed / profiled) of one batch at `place`. `spread` is the profile's ln(p99 /
+        p50) there."""
         low, high, weight, column = place
         centre = (1.0 - weight) * self.shift(low, column) + weight * self.shift(high, column)
         residual = log_ratio - centre
@@ -141,10 +139,8 @@ class Correction:
         }
 
     def restore(self, data: object) -> None:
-        """Start from what another one, of a grid as large, had learnt.
-
-        Raises ProfileError, naming the field, for anything `to_dict` would not have made.
-        """
+        """Start from what another one, of a grid as large, had learnt. Raises ProfileError, naming
+        the field, for anything `to_dict` would not have made."""
         fields = reading.mapping(data, "correction", _KEYS)
         own = reading.rows(fields["own"], "correction.own", reading.number)
         evidence = reading.rows(fields["evidence"], "correction.evidence", reading.number)

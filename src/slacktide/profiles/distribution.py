@@ -35,10 +35,8 @@ def step_for(longest: float) -> float:
 
 
 def empirical_cdf(lengths: Floats, step: float) -> Floats:
-    """CDF of samples, shape (POINTS,); lengths beyond the grid count as its end.
-
-    Raises ProfileError if there are none, or one is not a number.
-    """
+    """CDF of samples, shape (POINTS,); lengths beyond the grid count as its end. Raises
+    ProfileError if there are none, or one is not a number."""
     if not lengths.size or not np.isfinite(lengths).all():
         raise ProfileError("expected at least one length, all of them finite")
     places = np.clip(lengths / step + 0.5, 1.0, POINTS - 1.0)

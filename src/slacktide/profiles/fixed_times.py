@@ -64,10 +64,8 @@ class LongestMemberTime:
 
 
 class FixedTimes:
-    """`BatchTimes` (engine/ports.py) from one `RunClasses`, the same for any number of cores.
-
-    What is expected is the mean. Raises ProfileError for rows below 1 and levels outside 0 to 1.
-    """
+    """`BatchTimes` (engine/ports.py) from one `RunClasses`, the same for any number of cores. What
+    is expected is the mean. Raises ProfileError for rows below 1 and levels outside 0 to 1."""
 
     revision = 0
 

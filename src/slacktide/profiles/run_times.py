@@ -163,10 +163,8 @@ class RunTimes:
         return keys
 
     def learn(self, request: Request, gross: float, fixed: float) -> int:
-        """One lone run of `request`, as in `LengthWindow.add`.
-
-        Returns how many samples it has replaced: 1, or more where its window has drifted.
-        """
+        """One lone run of `request`, as in `LengthWindow.add`. Returns how many samples it has
+        replaced: 1, or more where its window has drifted."""
         key = self.key_of(request)
         self._recent[key] = self._recent.get(key, 0.0) + 1.0
         return self._add(key, gross, fixed, request.work_hint)
@@ -185,10 +183,8 @@ class RunTimes:
         return had if drifted else 1
 
     def distributions(self, factor: float) -> tuple[list[KeyLengths], float]:
-        """(lengths by key, step of their grid), where c0 is `factor` times the profile's.
-
-        Empty if no key is known.
-        """
+        """(lengths by key, step of their grid), where c0 is `factor` times the profile's. Empty if
+        no key is known."""
         known = [key for key, window in self._windows.items() if window.count >= ENOUGH]
         if not known:
             return [], 0.0

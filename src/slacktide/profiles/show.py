@@ -29,10 +29,8 @@ def headings(table: LatencyTable) -> tuple[str, ...]:
 
 
 def lines(table: LatencyTable) -> list[tuple[str, ...]]:
-    """One row of cells for each batch size, as wide as `headings`.
-
-    `~` before a p99 marks it as estimated, `*` after a rate as the peak on those cores.
-    """
+    """One row of cells for each batch size, as wide as `headings`. `~` before a p99 marks it as
+    estimated, `*` after a rate as the peak on those cores."""
     peaks = [table.peak(cores).batch for cores in table.cores]
     rows = []
     for index, batch in enumerate(table.batches):

@@ -34,10 +34,8 @@ class Recording:
     """The parts of one recording, oldest first."""
 
     def __init__(self, path: Path) -> None:
-        """The recording whose newest part is `path`; an older one beside it belongs to it.
-
-        Raises RecordingError if there is none.
-        """
+        """The recording whose newest part is `path`; an older one beside it belongs to it. Raises
+        RecordingError if there is none."""
         self.path = path
         self.warnings: list[str] = []
         """What was passed over; complete once all lines have been read."""

@@ -62,9 +62,7 @@ class Recorder:
         self, path: Path, settings: EngineSettings, *, limit: int, flush_s: float = FLUSH_S
     ) -> None:
         """Opens `path`; a file that is there is set aside as `path`.1. `limit`: bytes of a part.
-
-        Raises RecordingError if it cannot be written.
-        """
+        Raises RecordingError if it cannot be written."""
         self.path = path
         self.events = 0
         """Events recorded."""
@@ -190,10 +188,8 @@ class _Writer:
             os.close(closing)
 
     def _open(self) -> int:
-        """Set an older file aside, and begin one, for its owner only: it names clients.
-
-        Raises RecordingError.
-        """
+        """Set an older file aside, and begin one, for its owner only: it names clients. Raises
+        RecordingError."""
         path = self._path
         try:
             with contextlib.suppress(FileNotFoundError):

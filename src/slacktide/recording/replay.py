@@ -38,11 +38,8 @@ Predictions = CorrectedTimes | ClassedTimes | ShapedTimes
 
 
 def export_times(times: Predictions) -> dict[str, Any]:
-    """Ready for JSON: the profile, and what has been learnt since it was taken.
-
-    `latency` and `lengths` are null where requests are never distinguished, `shapes` unless they
-    are by shape.
-    """
+    """Ready for JSON: the profile, and what has been learnt since it was taken. `latency` and
+    `lengths` are null where requests are never distinguished, `shapes` unless they are by shape."""
     if isinstance(times, ShapedTimes):
         return {
             "table": times.table.to_dict(),
@@ -183,9 +180,7 @@ def replay(
     pools: RecordedPools | None = None,
 ) -> Replayed:
     """Replay the calls before `until` (on the recording's clock), or up to the first difference.
-
-    Raises RecordingError for a recording that is not whole, or says what cannot be.
-    """
+    Raises RecordingError for a recording that is not whole, or says what cannot be."""
     if not recording.whole:
         raise RecordingError(
             f"{recording.paths[0]}: part {recording.header.part} of a recording; a replay needs "

@@ -53,10 +53,7 @@ def page(report: Report) -> str:
 
 def comparison_page(comparison: Comparison, notes: Sequence[str] = (), headline: str = "") -> str:
     """The page of several reports side by side: what they say in a sentence, and with `notes` on
-    what they rest on.
-
-    Raises ReportError if matplotlib is missing.
-    """
+    what they rest on. Raises ReportError if matplotlib is missing."""
     parts = [
         f"<p><strong>{escape(headline)}</strong></p>" if headline else "",
         "<h2>Goodput: answered on time ÷ submitted</h2>",

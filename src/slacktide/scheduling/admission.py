@@ -59,10 +59,8 @@ class AllWorkAhead:
         self.times = times
 
     def rows_due(self, deadline: float, penalty: float) -> float:
-        """Rows due no later than `deadline` that cost at least `penalty`.
-
-        Measured in rows of the one that asks: what takes half as long counts half.
-        """
+        """Rows due no later than `deadline` that cost at least `penalty`. Measured in rows of the
+        one that asks: what takes half as long counts half."""
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:

@@ -84,9 +84,7 @@ class ArrivalPolicy(ABC):
 
     def _front(self, room: Callable[[Request], int], replica: Replica) -> Proposal | Idle:
         """The front of the queue: of one shape, and of no more rows than any member has `room` for.
-
-        The first member runs whatever its room, if the replica can run it at all.
-        """
+        The first member runs whatever its room, if the replica can run it at all."""
         limit = min(self._max_batch, replica.max_batch)
         members: list[Request] = []
         rows = 0

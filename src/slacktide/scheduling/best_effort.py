@@ -35,10 +35,8 @@ def worth(request: Request, *, now: float) -> float:
 
 
 def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) -> list[Request]:
-    """The first requests, in order, up to the smallest size that comes near the best rate.
-
-    The first of all is a member whatever its rows; `entries` are not empty, `sizes` ascending.
-    """
+    """The first requests, in order, up to the smallest size that comes near the best rate. The
+    first of all is a member whatever its rows; `entries` are not empty, `sizes` ascending."""
     first = entries[0][2]
     options = [within_rows(entries, size) for size in sizes if size >= first.rows]
     if not options:
@@ -51,9 +49,7 @@ def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) 
 
 def size_of_single(most: int, table: SlackTable) -> int:
     """The size that `batch_of` chooses where every request has one row and `most` can be taken.
-
-    Then it depends on nothing else, and is worked out once.
-    """
+    Then it depends on nothing else, and is worked out once."""
     size = table.best_effort.get(most)
     if size is None:
         sizes = up_to(most, table.grid)

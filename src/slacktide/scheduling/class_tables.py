@@ -157,9 +157,7 @@ class ClassTables:
 
     def _paying(self, of: int) -> list[bool]:
         """Which of `sizes` save PAYS of the time per row against the one before, all of one class.
-
-        The smallest always does.
-        """
+        The smallest always does."""
         classes = self.classes
         found = []
         least = math.inf

@@ -116,9 +116,7 @@ class Edf(DeadlinePolicy):
 
 def _fitting(most: int, needs: TimeByRows, left: float) -> int:
     """The largest batch, of at most `most` rows, that needs no more than `left` seconds; 0 if none.
-
-    As a rule that is `most`, and only one time is asked for.
-    """
+    As a rule that is `most`, and only one time is asked for."""
     if needs[most] <= left:
         return most
     return bisect_right(range(1, most), left, key=needs.__getitem__)

@@ -221,10 +221,8 @@ class Orloj(DeadlinePolicy):
         return found
 
     def _filled(self, makers: Makers, times: OrlojTimes, now: float) -> tuple[list[Request], float]:
-        """Line 22: those of the highest score, as many as fit, and the sum of their scores.
-
-        On ties the earliest deadline.
-        """
+        """Line 22: those of the highest score, as many as fit, and the sum of their scores. On ties
+        the earliest deadline."""
         heap: list[tuple[float, float, int, Run]] = []
         for kind, part, first in makers.parts:
             curve = times.score(kind.of, kind.rows, makers.size)

@@ -143,10 +143,8 @@ BINS = 48
 
 
 class OrlojTimes:
-    """Histograms and scores by class, rows and batch size, for one number of cores. Seconds.
-
-    All of it is worked out when first asked for.
-    """
+    """Histograms and scores by class, rows and batch size, for one number of cores. Seconds. All of
+    it is worked out when first asked for."""
 
     def __init__(
         self,

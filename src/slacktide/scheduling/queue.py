@@ -44,10 +44,8 @@ K = TypeVar("K")
 
 
 def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> None:
-    """Remove `gone` (sorted, all present) from `entries`, a contiguous run at a time.
-
-    Arrays that stand `beside` the entries lose the same places.
-    """
+    """Remove `gone` (sorted, all present) from `entries`, a contiguous run at a time. Arrays that
+    stand `beside` the entries lose the same places."""
     count = len(gone)
     if entries[:count] == gone:  # As a rule they are the first ones.
         del entries[:count]
@@ -67,10 +65,8 @@ def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> Non
 
 
 def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
-    """The first requests that fill at most `rows`; one that does not fit is passed over.
-
-    Looks at no more than 4 × `rows` entries, so that a queue of large requests stays cheap.
-    """
+    """The first requests that fill at most `rows`; one that does not fit is passed over. Looks at
+    no more than 4 × `rows` entries, so that a queue of large requests stays cheap."""
     members: list[Request] = []
     room = rows
     for _, _, request in entries[: 4 * rows]:

@@ -113,10 +113,8 @@ class ClassChooser:
         return self.pricer(cores, self._max_batch).seconds(codes, rows)
 
     def work_before(self, asked: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
-        """What admission must know: how long `asked` takes, and what comes before it.
-
-        Of an announced request nothing but the application is known.
-        """
+        """What admission must know: how long `asked` takes, and what comes before it. Of an
+        announced request nothing but the application is known."""
         index = self.index
         request = asked if isinstance(asked, Request) else as_request(asked)
         of = index.classes.class_of(request)
@@ -186,10 +184,8 @@ class ClassChooser:
         limit: int,
         context: DecisionContext,
     ) -> list[Request]:
-        """Best-effort requests among `waiting` that raise the score of `best` by joining it.
-
-        None longer than the longest member is likely to be: it would make all of them wait.
-        """
+        """Best-effort requests among `waiting` that raise the score of `best` by joining it. None
+        longer than the longest member is likely to be: it would make all of them wait."""
         index, tables = self.index, self.tables(cores, limit)
         own = [index.code_of(entry[2]) for entry in best.entries]
         longest = max(index.kinds[code].of for code in own)

@@ -144,10 +144,8 @@ def _scores(
     context: DecisionContext,
     extra: float = 0.0,
 ) -> Floats:
-    """The score of each candidate: `due` (overwritten) and `code` by candidate and place.
-
-    `extra` is the value of members that are not among them.
-    """
+    """The score of each candidate: `due` (overwritten) and `code` by candidate and place. `extra`
+    is the value of members that are not among them."""
     now, kappa, compositions = context.now, context.kappa, tables.compositions
     latency, step = tables.classes.latency, tables.classes.step
     per_step = tables.paid[rows] * (latency.c1 * step)
@@ -197,10 +195,8 @@ def score_of(
     others: Sequence[int] = (),
     value: float = 0.0,
 ) -> float:
-    """The score of one batch, whatever the rows of its members.
-
-    `others` are the codes of best-effort members; theirs is the `value` on top.
-    """
+    """The score of one batch, whatever the rows of its members. `others` are the codes of
+    best-effort members; theirs is the `value` on top."""
     code = np.array([codes], dtype=np.int64)
     key = int(pricer.weight.take([*codes, *others]).sum())
     scores = _scores(
@@ -266,10 +262,8 @@ def _own(entries: Sequence[Sequence[Entry]]) -> list[int]:
 
 
 def _flat(group: ClassPrefixes, prefixes: Sequence[int], limit: int) -> tuple[Floats, Ints]:
-    """Deadlines and codes of these prefixes, one after the other.
-
-    Each is followed by `limit` empty places, so that a window at its end may run over.
-    """
+    """Deadlines and codes of these prefixes, one after the other. Each is followed by `limit` empty
+    places, so that a window at its end may run over."""
     empty, never = bytes(8 * limit), NEVER * limit
     due = b"".join([part for m in prefixes for part in (group.due[m], never)])
     codes = b"".join([part for m in prefixes for part in (group.codes[m], empty)])
@@ -279,10 +273,8 @@ def _flat(group: ClassPrefixes, prefixes: Sequence[int], limit: int) -> tuple[Fl
 def _starts(
     group: ClassPrefixes, prefixes: Sequence[int], due: Floats, tables: ClassTables, now: float
 ) -> tuple[Ints, Ints]:
-    """(where the windows start among `due`, how many requests there are from there).
-
-    By prefix and column of `tables.need`.
-    """
+    """(where the windows start among `due`, how many requests there are from there). By prefix and
+    column of `tables.need`."""
     needs = tables.need + now
     starts = np.empty((len(prefixes), needs.shape[1]), dtype=np.int64)
     left = np.empty_like(starts)

@@ -45,9 +45,7 @@ class BatchTime:
     @property
     def cdf(self) -> tuple[float, ...]:
         """P(on time) at `low`, at `high` and evenly in between, STEPS + 1 values; then one more 1.
-
-        Made when first asked for, that is when a request may be late.
-        """
+        Made when first asked for, that is when a request may be late."""
         if self._cdf is None:
             step = (self.high - self.low) / STEPS
             inner = [self._on_time(self.low + i * step) for i in range(STEPS)]

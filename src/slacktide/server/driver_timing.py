@@ -62,11 +62,8 @@ class ReadCoalescing:
         self._gap += WEIGHT * (gap - self._gap)
 
     def pause_for(self, *, now: float, soonest_end: float, shortest_batch: float) -> float:
-        """Seconds to pause while every lane is busy; 0: not at all.
-
-        `soonest_end`: when the first running batch should end; `shortest_batch`: seconds that the
-        shortest of them takes.
-        """
+        """Seconds to pause while every lane is busy; 0: not at all. `soonest_end`: when the first
+        running batch should end; `shortest_batch`: seconds that the shortest of them takes."""
         if not self.shares_core:
             return 0.0
         pause = min(LONGEST, PART * shortest_batch, soonest_end - now)

@@ -27,10 +27,8 @@ class Server:
     """Started on entry, when its models are ready; drained and closed on exit."""
 
     def __init__(self, repository: str | Path, **settings: Any) -> None:
-        """`settings` are the fields of `ServerSettings`; ports default to free ones here.
-
-        Raises ValueError for settings that cannot be, TypeError for unknown ones.
-        """
+        """`settings` are the fields of `ServerSettings`; ports default to free ones here. Raises
+        ValueError for settings that cannot be, TypeError for unknown ones."""
         ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
         self.settings = ServerSettings(**{**ports, **settings})
         self._repository = Path(repository)
@@ -62,10 +60,8 @@ class Server:
         return self.app.front_ends.port("control") or 0
 
     def start(self) -> None:
-        """Start, and return when the models serve or have failed to.
-
-        Raises OSError if a port cannot be had, and RuntimeError if called twice.
-        """
+        """Start, and return when the models serve or have failed to. Raises OSError if a port
+        cannot be had, and RuntimeError if called twice."""
         if self._thread is not None:
             raise RuntimeError("the server has been started already")
         ready = threading.Event()

@@ -16,10 +16,8 @@ log = logging.getLogger("slacktide.driver")
 
 
 class PendingRequest(ABC):
-    """A request that a driver knows, until nothing names its payload any more.
-
-    A call is one of these. A call that is more than one request (a pipeline) would have several.
-    """
+    """A request that a driver knows, until nothing names its payload any more. A call is one of
+    these. A call that is more than one request (a pipeline) would have several."""
 
     __slots__ = ("id", "outputs", "payload", "timing", "variant", "waits")
 

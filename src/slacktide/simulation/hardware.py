@@ -49,10 +49,8 @@ class Execution(Protocol):
     """How long batches truly take: the hardware knows, the policies do not."""
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        """The time of `batch` on a lane of `cores` cores, ≥ 0. Infinite: it hangs.
-
-        Asked once, when the batch starts.
-        """
+        """The time of `batch` on a lane of `cores` cores, ≥ 0. Infinite: it hangs. Asked once, when
+        the batch starts."""
 
 
 class AsExpected:
@@ -87,9 +85,7 @@ def scatter(times: BatchTimes, batch: Batch, cores: int) -> TimeDistribution:
 
 class ByLength:
     """Members are padded to the longest of them, l_B = c0 + c1·k·max(l), on any number of cores.
-
-    They must be `DrawnRequest`s.
-    """
+    They must be `DrawnRequest`s."""
 
     def __init__(self, latency: BatchLatency) -> None:
         self._latency = latency
@@ -116,10 +112,8 @@ def length_of(request: Request) -> float:
 
 
 class CoreMeter:
-    """Allocated cores over time, the confirmed sizes of all lanes together: busy or not.
-
-    What a run is charged for. Remembers only changes.
-    """
+    """Allocated cores over time, the confirmed sizes of all lanes together: busy or not. What a run
+    is charged for. Remembers only changes."""
 
     def __init__(self) -> None:
         self._since: list[float] = []

@@ -35,11 +35,8 @@ class SimulationError(Exception):
 
 @read_only
 class DrawnRequest(Request):
-    """A request that carries the length drawn for it.
-
-    The truth, for `ByLength` and for yardsticks: no policy may look at it. (It cannot name this
-    class: `scheduling` lies below.)
-    """
+    """A request that carries the length drawn for it. The truth, for `ByLength` and for yardsticks:
+    no policy may look at it. (It cannot name this class: `scheduling` lies below.)"""
 
     length: float = 0.0
     """See `BatchLatency`; not negative."""

@@ -76,10 +76,8 @@ class RecordedInputs:
 def recorded_inputs(
     records: Iterable[Record], *, after: float = 0.0, plan: Plan | None = None
 ) -> RecordedInputs:
-    """Read `records`; what comes within `after` seconds of the first call is left out.
-
-    `plan` is in force before the first of them.
-    """
+    """Read `records`; what comes within `after` seconds of the first call is left out. `plan` is in
+    force before the first of them."""
     reader = _Reader(after, plan)
     for record in records:
         if isinstance(record, PoolOpened):

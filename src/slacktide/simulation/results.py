@@ -35,11 +35,8 @@ class Scorer:
     def __init__(
         self, *, duration_s: float, warmup_s: float = 0.0, requests: TextIO | None = None
     ) -> None:
-        """The scored window is [warmup_s, warmup_s + duration_s).
-
-        `requests` gets a line of CSV for each request in it; percentiles are exact then. Raises
-        ValueError if the window is empty.
-        """
+        """The scored window is [warmup_s, warmup_s + duration_s). `requests` gets a line of CSV for
+        each request in it; percentiles are exact then. Raises ValueError if the window is empty."""
         if not (warmup_s >= 0.0 and 0.0 < duration_s < float("inf")):
             raise ValueError(f"no window: warm-up {warmup_s} s, duration {duration_s} s")
         bin_s = 1.0

@@ -82,10 +82,8 @@ class RequestMessage:
         return self.head.id
 
     def call(self, from_metadata: Mapping[str, Parameter]) -> InferCall:
-        """The call this message asks for; its own parameters win over those of the metadata.
-
-        Raises BadField.
-        """
+        """The call this message asks for; its own parameters win over those of the metadata. Raises
+        BadField."""
         head = self.head
         if len(head.id) > MAX_ID:
             raise BadField("id", f"a string of at most {MAX_ID} characters", head.id)
@@ -168,10 +166,8 @@ def in_stream(pieces: Sequence[Buffer]) -> list[Buffer]:
 def encode_stream_error(
     message: str, *, model: str, version: str | None, id: str, parameters: Mapping[str, Parameter]
 ) -> bytes:
-    """A serialized ModelStreamInferResponse that says why there is no result.
-
-    `id` lets a client with many requests in flight tell which of them failed.
-    """
+    """A serialized ModelStreamInferResponse that says why there is no result. `id` lets a client
+    with many requests in flight tell which of them failed."""
     response = ModelInferResponse(model_name=model, model_version=version or "", id=id)
     write_parameters({**parameters, FINAL_RESPONSE: True}, response.parameters)
     # An empty error_message means success to clients.

@@ -74,10 +74,8 @@ def check_raw(data: Buffer, datatype: Datatype, shape: tuple[int, ...], field: s
 
 
 def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
-    """Offsets of the `count` elements of a BYTES tensor, each pointing behind its length.
-
-    Raises BadField if the lengths do not add up to `data`.
-    """
+    """Offsets of the `count` elements of a BYTES tensor, each pointing behind its length. Raises
+    BadField if the lengths do not add up to `data`."""
     size = len(data)
     if count > MAX_STRINGS:
         raise BadField(field, f"at most {MAX_STRINGS} strings", count)
@@ -162,10 +160,8 @@ def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: s
 
 
 def to_json(data: bytes, datatype: Datatype, shape: tuple[int, ...]) -> object | None:
-    """What orjson (with OPT_SERIALIZE_NUMPY) writes as the flat JSON array of a tensor.
-
-    None if there is none: strings that are not UTF-8. Raises BadField for a broken BYTES layout.
-    """
+    """What orjson (with OPT_SERIALIZE_NUMPY) writes as the flat JSON array of a tensor. None if
+    there is none: strings that are not UTF-8. Raises BadField for a broken BYTES layout."""
     if datatype is _BYTES:
         try:
             return [element.decode() for element in split_strings(data, math.prod(shape))]
@@ -239,10 +235,8 @@ CONTENTS_FIELD: dict[Datatype, str] = {
 def raw_contents(
     contents: InferTensorContents, datatype: Datatype, shape: tuple[int, ...], field: str
 ) -> bytes:
-    """The raw bytes of typed `contents`. Raises BadField naming `field`.
-
-    `field` is how the client knows this tensor, such as `inputs[0]`.
-    """
+    """The raw bytes of typed `contents`. Raises BadField naming `field`. `field` is how the client
+    knows this tensor, such as `inputs[0]`."""
     wanted = CONTENTS_FIELD.get(datatype)
     if wanted is None:
         name = datatype.wire_name

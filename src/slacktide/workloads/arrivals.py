@@ -38,10 +38,8 @@ class Arrivals(Protocol):
     """One stream's arrivals."""
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
-        """Sorted times in [0, duration), each piece after the one before; some may be empty.
-
-        Raises WorkloadError, with the first piece, if `duration` is not positive.
-        """
+        """Sorted times in [0, duration), each piece after the one before; some may be empty. Raises
+        WorkloadError, with the first piece, if `duration` is not positive."""
 
     def times(self, duration: float, rng: np.random.Generator) -> Times:
         """All of `chunks`."""

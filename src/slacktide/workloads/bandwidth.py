@@ -154,9 +154,7 @@ def draw_4g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
 
 def draw_5g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
     """5G on the move: much near a cell, little where LTE stands in, and outages between. As above.
-
-    Every stay is geometric; within it, each second is like the one before.
-    """
+    Every stay is geometric; within it, each second is like the one before."""
     count = _count(duration)
     chances, swings = rng.spawn(2)
     swing = _walk(swings.standard_normal(count), _MEMORY_4G)

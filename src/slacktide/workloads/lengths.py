@@ -75,10 +75,8 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Modes(Lengths):
-    """A mixture of normal peaks, each cut off at a small positive length.
-
-    The synthetic run times of Orloj §6.3: one to eight modes, equal or unequal peaks, a σ for each.
-    """
+    """A mixture of normal peaks, each cut off at a small positive length. The synthetic run times
+    of Orloj §6.3: one to eight modes, equal or unequal peaks, a σ for each."""
 
     modes: tuple[Mode, ...]
 

@@ -68,10 +68,8 @@ class ConstantLink:
 
 @dataclass(frozen=True, slots=True)
 class TraceLink:
-    """A bandwidth that changes: a payload takes as long as the trace needs to move its bytes.
-
-    In an outage nothing moves, not even the first byte: it waits at the client.
-    """
+    """A bandwidth that changes: a payload takes as long as the trace needs to move its bytes. In an
+    outage nothing moves, not even the first byte: it waits at the client."""
 
     trace: BandwidthTrace
     rtt: float = 0.0
@@ -106,10 +104,8 @@ class TraceLink:
 
 @dataclass(slots=True)
 class SharedLink:
-    """A link on which each payload waits until those sent before it have left.
-
-    The one link with a memory: ask it once for each payload, in the order of sending.
-    """
+    """A link on which each payload waits until those sent before it have left. The one link with a
+    memory: ask it once for each payload, in the order of sending."""
 
     link: Link
     _free_at: float = field(default=float("-inf"), init=False)

@@ -64,11 +64,8 @@ _Read = TypeVar("_Read")
 
 
 def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = None) -> Arrivals:
-    """The process that `text` describes.
-
-    This room opens no file: `read_trace` (path → arrivals) is called for `trace:FILE`.
-    Raises WorkloadError naming the field.
-    """
+    """The process that `text` describes. This room opens no file: `read_trace` (path → arrivals) is
+    called for `trace:FILE`. Raises WorkloadError naming the field."""
     kind, _, rest = text.strip().partition(":")
     if kind == "trace":
         return _from_file(kind, rest, read_trace)
@@ -82,10 +79,8 @@ def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = Non
 
 
 def parse_deadlines(text: str) -> Deadlines | None:
-    """The deadlines that `text` describes; None for `none` (best effort).
-
-    Raises WorkloadError naming the field.
-    """
+    """The deadlines that `text` describes; None for `none` (best effort). Raises WorkloadError
+    naming the field."""
     kind, colon, rest = text.strip().partition(":")
     if not colon and kind[:1].isdigit():
         kind, rest = "fixed", kind
@@ -201,10 +196,8 @@ _LOOKS_LIKE_A_RATE = re.compile(r"[-+]?[0-9.]+\s*[a-zA-Z/]*")
 def parse_link(
     text: str, *, rtt: float = 0.0, read_bandwidths: ReadBandwidths | None = None
 ) -> ConstantLink | TraceLink:
-    """The link that `text` describes, with this round trip (seconds).
-
-    This room opens no file: `read_bandwidths` is called for a FILE. Raises WorkloadError.
-    """
+    """The link that `text` describes, with this round trip (seconds). This room opens no file:
+    `read_bandwidths` is called for a FILE. Raises WorkloadError."""
     rate = _RATE.fullmatch(text.strip())
     if rate is not None:
         scale = _SCALES[rate["scale"]] * _UNITS[rate["unit"]]

@@ -47,11 +47,8 @@ class Trace:
 
 
 def parse_trace(lines: Iterable[str], name: str, *, only: str | None = None) -> Trace:
-    """The trace in these lines of a CSV file called `name`.
-
-    `only` keeps one application, function or segment. Raises WorkloadError naming the file, the
-    line and the column.
-    """
+    """The trace in these lines of a CSV file called `name`. `only` keeps one application, function
+    or segment. Raises WorkloadError naming the file, the line and the column."""
     table = read_rows(lines, name)
     if table.header[:4] == _AZURE_2019:
         return _counts_by_minute(table, only)

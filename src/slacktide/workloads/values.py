@@ -87,10 +87,8 @@ def parse_number(text: str, field: str) -> float:
 
 
 def split_fields(text: str, names: tuple[str, ...], what: str) -> tuple[str, dict[str, str]]:
-    """What stands before the fields `:name=value` (a path may hold colons), and the fields.
-
-    Raises WorkloadError if one of `names` stands twice; `what` they belong to is for the message.
-    """
+    """What stands before the fields `:name=value` (a path may hold colons), and the fields. Raises
+    WorkloadError if one of `names` stands twice; `what` they belong to is for the message."""
     rest = text.strip()
     fields: dict[str, str] = {}
     while True:

@@ -68,10 +68,8 @@ class OnOff(Arrivals):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RateTrace(Arrivals):
-    """Poisson at `rates[i]` from `starts[i]` on, until the next start; the last rate lasts.
-
-    Both have shape (n,); starts rise strictly. Before the first start nothing comes.
-    """
+    """Poisson at `rates[i]` from `starts[i]` on, until the next start; the last rate lasts. Both
+    have shape (n,); starts rise strictly. Before the first start nothing comes."""
 
     starts: Times
     rates: Times
@@ -136,10 +134,8 @@ class Diurnal(Arrivals):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowCounts(Arrivals):
-    """`counts[i]` requests in the i-th window of `window` seconds, spread evenly by chance.
-
-    Shape (n,), whole numbers. Nothing comes after the last window.
-    """
+    """`counts[i]` requests in the i-th window of `window` seconds, spread evenly by chance. Shape
+    (n,), whole numbers. Nothing comes after the last window."""
 
     counts: NDArray[np.int64]
     window: float

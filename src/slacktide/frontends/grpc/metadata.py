@@ -105,9 +105,7 @@ class CallHead:
 
 def trailers_of(refusal: Refusal) -> list[tuple[bytes, bytes]]:
     """Status, reason with its numbers, and when to try again, for people's code and gRPC's retries.
-
-    A place may be free within a millisecond, but not for all that were refused: never at once.
-    """
+    A place may be free within a millisecond, but not for all that were refused: never at once."""
     words = refusal.message.encode()[:_MOST_WORDS]
     words = _NOT_PLAIN.sub(lambda found: b"%%%02X" % ord(found[0]), words)
     trailers = [

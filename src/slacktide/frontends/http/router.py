@@ -58,10 +58,8 @@ _MAX_SEGMENTS: Final = 16
 
 
 class Router:
-    """Finds routes. A literal segment wins over a parameter: `/v2/models/stats` is no model.
-
-    Raises ValueError if two routes have the same method and path, or name a parameter twice.
-    """
+    """Finds routes. A literal segment wins over a parameter: `/v2/models/stats` is no model. Raises
+    ValueError if two routes have the same method and path, or name a parameter twice."""
 
     def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self._root = _Node()
@@ -86,10 +84,8 @@ class Router:
         node.routes[route.method] = route
 
     def match(self, target: bytes) -> Match | None:
-        """The routes of a request target, its query ignored; None if the path is unknown.
-
-        Raises BadField if the path is not cleanly encoded.
-        """
+        """The routes of a request target, its query ignored; None if the path is unknown. Raises
+        BadField if the path is not cleanly encoded."""
         found = self._cache.get(target)
         if found is None:
             found = self._search(_path_of(target))

@@ -81,9 +81,7 @@ class Latencies:
 
     def quantiles(self, levels: Sequence[float]) -> tuple[float, ...]:
         """The least time that a share `level` of the samples stays within, by level (0 to 1).
-
-        Raises ValueError if there are no samples.
-        """
+        Raises ValueError if there are no samples."""
         if not self.count:
             raise ValueError("there are no samples")
         if self._bins is None:

@@ -98,9 +98,7 @@ class Choice:
 
     def spelt_out(self) -> dict[str, Any]:
         """All options as plain values, so that a recording has them whatever the defaults will be.
-
-        Only a queue's limit that is not stated is left out: `limits.queue` may state it.
-        """
+        Only a queue's limit that is not stated is left out: `limits.queue` may state it."""
         values = plain(self.options).items()
         return {
             name: value
@@ -124,10 +122,8 @@ def name_to_section(value: Any) -> Any:
 
 
 def read_choice(registry: Registry[Any], value: object, *, imports: bool = False) -> Choice:
-    """The choice that a document makes. Raises ValueError, OptionError.
-
-    `imports`: whether it may name a class, as `module:Class`.
-    """
+    """The choice that a document makes. Raises ValueError, OptionError. `imports`: whether it may
+    name a class, as `module:Class`."""
     if isinstance(value, Choice):
         return value
     section = name_to_section(value)
@@ -217,9 +213,7 @@ that suits."""
 
 def planner_of(scaling: Mapping[str, Any], cores: Cores | None, replicas: ReplicaCount) -> Choice:
     """The planner that `scaling` names, or that suits what may change: cores, replicas or both.
-
-    Raises OptionError.
-    """
+    Raises OptionError."""
     suits = "vertical"
     if not replicas.fixed:
         suits = "horizontal" if cores is None or cores.fixed else "joint"

@@ -24,10 +24,8 @@ def triton_type(datatype: Datatype) -> str:
 
 
 def check_interface(definition: ModelDefinition, interface: ModelInterface) -> tuple[str, ...]:
-    """Compare what the files state with what the model has; returns warnings.
-
-    Raises InterfaceMismatchError naming every disagreement, and the file that states it.
-    """
+    """Compare what the files state with what the model has; returns warnings. Raises
+    InterfaceMismatchError naming every disagreement, and the file that states it."""
     stated, settings = definition.config, definition.settings
     wrong_config = [
         *_tensors("input", stated.get("input", []), interface.inputs, interface),

@@ -116,9 +116,7 @@ def unreadable(where: str, error: Exception) -> RepositoryError:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader, or a crash, finds the old content or the new. Raises OSError.
-
-    Written beside its place, flushed to disk, then renamed onto it.
-    """
+    Written beside its place, flushed to disk, then renamed onto it."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

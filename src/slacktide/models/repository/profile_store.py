@@ -132,10 +132,8 @@ class ProfileStore:
     def find(
         self, definition: ModelDefinition, key: ProfileKey, kind: Kind = "profile"
     ) -> dict[str, Any] | None:
-        """The newest one that fits `key`. Never raises: a bad file is a missing one.
-
-        If none fits, the log says of each file that was found what is wrong with it.
-        """
+        """The newest one that fits `key`. Never raises: a bad file is a missing one. If none fits,
+        the log says of each file that was found what is wrong with it."""
         fitting: list[tuple[int, dict[str, Any]]] = []
         reasons: list[str] = []
         for path in self._places(definition, key.hardware, kind):
@@ -161,10 +159,8 @@ class ProfileStore:
         content: Mapping[str, Any],
         kind: Kind = "profile",
     ) -> Path:
-        """Write a profile, or what was learnt, whole or not at all; returns where.
-
-        Raises UnwritableError, or ValueError if `content` is not JSON (NaN is not) or too large.
-        """
+        """Write a profile, or what was learnt, whole or not at all; returns where. Raises
+        UnwritableError, or ValueError if `content` is not JSON (NaN is not) or too large."""
         wrapped = {
             "schema": SCHEMA,
             "model": definition.name,

@@ -60,10 +60,8 @@ Version = Annotated[str, BeforeValidator(_version)]
 
 
 class Versions(Section):
-    """Which versions are served: exactly one of three rules.
-
-    `all` is short for `{all: true}`, a list for `{only: [...]}`.
-    """
+    """Which versions are served: exactly one of three rules. `all` is short for `{all: true}`, a
+    list for `{only: [...]}`."""
 
     latest: Count | None = None
     """Number of versions to serve, the highest ones."""
@@ -175,11 +173,8 @@ class OutputSettings(Section):
 
 
 class SampleSettings(Section):
-    """Rows of real data, for warm-up and profiling instead of random ones.
-
-    A name is short for `samples.file`. Files lie in the version's folder or the model's, and have
-    64 MiB at most.
-    """
+    """Rows of real data, for warm-up and profiling instead of random ones. A name is short for
+    `samples.file`. Files lie in the version's folder or the model's, and have 64 MiB at most."""
 
     file: Name | None = None
     """An .npz file with an array for some or all inputs, by name, in the input's own type and with
@@ -196,10 +191,8 @@ class SampleSettings(Section):
 
 
 class WorkHint(Section):
-    """What the run time of a request grows with, read from the request itself.
-
-    `rows` and `bytes` are short for `{of: rows}` and `{of: bytes}`.
-    """
+    """What the run time of a request grows with, read from the request itself. `rows` and `bytes`
+    are short for `{of: rows}` and `{of: bytes}`."""
 
     of: Literal["rows", "bytes"] | None = None
     """`rows` or `bytes` of the request."""
@@ -424,11 +417,8 @@ class ModelSettings(Section):
 
     @property
     def pads(self) -> Padding | None:
-        """The padding in effect; None if requests of unequal shape never share a batch.
-
-        Without a mask, only what is declared exact may be padded: everything else would change
-        answers.
-        """
+        """The padding in effect; None if requests of unequal shape never share a batch. Without a
+        mask, only what is declared exact may be padded: everything else would change answers."""
         stated = {name: one.pad for name, one in self.inputs.items() if one.pad is not None}
         masks = self.masks
         if not stated or not (masks or self.padding == "exact"):

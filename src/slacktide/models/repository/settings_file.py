@@ -62,11 +62,8 @@ _DEEP = ("limits", "inputs", "outputs")
 def merge(
     own: Document, config: Translation, *, own_where: str, config_where: str
 ) -> ModelSettings:
-    """The settings in effect.
-
-    `own` is valid by itself. Raises ModelConfigError if the configuration is not, and SettingsError
-    if the two contradict each other.
-    """
+    """The settings in effect. `own` is valid by itself. Raises ModelConfigError if the
+    configuration is not, and SettingsError if the two contradict each other."""
     try:
         validate_settings({**config.settings, **config.not_fifo}, where=config_where)
     except SettingsError as error:

@@ -44,10 +44,8 @@ class Staging:
     """A folder in which uploads become repositories."""
 
     def __init__(self, folder: Path, *, most_bytes: int = 1 << 30, most_files: int = 64) -> None:
-        """`folder` is made when first needed, and belongs to this server alone.
-
-        One load call brings so many bytes and files at most.
-        """
+        """`folder` is made when first needed, and belongs to this server alone. One load call
+        brings so many bytes and files at most."""
         self._folder = folder
         self._most_bytes = most_bytes
         self._most_files = most_files
@@ -116,10 +114,8 @@ def _write(folder: Path, placed: Mapping[tuple[str, str], Bytes], config: bytes 
 def split_parameters(
     parameters: Mapping[str, object],
 ) -> tuple[dict[str, Bytes], str | None]:
-    """The files and the `config` among the parameters of a load call.
-
-    Raises UploadError for anything else, or for a value of the wrong type.
-    """
+    """The files and the `config` among the parameters of a load call. Raises UploadError for
+    anything else, or for a value of the wrong type."""
     files: dict[str, Bytes] = {}
     config: str | None = None
     for key, value in parameters.items():

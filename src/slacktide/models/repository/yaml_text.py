@@ -23,10 +23,8 @@ class YamlError(ValueError):
 
 
 def parse_yaml(text: str) -> Any:
-    """The one document in `text`: dicts with string keys, lists, scalars; None if empty.
-
-    Raises YamlError, and nothing else, whatever the text.
-    """
+    """The one document in `text`: dicts with string keys, lists, scalars; None if empty. Raises
+    YamlError, and nothing else, whatever the text."""
     return parse_yaml_lines(text)[0]
 
 

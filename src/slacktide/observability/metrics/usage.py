@@ -29,9 +29,7 @@ from slacktide.observability.metrics.families import MetricFamily
 
 class Machine:
     """How busy the processors are and how full the memory is, as far as this process may use them.
-
-    `root`, `cores` and `clock` are for tests.
-    """
+    `root`, `cores` and `clock` are for tests."""
 
     def __init__(
         self,

@@ -36,10 +36,8 @@ class Claim:
 
 
 def shares(claims: Sequence[Claim], total: int) -> dict[str, int]:
-    """Cores of each lane, together at most `total`.
-
-    A lane whose least does not fit, claims before it served, is left out.
-    """
+    """Cores of each lane, together at most `total`. A lane whose least does not fit, claims before
+    it served, is left out."""
     given: dict[str, int] = {}
     asking: list[Claim] = []
     left = total

@@ -110,10 +110,8 @@ class MinuteForecast:
 
 
 def with_room(rate: float, budget: float, view: ModelView, headroom: float) -> float:
-    """λ + z · √(B · λ / q); rows per second.
-
-    `headroom` is z; B is burst² ÷ rate of the view. An infinite budget needs no room.
-    """
+    """λ + z · √(B · λ / q); rows per second. `headroom` is z; B is burst² ÷ rate of the view. An
+    infinite budget needs no room."""
     spread = view.burst * view.burst / view.rate if view.rate > 0.0 else 1.0
     return rate + headroom * math.sqrt(spread * rate / budget)
 

@@ -108,10 +108,8 @@ class ExpectedArrivals:
         return self._options.burst_deviations * math.sqrt(variance)
 
     def budget(self, *, now: float) -> float:
-        """Seconds that an expected arrival will have left when it is ready.
-
-        Infinite before the first request.
-        """
+        """Seconds that an expected arrival will have left when it is ready. Infinite before the
+        first request."""
         budgets = self._budgets
         while len(budgets) > 1 and budgets[0][0] < now - self._options.budget_window:
             budgets.popleft()
@@ -169,10 +167,8 @@ _STEP = 0.5
 
 
 class ArrivalCounts:
-    """How many rows came over longer spans: (when, rows so far), kept for `span` seconds.
-
-    What the planners of replicas look back on: `ModelView.arrived`, noted at every plan.
-    """
+    """How many rows came over longer spans: (when, rows so far), kept for `span` seconds. What the
+    planners of replicas look back on: `ModelView.arrived`, noted at every plan."""
 
     __slots__ = ("_at", "_rows", "_span")
 
@@ -197,10 +193,8 @@ class ArrivalCounts:
         return max(0.0, self._count(until) - self._count(since))
 
     def rate(self, window: float, *, now: float) -> float:
-        """Rows per second over the last `window` seconds, or those known of if they are fewer.
-
-        0 until two moments are known.
-        """
+        """Rows per second over the last `window` seconds, or those known of if they are fewer. 0
+        until two moments are known."""
         seconds = min(window, now - self._at[0]) if self._at else 0.0
         return self.rows(now - seconds, now) / seconds if seconds > 0.0 else 0.0
 

@@ -98,9 +98,7 @@ class Search:
 
     def late(self, cores: int, batch: int, *, most: float = inf) -> int:
         """How many requests are late under a configuration, those that no plan saves included.
-
-        Stops counting beyond `most`.
-        """
+        Stops counting beyond `most`."""
         return self.queue.late(self._free_at(cores), self._seconds[cores], batch, most=most)
 
     def _by_cost(self, least: int) -> Iterator[Configuration]:

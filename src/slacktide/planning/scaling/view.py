@@ -180,9 +180,7 @@ class ScalingPolicy(ABC):
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
         """Whether a request that can be saved would miss its deadline under the plan in force.
-
-        Asked often between two plans, so it should cost less than `decide`.
-        """
+        Asked often between two plans, so it should cost less than `decide`."""
         return False
 
 

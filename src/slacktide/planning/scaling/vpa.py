@@ -53,10 +53,8 @@ class UsageHistogram:
         self._weights[bucket] = self._weights.get(bucket, 0.0) + weight * 2.0**age
 
     def percentile(self, share: float) -> float:
-        """Upper end of the bucket below which `share` (0 to 1) of the weight lies, in cores.
-
-        0 while there is no sample.
-        """
+        """Upper end of the bucket below which `share` (0 to 1) of the weight lies, in cores. 0
+        while there is no sample."""
         total = sum(self._weights.values())
         below = 0.0
         for bucket in sorted(self._weights):

@@ -23,9 +23,7 @@ class Contender:
 @dataclass(frozen=True, slots=True)
 class ExperimentCell:
     """One run: a contender in one setting, with one seed. Plain data, sent to other processes.
-
-    Fields that are not compared (a label, a folder) make no difference to the result.
-    """
+    Fields that are not compared (a label, a folder) make no difference to the result."""
 
     setting: str
     contender: Contender

@@ -92,10 +92,8 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """Whether tables have so many columns that there is nothing between them."""
 
     def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The experiments of these names in their order, all if there are none.
-
-        Raises ReproduceError if one is unknown.
-        """
+        """The experiments of these names in their order, all if there are none. Raises
+        ReproduceError if one is unknown."""
         for name in names:
             if name not in self.experiments:
                 there = ", ".join(self.experiments)
@@ -176,10 +174,8 @@ def reproduce(
     jobs: int = 1,
     moved: Moved = lambda share, text: None,
 ) -> Reproduction[SomeScope, SomeRow, Extras]:
-    """Measure what `experiments` need and `results` do not have, and make rows of all of it.
-
-    Raises ReproduceError.
-    """
+    """Measure what `experiments` need and `results` do not have, and make rows of all of it. Raises
+    ReproduceError."""
     points = [
         point
         for name in experiments

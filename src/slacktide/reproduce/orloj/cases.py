@@ -66,11 +66,8 @@ _SAME = {"std-1": "two-modal", **dict.fromkeys(cases("table-4"), STATIC)}
 
 
 def workload_of(case: str) -> str:
-    """The case that `case` is run as.
-
-    Two modes of σ 1 stand in Table 2 and in Table 3; of the static models of Table 4 the paper says
-    nothing that would tell them apart.
-    """
+    """The case that `case` is run as. Two modes of σ 1 stand in Table 2 and in Table 3; of the
+    static models of Table 4 the paper says nothing that would tell them apart."""
     return _SAME.get(case, case)
 
 
@@ -85,10 +82,8 @@ TASK_SIGMA = 0.1
 
 
 def lengths_of(case: str, fixed_share: float) -> Lengths:
-    """How long the requests of `case` are, where c0 is `fixed_share` of the mean time alone.
-
-    Raises ReproduceError if there is no such case.
-    """
+    """How long the requests of `case` are, where c0 is `fixed_share` of the mean time alone. Raises
+    ReproduceError if there is no such case."""
     case = workload_of(case)
     if case in SYNTHETIC:
         return SYNTHETIC[case]

@@ -107,10 +107,8 @@ PATTERN = "azure_functions_2019*.csv"
 
 
 def azure_counts(folder: Path) -> tuple[float, ...]:
-    """Counts by window, of the first file under `folder` that matches PATTERN.
-
-    Raises ReproduceError if there is none, or if it cannot be read.
-    """
+    """Counts by window, of the first file under `folder` that matches PATTERN. Raises
+    ReproduceError if there is none, or if it cannot be read."""
     path = find_data_file(folder, PATTERN)
     try:
         arrivals = read_trace(str(path))

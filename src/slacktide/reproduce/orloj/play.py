@@ -134,10 +134,8 @@ def _engine(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Engine:
 
 
 def _items(cell: OrlojCell, requests: OrlojRequests) -> Iterator[Item]:
-    """The requests as they come; with notice, each an upload that ends when it would have come.
-
-    The deadline counts from the completed arrival, with and without notice.
-    """
+    """The requests as they come; with notice, each an upload that ends when it would have come. The
+    deadline counts from the completed arrival, with and without notice."""
     slo = cell.slo * requests.p99_alone
     notice = cell.contender.notice * requests.alone
     columns = zip(

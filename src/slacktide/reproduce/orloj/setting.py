@@ -130,10 +130,8 @@ def draw_requests(
 
 
 def _first(process: Arrivals, count: int, about: float, seed: int) -> NDArray[np.float64]:
-    """The first `count` arrivals, or fewer if there are not that many.
-
-    `about` is how many seconds they take on average.
-    """
+    """The first `count` arrivals, or fewer if there are not that many. `about` is how many seconds
+    they take on average."""
     for factor in (1.5, 3.0, _LONGEST):
         times = process.times(factor * about, stream(seed, "arrivals"))
         if times.size >= count:

@@ -88,10 +88,8 @@ def clairvoyant(
 def servable(
     ready: Sequence[float], deadlines: Sequence[float], alone: Sequence[float]
 ) -> list[int]:
-    """The most requests that one lane can have on time, by their indices, ascending.
-
-    `alone[k - 1]` is the time of a batch of k.
-    """
+    """The most requests that one lane can have on time, by their indices, ascending. `alone[k - 1]`
+    is the time of a batch of k."""
     count = len(ready)
     # By number decided: (left out, free at), the second falling as the first rises.
     fronts: list[dict[int, tuple[float, int, int]]] = [{} for _ in range(count + 1)]

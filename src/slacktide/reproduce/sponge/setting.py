@@ -68,9 +68,7 @@ class Bandwidths:
 
 def bandwidths(folder: Path | None) -> Bandwidths:
     """Those recorded below `folder`; without one, drawn from a seed in the shape of the recorded.
-
-    Raises ReproduceError if a file is not there or cannot be read.
-    """
+    Raises ReproduceError if a file is not there or cannot be read."""
     if folder is None:
         return Bandwidths(
             draw_4g(LENGTH, np.random.default_rng(SEED)),
@@ -224,10 +222,8 @@ class SpongeRequests:
 def draw(
     setting: SpongeSetting, model: str, seed: int, begin: float, end: float, data: Bandwidths
 ) -> SpongeRequests:
-    """The requests of `model` sent from `begin` to `end`; the same for equal arguments.
-
-    Each has the link to itself, as in the paper's own workload: at 20/s several clients ride along.
-    """
+    """The requests of `model` sent from `begin` to `end`; the same for equal arguments. Each has
+    the link to itself, as in the paper's own workload: at 20/s several clients ride along."""
     trace, start = data.of(setting.link)
     generator = stream(seed, f"arrivals of {model}")
     sent = begin + setting.arrivals.times(end - begin, generator)

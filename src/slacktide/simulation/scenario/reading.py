@@ -257,10 +257,8 @@ def find(document: Mapping[str, Any], dotted_key: str) -> Path:
 
 
 def replaced(document: Mapping[str, Any], path: Path, value: object) -> dict[str, Any]:
-    """A copy of `document` with `value` at `path`; sections on the way are made if missing.
-
-    Raises ValueError if something on the way is not a section.
-    """
+    """A copy of `document` with `value` at `path`; sections on the way are made if missing. Raises
+    ValueError if something on the way is not a section."""
     key, *rest = path
     made = dict(document)
     if not rest:

@@ -145,10 +145,8 @@ def mean(values: Sequence[float]) -> Mean:
 def collected(
     title: str, cells: Sequence[Mapping[str, str]], reports: Mapping[tuple[int, int], Report]
 ) -> Sweep:
-    """The sweep over cells with these labels, from reports by (cell, number of its seed).
-
-    Cells without any report are left out.
-    """
+    """The sweep over cells with these labels, from reports by (cell, number of its seed). Cells
+    without any report are left out."""
     rows = []
     for number, labels in enumerate(cells):
         own = sorted(seed for cell, seed in reports if cell == number)

@@ -123,10 +123,8 @@ COLUMNS = 11
 
 
 def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Iterator[Item]:
-    """All requests of all applications that are sent within `duration`, in order.
-
-    Those of one instant keep the order of the applications.
-    """
+    """All requests of all applications that are sent within `duration`, in order. Those of one
+    instant keep the order of the applications."""
     senders = [_Sender(one) for one in streams]
     sources = [_drawn(one, duration, seed) for one in streams]
     drawn = [np.empty((COLUMNS, 0)) for _ in streams]

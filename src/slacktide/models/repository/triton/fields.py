@@ -154,10 +154,8 @@ FIELDS: Mapping[str, Field] = {
 
 
 def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
-    """The warnings a configuration earns: none, or one naming all its harmless fields.
-
-    Raises RefusedFieldError naming every refused one.
-    """
+    """The warnings a configuration earns: none, or one naming all its harmless fields. Raises
+    RefusedFieldError naming every refused one."""
     found = tuple(dict.fromkeys(_stated(config)))
     refused = [field for field in found if field.treatment is Treatment.REFUSED]
     if refused:
@@ -170,10 +168,8 @@ def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
 
 
 def _stated(message: Mapping[str, Any], prefix: str = "") -> Iterator[Field]:
-    """The table's entry for every field that `message` states, from the outside in.
-
-    Fields below a harmless or refused one are covered by it.
-    """
+    """The table's entry for every field that `message` states, from the outside in. Fields below a
+    harmless or refused one are covered by it."""
     for name, inner in message.items():
         path = f"{prefix}{name}"
         field = FIELDS[path]
