@@ -67,10 +67,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     # Every flag can be set from the environment too, as SLACKTIDE_VERB_FLAG.
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "auto_envvar_prefix": "SLACKTIDE",
-    },
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SLACKTIDE"},
 )
 
 

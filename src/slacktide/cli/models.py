@@ -61,8 +61,7 @@ def make(
 def check(
     repository: Annotated[Path, typer.Argument(help="Folder of models, or one ONNX file.")],
     files_only: Annotated[
-        bool,
-        typer.Option("--files-only", help="Only read the files; do not load the models."),
+        bool, typer.Option("--files-only", help="Only read the files; do not load the models.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -102,8 +102,7 @@ def serve(
         ),
     ] = LogFormat.TEXT,
     print_config: Annotated[
-        bool,
-        typer.Option("--print-config", help="Print the settings in effect, and exit."),
+        bool, typer.Option("--print-config", help="Print the settings in effect, and exit.")
     ] = False,
     **given: Any,
 ) -> None:
@@ -154,12 +153,7 @@ def make_room_for_connections(settings: ServerSettings) -> str | None:
         raise ValueError(
             f"this process may open {soft} files, {needs}: raise the limit (ulimit -n)"
         )
-    ports = (
-        settings.http_port,
-        settings.grpc_port,
-        settings.metrics_port,
-        settings.control_port,
-    )
+    ports = (settings.http_port, settings.grpc_port, settings.metrics_port, settings.control_port)
     open_ports = len(ports) - ports.count(None)
     needed = open_ports * settings.max_connections + OTHER_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or needed <= soft:

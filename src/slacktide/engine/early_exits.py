@@ -18,14 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slacktide.domain import (
-    AbortBatch,
-    ExitMode,
-    ExitPolicy,
-    Leaving,
-    PoolId,
-    PublishExits,
-)
+from slacktide.domain import AbortBatch, ExitMode, ExitPolicy, Leaving, PoolId, PublishExits
 from slacktide.engine.lane import Lane, Running
 from slacktide.engine.placement import UP, Placement
 from slacktide.engine.state import EngineState

@@ -97,11 +97,7 @@ TRANSITIONS: Mapping[Phase, Mapping[Step, Phase]] = {
         Step.KILL: Phase.STALLED,
         Step.STOP: Phase.PAUSED,
     },
-    Phase.STALLED: {
-        Step.CAME_UP: Phase.HUNG,
-        Step.LOST: Phase.PAUSED,
-        Step.STOP: Phase.PAUSED,
-    },
+    Phase.STALLED: {Step.CAME_UP: Phase.HUNG, Step.LOST: Phase.PAUSED, Step.STOP: Phase.PAUSED},
     Phase.UP: {
         Step.LOST: Phase.PAUSED,
         Step.KILL: Phase.HUNG,
@@ -127,11 +123,7 @@ TRANSITIONS: Mapping[Phase, Mapping[Step, Phase]] = {
         Step.RETIRE: Phase.RETIRING,
         Step.KEEP: Phase.UP,
     },
-    Phase.RETIRING: {
-        Step.LOST: Phase.PAUSED,
-        Step.KILL: Phase.HUNG_RETIRING,
-        Step.KEEP: Phase.UP,
-    },
+    Phase.RETIRING: {Step.LOST: Phase.PAUSED, Step.KILL: Phase.HUNG_RETIRING, Step.KEEP: Phase.UP},
     Phase.HUNG_RETIRING: {Step.LOST: Phase.PAUSED, Step.KEEP: Phase.HUNG},
 }
 

@@ -9,16 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from slacktide.domain import (
-    Batch,
-    ExitPolicy,
-    ExitReport,
-    Notice,
-    PoolId,
-    Reason,
-    Replica,
-    Request,
-)
+from slacktide.domain import Batch, ExitPolicy, ExitReport, Notice, PoolId, Reason, Replica, Request
 from slacktide.domain.read_only import read_only
 from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.unmeasured import UnmeasuredRules

@@ -221,12 +221,7 @@ class EngineState:
         return needed_s, wait_s if wait_s < math.inf else None
 
     def end_running(
-        self,
-        entry: Entry,
-        batch: Batch,
-        reason: Reason,
-        detail: str = "",
-        ramp: int | None = None,
+        self, entry: Entry, batch: Batch, reason: Reason, detail: str = "", ramp: int | None = None
     ) -> None:
         """A member of `batch` gets its outcome: `reason`, unless it has its result too late.
         `ramp`: the early exit that gave it."""

@@ -36,12 +36,7 @@ def best_effort_value(request: Request, *, now: float) -> float:
 
 
 def worth(
-    members: Sequence[Request],
-    rows: int,
-    times: BatchTimes,
-    *,
-    cores: int,
-    now: float,
+    members: Sequence[Request], rows: int, times: BatchTimes, *, cores: int, now: float
 ) -> float:
     """Worth of running `members` (together `rows` rows) now on `cores` cores; ≥ 0."""
     took = times.of(rows, cores, members)

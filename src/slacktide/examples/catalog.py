@@ -14,15 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples import (
-    dense,
-    frames,
-    sentences,
-    stories,
-    street,
-    text_streams,
-    vectors,
-)
+from slacktide.examples import dense, frames, sentences, stories, street, text_streams, vectors
 from slacktide.examples.labelled import LabelledPicture
 
 Array = NDArray[Any]

@@ -65,10 +65,7 @@ def encode(story: str) -> Ids:
 
 
 def stories(
-    count: int,
-    rng: np.random.Generator,
-    mix: Sequence[float] = MIX,
-    longest: int = LONGEST,
+    count: int, rng: np.random.Generator, mix: Sequence[float] = MIX, longest: int = LONGEST
 ) -> tuple[list[Ids], NDArray[np.int64]]:
     """Token ids of `count` stories, each of its own length (tokens,), and their labels (count,).
     `mix` is the share of each of LEVELS; `longest` bounds the tokens of a story."""

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slacktide.wire.calls import CallContext
-from slacktide.wire.parameters import (
-    STEERING_HEADERS,
-    HeaderFields,
-    parse_parameters,
-    read_headers,
-)
+from slacktide.wire.parameters import STEERING_HEADERS, HeaderFields, parse_parameters, read_headers
 
 STEERING = frozenset(name.encode() for name in STEERING_HEADERS)
 _NO_LOOK_ALIKES: Mapping[str, str] = {}

@@ -11,22 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slacktide.load.discover import discover
-from slacktide.load.encode import (
-    GrpcRequest,
-    HttpRequest,
-    grpc_tensors,
-    http_json,
-    http_tensors,
-)
+from slacktide.load.encode import GrpcRequest, HttpRequest, grpc_tensors, http_json, http_tensors
 from slacktide.load.http_sender import HttpSender
-from slacktide.load.report import (
-    Percentiles,
-    Provenance,
-    Report,
-    StreamScore,
-    Window,
-    percentiles,
-)
+from slacktide.load.report import Percentiles, Provenance, Report, StreamScore, Window, percentiles
 from slacktide.load.report.provenance import gather
 from slacktide.load.request_log import ENDINGS, LinkModel, RequestLog
 from slacktide.load.run import Observer, Pacer, RunEnd, Sender, StartClock

@@ -111,11 +111,7 @@ def _tail(spec: TensorSpec, given: tuple[Shape, ...] | None, choice: int, m: Rem
 
 
 def _draw(
-    model: RemoteModel,
-    rows: int,
-    shapes: Sequence[Shape],
-    integers: int,
-    rng: np.random.Generator,
+    model: RemoteModel, rows: int, shapes: Sequence[Shape], integers: int, rng: np.random.Generator
 ) -> Tensors:
     inputs = []
     for spec, tail in zip(model.inputs, shapes, strict=True):

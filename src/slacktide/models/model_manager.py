@@ -189,10 +189,7 @@ class ModelManager:
             raise self._failed(name, reason, definitions) from error
 
     async def _load(
-        self,
-        name: str,
-        definitions: Sequence[ModelDefinition],
-        cleanup: Callable[[], None] | None,
+        self, name: str, definitions: Sequence[ModelDefinition], cleanup: Callable[[], None] | None
     ) -> None:
         begin = time.monotonic()
         for warning in definitions[0].warnings:

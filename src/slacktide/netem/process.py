@@ -34,12 +34,7 @@ class LinkProcess:
     it did, or `failure` why that is not known."""
 
     def __init__(
-        self,
-        link: ConstantLink | TraceLink,
-        host: str,
-        to_port: int,
-        *,
-        shared: bool = False,
+        self, link: ConstantLink | TraceLink, host: str, to_port: int, *, shared: bool = False
     ) -> None:
         if isinstance(link, ConstantLink):
             link = TraceLink(BandwidthTrace([0.0], [link.bandwidth]), link.rtt)

@@ -65,9 +65,7 @@ class RequestTracer:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
-            from opentelemetry.trace.propagation.tracecontext import (
-                TraceContextTextMapPropagator,
-            )
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError as error:
             raise _unavailable(error) from error
         service = os.environ.get("OTEL_SERVICE_NAME") or "slacktide"

@@ -64,10 +64,7 @@ class ClassedTimes:
     """
 
     def __init__(
-        self,
-        table: LatencyTable,
-        *,
-        latency: Callable[[int], BatchLatency] | None = None,
+        self, table: LatencyTable, *, latency: Callable[[int], BatchLatency] | None = None
     ) -> None:
         """`latency` says c0 and c1 for a number of cores; None fits them to the table."""
         self.point = CorrectedTimes(table)
@@ -241,12 +238,7 @@ class ClassedTimes:
         return known
 
     def _judge(
-        self,
-        seconds: float,
-        members: Sequence[Request],
-        keys: Sequence[Key],
-        rows: int,
-        cores: int,
+        self, seconds: float, members: Sequence[Request], keys: Sequence[Key], rows: int, cores: int
     ) -> None:
         """Compare a batch with what was predicted for it."""
         times = self._times(cores)

@@ -13,13 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slacktide.domain import Request
-from slacktide.profiles.distribution import (
-    FLOOR,
-    Floats,
-    expected_max,
-    quantile,
-    share_within,
-)
+from slacktide.profiles.distribution import FLOOR, Floats, expected_max, quantile, share_within
 from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import RunClasses
 

@@ -87,9 +87,7 @@ def latency_on(
         most, least = measured[counts[column - 1]], measured[counts[column]]
         share = core_share(counts[column - 1], cores, counts[column])
         return BatchLatency(
-            between(most.c0, least.c0, share),
-            between(most.c1, least.c1, share),
-            most.sizes,
+            between(most.c0, least.c0, share), between(most.c1, least.c1, share), most.sizes
         )
     edge = counts[0 if column == 0 else -1]
     factor = max(table.expected(size, cores) / table.expected(size, edge) for size in table.batches)

@@ -102,9 +102,7 @@ def classes_of_samples(
     step = step_for(max((float(values.max()) for values in lengths.values()), default=0.0) or 1.0)
     known = [
         KeyLengths(
-            key,
-            empirical_cdf(values, step),
-            float(values.size) if given is None else given[key],
+            key, empirical_cdf(values, step), float(values.size) if given is None else given[key]
         )
         for key, values in lengths.items()
     ]

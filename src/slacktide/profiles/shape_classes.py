@@ -50,10 +50,7 @@ class ShapeSorting:
 
     @classmethod
     def of(
-        cls,
-        shapes: Mapping[Signature, tuple[float, float]],
-        law: SizeLaw | None,
-        unit: int,
+        cls, shapes: Mapping[Signature, tuple[float, float]], law: SizeLaw | None, unit: int
     ) -> ShapeSorting:
         """Sort shapes by {signature: (work, requests)}; at least one."""
         order = sorted(shapes, key=lambda signature: (shapes[signature][0], signature))

@@ -218,12 +218,7 @@ class ObservedScheduler:
         )
 
     def _others(
-        self,
-        pending: Sequence[Request],
-        answer: Proposal,
-        replica: Replica,
-        cores: int,
-        now: float,
+        self, pending: Sequence[Request], answer: Proposal, replica: Replica, cores: int, now: float
     ) -> list[PricedBatch]:
         signature = answer.members[0].signature
         alike = sorted(

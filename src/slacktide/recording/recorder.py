@@ -129,13 +129,7 @@ class Recorder:
             self._writer.put(None)
         began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         header = Header(
-            self._recording,
-            self._part,
-            __version__,
-            began,
-            self._settings,
-            self.events,
-            self._plan,
+            self._recording, self._part, __version__, began, self._settings, self.events, self._plan
         )
         self._put(header_line(header))
         kept = set() if self._plan is None else {each.pool for each in self._plan.deployments}

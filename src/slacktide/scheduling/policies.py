@@ -106,12 +106,7 @@ class PoolRecipe:
         if self.exits:
             times = ExitTimes(whole)
         scheduler = make_scheduler(
-            self.scheduler,
-            self.options,
-            max_batch=max_batch,
-            times=times,
-            view=view,
-            failed=failed,
+            self.scheduler, self.options, max_batch=max_batch, times=times, view=view, failed=failed
         )
         solo = None
         if self.profiling > 0.0 and isinstance(whole, ClassedTimes):

@@ -77,12 +77,7 @@ class SlackTable:
     """Batch times by rows for one number of cores."""
 
     def __init__(
-        self,
-        times: BatchTimes,
-        needs: Needs,
-        cores: int,
-        max_batch: int,
-        pays: float | None = None,
+        self, times: BatchTimes, needs: Needs, cores: int, max_batch: int, pays: float | None = None
     ) -> None:
         """`pays`: in place of `PAYS`; then also of all requests there are, if that is no size."""
         self._pays = PAYS if pays is None else pays

@@ -143,8 +143,7 @@ class App:
             self.driver,
             self.catalog,
             ClientLimits(
-                requests=settings.max_in_flight_per_client,
-                arriving=max(1, per_client // 4),
+                requests=settings.max_in_flight_per_client, arriving=max(1, per_client // 4)
             ),
             Observers() if self._tracer is None else Observers(self._tracer),
             look_alikes={} if settings.ignore_unknown_parameters else LOOK_ALIKES,

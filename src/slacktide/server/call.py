@@ -22,14 +22,7 @@ from slacktide.models.input_blocklist import BLOCK_S
 from slacktide.models.input_check import CheckedInputs
 from slacktide.models.versions import LoadedVersion
 from slacktide.observability.observers import AnsweredRequest
-from slacktide.server.call_states import (
-    HOLDS,
-    STEPS,
-    CallError,
-    CallState,
-    CallStep,
-    Held,
-)
+from slacktide.server.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
 from slacktide.server.descriptors import notice_of, refer_payload, request_of, write_payload
 from slacktide.server.pending import PendingRequest
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter

@@ -70,10 +70,7 @@ STEPS: Mapping[CallState, Mapping[CallStep, CallState]] = {
         CallStep.ANSWER: CallState.ANSWERED,
         CallStep.CANCEL: CallState.CANCELLED,
     },
-    CallState.REFUSED: {
-        CallStep.ANSWER: CallState.ANSWERED,
-        CallStep.CANCEL: CallState.REFUSED,
-    },
+    CallState.REFUSED: {CallStep.ANSWER: CallState.ANSWERED, CallStep.CANCEL: CallState.REFUSED},
     CallState.ANSWERED: {CallStep.CANCEL: CallState.ANSWERED},
     CallState.CANCELLED: {CallStep.CANCEL: CallState.CANCELLED},
 }

@@ -87,10 +87,7 @@ class DriverTimer:
     """Calls `fire` at the time set, or earlier; never much later. Times are monotonic seconds."""
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Callable[[], float],
-        fire: Callable[[], None],
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], fire: Callable[[], None]
     ) -> None:
         self._loop = loop
         self._clock = clock

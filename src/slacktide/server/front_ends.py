@@ -15,11 +15,7 @@ from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes
 from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup
 from slacktide.frontends.security import Credentials, PortRules
-from slacktide.frontends.settings import (
-    FrontEndSettings,
-    GrpcSettings,
-    HttpSettings,
-)
+from slacktide.frontends.settings import FrontEndSettings, GrpcSettings, HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.observability.metrics import Metrics, metrics_routes
 from slacktide.server.settings import ServerSettings

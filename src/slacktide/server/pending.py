@@ -66,11 +66,7 @@ class PendingRequests:
         return [payload for payload in payloads if payload is not None]
 
     def store_outputs(
-        self,
-        batch: Batch,
-        members: Sequence[Request],
-        results: BatchOutputs,
-        timing: BatchTiming,
+        self, batch: Batch, members: Sequence[Request], results: BatchOutputs, timing: BatchTiming
     ) -> None:
         """Keep the results of these `members` of a batch for their answers; of those that have had
         theirs, nothing."""

@@ -159,12 +159,7 @@ class Simulation:
         self.engine = engine
         self.now = begin
         self.hardware = Hardware(
-            engine,
-            execution,
-            self._put_report,
-            start_s=start_s,
-            resize_s=resize_s,
-            exits=exits,
+            engine, execution, self._put_report, start_s=start_s, resize_s=resize_s, exits=exits
         )
         """For reading: what has run, and on how many cores."""
         self.runtime = Runtime(engine, planners, watch=watch, on_lanes=self.hardware.lanes_changed)

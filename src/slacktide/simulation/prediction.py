@@ -152,11 +152,7 @@ class Prediction:
 
 
 def predict(
-    recording: Recording,
-    *,
-    seeds: Sequence[int],
-    provenance: Provenance,
-    after: float = 0.0,
+    recording: Recording, *, seeds: Sequence[int], provenance: Provenance, after: float = 0.0
 ) -> Prediction:
     """Predict what became of the requests of `recording` that came more than `after` seconds in.
 

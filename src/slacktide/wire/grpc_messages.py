@@ -18,14 +18,7 @@ from google.protobuf.message import DecodeError
 
 from slacktide.domain import Reason
 from slacktide.wire.bulk_fields import encode_varint, fields_before, put_bulk, take_bulk
-from slacktide.wire.calls import (
-    Buffer,
-    InferCall,
-    InferReply,
-    InputTensor,
-    OutputValue,
-    Parameter,
-)
+from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, OutputValue, Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.oip_json import (
     MAX_ID,

@@ -49,11 +49,7 @@ class BandwidthTrace:
     """Bytes moved until each of `_starts`."""
 
     def __init__(
-        self,
-        starts: ArrayLike,
-        rates: ArrayLike,
-        period: float | None = None,
-        source: str = "",
+        self, starts: ArrayLike, rates: ArrayLike, period: float | None = None, source: str = ""
     ) -> None:
         times, levels = rising(starts, rates, "bandwidth")
         times = column("time_s", times - times[0])

@@ -51,10 +51,7 @@ _PROCESSES: Mapping[str, tuple[Callable[..., Arrivals], Mapping[str, _Reader]]] 
         },
     ),
     "diurnal": (Diurnal, {"low": parse_number, "high": parse_number, "period": parse_seconds}),
-    "windows": (
-        GammaWindows,
-        {"rate": parse_number, "window": parse_seconds, "cv": parse_number},
-    ),
+    "windows": (GammaWindows, {"rate": parse_number, "window": parse_seconds, "cv": parse_number}),
 }
 _BARE_RATE = re.compile(r"(?P<rate>[0-9]+(\.[0-9]+)?) *((req(uests)?)?/s|[rq]ps)?")
 _ARRIVALS = (*_PROCESSES, "trace")

@@ -29,10 +29,7 @@ PATIENCE = 0.5
 not eat into the next run."""
 
 _SHAPES: Mapping[str, Mapping[str, tuple[Shape, ...]]] = {
-    "text": {
-        "input_ids": ((16,), (44,), (96,)),
-        "attention_mask": ((16,), (44,), (96,)),
-    }
+    "text": {"input_ids": ((16,), (44,), (96,)), "attention_mask": ((16,), (44,), (96,))}
 }
 """Of inputs with free axes."""
 

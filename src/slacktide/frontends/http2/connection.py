@@ -156,8 +156,7 @@ class Http2Connection(SendingHalf):
         stream.owed += length
         if stream.ended or stream.credit < 0:
             self._break(
-                stream,
-                ErrorCode.STREAM_CLOSED if stream.ended else ErrorCode.FLOW_CONTROL_ERROR,
+                stream, ErrorCode.STREAM_CLOSED if stream.ended else ErrorCode.FLOW_CONTROL_ERROR
             )
             return None
         return stream

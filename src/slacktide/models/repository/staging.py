@@ -111,9 +111,7 @@ def _write(folder: Path, placed: Mapping[tuple[str, str], Bytes], config: bytes 
         folder.joinpath(CONFIG_FILE).write_bytes(config)
 
 
-def split_parameters(
-    parameters: Mapping[str, object],
-) -> tuple[dict[str, Bytes], str | None]:
+def split_parameters(parameters: Mapping[str, object]) -> tuple[dict[str, Bytes], str | None]:
     """The files and the `config` among the parameters of a load call. Raises UploadError for
     anything else, or for a value of the wrong type."""
     files: dict[str, Bytes] = {}

@@ -195,16 +195,10 @@ class OctopInfOptions(Options):
         240.0, "Least time from the last change to one downwards.", unit=SECONDS, least=0
     )
     up_share: float = option(
-        0.8,
-        "Share of the replicas' throughput above which there are too few.",
-        above=0,
-        most=1,
+        0.8, "Share of the replicas' throughput above which there are too few.", above=0, most=1
     )
     down_share: float = option(
-        0.7,
-        "Share of the throughput that is left below which there are too many.",
-        above=0,
-        most=1,
+        0.7, "Share of the throughput that is left below which there are too many.", above=0, most=1
     )
 
     def check(self) -> None:

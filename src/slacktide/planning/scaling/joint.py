@@ -162,8 +162,7 @@ class Joint(ScalingPolicy):
             view, seconds[limits.cores_max], options.headroom, now=now
         )
         floor = min(
-            self._floor.most(max(self._needed, limits.replicas_min), now=now),
-            limits.replicas_max,
+            self._floor.most(max(self._needed, limits.replicas_min), now=now), limits.replicas_max
         )
         cores = self._fewest_cores(view, now=now)
         self._history.note(cores, limits.cores_max, now=now)

@@ -134,10 +134,7 @@ class _Model:
     def expected(self, *, now: float) -> Expected:
         arrivals = self.arrivals
         return Expected(
-            arrivals.rate(now=now),
-            arrivals.budget(now=now),
-            self.arrived,
-            arrivals.burst(now=now),
+            arrivals.rate(now=now), arrivals.budget(now=now), self.arrived, arrivals.burst(now=now)
         )
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:

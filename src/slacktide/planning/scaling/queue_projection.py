@@ -149,12 +149,7 @@ class QueueProjection:
         return len(free) * float((left / self._rows).min())
 
     def late(
-        self,
-        free: Sequence[float],
-        seconds: Sequence[float],
-        batch: int,
-        *,
-        most: float = inf,
+        self, free: Sequence[float], seconds: Sequence[float], batch: int, *, most: float = inf
     ) -> int:
         """How many requests miss their deadlines, the hopeless included.
 

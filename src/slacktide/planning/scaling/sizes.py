@@ -181,11 +181,7 @@ class LaneSizes:
         return replace(base, lanes=tuple(lanes), deployments=tuple(deployments))
 
     def _wanted(
-        self,
-        base: Plan,
-        group: ScalingGroup,
-        asked: Sequence[ScalingRequest],
-        snapshot: Snapshot,
+        self, base: Plan, group: ScalingGroup, asked: Sequence[ScalingRequest], snapshot: Snapshot
     ) -> dict[str, int]:
         """Cores wanted for each lane that the group is to have, those that stay first."""
         there, lanes = snapshot.lanes, self._lanes[group]

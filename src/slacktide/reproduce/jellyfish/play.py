@@ -34,12 +34,7 @@ from slacktide.reproduce.jellyfish.setting import BATCHES, SETTINGS, SIDES, load
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import Simulation, stream
 from slacktide.simulation.acting import SimulatedClients
-from slacktide.simulation.clients import (
-    ClientLogic,
-    FrameRecord,
-    MeasuredLink,
-    SimulatedClient,
-)
+from slacktide.simulation.clients import ClientLogic, FrameRecord, MeasuredLink, SimulatedClient
 from slacktide.workloads import TraceLink
 
 MODEL = "detector"
@@ -255,9 +250,7 @@ class _Static(_Run):
         self.simulation = Simulation(Engine(self.parts), plan, self)
         advice = Advice(size=side)
         self.clients = SimulatedClients(
-            self.drawn(self.make),
-            self.simulation.put_turn,
-            advise=lambda session: advice,
+            self.drawn(self.make), self.simulation.put_turn, advise=lambda session: advice
         )
 
     def parts(self, pool: PoolId, most: int, view: PoolView) -> PoolParts:

@@ -40,10 +40,7 @@ def _name(number: int, count: int) -> str:
 def _unequal(short: float, short_sigma: float, long: float, long_sigma: float) -> Modes:
     """Two peaks drawn with these weights."""
     return Modes(
-        (
-            Mode(SHORTEST, short_sigma, short, "short"),
-            Mode(LONGEST, long_sigma, long, "long"),
-        )
+        (Mode(SHORTEST, short_sigma, short, "short"), Mode(LONGEST, long_sigma, long, "long"))
     )
 
 

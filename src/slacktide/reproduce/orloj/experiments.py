@@ -196,9 +196,7 @@ EXPERIMENTS: Mapping[str, Experiment[OrlojScope, OrlojCell]] = {
     QUEUE: Experiment("Cost of the queue"),
     "figure-13": Experiment("Sensitivity to b", _figure("figure-13", _DELAY_RATES), "b (1/ms)"),
     "figure-14": Experiment(
-        "Times alone scaled down",
-        _figure("figure-14", _SHORT_TIMES),
-        "P99 of the time alone (ms)",
+        "Times alone scaled down", _figure("figure-14", _SHORT_TIMES), "P99 of the time alone (ms)"
     ),
 }
 """Every table and figure. Figure 12 is timed instead of simulated: queue_times.py."""

@@ -109,12 +109,7 @@ def _conclude(
 
 PAPER = Publication(
     title="Sponge: Inference Serving with Dynamic SLOs Using In-Place Vertical Scaling (2024)",
-    code=(
-        *SIMULATED,
-        "planning",
-        "runtime",
-        *(f"reproduce/sponge/{x}" for x in _CODE),
-    ),
+    code=(*SIMULATED, "planning", "runtime", *(f"reproduce/sponge/{x}" for x in _CODE)),
     experiments=EXPERIMENTS,
     scope=SpongeScope(),
     quick=QUICK,

@@ -223,10 +223,7 @@ class _Run:
         """The requests of one model: announced uploads, or there once they are complete."""
         step = len(self._requests)
         columns = zip(
-            requests.sent.tolist(),
-            requests.ready.tolist(),
-            requests.believed.tolist(),
-            strict=True,
+            requests.sent.tolist(), requests.ready.tolist(), requests.believed.tolist(), strict=True
         )
         announced = self._cell.contender.notice
         for place, (sent, ready, believed) in enumerate(columns):

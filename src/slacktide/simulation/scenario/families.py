@@ -117,9 +117,7 @@ def others(answered: Answered) -> Answered:
     return lambda request, outcome: None if request.id >= FIRST_ID else answered(request, outcome)
 
 
-def noted(
-    answered: Answered,
-) -> Callable[[SimulatedClient, FrameRecord], None]:
+def noted(answered: Answered) -> Callable[[SimulatedClient, FrameRecord], None]:
     """Has `answered` told of each frame as its client saw it."""
 
     def note(client: SimulatedClient, record: FrameRecord) -> None:

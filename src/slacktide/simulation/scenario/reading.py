@@ -123,12 +123,7 @@ def read_scenario(
 
 
 def parse_scenario(
-    text: str,
-    name: str,
-    folder: FilePath,
-    settings: Sequence[str] = (),
-    *,
-    imports: bool = False,
+    text: str, name: str, folder: FilePath, settings: Sequence[str] = (), *, imports: bool = False
 ) -> tuple[Cell, ...]:
     """As `read_scenario`, from the text of a file called `name` in `folder`."""
     try:
