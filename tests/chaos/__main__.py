@@ -8,6 +8,9 @@ generator and server must agree on one outcome for every request, and nothing ma
 
     python tests/chaos --minutes 5 --seed 7
 
+With `--exits 100000` it is so many requests to models with early exits instead, whose workers are
+killed between stages (exits.py).
+
 Exit code 0 if all agrees, else 1: the folder with log and recording is kept then.
 """
 
@@ -25,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from account import disagreements
@@ -42,6 +45,7 @@ from plan import (
 )
 from victim import LATE, PATIENCE, Victim, signal_to, until
 
+from exits import ExitsRun
 from slacktide.recording import Recording, replay
 
 FLOOD = 400
@@ -381,31 +385,49 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--limit-files", action="store_true", help="make the disk full without a mount"
     )
+    parser.add_argument("--exits", type=int, help="requests that may leave early, instead")
     parser.add_argument("--show-plan", action="store_true", help="print what would be done")
     parser.add_argument("--quiet", action="store_true", help="print the table alone")
     given = parser.parse_args(arguments)
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="slacktide-chaos-")) / "run"
+    if given.exits is not None:
+        exits = ExitsRun(given.exits, folder, quiet=given.quiet)
+        return _told(exits(), exits, folder, kept=given.folder is not None)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     plan = draw(seed, given.minutes * 60)
     if given.show_plan:
         print("\n".join([*describe(plan.troubles), *map(str, plan.calls)]))
         return 0
     print(f"seed {seed}: {len(plan.calls)} requests, {len(plan.troubles)} troubles", flush=True)
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="slacktide-chaos-")) / "run"
     run = Run(plan, folder, limit_files=given.limit_files, quiet=given.quiet)
     fine = run()
+    if not fine:
+        print(f"\nseed {seed}, {given.minutes} minutes")
+    return _told(fine, run, folder, kept=given.folder is not None, calls=plan.calls)
+
+
+def _told(
+    fine: bool,
+    run: Run | ExitsRun,
+    folder: Path,
+    *,
+    kept: bool,
+    calls: Sequence[PlannedCall] = (),
+) -> int:
+    """Print what came of a run; its exit code."""
     for name, text in run.table:
         print(f"{name:44} {text}")
     if fine:
         print("generator and server agree on every request")
-        if given.folder is None:
+        if not kept:
             shutil.rmtree(folder.parent)
         return 0
-    print(f"\nseed {seed}, {given.minutes} minutes: {len(run.wrong)} things do not agree")
+    print(f"{len(run.wrong)} things do not agree")
     log = folder / "server.log"
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     for where, what in run.wrong[:20]:
         print(f"- {where}: {what}")
-        for call in plan.calls:
+        for call in calls:
             if call.id == where:
                 print(f"    planned: {call}")
         for line in [each for each in lines if f'"request_id": "{where}"' in each][:3]:

@@ -32,6 +32,7 @@ account, plan = load("account"), load("plan")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_generator_and_server_agree_on_one_outcome_for_every_request(tmp_path: Path) -> None:
     words = ["--minutes", "0.06", "--seed", "1", "--quiet", "--folder", str(tmp_path / "run")]
     done = subprocess.run(
@@ -40,6 +41,17 @@ def test_generator_and_server_agree_on_one_outcome_for_every_request(tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
     for trouble in plan.Trouble:
         assert f"{trouble.value:44} 1 of 1" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_requests_that_leave_early_have_one_answer_while_workers_die(tmp_path: Path) -> None:
+    words = ["--exits", "3000", "--quiet", "--folder", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, str(HERE), *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{'requests, each with one answer':44} 3,000" in done.stdout
 
 
 def test_the_same_seed_is_the_same_plan() -> None:

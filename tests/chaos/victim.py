@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,7 @@ from account import Said
 
 from slacktide.domain import Reason
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds that anything may take before it counts as never."""
 TOKEN = "correct-horse-battery-staple"
 AUTHORIZATION = {"Authorization": f"Bearer {TOKEN}"}
@@ -35,16 +35,32 @@ LATE = "late"
 """A model that comes while the disk is full: its profile cannot be stored."""
 
 
-def load_conftest() -> ModuleType:
-    """The models of the tests of whole servers."""
-    path = Path(__file__).parent.parent / "end_to_end" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("whole_servers", path)
+def whole_servers(module: str) -> ModuleType:
+    """A module of the tests of whole servers."""
+    path = Path(__file__).parent.parent / "end_to_end" / f"{module}.py"
+    spec = importlib.util.spec_from_file_location(f"whole_servers_{module}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def lane_of_its_own() -> str:
+    """What a model states, where there are cores for two lanes."""
+    return "cores: 1\n" if len(os.sched_getaffinity(0)) > 1 else ""
+
+
+def disturbed_models(zoo: Any) -> None:
+    """Those of a chaos run."""
+    zoo.matmul("quick", settings="max_batch: 16\n")
+    zoo.spin("spin", settings=FORGIVING)
+    zoo.spin("own", settings=f"{FORGIVING}{lane_of_its_own()}scheduler: edf\n")
+    zoo.gather()
+    (zoo.root / "gather").rename(zoo.root / "picky")
+    zoo.matmul("coming")
+    zoo.spin("hanging", settings=FORGIVING)
 
 
 class Disk:
@@ -102,21 +118,21 @@ class Disk:
 class Victim:
     """A running server. Use it in a `with` statement: nothing of it outlives that."""
 
-    def __init__(self, folder: Path, *, limit_files: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit_files: bool = False,
+        make: Callable[[Any], None] = disturbed_models,
+        program: Sequence[str] = ("-m", "slacktide"),
+    ) -> None:
+        """`make` makes its models in a zoo; `program`: what Python is to run."""
         self.folder = folder
+        self._program = program
         folder.mkdir(parents=True, exist_ok=True)
-        whole = load_conftest()
+        whole = whole_servers("conftest")
         self.weight: list[float] = whole.WEIGHT[0].tolist()
-        zoo = whole.Zoo(folder / "models")
-        zoo.matmul("quick", settings="max_batch: 16\n")
-        zoo.spin("spin", settings=FORGIVING)
-        # A lane of its own where there are cores for two.
-        cores = "cores: 1\n" if len(os.sched_getaffinity(0)) > 1 else ""
-        zoo.spin("own", settings=f"{FORGIVING}{cores}scheduler: edf\n")
-        zoo.gather()
-        (folder / "models" / "gather").rename(folder / "models" / "picky")
-        zoo.matmul("coming")
-        zoo.spin("hanging", settings=FORGIVING)
+        make(whole.Zoo(folder / "models"))
         self._late = whole.Zoo(folder / "later").matmul(LATE).parent.parent
         self.token = folder / "token"
         self.token.write_text(TOKEN + "\n")
@@ -136,7 +152,7 @@ class Victim:
         words += ["--profile-budget=100ms", "--access-log", "--log-format=json"]
         words += ["--allow-fewer-cores", "--max-connections=200", "--drain-timeout=20s"]
         words += [f"--token-file={self.token}", f"--record={self.disk.folder / 'recording'}"]
-        serve = [sys.executable, "-m", "slacktide", "serve", str(self.disk.folder), *words]
+        serve = [sys.executable, *self._program, "serve", str(self.disk.folder), *words]
         # Through a pipe: its log is no file of its own, which a full disk would cut.
         process = subprocess.Popen([*self.disk.prefix, *serve], stderr=subprocess.PIPE, bufsize=0)
         self.disk.belongs_to(process.pid)
