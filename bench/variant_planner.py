@@ -14,14 +14,17 @@ the plan begins with what is known of sessions; one mapping ≤ 0.2 ms. Needs sc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from statistics import mean, median
 from time import process_time
 
 import numpy as np
 
-from bench.machine import cores, pin
+from bench.machine import RESULTS, cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
 from slacktide.planning import SessionMeasured, SessionOpened
 from slacktide.planning.variants import (
@@ -50,6 +53,8 @@ SMALL = tuple((2, n) for n in (8, 12, 16, 20)) + tuple((4, n) for n in (16, 24, 
 MEDIUM = ((8, 32), (8, 48), (8, 64))
 LARGE = ((16, 160), (64, 1000))
 """Replicas and clients; in the last row clients send 5 frames a second."""
+BOUND_S, PROOF_S = 10.0, 20.0
+"""Time of the solver for one bound, and for each step of a proof, of the small settings."""
 
 
 def clients_at_random(
@@ -88,8 +93,8 @@ def question(replicas: int, clients: int, seed: int, *, rate: float | None = Non
 def run(options: Options) -> Result:
     pin(cores().server)
     result = Result("variant_planner", seeds=(SEED,))
-    if options.wants("small"):
-        _small(3 if options.quick else 38, result)
+    if not options.rows or "small" in options.rows:
+        _small(3 if options.quick else 38, result, options)
     if options.wants("medium"):
         _beside_bound("medium", MEDIUM, 2 if options.quick else 10, result)
     if options.wants("large"):
@@ -99,52 +104,111 @@ def run(options: Options) -> Result:
     return result
 
 
-def _small(count: int, result: Result) -> None:
-    """All small settings, `count` instances each."""
-    optima, bounds, clients, theirs = [], [], [], []
-    rows = []
-    for replicas, number in SMALL:
-        ratios = []
-        for seed in range(count):
-            fleet = instance(replicas, number, seed)
-            found = fleet.score(search(fleet))
-            best = _best(fleet, found, prove_below=1.0 if replicas == 2 else 0.985)
-            (optima if best[1] else bounds).append(found.accuracy / best[0].accuracy)
-            clients.append(found.mapped - best[0].mapped)
-            other = fleet.score(published(fleet, seed=seed))
-            theirs.append((other.mapped - found.mapped, other.accuracy / found.accuracy))
-            ratios.append(found.accuracy / best[0].accuracy)
-        rows.append(
-            (f"{replicas} × {number}", str(count), f"{mean(ratios):.4f}", f"{min(ratios):.4f}")
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One plan beside the best there is."""
+
+    ratio: float
+    """Of its accuracy to the optimum's, or to a bound."""
+    proven: bool
+    """Whether that is the optimum."""
+    fewer: float | None
+    """Clients that the optimum maps beyond it; None: not known."""
+    published_mapped: float
+    """Clients that the published selection maps beyond it."""
+    published_ratio: float
+    """Of the published selection's accuracy to its own."""
+
+
+def _small(count: int, result: Result, options: Options) -> None:
+    """The small settings that are wanted, `count` instances each, in turn. What earlier runs have
+    judged is read (unless `fresh`), for all of it takes an hour or more."""
+    stored = RESULTS / "variant_planner.jsonl"
+    if options.fresh:
+        stored.unlink(missing_ok=True)
+    wanted = [each for each in SMALL if options.wants("small {} × {}".format(*each))]
+    kept = stored.read_text("utf-8").splitlines() if stored.exists() else ()
+    known = {tuple(key): _Judged(**judged) for key, judged in map(json.loads, kept)}
+    for seed, setting in product(range(count), wanted):
+        if (*setting, seed) not in known:
+            judged = known[*setting, seed] = _judged(*setting, seed)
+            stored.parent.mkdir(exist_ok=True)
+            with stored.open("a", encoding="utf-8") as file:
+                print(json.dumps(((*setting, seed), asdict(judged))), file=file)
+    of = {each: [known[*each, seed] for seed in range(count)] for each in wanted}
+    every = [one for each in of.values() for one in each]
+    optima = [each.ratio for each in every if each.proven]
+    bounds = [each.ratio for each in every if not each.proven]
+    rows = [
+        (
+            "{} × {}".format(*setting),
+            str(len(own)),
+            str(sum(each.proven for each in own)),
+            f"{mean(each.ratio for each in own):.4f}",
+            f"{min(each.ratio for each in own):.4f}",
         )
-    result.tables.append(
-        Table("accuracy ÷ optimum or bound", ("setting", "instances", "mean", "worst"), tuple(rows))
-    )
+        for setting, own in of.items()
+    ]
+    columns = ("setting", "instances", "optima", "mean", "worst")
+    result.tables.append(Table("accuracy ÷ optimum or bound", columns, tuple(rows)))
+    fewer = [each.fewer for each in every if each.fewer is not None]
+    theirs = mean(each.published_mapped for each in every)
     result.figures += [
         Figure(f"mean of {len(optima)} proven optima", mean(optima), "×", at_least(0.998)),
         Figure(f"mean of {len(bounds)} bounds", mean(bounds or [1.0]), "×", at_least(0.985)),
         Figure("worst", min(optima + bounds), "×", at_least(0.97)),
-        Figure("instances with fewer clients mapped than the optimum", sum(d < 0 for d in clients)),
-        Figure("the published selection: clients mapped beside ours", mean(d for d, _ in theirs)),
-        Figure("the published selection: accuracy ÷ ours", mean(r for _, r in theirs), "×"),
+        Figure(
+            f"as many clients mapped as can be, of {len(fewer)} where that is known",
+            mean(each <= 0 for each in fewer),
+            "×",
+            at_least(0.99),
+        ),
+        Figure("most clients fewer", max(fewer), "", at_most(1.0)),
+        Figure("the published selection: clients mapped beside ours", theirs),
+        Figure(
+            "the published selection: accuracy ÷ ours",
+            mean(each.published_ratio for each in every),
+            "×",
+        ),
     ]
+    result.remarks.append(
+        f"{BOUND_S:g} s for a bound, {PROOF_S:g} s for each of the two steps of a proof"
+    )
+
+
+def _judged(replicas: int, number: int, seed: int) -> _Judged:
+    fleet = instance(replicas, number, seed)
+    found = fleet.score(search(fleet))
+    best, proven, fewer = _best(fleet, found, prove_below=1.0 if replicas == 2 else 0.985)
+    other = fleet.score(published(fleet, seed=seed))
+    return _Judged(
+        found.accuracy / best,
+        proven,
+        fewer,
+        other.mapped - found.mapped,
+        other.accuracy / found.accuracy,
+    )
 
 
 def _best(
     fleet: Fleet, found: AssignmentScore, *, prove_below: float
-) -> tuple[AssignmentScore, bool]:
-    """What the plan is compared with, and whether it is an optimum."""
-    most, everyone = float("inf"), found.mapped >= len(fleet.servable())
+) -> tuple[float, bool, float | None]:
+    """The accuracy that the plan is compared with, whether it is an optimum's, and how many clients
+    more than the plan that maps (None: not known)."""
+    most = float("inf")
+    more = found.mapped + 1.0
+    everyone = found.mapped >= len(fleet.servable())
+    fullest = everyone or bound(fleet, mapped=more, seconds=BOUND_S) == -np.inf
     for undivided in (False, True):
-        closer = bound(fleet, mapped=found.mapped, undivided=undivided, seconds=30.0)
-        most = min(most, closer or most)
-        if everyone and found.accuracy >= most - 1e-3:
-            return found, True
-    if found.accuracy < prove_below * most or not everyone:
-        best = optimum(fleet, seconds=60.0)
+        closer = bound(fleet, mapped=found.mapped, undivided=undivided, seconds=BOUND_S)
+        most = min(most, most if closer is None else closer)
+        if fullest and found.accuracy >= most - 1e-3:
+            return found.accuracy, True, 0.0
+    if found.accuracy < prove_below * most or not fullest:
+        best = optimum(fleet, seconds=PROOF_S)
         if best is not None and best.proven:
-            return best.score, True
-    return AssignmentScore(found.mapped, most), False
+            return best.score.accuracy, True, best.score.mapped - found.mapped
+    return most, False, 0.0 if fullest else None
 
 
 def _beside_bound(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.variants.fleets import VARIANTS, assert_sound, drawn, fleets
 
-from slacktide.planning.variants import Fleet, published, search
+from slacktide.planning.variants import Client, Fleet, Variant, published, search
 from slacktide.planning.variants.exact import bound, optimum
 from slacktide.planning.variants.mapping import map_clients
-from slacktide.planning.variants.moves import improved
+from slacktide.planning.variants.moves import _State, improved
+from slacktide.reproduce.jellyfish.setting import KBIT, SIDES, load_data
 
 
 @given(fleets(), st.lists(st.integers(0, len(VARIANTS) - 1), max_size=3))
@@ -79,3 +81,31 @@ def test_where_variants_must_load_nearly_equal_plans_are_near(fleet, data):
     assert fleet.score(near).mapped >= fleet.score(best).mapped
     assert fleet.score(near).accuracy >= 0.98 * fleet.score(best).accuracy - 1e-9
     assert leaps(near.variants) <= leaps(best.variants)
+
+
+def test_one_that_is_left_out_may_take_the_place_of_another() -> None:
+    """Fifteen of sixteen clients have a place. Which one has none decides what variants run."""
+    data, random = load_data(None), np.random.default_rng((1, 2, 16, 31))
+    kbits, clients = np.array([data.frame_bytes[side] for side in SIDES]) / KBIT, []
+    for number in range(16):
+        rate, slo = (
+            float(random.choice((10.0, 15.0, 25.0))),
+            float(random.choice((0.075, 0.1, 0.15))),
+        )
+        seconds = kbits / (random.uniform(7.5, 50.0) * 1000)
+        budgets = np.where(seconds * rate < 1.0, slo - seconds, 0.0)
+        clients.append(Client(f"client {number}", rate, tuple(budgets.tolist())))
+    fleet = Fleet(data.variants, clients, 2)
+    found = search(fleet)
+    assert_sound(fleet, found)
+    assert found.variants == (1, 0)
+    assert fleet.score(found).mapped == 15
+    assert fleet.score(found).accuracy == pytest.approx(63.085)  # the proven optimum
+
+
+def test_choosing_clients_anew_ends_also_where_sums_are_rounded() -> None:
+    clients = [Client(str(number), 2.0, (1.0,)) for number in range(1000)]
+    fleet = Fleet([Variant("only", 0.4, (1 / 1429,))], clients, 1)
+    state = _State(fleet, map_clients(fleet, [0]))
+    assert (state.at == 0).sum() == 714
+    assert not state.refill()

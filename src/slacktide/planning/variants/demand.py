@@ -74,21 +74,24 @@ class Session:
     def budget(self, side: int, *, room: float) -> float:
         """Seconds left for the server with frames of that side; 0: none. `room`: share of the
         bandwidth to plan with."""
-        known = self.measured
-        if known is None:
-            return self.slo
-        bandwidth = _within(known.bytes_per_s, 0.0, 1e12, 0.0) * room
-        seconds = self.frame(side) / bandwidth if bandwidth > 0.0 else math.inf
-        if seconds * self.rate > 1.0:
-            return 0.0
-        left = self.slo - seconds - _within(known.rtt, 0.0, 3600.0, 0.0)
-        return max(0.0, left - _within(known.overhead, 0.0, 3600.0, 0.0))
+        return self.slo if self.measured is None else self.budgets((side,), room=room)[0]
 
     def budgets(self, sides: Sequence[int], *, room: float) -> tuple[float, ...]:
         """By variant. While its link is not known only the smallest has one."""
-        if self.measured is None:
+        known = self.measured
+        if known is None:
             return (self.slo, *(0.0 for _ in sides[1:]))
-        return tuple([self.budget(side, room=room) for side in sides])
+        bandwidth = _within(known.bytes_per_s, 0.0, 1e12, 0.0) * room
+        if bandwidth <= 0.0:
+            return (0.0,) * len(sides)
+        rtt, overhead = (_within(one, 0.0, 3600.0, 0.0) for one in (known.rtt, known.overhead))
+        seconds = [self.frame(side) / bandwidth for side in sides]
+        return tuple(
+            [
+                max(0.0, self.slo - each - rtt - overhead) if each * self.rate <= 1.0 else 0.0
+                for each in seconds
+            ]
+        )
 
 
 class SessionlessRequests:

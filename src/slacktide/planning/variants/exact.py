@@ -53,8 +53,8 @@ def bound(
     """No assignment that maps clients of weight `mapped` has more accuracy (as in `score`).
 
     Without `whole`, replicas may be split, too, which makes it a linear program. `undivided` splits
-    no client between variants, which is closer and takes a few times as long. None if nothing is
-    known after `seconds`. Raises SolverMissingError."""
+    no client between variants, which is closer and takes a few times as long. −∞ if none maps so
+    many, None if nothing is known after `seconds`. Raises SolverMissingError."""
     runs = _configurations(fleet)
     program = _Program()
     counts = program.add(len(runs), most=fleet.replicas, whole=whole)
@@ -224,7 +224,9 @@ class _Program:
             options={"time_limit": seconds, "mip_rel_gap": _ROUNDING},
         )
         bounds = found.get("mip_dual_bound")
-        if bounds is None and found.status == 0:
+        if found.status == 2:  # infeasible
+            bounds = np.inf
+        elif bounds is None and found.status == 0:
             bounds = found.fun
         return _Solved(found.x, None if bounds is None else -float(bounds), found.status == 0)
 

@@ -126,6 +126,7 @@ class Fleet:
         self.weight = np.array([each.weight for each in clients])
         self.value = self.weight * np.array([each.rate for each in clients])
         """Of a client, to be multiplied by the accuracy it gets."""
+        self._worth = tuple(zip(self.weight.tolist(), self.value.tolist(), strict=True))
         self.pairs = np.tril_indices(len(variants))
         """Of variants: (the first, the second), which is no larger."""
         self._throughput = np.zeros((len(variants), self.batches + 1))
@@ -142,16 +143,17 @@ class Fleet:
         """(client, variant): the largest batch that its budget allows; 0: not even one row."""
         self.columns = np.floor(self._throughput / self.step + 1e-9).astype(np.int64)
         """(variant, b): capacity of a replica in batches up to b, in columns."""
+        masks = [[(2 << columns) - 1 for columns in each] for each in self.columns.tolist()]
         self.orders = tuple(
             tuple(
-                (client, self.rates[client], int(self.columns[at, self.limits[client, at]]))
+                (client, self.rates[client], masks[at][self.limits[client, at]])
                 for client in np.argsort(-self.limits[:, at], kind="stable").tolist()
                 if self.limits[client, at] > 0
             )
             for at in range(len(variants))
         )
-        """By variant: (client, rate, capacity of a replica with it as the tightest client), with
-        falling budgets."""
+        """By variant: (client, rate, capacity of a replica with it as the tightest client: bits 0
+        to that), with falling budgets."""
 
     def _limits(self) -> NDArray[np.int64]:
         found = np.zeros((len(self.clients), len(self.variants)), np.int64)
@@ -173,12 +175,11 @@ class Fleet:
 
     def score(self, assignment: Assignment) -> AssignmentScore:
         mapped = accuracy = 0.0
-        for client, replica in enumerate(assignment.clients):
+        each = [self.variants[variant].accuracy for variant in assignment.variants]
+        for replica, (weight, value) in zip(assignment.clients, self._worth, strict=True):
             if replica != UNMAPPED:
-                variant = self.variants[assignment.variants[replica]]
-                one = self.clients[client]
-                mapped += one.weight
-                accuracy += variant.accuracy * one.rate * one.weight
+                mapped += weight
+                accuracy += each[replica] * value
         return AssignmentScore(mapped, accuracy)
 
     def batch_of(self, assignment: Assignment, replica: int) -> int:

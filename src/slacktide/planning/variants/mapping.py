@@ -16,35 +16,45 @@ from collections.abc import Iterable
 
 from slacktide.planning.variants.fleet import UNMAPPED, Assignment, Fleet
 
+Filled = dict[tuple[int, ...], list[int]]
+"""By variants of the first replicas: the clients of the last of them."""
 
-def map_clients(fleet: Fleet, variants: Iterable[int]) -> Assignment:
-    """The assignment of Algorithm 1 for replicas with these `variants` (indices)."""
+
+def map_clients(
+    fleet: Fleet, variants: Iterable[int], *, filled: Filled | None = None
+) -> Assignment:
+    """The assignment of Algorithm 1 for replicas with these `variants` (indices). `filled`: of this
+    fleet, kept from call to call where many are alike in their largest variants."""
     ordered = tuple(sorted(variants, reverse=True))
     found = [UNMAPPED] * len(fleet.clients)
+    known = {} if filled is None else filled
     for replica, variant in enumerate(ordered):
-        for client in _fullest(fleet.orders[variant], found):
+        before = ordered[: replica + 1]
+        chosen = known.get(before)
+        if chosen is None:
+            chosen = known[before] = _fullest(fleet.orders[variant], found)
+        for client in chosen:
             found[client] = replica
     return Assignment(ordered, tuple(found))
 
 
 def _fullest(order: tuple[tuple[int, int, int], ...], taken: list[int]) -> list[int]:
     """Of the clients not yet taken, the set with the largest sum of rates."""
-    sums, steps, total = 1, [], 0
-    for client, rate, capacity in order:
-        if taken[client] == UNMAPPED and rate <= capacity:
-            added = (sums << rate) & ((2 << capacity) - 1)
+    sums, steps = 1, []
+    for client, rate, within in order:
+        if sums > within:
+            break  # no set with this client or a later one has as large a sum
+        if taken[client] == UNMAPPED:
+            added = sums << rate & within
             if added:
                 sums |= added
                 steps.append((client, rate, added))
-                total += rate
     left = sums.bit_length() - 1
-    if left == total:
-        return [client for client, _, _ in steps]
     chosen = []
     for client, rate, added in reversed(steps):
+        if not left:
+            break
         if added >> left & 1:
             chosen.append(client)
             left -= rate
-            if not left:
-                break
     return chosen

@@ -159,7 +159,8 @@ class _State:
             worths = worth[asking] + self.fleet.value[asking] * self.accuracy[replica]
             order = np.argsort(-self.limits[asking, replica], kind="stable")
             chosen, total = self._knapsack(replica, asking[order], worths[order])
-            if total > worths[: len(members)].sum() + _LEAST:
+            own = float(worths[: len(members)].sum())
+            if total > own + _LEAST * max(1.0, own):  # sums in another order differ by rounding
                 self.at[members] = UNMAPPED
                 self.at[chosen] = replica
                 self._read(replica)
@@ -212,31 +213,48 @@ class _State:
         return True
 
     def divide(self, effort: Effort) -> bool:
-        """Divide the clients of two replicas anew, with any two variants; with a client that is
-        mapped to none, if that can be."""
+        """Divide the clients of two replicas anew, with any two variants; with a client more that
+        is mapped to none, or in the place of one of them, if that can be."""
+        weight, limits = self.fleet.weight, self.fleet.limits
+        out = [client for client in np.flatnonzero(self.at == UNMAPPED) if limits[client].any()]
+        pairs = [
+            (first, second, np.flatnonzero((self.at == first) | (self.at == second)))
+            for first, second in combinations(range(len(self.variants)), 2)
+        ]
+        return (
+            any(
+                self._divided(first, second, np.append(members, client), effort)
+                for client in out
+                for first, second, members in pairs
+            )
+            or any(self._divided(*pair, effort) for pair in pairs)
+            or any(
+                self._divided(first, second, np.append(np.delete(members, at), client), effort)
+                for client in out
+                for first, second, members in pairs
+                for at in np.flatnonzero(weight[members] <= weight[client])
+            )
+        )
+
+    def _divided(self, first: int, second: int, members: NDArray[np.int64], effort: Effort) -> bool:
+        """Have two replicas serve these clients and no others, if that is a gain."""
         fleet = self.fleet
-        out = np.flatnonzero(self.at == UNMAPPED).tolist()
-        for client in (*out, None):
-            for first, second in combinations(range(len(self.variants)), 2):
-                members = np.flatnonzero((self.at == first) | (self.at == second))
-                least = float((self.accuracy[self.at[members]] * self.rates[members]).sum())
-                if client is not None:
-                    if not fleet.limits[client].any():
-                        break
-                    members, least = np.append(members, client), -1.0
-                found = divided(fleet, members, least=least, effort=effort)
-                if found is None:
-                    continue
-                gain = fleet.value[found.first].sum() * fleet.accuracy[found.variants[0]]
-                gain += fleet.value[found.second].sum() * fleet.accuracy[found.variants[1]]
-                gain -= (fleet.value[members] * self.accuracy[self.at[members]]).sum()
-                if client is None and gain <= _LEAST:
-                    continue  # more of the rate, but not of the weight
-                self.at[found.first], self.at[found.second] = first, second
-                self.variants[first], self.variants[second] = found.variants
-                self._read_replicas()
-                return True
-        return False
+        before = np.flatnonzero((self.at == first) | (self.at == second))
+        more = float(fleet.weight[members].sum() - fleet.weight[before].sum()) > _LEAST
+        least = -1.0 if more else float((self.accuracy[self.at[before]] * self.rates[before]).sum())
+        found = divided(fleet, members, least=least, effort=effort)
+        if found is None:
+            return False
+        gain = fleet.value[found.first].sum() * fleet.accuracy[found.variants[0]]
+        gain += fleet.value[found.second].sum() * fleet.accuracy[found.variants[1]]
+        gain -= (fleet.value[before] * self.accuracy[self.at[before]]).sum()
+        if not more and gain <= _LEAST:
+            return False  # more of the rate, but not of the weight
+        self.at[before] = UNMAPPED
+        self.at[found.first], self.at[found.second] = first, second
+        self.variants[first], self.variants[second] = found.variants
+        self._read_replicas()
+        return True
 
     def assignment(self) -> Assignment:
         return ordered(self.variants, self.at.tolist())

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from slacktide.planning.variants.fleet import UNMAPPED, Assignment, AssignmentScore, Fleet
-from slacktide.planning.variants.mapping import map_clients
+from slacktide.planning.variants.mapping import Filled, map_clients
 from slacktide.planning.variants.moves import improved, ordered
 from slacktide.planning.variants.pairs import Effort
 
@@ -88,6 +88,7 @@ class _Search:
         self.fleet = fleet
         self.random = np.random.default_rng(seed)
         self.known: dict[Variants, tuple[AssignmentScore, Assignment]] = {}
+        self.filled: Filled = {}
 
     def run(self, start: Sequence[int], candidates: int, reach: int | None = None) -> Assignment:
         fleet = self.fleet
@@ -130,7 +131,7 @@ class _Search:
     def score(self, variants: Variants) -> AssignmentScore:
         found = self.known.get(variants)
         if found is None:
-            assignment = map_clients(self.fleet, variants)
+            assignment = map_clients(self.fleet, variants, filled=self.filled)
             found = self.known[variants] = self.fleet.score(assignment), assignment
         return found[0]
 
