@@ -35,7 +35,7 @@ def repository(tmp_path: Path) -> Path:
 def loaded(repository: Path) -> Any:
     """A pool, as far as the learner looks at it."""
     (definition,) = Repository(repository).read("m")
-    source = SimpleNamespace(exits=ExitSource(definition.folder / "exits"))
+    source = SimpleNamespace(exits=ExitSource(definition.folder / "exits"), own_exits=())
     version = SimpleNamespace(name="m")
     exits = LoadedExits(("label", "scores"))
     return SimpleNamespace(

@@ -430,9 +430,8 @@ EXITING = ModelSettings(early_exit=EarlyExitSettings())
 def exits_of(world: World, **changed: Any) -> LoadedVersion:
     """A model with early exits of which two are active, and what is known of it."""
     loaded = world.load("mlp", settings=EXITING)
-    manifest: Any = SimpleNamespace(revision=3, positions=("a", "b", "c"), outputs=("y",))
     assert loaded.exits is not None
-    loaded.exits.learnt(manifest)
+    loaded.exits.learnt(3, ("a", "b", "c"), ("y",))
     policy = ExitPolicy(loaded.pool.id, (0, 2), (0.25, 0.0), ExitMode.SHRINK, 0.1, 3)
     status = ExitsStatus(policy, {0: 0.75}, {0: 9}, 90, 0.995, 80, 1, 2, 1.5, 0.02, 3, 1, "paid")
     world.exits.status = lambda: {loaded.pool.id: replace(status, **changed)}

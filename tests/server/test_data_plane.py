@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,9 +177,8 @@ def test_a_priority_that_is_stated_wins_over_the_models(stated, penalty):
 def exiting() -> Bench:
     """A model with early exits, at the tensors `early` and `late`, that make its one output."""
     bench = Bench(settings=ModelSettings(early_exit=EarlyExitSettings()))
-    manifest: Any = SimpleNamespace(revision=1, positions=("early", "late"), outputs=("x",))
     assert bench.version.exits is bench.version.pool.exits is not None
-    bench.version.exits.learnt(manifest)
+    bench.version.exits.learnt(1, ("early", "late"), ("x",))
     return bench
 
 
@@ -192,7 +190,7 @@ def test_only_requests_for_what_ramps_make_may_be_answered_early():
         bench.submit()
         bench.submit(final=True)
         exits.outputs = ("y", "x")
-        exits.learnt(SimpleNamespace(revision=2, positions=("early", "late"), outputs=("y",)))
+        exits.learnt(2, ("early", "late"), ("y",))
         assert exits.makes([0])
         assert not exits.makes([0, 1])
         bench.version.pool.exits = bench.version.exits = LoadedExits(("x",))

@@ -33,6 +33,7 @@ from slacktide.executors.staged import SAMPLED, SeenPositions, Stage, StageChain
 
 if TYPE_CHECKING:
     from slacktide.exits.positions import ExitGraph
+    from slacktide.exits.splitting import StageModel
 
 SIZES = (1, 4, 8)
 """Rows of the batches that are timed, as far as the model takes them."""
@@ -142,8 +143,8 @@ class Arranger:
         from slacktide.exits.errors import ExitError
         from slacktide.exits.manifest import read_manifest
         from slacktide.exits.positions import find_positions
-        from slacktide.exits.ramp_graph import with_features, with_ramps
-        from slacktide.exits.splitting import split
+        from slacktide.exits.ramp_graph import with_features, with_own_exits, with_ramps
+        from slacktide.exits.splitting import split, split_at_own_exits
 
         session, source, opener = self._session, self._source, self._session.opener
         exits = source.exits
@@ -151,6 +152,11 @@ class Arranger:
             why = session.cold or "its model states none"
             raise ExitError(f"early_exit: a worker cannot make stages: {why}")
         model = onnx.load(str(source.path))
+        if source.own_exits:
+            wanted = self._optimised(with_own_exits(model, source.own_exits))
+            parts = split_at_own_exits(wanted, opener.elements)
+            made = frozenset(source.own_exits[0].outputs)
+            return StageChain(self._open(parts, whole=True), session.interface, made, shrinks=True)
         graph = find_positions(
             model,
             primary=exits.primary,
@@ -174,12 +180,24 @@ class Arranger:
             wanted = with_features(wanted, graph)
             positions = _seen(graph, policy)
         del model
-        if opener.optimises:
-            wanted = onnx.load_from_string(opener.optimise(wanted.SerializeToString()))
-        parts = split(wanted, graph)
-        asked = [_features_if_asked(part.model) for part in parts]
-        first = parts[0]
-        chains = {
+        parts = split(self._optimised(wanted), graph)
+        chains = self._open(parts)
+        shrinks = not parts[0].taken and all(len(part.taken) <= 1 for part in parts)
+        made = frozenset(graph.outputs)
+        return StageChain(chains, session.interface, made, shrinks=shrinks, positions=positions)
+
+    def _optimised(self, model: Any) -> Any:
+        import onnx
+
+        opener = self._session.opener
+        if not opener.optimises:
+            return model
+        return onnx.load_from_string(opener.optimise(model.SerializeToString()))
+
+    def _open(self, parts: Sequence[StageModel], *, whole: bool = False) -> dict[int, list[Stage]]:
+        """Sessions of the stages by number of threads. `whole`: all that they hand on has rows."""
+        asked, opener = [_features_if_asked(part.model) for part in parts], self._session.opener
+        return {
             threads: [
                 Stage(
                     opener.open_stage(
@@ -188,15 +206,12 @@ class Arranger:
                     part.ramp,
                     (*part.inputs, *part.taken, *([SAMPLED] if asks else [])),
                     list(dict.fromkeys((*part.outputs, *part.given))),
-                    (*part.inputs, *part.taken[:1]),
+                    (*part.inputs, *(part.taken if whole else part.taken[:1])),
                 )
                 for part, asks in zip(parts, asked, strict=True)
             ]
             for threads in self._threads
         }
-        shrinks = not first.taken and all(len(part.taken) <= 1 for part in parts)
-        made = frozenset(graph.outputs)
-        return StageChain(chains, session.interface, made, shrinks=shrinks, positions=positions)
 
     def _mask(self) -> str:
         padding = self._source.padding

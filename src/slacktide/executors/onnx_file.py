@@ -16,6 +16,8 @@ from typing import Any
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.exits.data_flow import DataFlow
+from slacktide.exits.errors import ExitError
+from slacktide.exits.own_exits import OwnExit, check_own_exits
 
 DEFAULT_MAX_BATCH = 32
 """Rows, for a model with a batch axis whose configuration states no limit."""
@@ -49,10 +51,14 @@ class OnnxFile:
     """A parsed ONNX file, without its external data. Needs onnx, loaded when first used."""
 
     def __init__(
-        self, path: Path, root: Path, outputs: Mapping[str, str] = MappingProxyType({})
+        self,
+        path: Path,
+        root: Path,
+        outputs: Mapping[str, str] = MappingProxyType({}),
+        own_exits: Sequence[OwnExit] = (),
     ) -> None:
         """Parse the file and check where its weights lie: within `root`, both. Of some `outputs`
-        (as in ModelSource), only the part that they need is looked at.
+        (as in ModelSource), only the part that they need is looked at; `own_exits` are checked.
 
         Raises ModelError, with a reason that names no path; so do all methods.
         """
@@ -78,6 +84,10 @@ class OnnxFile:
         ]
         for tensor in self._external:
             _check_location(tensor, path.resolve().parent, home)
+        try:
+            check_own_exits(self._model.graph, own_exits)
+        except ExitError as error:
+            raise ModelError(str(error)) from None
         self.content: bytes | None = None
         """The part that is looked at, as a file, where it is not all."""
         if outputs:

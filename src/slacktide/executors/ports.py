@@ -28,6 +28,7 @@ from slacktide.domain.padding import Padding
 from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
+from slacktide.exits.own_exits import OwnExit
 
 RowShapes = Mapping[str, tuple[int, ...]]
 """Shapes of inputs by name, without the batch axis."""
@@ -258,6 +259,8 @@ class ModelSource:
     out. Empty: all, under their own names."""
     exits: ExitSource | None = None
     """None: nothing leaves this model early."""
+    own_exits: tuple[OwnExit, ...] = ()
+    """Those of the model's own, front to end, in place of ramps that are learnt."""
 
 
 class ReplicaHandle(Protocol):

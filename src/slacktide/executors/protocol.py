@@ -63,6 +63,7 @@ from slacktide.executors.ports import (
     SessionSize,
     TensorRef,
 )
+from slacktide.exits.own_exits import OwnExit
 
 _HEADER = struct.Struct("=II")
 _WORD: Final = 8
@@ -426,9 +427,10 @@ class SpawnRequest:
             "sample_rows": {name: Path(path) for name, path in told["sample_rows"].items()},
             "image_sizes": tuple(told["image_sizes"]),
             "exits": _exits(told["exits"]),
+            "own_exits": tuple(OwnExit(**each) for each in told["own_exits"]),
         }
-        source = ModelSource(**{**told, **read})
-        return cls(document["id"], source, tuple(document["cores"]), document["device"])
+        document |= {"source": ModelSource(**{**told, **read}), "cores": tuple(document["cores"])}
+        return cls(**document)
 
 
 def _shapes(document: Mapping[str, Sequence[int]]) -> RowShapes:
@@ -436,11 +438,8 @@ def _shapes(document: Mapping[str, Sequence[int]]) -> RowShapes:
 
 
 def _exits(document: Any) -> ExitSource | None:
-    if document is None:
-        return None
-    told = {"folder": Path(document["folder"])}
-    lists = {name: tuple(document[name]) for name in ("add", "forbid")}
-    return ExitSource(**{**document, **told, **lists})
+    lists = {name: tuple(document[name]) for name in ("add", "forbid")} if document else {}
+    return ExitSource(**document | lists | {"folder": Path(document["folder"])}) if lists else None
 
 
 def _padding(document: Any) -> Padding | None:

@@ -133,7 +133,7 @@ class ModelSession:
         one is stated).
         """
         check_number(device)
-        file = OnnxFile(source.path, source.root, source.outputs)
+        file = OnnxFile(source.path, source.root, source.outputs, source.own_exits)
         declared = file.shapes
         available = load_onnxruntime().get_available_providers()
         providers = choose_providers(source.providers, device, available)

@@ -172,7 +172,7 @@ class StagedBatch:
         counts = self._judged.tolist()
         said = np.nan_to_num(self._said, nan=1.0).tolist()
         agrees: list[tuple[bool, ...]] = [()] * len(counts)
-        if self.finished:
+        if self.finished and ANSWER in self._values:  # a model's own exits have no class
             same = self._answers[self._here] == self._values[ANSWER].reshape(-1, 1)
             for row, each in zip(self._here.tolist(), same.tolist(), strict=True):
                 agrees[row] = tuple(each)
@@ -203,7 +203,8 @@ class StagedBatch:
         self._stage_s.append(self._clock() - self._began)
         said = values[f"exits/{ramp}/uncertainty"].reshape(-1)
         self._said[here, at] = said
-        self._answers[here, at] = values[f"exits/{ramp}/answer"].reshape(-1)
+        if (answers := values.get(f"exits/{ramp}/answer")) is not None:
+            self._answers[here, at] = answers.reshape(-1)
         self._judged[here] += 1
         sure = said < self._thresholds.get(ramp, 0.0)  # never where it is NaN
         if not sure.any():

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from slacktide.exits.data_flow import DataFlow
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import Ramp
+from slacktide.exits.own_exits import OwnExit
 from slacktide.exits.positions import ExitGraph, Position, opset_of
 
 PREFIX = "exits/"
@@ -67,6 +68,25 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
         _copy_tail(out.at(f"{here}tail"), tail, graph, logits, here)
     flat = out.at(f"{PREFIX}end").add("Flatten", graph.logits, axis=1)
     out.output(out.add("ArgMax", flat, axis=1, keepdims=0), f"{PREFIX}answer", _INT64)
+    return out.model
+
+
+def with_own_exits(model: Any, exits: Sequence[OwnExit]) -> Any:
+    """A copy of the model that has, beside the outputs that its exits name, those of `with_ramps`
+    for each, numbered front to end, but no answers: what `OwnExit` names, and 1 − its quality."""
+    out = _Writer(model)
+    kept = [each for each in out.graph.output if each.name in exits[0].outputs]
+    del out.graph.output[:]
+    out.graph.output.extend(kept)
+    for number, each in enumerate(exits):
+        here = f"{PREFIX}{number}/"
+        out.at(f"{here}quality")
+        quality = out.add("Cast", each.quality, to=_FLOAT)
+        flat = out.add("Reshape", quality, out.constant(np.array([-1])))
+        unsure = out.add("Sub", out.constant(np.float32(1)), flat)
+        out.output(unsure, f"{here}uncertainty", _FLOAT)
+        for name, tensor in each.outputs.items():
+            out.output(tensor, f"{here}{name}", like=name)
     return out.model
 
 

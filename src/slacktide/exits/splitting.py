@@ -9,7 +9,7 @@ left when others have left the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,8 +154,8 @@ class _Cutter:
         inputs = tuple(name for name in flow.inputs if name in leaves)
         taken = (*(name for name in first if name in leaves), *handed)
         number = self._ramps[at] if at < len(self._cuts) else -1
-        made = dict.fromkeys((*outputs, *given))
-        model = self._pruned(at, nodes, leaves, inputs, taken, made)
+        value = {name: self._value(name) for name in (*taken, *given)}
+        model = _pruned(self._model, flow, nodes, leaves, taken, (*outputs, *given), value)
         return StageModel(model, number, inputs, taken, given, outputs)
 
     def _earlier(self, node: Any, name: str, at: int) -> bool:
@@ -167,34 +167,6 @@ class _Cutter:
             return source in self._flow.data and self._stage(source) < at
         return name in self._flow.data and id(node) in self._place and self._stage(name) < at
 
-    def _pruned(
-        self,
-        at: int,
-        nodes: set[int],
-        leaves: Iterable[str],
-        inputs: tuple[str, ...],
-        taken: tuple[str, ...],
-        outputs: Iterable[str],
-    ) -> Any:
-        import onnx
-
-        whole, used = self._model, set(leaves)
-        stage = onnx.ModelProto(ir_version=max(4, whole.ir_version))
-        stage.opset_import.extend(whole.opset_import)
-        stage.functions.extend(whole.functions)
-        graph = stage.graph
-        graph.name = f"stage {at}"
-        graph.node.extend(node for node in self._flow.nodes if id(node) in nodes)
-        graph.initializer.extend(each for each in whole.graph.initializer if each.name in used)
-        graph.sparse_initializer.extend(
-            each for each in whole.graph.sparse_initializer if each.values.name in used
-        )
-        graph.input.extend(value for value in whole.graph.input if value.name in inputs)
-        graph.input.extend(self._value(name) for name in taken)
-        declared = {value.name: value for value in whole.graph.output}
-        graph.output.extend(declared.get(name) or self._value(name) for name in outputs)
-        return stage
-
     def _value(self, tensor: str) -> Any:
         """Declares a tensor between stages."""
         import onnx
@@ -205,3 +177,100 @@ class _Cutter:
         elif tensor in self._flow.data:
             raise ExitError(f"tensor {tensor!r} passes by the positions {self._ramps}")
         return onnx.helper.make_tensor_value_info(tensor, element, None)
+
+
+def split_at_own_exits(
+    model: Any, elements: Callable[[Any, Sequence[str]], Mapping[str, int]]
+) -> list[StageModel]:
+    """Cut a model that `with_own_exits` made, with its weights: a stage is what an exit needs and
+    no exit in front of it does. Stages hand on as many tensors as it takes, all with rows: shapes
+    are taken anew in each stage.
+
+    `elements` finds datatypes of tensors of the model, as numbers of onnx.TensorProto.DataType.
+    """
+    import onnx
+
+    flow = DataFlow(model.graph, "")
+    exits: dict[int, list[str]] = {}
+    own: list[str] = []
+    for name in flow.outputs:
+        number = name.removeprefix(PREFIX).partition("/")[0]
+        (exits.setdefault(int(number), []) if name.startswith(PREFIX) else own).append(name)
+    rows = set(flow.inputs)
+    for node in flow.nodes:
+        if not is_shape(node) and not rows.isdisjoint(flow.reads[id(node)]):
+            rows.update(node.output)
+    ramps, ends = [*sorted(exits), -1], [*(exits[each] for each in sorted(exits)), own]
+    made_in: dict[str, int] = {}
+    for at, end in enumerate(ends):
+        needed = flow.needed_for(end)
+        made = {name for node in flow.nodes if id(node) in needed for name in node.output}
+        made_in.update(dict.fromkeys(made & rows - made_in.keys(), at))
+    outputs = [
+        [name for name in flow.outputs if made_in.get(name, 0) == at] for at in range(len(ends))
+    ]
+    given: list[dict[str, None]] = [{} for _ in ends]
+    parts = []
+    for at in reversed(range(len(ends))):
+        nodes, leaves, taken = set[int](), dict[str, None](), dict[str, None]()
+        todo = [*outputs[at], *given[at]]
+        while todo:
+            name = todo.pop()
+            node = flow.maker.get(name)
+            if node is None:
+                leaves[name] = None
+            elif made_in.get(name, at) < at:
+                taken[name] = given[made_in[name]][name] = None
+            elif id(node) not in nodes:
+                nodes.add(id(node))
+                todo.extend(flow.reads[id(node)])
+        parts.append((nodes, leaves, tuple(taken)))
+    handed = [name for names in given for name in names]
+    value = {
+        name: onnx.helper.make_tensor_value_info(name, element, None)
+        for name, element in elements(model, handed).items()
+    }
+    return [
+        StageModel(
+            _pruned(model, flow, nodes, leaves, taken, (*made, *gives), value),
+            ramp,
+            tuple(name for name in flow.inputs if name in leaves),
+            taken,
+            tuple(gives),
+            tuple(made),
+        )
+        for ramp, (nodes, leaves, taken), made, gives in zip(
+            ramps, reversed(parts), outputs, given, strict=True
+        )
+    ]
+
+
+def _pruned(
+    whole: Any,
+    flow: DataFlow,
+    nodes: Container[int],
+    leaves: Container[str],
+    taken: Sequence[str],
+    made: Iterable[str],
+    value: Mapping[str, Any],
+) -> Any:
+    """A stage: these nodes. `leaves`: inputs and weights that it reads; `value`: declarations of
+    what stages hand on."""
+    import onnx
+
+    stage = onnx.ModelProto(ir_version=max(4, whole.ir_version))
+    stage.opset_import.extend(whole.opset_import)
+    stage.functions.extend(whole.functions)
+    graph = stage.graph
+    graph.name = "stage"
+    graph.node.extend(node for node in flow.nodes if id(node) in nodes)
+    graph.initializer.extend(each for each in whole.graph.initializer if each.name in leaves)
+    graph.sparse_initializer.extend(
+        each for each in whole.graph.sparse_initializer if each.values.name in leaves
+    )
+    inputs = (each for each in whole.graph.input if each.name in flow.inputs)
+    graph.input.extend(each for each in inputs if each.name in leaves)
+    graph.input.extend(value[name] for name in taken)
+    declared = {each.name: each for each in whole.graph.output}
+    graph.output.extend(declared.get(name) or value[name] for name in dict.fromkeys(made))
+    return stage

@@ -126,7 +126,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
 def _positions(definition: ModelDefinition) -> Iterator[Finding]:
     """Where a model that states early exits can be left."""
     name, where = definition.name, definition.where
-    if definition.settings.exits is None:
+    if definition.settings.exits is None or definition.own_exits:
         return
     try:
         file = OnnxFile(definition.model_path, definition.data_root)
@@ -142,7 +142,8 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
 def _declared(definition: ModelDefinition) -> ModelInterface | None:
     """What the model file declares; None if that is not all. Raises ModelFileError."""
     try:
-        file = OnnxFile(definition.model_path, definition.data_root, definition.outputs)
+        own = definition.own_exits
+        file = OnnxFile(definition.model_path, definition.data_root, definition.outputs, own)
         file.check_rules()
         if domains := file.custom_domains():
             raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")

@@ -133,6 +133,15 @@ class RampLearner:
         file."""
         if loaded.source.exits is None:
             return
+        if own := loaded.source.own_exits:  # nothing is to be learnt
+            names = tuple(each.quality for each in own)
+            if loaded.exits is not None:
+                loaded.exits.learnt(1, names, own[0].outputs)
+            costs = [at / (len(own) + 1) for at in range(1, len(own) + 1)]  # until it is measured
+            facts = zip(names, costs, strict=True)
+            ramps = tuple(RampFacts(at, name, 1.0, cost) for at, (name, cost) in enumerate(facts))
+            self._post(RampsLearnt(loaded.id, 1, ramps))
+            return
         pool = _Pool(loaded, loaded.definition, loaded.source.exits.folder, self._clock)
         try:
             await self._beside(pool.find)
@@ -190,7 +199,7 @@ class RampLearner:
     def _publish(self, pool: _Pool, manifest: ExitManifest) -> None:
         loaded = pool.loaded
         if loaded.exits is not None:
-            loaded.exits.learnt(manifest)
+            loaded.exits.learnt(manifest.revision, manifest.positions, manifest.outputs)
         best = max(ramp.agreement for ramp in manifest.ramps)
         log.info(
             "%s: ramps at %d positions, revision %d, of %d rows of %s; they agree on up to %.1f %%",

@@ -64,6 +64,8 @@ async def learn_from_samples(
 ) -> LearntRamps:
     """Run every sample and learn a ramp for every position. Raises ExitError, or MeasuringError if
     the model cannot be run."""
+    if definition.own_exits:
+        raise ExitError(f"{definition.where}: early_exit.judged: it has exits of its own")
     with tempfile.TemporaryDirectory(prefix="slacktide-exits-") as folder:
         graph = await asyncio.to_thread(_write_model, definition, Path(folder))
         trainer = RampTrainer(

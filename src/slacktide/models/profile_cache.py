@@ -111,7 +111,7 @@ class ProfileCache:
         # Files of before there was a content hold for rows of which all is stated.
         as_stated = "content" not in stored and _all_stated(definition, interface)
         if mismatch is None and not (as_stated or stored.get("content") == _content(definition)):
-            mismatch = "was measured with other rows"
+            mismatch = "was measured with other rows or outputs"
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
@@ -218,7 +218,8 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
     files."""
     files = {**definition.sample_rows, "": definition.samples}
     hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
-    return {"values": definition.values, "samples": hashes}
+    own = {"outputs": sorted(definition.outputs)} if definition.own_exits else {}
+    return {"values": definition.values, "samples": hashes, **own}
 
 
 def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:

@@ -256,4 +256,5 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         image_size=definition.image_size,
         image_sizes=() if variants is None else variants.sizes,
         outputs=definition.outputs,
+        own_exits=definition.own_exits,
     )

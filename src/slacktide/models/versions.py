@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from slacktide.domain import PoolId
 from slacktide.domain.tensors import ModelInterface
@@ -24,9 +23,6 @@ from slacktide.models.model_counters import ModelCounters
 from slacktide.models.profile_cache import ProfiledModel
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.planning.variants import Family
-
-if TYPE_CHECKING:
-    from slacktide.exits.manifest import ExitManifest
 
 log = logging.getLogger("slacktide.models")
 
@@ -62,12 +58,10 @@ class LoadedExits:
     _made: frozenset[int] = frozenset()
     """Indices of the outputs that ramps make."""
 
-    def learnt(self, manifest: ExitManifest) -> None:
-        """These are its ramps from now on."""
-        self.revision, self.names, self.refusal = manifest.revision, manifest.positions, ""
-        self._made = frozenset(
-            index for index, name in enumerate(self.outputs) if name in manifest.outputs
-        )
+    def learnt(self, revision: int, names: tuple[str, ...], outputs: Container[str]) -> None:
+        """These are its ramps from now on, and the outputs that they make."""
+        self.revision, self.names, self.refusal = revision, names, ""
+        self._made = frozenset(index for index, name in enumerate(self.outputs) if name in outputs)
 
     def makes(self, wanted: Iterable[int]) -> bool:
         """Whether ramps make all of these outputs."""

@@ -251,7 +251,7 @@ def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[
     active: dict[int, float] = {}
     if status is not None:
         found["reason"] = exits.refusal or status.reason
-        found |= {"accuracy": status.accuracy, "alarms": status.alarms}
+        found |= {"accuracy": status.accuracy if status.judged else None, "alarms": status.alarms}
         found |= {"overhead": status.overhead}
         if (policy := status.policy) is not None:
             found |= {"mode": policy.mode.value, "feedback": policy.feedback}

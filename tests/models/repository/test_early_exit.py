@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from slacktide.domain import ExitMode
+from slacktide.exits.own_exits import OwnExit
 from slacktide.models.repository.early_exit import EarlyExitSettings, PositionSettings
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.profile_store import ProfileStore, model_hash
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
+from slacktide.planning.exits import StatedExits
 
 
 def load(text: str) -> ModelSettings:
@@ -46,6 +49,23 @@ def test_every_key_is_read() -> None:
     )
 
 
+JUDGED = "{outputs: {y: early/y}, quality: early/q, threshold: 0.2}"
+
+
+def test_exits_of_the_model_itself_are_planned_as_stated(
+    define: Callable[..., ModelDefinition],
+) -> None:
+    text = f"early_exit: {{mode: shrink, judged: [{JUDGED}, {JUDGED.replace('0.2', '0')}]}}"
+    definition = define(yaml=text)
+    assert definition.own_exits == (OwnExit({"y": "early/y"}, "early/q"),) * 2
+    assert definition.outputs == {"y": "y"}
+    stated = definition.settings.exits
+    assert stated is not None
+    assert stated.stated == StatedExits(
+        mode=ExitMode.SHRINK, ramps=(0, 1), thresholds=(0.2, 0.0), learnt=False
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -64,6 +84,19 @@ def test_every_key_is_read() -> None:
             "early_exit: {positions: {add: [a, b], forbid: [b]}}",
             "early_exit.positions.forbid: expected none of 'add', got 'b'",
         ),
+        (
+            f"early_exit: {{accuracy_loss: 1%, judged: [{JUDGED}]}}",
+            "early_exit.accuracy_loss: expected none beside 'judged': no ramps are learnt",
+        ),
+        (
+            f"early_exit: {{judged: [{JUDGED}, {JUDGED.replace('{y:', '{z:')}]}}",
+            "early_exit.judged[1].outputs: expected those of the first: y",
+        ),
+        (
+            f"early_exit: {{judged: [{JUDGED.replace('0.2', '2')}]}}",
+            "early_exit.judged[0].threshold: expected less than or equal to 1",
+        ),
+        ("early_exit: {judged: [{quality: q}]}", "early_exit.judged[0]: expected a key 'outputs'"),
         ("early_exit: 1%\nvariants: [64]", "early_exit: expected none beside 'variants'"),
     ],
 )

@@ -228,3 +228,16 @@ def test_a_computation_that_fails_lets_no_row_leave_and_is_reported(
     assert set(served.policies[-1].thresholds) == {0.0}
     served.rows(*sure(70))
     assert any(served.policy.thresholds)
+
+
+def test_exits_of_the_model_itself_are_neither_learnt_nor_judged() -> None:
+    stated = StatedExits(mode=ExitMode.SHRINK, ramps=(0, 2), thresholds=(0.2, 0.3), learnt=False)
+    served = ServedExits(stated)
+    assert served.policies == []
+    served.learn(learnt(GOOD))
+    policy = served.policy
+    assert (policy.ramps, policy.thresholds) == ((0, 2), (0.2, 0.3))
+    assert (policy.feedback, policy.features) == (0.0, False)
+    served.rows(*sure(300))
+    assert served.policy == policy
+    assert served.status.judged == 0

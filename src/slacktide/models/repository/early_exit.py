@@ -5,6 +5,11 @@ early_exit:
   accuracy_loss: 0.5%
   mode: release
   positions: {forbid: [pool2]}
+early_exit:                               of a model that has exits, and judges of them, of its own
+  judged:
+  - outputs: {boxes: early/boxes, scores: early/scores}
+    quality: early/quality
+    threshold: 0.2
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from pydantic import Field, model_validator
 
 from slacktide.domain import ExitMode
 from slacktide.domain.options import OptionError
+from slacktide.exits.own_exits import OwnExit
 from slacktide.models.repository.fields import Percent, Section
 from slacktide.planning.exits import StatedExits
 
@@ -37,6 +43,18 @@ class PositionSettings(Section):
         return self
 
 
+class JudgedExitSettings(Section):
+    """An exit that the model has of its own, as a detector may."""
+
+    outputs: Annotated[dict[Tensor, Tensor], Field(min_length=1, max_length=64)]
+    """By output of the whole model, the output of the file that takes its place. All exits name the
+    same ones; the file's other outputs are not served."""
+    quality: Tensor
+    """Output that says of each row how good those are, from 0 to 1."""
+    threshold: Annotated[float, Field(ge=0, le=1)]
+    """A row leaves where 1 − quality is below: the higher, the more leave."""
+
+
 class EarlyExitSettings(Section):
     """How easy answers of a classifier may leave the network early."""
 
@@ -53,8 +71,36 @@ class EarlyExitSettings(Section):
     primary: str | None = None
     """The input that decides the answer, where the model has several; the others go along."""
     positions: PositionSettings = PositionSettings()
+    judged: Annotated[tuple[JudgedExitSettings, ...], Field(strict=False, max_length=64)] = ()
+    """The exits that the model itself has, front to end, in place of ramps that are learnt: nothing
+    is promised of their accuracy ([detectors](exits.md#detectors))."""
+
+    @model_validator(mode="after")
+    def _learnt_or_judged(self) -> EarlyExitSettings:
+        if not self.judged:
+            return self
+        for name in ("accuracy_loss", "ramp_budget", "feedback", "primary", "positions"):
+            if name in self.model_fields_set:
+                raise OptionError((name, "expected none beside 'judged': no ramps are learnt"))
+        for at, each in enumerate(self.judged):
+            if each.outputs.keys() != self.judged[0].outputs.keys():
+                names = ", ".join(self.judged[0].outputs)
+                raise OptionError(
+                    (f"judged[{at}].outputs", f"expected those of the first: {names}")
+                )
+        return self
+
+    @property
+    def own(self) -> tuple[OwnExit, ...]:
+        """What workers are told of exits that the model itself has."""
+        return tuple(OwnExit(each.outputs, each.quality) for each in self.judged)
 
     @property
     def stated(self) -> StatedExits:
         """What the planner is told."""
-        return StatedExits(self.accuracy_loss, self.ramp_budget, ExitMode(self.mode), self.feedback)
+        mode = ExitMode(self.mode)
+        if self.judged:
+            thresholds = tuple(each.threshold for each in self.judged)
+            ramps = tuple(range(len(thresholds)))
+            return StatedExits(mode=mode, ramps=ramps, thresholds=thresholds, learnt=False)
+        return StatedExits(self.accuracy_loss, self.ramp_budget, mode, self.feedback)

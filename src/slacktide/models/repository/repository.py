@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from slacktide.domain.suggestions import shown, suggestion
+from slacktide.exits.own_exits import OwnExit
 from slacktide.models.repository.errors import (
     FolderError,
     NotFoundError,
@@ -97,10 +98,18 @@ class ModelDefinition:
         return int(self.variant) if self.variant and not self.files else 0
 
     @property
+    def own_exits(self) -> tuple[OwnExit, ...]:
+        """The early exits that the model itself has, front to end."""
+        stated = self.settings.early_exit
+        return () if stated is None else stated.own
+
+    @property
     def outputs(self) -> dict[str, str]:
-        """Of a variant that is a depth: the file's outputs that it answers with, each with the name
-        that clients see. Empty: all, under their own names."""
+        """Of a variant that is a depth, and of a model with exits of its own: the outputs of the
+        file that it answers with, each with the name that clients see. Empty: all, as named."""
         variants = self.settings.variants
+        if self.own_exits:
+            return {name: name for name in self.own_exits[0].outputs}
         if variants is None or self.variant not in variants.depths:
             return {}
         named = tuple(variants.depths.values())[-1]

@@ -91,6 +91,9 @@ class StatedExits:
     known of them."""
     moving: bool = True
     """Whether ramps that were chosen move to where they pay."""
+    learnt: bool = True
+    """Whether ramps are learnt from batches and judged by their ends; else they are the model's own
+    and stay as they are, and a batch runs on only where the mode says so."""
 
     def __post_init__(self) -> None:
         for name in ("accuracy_loss", "ramp_budget", "feedback"):

@@ -123,6 +123,8 @@ class PoolExits:
         if self.refused:
             return None
         if not self.facts:
+            if not stated.learnt:
+                return None
             return ExitPolicy(
                 self.pool, mode=stated.mode, feedback=1.0, features=True, reason=self.reason
             )
@@ -134,7 +136,7 @@ class PoolExits:
             stated.mode,
             self._feedback(),
             self.revision,
-            features=True,
+            features=stated.learnt,
             feature_share=FEATURE_SHARE,
             costs=tuple([min(max(each, 1e-3), 1.0) for each in self._answers()]),
             reason=self.reason,
@@ -145,6 +147,8 @@ class PoolExits:
         return [round(each, 2) for each in self.times.answers(self.ramps)[:-1]]
 
     def _feedback(self) -> float:
+        if not self.stated.learnt:
+            return 0.0
         if self.fixed or self.stated.mode is ExitMode.RELEASE:
             return self.stated.feedback if self.thresholds else 1.0
         return self.promise.feedback(self.stated.feedback) if self.thresholds else 1.0

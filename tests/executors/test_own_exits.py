@@ -1,0 +1,106 @@
+"""A worker's stages of a model with exits of its own: rows leave on the word of its judge."""
+
+from __future__ import annotations
+
+import queue
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from slacktide.domain import ExitPolicy, Leaving, PoolId
+from slacktide.examples import example
+from slacktide.executors.arranging import Arranger
+from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
+from slacktide.executors.session import GatheredBatch, ModelSession
+from slacktide.executors.session_pool import SessionPool
+from slacktide.executors.staged import StagedBatch
+from slacktide.exits.own_exits import OwnExit
+
+WHOLE = ("boxes", "scores", "classes")
+EXITS = tuple(
+    OwnExit({name: f"depth{depth}/{name}" for name in WHOLE}, f"depth{depth}/quality")
+    for depth in (1, 2)
+)
+SIDE = 96
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "1" / "model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(example("street_depth").onnx())
+    return path
+
+
+def opened(kit: Any, path: Path, *exits: OwnExit) -> ModelSession:
+    source = kit.source(
+        path,
+        max_batch=8,
+        warmup_shapes={"image": (SIDE, SIDE, 3)},
+        outputs={name: name for name in WHOLE},
+        exits=ExitSource(path.parent / "exits"),
+        own_exits=exits,
+    )
+    return SessionPool.open(source, cores=1, device="cpu").session
+
+
+def arrange(kit: Any, session: ModelSession) -> Arranged:
+    found: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
+    Arranger(session, [1], found.put).publish(
+        ExitPolicy(PoolId("m", "1"), (0, 1), (0.5, 0.5), revision=1)
+    )
+    return found.get(timeout=kit.PATIENCE)
+
+
+def pictures(count: int) -> NDArray[np.uint8]:
+    coarse = np.random.default_rng(2).integers(0, 255, (count, 6, 6, 3), np.uint8)
+    return coarse.repeat(SIDE // 6, 1).repeat(SIDE // 6, 2)
+
+
+@pytest.mark.parametrize("leaving", [Leaving.RUN_ON, Leaving.SHRINK])
+def test_rows_leave_with_what_the_early_head_found(kit: Any, path: Path, leaving: Leaving) -> None:
+    images = pictures(6)
+    session = opened(kit, path, *EXITS)
+    assert [spec.name for spec in session.interface.outputs] == list(WHOLE)
+    names = [*WHOLE, *EXITS[0].outputs.values(), EXITS[0].quality, EXITS[1].quality]
+    known = kit.source(path, max_batch=8, warmup_shapes={"image": (SIDE, SIDE, 3)})
+    full = ModelSession.open(known, threads=1).whole.run(names, {"image": images})
+    expected = dict(zip(names, full, strict=True))
+    arranged = arrange(kit, session)
+    assert arranged.detail == ""
+    assert [len(times) for times in arranged.stage_s] == [3] * len(arranged.rows)
+    quality = expected["depth1/quality"].reshape(-1)
+    threshold = float(1.0 - np.median(quality))
+    leaves = np.flatnonzero(1.0 - quality < threshold).tolist()
+    assert 0 < len(leaves) < len(images)
+    chain = session.stages
+    assert chain is not None
+    batch = GatheredBatch(
+        {"image": images}, [1] * len(images), None, NO_FAULTS, time.perf_counter(), 0.0
+    )
+    run = StagedBatch(chain, batch, {0: threshold, 1: 0.0}, leaving, ())
+    (released,) = run.run(chain.stages(1))
+    assert (released.ramp, released.places) == (0, leaves)
+    for name, array in zip(WHOLE, released.arrays, strict=True):
+        np.testing.assert_allclose(array, expected[f"depth1/{name}"][leaves], atol=1e-5)
+    stay = [place for place in range(len(images)) if place not in leaves]
+    arrays, count = run.rest()
+    assert count == (len(stay) if leaving is Leaving.SHRINK else len(images))
+    for name, array in zip(WHOLE, run.unanswered(arrays), strict=True):
+        np.testing.assert_allclose(array, expected[name][stay], atol=1e-5)
+    report = run.report()
+    assert report is not None
+    assert [left == 0 for left in report.left] == [place in leaves for place in range(len(images))]
+    assert set(report.agrees) == {()}, "there is no class that could be the same"
+
+
+def test_an_exit_that_is_not_there_is_told_when_the_model_is_opened(kit: Any, path: Path) -> None:
+    wrong = OwnExit({"boxes": "depth1/bxes"}, "depth1/quality")
+    message = r"early_exit.judged\[0\].outputs.boxes: the model has no output 'depth1/bxes'"
+    with pytest.raises(ModelError, match=message):
+        opened(kit, path, wrong)
