@@ -107,7 +107,7 @@ EXPORTS = {
         published search
     """,
     "slacktide.simulation": """
-        ORDER_OF AsExpected ByLength ByModel ByProfile DrawnRequest EventOrder
+        ORDER_OF AsExpected ByLength ByPool ByProfile DrawnRequest EventOrder
         Execution ExternalEvent Failure Item Prediction Scorer SimulatedUpload
         Simulation SimulationError predict stream
     """,

@@ -12,7 +12,7 @@ from slacktide.profiles import BatchLatency, CorrectedTimes, LatencyTable
 from slacktide.simulation import (
     AsExpected,
     ByLength,
-    ByModel,
+    ByPool,
     ByProfile,
     DrawnRequest,
     SimulationError,
@@ -57,10 +57,10 @@ def test_times_drawn_from_a_profile_have_its_median_and_its_p99():
     assert np.mean(found <= times.of(1, 1).p99) == pytest.approx(0.99, abs=0.002)
 
 
-def test_each_model_has_its_own_hardware():
+def test_each_pool_has_its_own_hardware():
     slow = AsExpected(CorrectedTimes(LatencyTable.linear(0.1, 0.1, 8)))
     fast = AsExpected(CorrectedTimes(LatencyTable.linear(0.001, 0.001, 8)))
-    execution = ByModel({"slow": slow, "fast": fast})
+    execution = ByPool({PoolId("slow", "1"): slow, PoolId("fast", "1"): fast})
     one = Request(1, "m", 0.0, 1.0)
     assert execution.seconds(batch(one, model="slow"), 1) == pytest.approx(0.2)
     assert execution.seconds(batch(one, model="fast"), 1) == pytest.approx(0.002)

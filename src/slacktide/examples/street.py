@@ -142,9 +142,7 @@ class Street:
     ) -> None:
         """`traffic` is the share of places on the lanes that are taken, from 0, an empty street, to
         1, a rush hour in which all drive slowly. Drawn from the seed where not given, as `night`.
-
-        Raises ValueError for traffic outside 0 to 1.
-        """
+        Raises ValueError for traffic outside 0 to 1."""
         if traffic is not None and not 0 <= traffic <= 1:
             raise ValueError(f"traffic must be from 0 to 1, not {traffic}")
         rng = np.random.default_rng((seed, 0))

@@ -66,10 +66,8 @@ async def prepare_version(
     profiles: ProfileCache,
 ) -> PreparedVersion:
     """Find or measure the profiles of a version, hold its files against each other, and choose the
-    variants worth serving. `executor` measures, on `core_sets`.
-
-    Raises RepositoryError, naming the file, or MeasuringError.
-    """
+    variants worth serving. `executor` measures, on `core_sets`. Raises RepositoryError, naming the
+    file, or MeasuringError."""
     settings = definition.settings.variants
     names = ("",) if settings is None else settings.names
     warnings: list[str] = []

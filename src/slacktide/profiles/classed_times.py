@@ -57,11 +57,9 @@ _KEYS = ("schema", "speed", "fixed", "lengths")
 
 
 class ClassedTimes:
-    """`BatchTimes` and `Learner` (engine/ports.py) of one pool.
-
-    Raises ProfileError as `CorrectedTimes` does. What is expected is the median while all requests
-    are alike, the mean once there are classes.
-    """
+    """`BatchTimes` and `Learner` (engine/ports.py) of one pool. Raises ProfileError as
+    `CorrectedTimes` does. What is expected is the median while all requests are alike, the mean
+    once there are classes."""
 
     def __init__(
         self, table: LatencyTable, *, latency: Callable[[int], BatchLatency] | None = None

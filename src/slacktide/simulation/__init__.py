@@ -9,7 +9,7 @@ from slacktide.simulation.driver import EventOrder as EventOrder
 from slacktide.simulation.driver import Simulation as Simulation
 from slacktide.simulation.hardware import AsExpected as AsExpected
 from slacktide.simulation.hardware import ByLength as ByLength
-from slacktide.simulation.hardware import ByModel as ByModel
+from slacktide.simulation.hardware import ByPool as ByPool
 from slacktide.simulation.hardware import ByProfile as ByProfile
 from slacktide.simulation.hardware import Execution as Execution
 from slacktide.simulation.items import DrawnRequest as DrawnRequest

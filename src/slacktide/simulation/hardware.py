@@ -27,6 +27,7 @@ from slacktide.domain import (
     Command,
     ExitPolicy,
     LaneResized,
+    PoolId,
     PublishExits,
     Replica,
     ReplicaLost,
@@ -94,14 +95,14 @@ class ByLength:
         return self._latency.seconds(batch.rows, max(map(length_of, batch.members)))
 
 
-class ByModel:
-    """Each model on hardware of its own."""
+class ByPool:
+    """Each pool on hardware of its own."""
 
-    def __init__(self, executions: Mapping[str, Execution]) -> None:
+    def __init__(self, executions: Mapping[PoolId, Execution]) -> None:
         self._executions = executions
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        return self._executions[batch.replica.pool.model].seconds(batch, cores)
+        return self._executions[batch.replica.pool].seconds(batch, cores)
 
 
 def length_of(request: Request) -> float:

@@ -61,6 +61,20 @@ class SimulatedUpload:
         if not self.complete_at >= self.notice.arrival:
             raise ValueError(f"upload {self.notice.id} is complete before it begins")
 
+    @classmethod
+    def of(cls, request: Request, *, believed: float, complete_at: float) -> SimulatedUpload:
+        """`request`, announced at its arrival as one that is complete at `believed`."""
+        notice = Notice(
+            id=request.id,
+            model=request.model,
+            arrival=request.arrival,
+            deadline=request.deadline,
+            payload_bytes=0,
+            complete_at=believed,
+            application=request.application,
+        )
+        return cls(notice, request, complete_at)
+
     @property
     def arrival(self) -> float:
         """Instant of the first byte."""

@@ -19,7 +19,7 @@ from slacktide.cli.demo.clients_run import ClientsRun, Picture
 from slacktide.client.core import ClientCore
 from slacktide.client.images import encode
 from slacktide.client.messages import Advice, ClientSettings
-from slacktide.domain import Batch, Deployment, LaneSpec, Plan, PoolId, Route
+from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.executors.process import ProcessExecutor
 from slacktide.models.families import PreparedVersion, prepare_version
@@ -28,7 +28,7 @@ from slacktide.models.repository.profile_store import ProfileStore
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.planning.variants import FamilyVariant, VariantsPlanner
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import ByProfile, Simulation
+from slacktide.simulation import ByPool, ByProfile, Simulation
 from slacktide.simulation.acting import SimulatedClients
 from slacktide.simulation.clients import SimulatedClient
 
@@ -81,22 +81,21 @@ class SimulatedRun:
         sizes = {each.name: each.size for each in chosen}
         ids = [PoolId(run.model, "1", each.name) for each in chosen]
         alone = self._pools[chosen[0].name].times.of(1, len(run.cores[0])).expected
-        truths = {
-            id: ByProfile(
-                deepcopy(self._pools[id.variant].times), np.random.default_rng((run.seed, place))
-            )
-            for place, id in enumerate(ids)
-        }
+        truth = ByPool(
+            {
+                id: ByProfile(
+                    deepcopy(self._pools[id.variant].times),
+                    np.random.default_rng((run.seed, place)),
+                )
+                for place, id in enumerate(ids)
+            }
+        )
 
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
             smaller = () if only else family.smaller(pool.variant)
             recipe = PoolRecipe("slack", size=sizes[pool.variant], rescue=smaller)
             times = deepcopy(self._pools[pool.variant].times)
             return recipe.parts(times, max_batch=max_batch, view=view)
-
-        class Truth:
-            def seconds(self, batch: Batch, cores: int) -> float:
-                return truths[batch.replica.pool].seconds(batch, cores)
 
         most = max(1, self._version.interface.max_batch)
         simulation = Simulation(
@@ -106,7 +105,7 @@ class SimulatedRun:
                 tuple(Deployment(id, "lane", most) for id in ids),
                 (Route(run.model, ids[0]),),
             ),
-            Truth(),
+            truth,
             begin=-1.0,
             planners=() if only else (VariantsPlanner(),),
             stated={} if only else {run.model: family},

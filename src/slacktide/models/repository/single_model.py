@@ -75,10 +75,8 @@ class SingleModel(Repository):
 
 def open_repository(path: Path, state_dir: Path | None = None) -> Repository:
     """The models at `path`: a folder of them, or one ONNX file. `state_dir` as in `SingleModel`; by
-    default the user's folder for such things (XDG Base Directory Specification).
-
-    Raises RepositoryError, which names `path`: it is for those who start a server, not for clients.
-    """
+    default the user's folder for such things (XDG Base Directory Specification). Raises
+    RepositoryError, which names `path`: it is for those who start a server, not for clients."""
     try:
         if path.suffix.lower() == ".onnx" and not os.path.lexists(path):
             raise NotFoundError("", "there is no such file")

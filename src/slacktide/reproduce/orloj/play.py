@@ -150,16 +150,8 @@ def _items(cell: OrlojCell, requests: OrlojRequests) -> Iterator[Item]:
             application=application,
             length=length,
         )
-        if not notice:
+        if notice:
+            end = at + notice
+            yield SimulatedUpload.of(request, believed=end, complete_at=end)
+        else:
             yield request
-            continue
-        announced = Notice(
-            id=id,
-            model=_MODEL,
-            arrival=at,
-            deadline=at + notice + slo,
-            payload_bytes=0,
-            complete_at=at + notice,
-            application=application,
-        )
-        yield SimulatedUpload(announced, request, at + notice)

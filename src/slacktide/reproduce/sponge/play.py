@@ -234,18 +234,10 @@ class _Run:
                 deadline=sent + SLO,
                 network_time=0.0 if announced else ready - sent,
             )
-            if not announced:
+            if announced:
+                yield SimulatedUpload.of(request, believed=believed, complete_at=ready)
+            else:
                 yield request
-                continue
-            notice = Notice(
-                id=request.id,
-                model=model,
-                arrival=sent,
-                deadline=request.deadline,
-                payload_bytes=0,
-                complete_at=believed,
-            )
-            yield SimulatedUpload(notice, request, ready)
 
     def _answered(self, request: Request | Notice, outcome: Outcome) -> None:
         sent = request.deadline - SLO

@@ -11,12 +11,11 @@ import numpy as np
 
 from slacktide.client.core import ClientCore
 from slacktide.client.messages import ClientSettings, FrameResult
-from slacktide.domain import Batch, Outcome, Reason, Request
+from slacktide.domain import Outcome, Reason, Request
 from slacktide.planning.variants import Family
 from slacktide.simulation.acting import FIRST_ID
 from slacktide.simulation.clients import FrameRecord, SimulatedClient
 from slacktide.simulation.driver import Answered
-from slacktide.simulation.hardware import Execution
 from slacktide.simulation.items import stream
 from slacktide.simulation.scenario.profiles import TableProfile
 from slacktide.simulation.scenario.sections import SimulatedClientSection
@@ -38,23 +37,6 @@ class ServedFamily:
 
     family: Family
     profiles: Mapping[str, TableProfile]
-
-    def execution(self, seed: int) -> Execution:
-        """The hardware under all variants."""
-        return _ByVariant(
-            {
-                name: profile.execution(stream(seed, f"batch times of {name}"))
-                for name, profile in self.profiles.items()
-            }
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _ByVariant:
-    executions: Mapping[str, Execution]
-
-    def seconds(self, batch: Batch, cores: int) -> float:
-        return self.executions[batch.replica.pool.variant].seconds(batch, cores)
 
 
 @dataclass(frozen=True, slots=True)

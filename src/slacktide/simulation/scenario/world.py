@@ -19,7 +19,7 @@ from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.acting import SimulatedClients
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.exit_tables import ExitTable, TableExits
-from slacktide.simulation.hardware import ByModel, Execution
+from slacktide.simulation.hardware import ByPool, Execution
 from slacktide.simulation.items import Item, stream
 from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 from slacktide.simulation.scenario.families import ClientGroup, ServedFamily, noted, others
@@ -137,8 +137,7 @@ class World:
                 own = [one for one in self.streams if one.model == pool.model]
                 known = training(own, duration=self.length, seed=seed)
             served = self.families.get(pool.model)
-            profile = model.profile if served is None else served.profiles[pool.variant]
-            times = profile.times(known, model.cores)
+            times = self._profile(pool).times(known, model.cores)
             if isinstance(model.scheduler, PoolRecipe):
                 parts = model.scheduler.parts(
                     times, max_batch=max_batch, view=view, failed=partial(_stop, pool.model)
@@ -165,15 +164,18 @@ class World:
         return Engine(parts)
 
     def execution(self, seed: int) -> Execution:
-        """The hardware under every model."""
-        return ByModel(
+        """The hardware under every pool."""
+        pools = {each.pool: each.pool.variant or each.pool.model for each in self.plan.deployments}
+        return ByPool(
             {
-                name: self.families[name].execution(seed)
-                if name in self.families
-                else model.profile.execution(stream(seed, f"batch times of {name}"))
-                for name, model in self.models.items()
+                pool: self._profile(pool).execution(stream(seed, f"batch times of {name}"))
+                for pool, name in pools.items()
             }
         )
+
+    def _profile(self, pool: PoolId) -> Profile:
+        family = self.families.get(pool.model)
+        return self.models[pool.model].profile if family is None else family.profiles[pool.variant]
 
     def items(self, seed: int) -> Iterator[Item]:
         """The requests."""
