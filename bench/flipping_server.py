@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from slacktide.cli.main import main as serve
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling import PLANNERS
+from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 

@@ -24,11 +24,11 @@ import numpy as np
 from bench.machine import ROOT
 from bench.measurement import Figure, Options, Result, Table, at_most
 from bench.models import model_file, variant_repository
-from slacktide.profiles import CorrectedTimes, LatencyTable, SizeLaw
+from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.profiles.amdahl import AmdahlModel, fit_grid
 from slacktide.profiles.known_shape import WorkScale
 from slacktide.profiles.show import duration
-from slacktide.profiles.size_law import SizeWork
+from slacktide.profiles.size_law import SizeLaw, SizeWork
 
 MODEL = "residual"
 MOST_ROWS = 16

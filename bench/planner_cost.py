@@ -24,16 +24,10 @@ from slacktide.planning.exits.events import RampFacts
 from slacktide.planning.exits.promise import JudgedRow
 from slacktide.planning.exits.ramps import ExitsQuestion, PassTimes, Trials
 from slacktide.planning.exits.thresholds import Array, ThresholdSearch
-from slacktide.planning.scaling import (
-    BatchSeconds,
-    ModelView,
-    ReplicaView,
-    ScalingLimits,
-    VariantView,
-    Waiting,
-)
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.joint import Joint, JointOptions
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
+from slacktide.planning.scaling.view import BatchSeconds, VariantView, Waiting
 from slacktide.profiles import CorrectedTimes, LatencyTable
 
 QUEUED = 500

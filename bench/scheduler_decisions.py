@@ -22,7 +22,8 @@ from bench.measurement import Figure, Goal, Options, Result, at_most
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler
 from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
-from slacktide.scheduling import DeadlineQueue, make_scheduler
+from slacktide.scheduling import make_scheduler
+from slacktide.scheduling.queue import DeadlineQueue
 
 NORMAL = NormalDist()
 MAX_BATCH = 32

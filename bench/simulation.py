@@ -37,15 +37,8 @@ from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
 from slacktide.profiles import CorrectedTimes, FixedTimes, LatencyTable, classes_of_samples
 from slacktide.reproduce.orloj.setting import SETTINGS, draw_requests
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import (
-    AsExpected,
-    ByLength,
-    DrawnRequest,
-    Execution,
-    Scorer,
-    Simulation,
-    stream,
-)
+from slacktide.simulation import AsExpected, ByLength, DrawnRequest, Execution, Simulation, stream
+from slacktide.simulation.results import Scorer
 
 FIXED, PER_ROW, MAX_BATCH = 0.004, 0.0005, 16
 """Seconds: a batch of sixteen takes 12 ms."""

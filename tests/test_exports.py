@@ -26,7 +26,7 @@ EXPORTS = {
         FrameResult OnnxFallback ServerConnection SessionOptions connect
     """,
     "slacktide.cluster": """
-        Hindrance PodAllocator PodClient PodCpu PodError PodName ResizeState
+        Hindrance PodAllocator PodClient PodError PodName
     """,
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
@@ -39,7 +39,7 @@ EXPORTS = {
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle LaneSnapshot
-        PoolParts PoolView Proposal Snapshot SoloCounts SoloProfiling
+        PoolParts PoolView Proposal Snapshot SoloCounts
         WaitUntil
         check_invariants
     """,
@@ -49,33 +49,32 @@ EXPORTS = {
     """,
     "slacktide.load.report": """
         SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore
-        Timeline Window percentiles
+        Window percentiles
     """,
     "slacktide.profiles": """
-        ENOUGH_SAMPLES MOST_CLASSES NO_HINT BatchLatency ClassTimes
-        ClassedTimes Classes CorrectedTimes ExitTimes FixedTimes LatencyTable Peak ProfileError
-        ProfileRecord PointTime RunClasses ShapeClasses ShapedTimes SizeLaw SizeTime
-        SplitLogLogistic
+        ENOUGH_SAMPLES MOST_CLASSES BatchLatency
+        ClassedTimes Classes CorrectedTimes ExitTimes FixedTimes LatencyTable ProfileError
+        ProfileRecord PointTime RunClasses ShapeClasses ShapedTimes
         TimeDistribution batch_sizes classes_of_samples covering fit_latency session_sizes
         sorted_alike
     """,
     "slacktide.recording": """
-        Call Difference Header LayoutError PoolOpened Record RecordedPools
-        Recorder Recording RecordingError Watcher export_times load_times replay
+        Call Difference PoolOpened Record RecordedPools
+        Recorder Recording RecordingError Watcher export_times replay
     """,
     "slacktide.reports": """
         Comparison Curve Report
         ReportError StreamReport TextTable
         comparison_page curves html_document html_list html_table page
-        profile_page render render_comparison render_sweep rich_table summary sweep_page
+        profile_page render render_comparison render_sweep rich_table sweep_page summary
     """,
     "slacktide.runtime": """
-        PAUSE_S CoreSeconds Runtime RuntimeEvent Watch
+        Runtime RuntimeEvent Watch
     """,
     "slacktide.scheduling": """
-        DEFAULT_POLICY POLICIES Clipper ClipperOptions Clockwork ClockworkOptions
-        DeadlineQueue Edf EdfOptions Fifo FifoOptions Nexus NexusOptions Orloj
-        OrlojOptions OrlojText PoolRecipe Slack SlackOptions make_scheduler
+        DEFAULT_POLICY POLICIES
+        FifoOptions
+        PoolRecipe SlackOptions make_scheduler
     """,
     "slacktide.frontends.grpc": """
         GrpcServer
@@ -84,22 +83,22 @@ EXPORTS = {
         ErrorCode Head Http2Connection Http2Stream
     """,
     "slacktide.frontends.http": """
-        ClientRequest HttpResponse HttpRoute HttpServer inference_routes metrics_routes
+        HttpRoute HttpServer inference_routes metrics_routes
     """,
     "slacktide.observability.metrics": """
-        CONTENT_TYPE Metrics metrics_routes
+        Metrics metrics_routes
     """,
     "slacktide.planning": """
         Composer ExitEvent Job JobDone Owned PlanField Planner PlannerError SessionClosed
-        SessionEvent SessionMeasured SessionOpened Stated stated_as
+        SessionEvent SessionMeasured SessionOpened Stated
     """,
     "slacktide.planning.exits": """
         ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsLearnt RampsRefused
         StatedExits
     """,
     "slacktide.planning.scaling": """
-        PLANNERS BatchSeconds ModelView ReplicaView ScaledModel ScalingLimits
-        ScalingPlanner ScalingPolicy ScalingStatus ScalingTarget VariantView Waiting make_planner
+        ModelView ReplicaView ScaledModel ScalingLimits
+        ScalingPlanner ScalingPolicy ScalingStatus ScalingTarget make_planner
     """,
     "slacktide.planning.variants": """
         UNMAPPED Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet Variant
@@ -107,19 +106,19 @@ EXPORTS = {
         published search
     """,
     "slacktide.simulation": """
-        ORDER_OF AsExpected ByLength ByPool ByProfile DrawnRequest EventOrder
-        Execution ExternalEvent Failure Item Prediction Scorer SimulatedUpload
+        AsExpected ByLength ByPool ByProfile DrawnRequest
+        Execution Item Prediction SimulatedUpload
         Simulation SimulationError predict stream
     """,
     "slacktide.simulation.scenario": """
-        Cell ScenarioError Sweep SweepRow build collected
-        done_in_processes parse_scenario read_scenario run_cell run_task task_of
+        Cell ScenarioError Sweep build collected
+        done_in_processes read_scenario run_cell run_task task_of
     """,
     "slacktide.workloads": """
-        Arrivals BandwidthTrace BytesPerPixel Constant ConstantLink Deadlines Diurnal
+        Arrivals BandwidthTrace BytesPerPixel Constant ConstantLink Deadlines
         Empirical Exponential Fixed Gamma GammaWindows Lengths Link LinkEstimate LinkEstimates
-        Mix Mode Modes OnOff Poisson RateTrace Replay SharedLink Trace TraceLink Uniform
-        WindowCounts WorkloadError constant draw_4g draw_5g parse_arrivals parse_bandwidth_trace
+        Mix Mode Modes OnOff Poisson RateTrace Replay SharedLink Trace TraceLink
+        WindowCounts WorkloadError draw_4g draw_5g parse_arrivals parse_bandwidth_trace
         parse_bandwidths parse_deadlines parse_lengths parse_link parse_number
         parse_seconds parse_trace
     """,

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from slacktide.cluster import PodAllocator, PodClient, PodCpu, PodName, ResizeState, pod_allocator
+from slacktide.cluster import PodAllocator, PodClient, PodName, pod_allocator
 from slacktide.cluster.pod_allocator import Times
+from slacktide.cluster.pod_client import PodCpu, ResizeState
 
 QUICK = Times(poll=0.001, patience=0.05, lower_after=0.001, again_after=60.0)
 SLOW_DOWN = Times(poll=0.001, patience=5.0, lower_after=3600.0)

@@ -1,6 +1,7 @@
 import pytest
 
-from slacktide.cluster import PodClient, PodError, PodName, ResizeState
+from slacktide.cluster import PodClient, PodError, PodName
+from slacktide.cluster.pod_client import ResizeState
 
 OURS = PodName("slacktide-0", "vision", "server")
 

@@ -1,7 +1,7 @@
 import pytest
 
-from slacktide.cluster import PodError, ResizeState
-from slacktide.cluster.pod_client import quantity, read_pod, resize_patch
+from slacktide.cluster import PodError
+from slacktide.cluster.pod_client import ResizeState, quantity, read_pod, resize_patch
 
 
 def pod(spec=None, actual=None, conditions=(), generation=2):

@@ -17,7 +17,8 @@ from slacktide.domain.registry import Registered
 from slacktide.examples import make_repository
 from slacktide.planning.scaling import ModelView, ScalingPolicy, ScalingTarget
 from slacktide.planning.scaling.baselines import StaticOptions
-from slacktide.scheduling import POLICIES, Fifo, FifoOptions
+from slacktide.scheduling import POLICIES, FifoOptions
+from slacktide.scheduling.fifo import Fifo
 
 ROOT = Path(__file__).parents[2]
 

@@ -41,10 +41,10 @@ from slacktide.engine import (
     PoolParts,
     PoolView,
     Proposal,
-    SoloProfiling,
     WaitUntil,
     check_invariants,
 )
+from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.unmeasured import UnmeasuredRules
 from slacktide.profiles import PointTime
 

@@ -47,7 +47,7 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
-from slacktide.engine import SoloProfiling
+from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.ledger import State
 
 MODELS = ("a", "b")

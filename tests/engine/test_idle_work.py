@@ -21,8 +21,7 @@ from slacktide.domain import (
     Route,
     TimerFired,
 )
-from slacktide.engine import SoloProfiling
-from slacktide.engine.idle_work import HELD
+from slacktide.engine.idle_work import HELD, SoloProfiling
 
 SHARE = 0.1
 """A batch takes 10 ms, so a sample is earned every 100 ms."""

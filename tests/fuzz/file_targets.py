@@ -63,9 +63,11 @@ from slacktide.models.repository.settings_file import merge, parse_settings, val
 from slacktide.models.repository.triton.messages import parse_json, parse_text, to_text
 from slacktide.models.repository.triton.translate import translate
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml
-from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord, ShapedTimes, SizeTime
-from slacktide.recording import Recorder, Recording, RecordingError, export_times, load_times
+from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord, ShapedTimes
+from slacktide.profiles.latency_fit import SizeTime
+from slacktide.recording import Recorder, Recording, RecordingError, export_times
 from slacktide.recording.records import Call
+from slacktide.recording.replay import load_times
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.exit_tables import ExitTableError, TableExits, read_exit_table
 

@@ -27,7 +27,8 @@ from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.variants import VariantSettings
 from slacktide.planning.variants import Family, FamilyVariant
-from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord, SizeTime
+from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord
+from slacktide.profiles.latency_fit import SizeTime
 
 NOTHING: Any = None
 IMAGE = TensorSpec("image", Datatype.UINT8, (-1, -1, -1, 3))

@@ -16,7 +16,8 @@ from slacktide.models.repository.settings_file import parse_settings, validate_s
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 from slacktide.server.settings import ServerSettings
-from slacktide.simulation.scenario import ScenarioError, build, parse_scenario, run_cell
+from slacktide.simulation.scenario import ScenarioError, build, run_cell
+from slacktide.simulation.scenario.reading import parse_scenario
 
 ROOT = Path(__file__).parents[2]
 OWN = "examples.policies.deadline_first:DeadlineFirst"

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Outcome, Reason
 from slacktide.frontends.grpc import GrpcServer
-from slacktide.frontends.http import HttpResponse, HttpRoute, HttpServer
+from slacktide.frontends.http import HttpRoute, HttpServer
+from slacktide.frontends.http.messages import HttpResponse
 from slacktide.frontends.ports import AccessRecord, EndpointGroup
 from slacktide.observability.logs import (
     AccessLogger,

@@ -51,8 +51,9 @@ from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
-from slacktide.observability.metrics import CONTENT_TYPE, Metrics, metrics_routes
+from slacktide.observability.metrics import Metrics, metrics_routes
 from slacktide.observability.metrics.families import OLD_NAMES, write
+from slacktide.observability.metrics.metrics import CONTENT_TYPE
 from slacktide.observability.metrics.own import CONDITIONS, server_families
 from slacktide.observability.metrics.triton import FAILURES, failure_of
 from slacktide.observability.metrics.usage import Gpu

@@ -14,16 +14,8 @@ import pytest
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, Request, Route
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView, Snapshot
-from slacktide.planning import (
-    Composer,
-    JobDone,
-    Owned,
-    PlanField,
-    Planner,
-    PlannerError,
-    Stated,
-    stated_as,
-)
+from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, PlannerError, Stated
+from slacktide.planning.planner import stated_as
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import CorrectedTimes, LatencyTable

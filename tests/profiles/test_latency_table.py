@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slacktide.profiles import LatencyTable, Peak, ProfileError, batch_sizes
+from slacktide.profiles import LatencyTable, ProfileError, batch_sizes
 from slacktide.profiles.amdahl import AmdahlModel
+from slacktide.profiles.latency_table import Peak
 from slacktide.profiles.surface import Surface, monotone
 
 TOLERANCE = 1 + 1e-12

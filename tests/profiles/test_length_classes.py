@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Request
-from slacktide.profiles import NO_HINT, BatchLatency, ProfileError, classes_of_samples
+from slacktide.profiles import BatchLatency, ProfileError, classes_of_samples
 from slacktide.profiles.length_classes import partition
+from slacktide.profiles.run_classes import NO_HINT
 
 LATENCY = BatchLatency(5.0, 1.0, (1, 2, 4, 8, 16))
 

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Request, Signature
 from slacktide.engine.ports import BatchTimes, learner_of
-from slacktide.profiles import LatencyTable, ProfileError, ShapedTimes, SizeTime
+from slacktide.profiles import LatencyTable, ProfileError, ShapedTimes
+from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.shape_classes import MOST_CLASSES, ShapeSorting, apart
 from slacktide.profiles.shaped_times import MEMORY, MOST_SHAPES
-from slacktide.recording import export_times, load_times
+from slacktide.recording import export_times
 from slacktide.recording.layout import LayoutError
+from slacktide.recording.replay import load_times
 
 REFERENCE: Signature = ((3, 100, 100),)
 TABLE = LatencyTable.linear(0.004, 0.016, 8, cores=(1, 2), spread=1.3)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.profiles import ProfileError, SizeLaw
-from slacktide.profiles.size_law import REACH, SizeWork
+from slacktide.profiles import ProfileError
+from slacktide.profiles.size_law import REACH, SizeLaw, SizeWork
 
 points = st.lists(
     st.builds(SizeWork, st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(0.5, 30.0)),

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slacktide.profiles import ProfileError, SplitLogLogistic
+from slacktide.profiles import ProfileError
+from slacktide.profiles.time_distribution import SplitLogLogistic
 
 SPREADS = st.floats(0.005, 2.0)
 DISTRIBUTIONS = st.builds(

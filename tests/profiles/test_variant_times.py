@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.profiles import LatencyTable, ProfileError, SizeTime
+from slacktide.profiles import LatencyTable, ProfileError
 from slacktide.profiles.known_shape import LAW_SPREAD
+from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.variant_times import rising, table_at
 
 TABLE = LatencyTable.linear(0.0, 0.016, 4, spread=1.5)

@@ -31,14 +31,8 @@ from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.profiles import ClassedTimes, CorrectedTimes, LatencyTable
 from slacktide.recording import Recorder, export_times
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import (
-    ByProfile,
-    ExternalEvent,
-    Failure,
-    Item,
-    SimulatedUpload,
-    Simulation,
-)
+from slacktide.simulation import ByProfile, Item, SimulatedUpload, Simulation
+from slacktide.simulation.items import ExternalEvent, Failure
 
 MIB = 1 << 20
 A, B, AGAIN = PoolId("a", "1"), PoolId("b", "1"), PoolId("a", "1", generation=1)

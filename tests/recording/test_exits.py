@@ -35,8 +35,9 @@ from slacktide.recording.decisions import Decision, ExitsChanged, Notes
 from slacktide.recording.explain import lines
 from slacktide.recording.records import Call, Header, Reader, answers, header_line, read_header
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import AsExpected, Failure, Simulation
+from slacktide.simulation import AsExpected, Simulation
 from slacktide.simulation.exit_tables import TableExits
+from slacktide.simulation.items import Failure
 
 POOL = PoolId("m", "1")
 RECIPE = PoolRecipe("slack", exits=True)

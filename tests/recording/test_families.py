@@ -30,7 +30,8 @@ from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.recording import PoolOpened, Recorder, Recording, export_times, replay
 from slacktide.recording.records import Call
 from slacktide.scheduling import POLICIES, PoolRecipe
-from slacktide.simulation import ByProfile, ExternalEvent, Item, SimulatedUpload, Simulation
+from slacktide.simulation import ByProfile, Item, SimulatedUpload, Simulation
+from slacktide.simulation.items import ExternalEvent
 
 FACTOR = {"100": 1.0, "200": 4.0, "300": 9.0}
 """How long each variant takes, smallest first."""

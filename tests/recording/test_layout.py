@@ -54,9 +54,11 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.engine import EngineSettings
-from slacktide.recording import Call, Header, LayoutError
+from slacktide.recording import Call
+from slacktide.recording.layout import LayoutError
 from slacktide.recording.records import (
     EVENTS,
+    Header,
     PoolOpened,
     Reader,
     answers,

@@ -20,10 +20,10 @@ from slacktide.recording import (
     Recording,
     RecordingError,
     export_times,
-    load_times,
     replay,
 )
 from slacktide.recording import recorder as recorder_module
+from slacktide.recording.replay import load_times
 
 MIB = 1 << 20
 

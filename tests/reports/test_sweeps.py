@@ -9,7 +9,8 @@ from rich.console import Console
 from slacktide.load.report import Provenance, Report
 from slacktide.reports import render_sweep, sweep_page
 from slacktide.simulation.results import Scorer
-from slacktide.simulation.scenario import Sweep, SweepRow
+from slacktide.simulation.scenario import Sweep
+from slacktide.simulation.scenario.sweep import SweepRow
 
 
 def report(goodput: float, applications: tuple[str, ...] = ("a", "b")) -> Report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slacktide.runtime import CoreSeconds
+from slacktide.runtime.runtime import CoreSeconds
 
 
 def test_cores_held_add_up_over_changes() -> None:

@@ -36,7 +36,8 @@ from slacktide.planning.exits import RampsRefused
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.scaling.horizontal import Horizontal
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.runtime import PAUSE_S, Runtime, RuntimeEvent
+from slacktide.runtime import Runtime, RuntimeEvent
+from slacktide.runtime.runtime import PAUSE_S
 from slacktide.scheduling import make_scheduler
 
 BASE = Plan((LaneSpec("m", (0,)),), (Deployment(PoolId("m", "1"), "m", 4),))

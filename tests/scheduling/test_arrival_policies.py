@@ -8,13 +8,8 @@ import pytest
 
 from slacktide.domain import Notice, Reason
 from slacktide.engine.ports import Idle, Proposal, Scheduler
-from slacktide.scheduling import (
-    Clipper,
-    ClipperOptions,
-    Nexus,
-    NexusOptions,
-    make_scheduler,
-)
+from slacktide.scheduling import make_scheduler
+from slacktide.scheduling.sized_fifo import Clipper, ClipperOptions, Nexus, NexusOptions
 
 
 def ids(proposal: object) -> list[int]:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Request
 from slacktide.profiles import BatchLatency, RunClasses
-from slacktide.scheduling import DeadlineQueue, SlackOptions
+from slacktide.scheduling import SlackOptions
 from slacktide.scheduling import class_queue as class_queue_module
 from slacktide.scheduling.class_queue import ClassQueue
 from slacktide.scheduling.class_tables import ClassTables, ClassWorkAhead, least_share
-from slacktide.scheduling.queue import by_class
+from slacktide.scheduling.queue import DeadlineQueue, by_class
 
 SIGNATURES = [(), ((3,),)]
 NAMES = "abcd"

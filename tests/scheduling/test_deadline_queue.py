@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import Request
-from slacktide.scheduling import DeadlineQueue
-from slacktide.scheduling.queue import within_rows
+from slacktide.scheduling.queue import DeadlineQueue, within_rows
 
 SIGNATURES = [(), ((3,),), ((4,),)]
 LEAD = (0.0, 1.0, 1.5, 2.5)

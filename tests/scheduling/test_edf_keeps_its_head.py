@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slacktide.domain import Notice, Reason, Request
 from slacktide.engine.ports import Idle, Proposal
 from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
-from slacktide.scheduling import Edf, EdfOptions
+from slacktide.scheduling.edf import Edf, EdfOptions
 
 
 def edf(lab: SimpleNamespace, sigma: float = 0.05, **options: object) -> Edf:

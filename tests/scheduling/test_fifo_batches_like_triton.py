@@ -6,7 +6,8 @@ import pytest
 
 from slacktide.domain import Notice, Reason
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
-from slacktide.scheduling import Fifo, FifoOptions
+from slacktide.scheduling import FifoOptions
+from slacktide.scheduling.fifo import Fifo
 
 
 def ids(proposal: object) -> list[int]:

@@ -10,7 +10,8 @@ from slacktide.domain import Batch, Reason
 from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registered
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
-from slacktide.scheduling import POLICIES, Fifo, FifoOptions, make_scheduler
+from slacktide.scheduling import POLICIES, FifoOptions, make_scheduler
+from slacktide.scheduling.fifo import Fifo
 from slacktide.scheduling.options import QueueOptions
 
 Make = Callable[..., tuple[object, list[str]]]

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from slacktide.domain import Batch, Notice
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
 from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
-from slacktide.scheduling import Slack, SlackOptions
+from slacktide.scheduling import SlackOptions
 from slacktide.scheduling import announcements as announcements_module
 from slacktide.scheduling.announcements import GRACE, WASTE, Announcements
+from slacktide.scheduling.slack import Slack
 
 ALONE = 0.010
 """Seconds; a batch of two takes hardly longer."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slacktide.domain import Reason, Request
 from slacktide.engine.ports import Idle, Proposal
 from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
-from slacktide.scheduling import Orloj, OrlojOptions, OrlojText
+from slacktide.scheduling.orloj import Orloj, OrlojOptions, OrlojText
 
 LATENCY = BatchLatency(c0=0.005, c1=0.001, sizes=(1, 2, 4, 8))
 LENGTHS = {

@@ -10,18 +10,13 @@ import pytest
 from slacktide.domain import Reason, Request
 from slacktide.domain.options import OptionError, option, plain
 from slacktide.domain.units import SECONDS
-from slacktide.scheduling import (
-    POLICIES,
-    Clipper,
-    Clockwork,
-    Edf,
-    Fifo,
-    Nexus,
-    Orloj,
-    OrlojText,
-    Slack,
-    make_scheduler,
-)
+from slacktide.scheduling import POLICIES, make_scheduler
+from slacktide.scheduling.clockwork import Clockwork
+from slacktide.scheduling.edf import Edf
+from slacktide.scheduling.fifo import Fifo
+from slacktide.scheduling.orloj import Orloj, OrlojText
+from slacktide.scheduling.sized_fifo import Clipper, Nexus
+from slacktide.scheduling.slack import Slack
 
 KINDS = {
     "fifo": Fifo,

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler
 from slacktide.profiles import CorrectedTimes, LatencyTable, TimeDistribution
-from slacktide.scheduling import DeadlineQueue, Slack, SlackOptions, make_scheduler
+from slacktide.scheduling import SlackOptions, make_scheduler
 from slacktide.scheduling import slack as slack_module
 from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.best_effort import batch_of, size_of_single
+from slacktide.scheduling.queue import DeadlineQueue
+from slacktide.scheduling.slack import Slack
 from slacktide.scheduling.slack_table import PAYS, PrefixSizes, SlackTable, clear_prefix, up_to
 from slacktide.scheduling.tables import RowTimes, row_times, size_grid
 

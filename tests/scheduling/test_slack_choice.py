@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
-from slacktide.scheduling import Slack, SlackOptions
+from slacktide.scheduling import SlackOptions
+from slacktide.scheduling.slack import Slack
 
 MAX_BATCH = 12
 GRID = [1, 2, 3, 4, 6, 8, 12]

@@ -9,7 +9,8 @@ import pytest
 from slacktide.domain import Notice, Reason
 from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
-from slacktide.scheduling import Slack, SlackOptions
+from slacktide.scheduling import SlackOptions
+from slacktide.scheduling.slack import Slack
 
 LIMIT = 8
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from slacktide.domain import Notice, Request
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
 from slacktide.profiles import BatchLatency, FixedTimes, RunClasses
-from slacktide.scheduling import Slack, SlackOptions
+from slacktide.scheduling import SlackOptions
 from slacktide.scheduling.class_tables import Compositions
+from slacktide.scheduling.slack import Slack
 from slacktide.scheduling.tables import size_grid
 
 POINTS = 96

@@ -40,7 +40,8 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.engine import Engine, Snapshot, SoloProfiling
+from slacktide.engine import Engine, Snapshot
+from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.invariants import check_invariants
 from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.executors.ports import (

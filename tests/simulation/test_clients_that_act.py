@@ -42,9 +42,10 @@ from slacktide.domain import (
 )
 from slacktide.planning import Planner, SessionClosed, SessionMeasured, SessionOpened
 from slacktide.planning.variants import FamilyVariant
-from slacktide.simulation import ExternalEvent, Simulation
+from slacktide.simulation import Simulation
 from slacktide.simulation.acting import ANSWER_BYTES, FIRST_ID, SimulatedClients
 from slacktide.simulation.clients import SimulatedClient
+from slacktide.simulation.items import ExternalEvent
 from slacktide.workloads import BandwidthTrace, ConstantLink, TraceLink
 from slacktide.workloads.bandwidth import MBIT
 

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from slacktide.domain import Cancelled, Reason
-from slacktide.simulation import ExternalEvent, Failure, SimulatedUpload
+from slacktide.simulation import SimulatedUpload
+from slacktide.simulation.items import ExternalEvent, Failure
 
 
 def test_a_replica_is_up_after_its_start_time(make):

@@ -18,14 +18,9 @@ from slacktide.domain import (
 from slacktide.engine import EngineSettings
 from slacktide.planning.exits.events import EXIT_EVENTS
 from slacktide.planning.sessions import SESSION_EVENTS
-from slacktide.simulation import (
-    ORDER_OF,
-    EventOrder,
-    ExternalEvent,
-    Failure,
-    SimulatedUpload,
-    SimulationError,
-)
+from slacktide.simulation import SimulatedUpload, SimulationError
+from slacktide.simulation.driver import ORDER_OF, EventOrder
+from slacktide.simulation.items import ExternalEvent, Failure
 
 
 def test_every_event_has_its_kind():

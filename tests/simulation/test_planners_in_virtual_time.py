@@ -12,13 +12,16 @@ import pytest
 from slacktide.domain import LaneSpec, PlanChanged, Reason, Request, ResizeLane
 from slacktide.engine import Engine, EngineSettings
 from slacktide.load.report import Provenance
-from slacktide.planning.scaling import PLANNERS, ScalingPlanner
+from slacktide.planning.scaling import ScalingPlanner
+from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.profiles import CorrectedTimes, PointTime
 from slacktide.recording import Recorder, Recording, export_times, replay
-from slacktide.simulation import ExternalEvent, Simulation, predict
+from slacktide.simulation import Simulation, predict
+from slacktide.simulation.items import ExternalEvent
 from slacktide.simulation.recorded_inputs import recorded_inputs
-from slacktide.simulation.scenario import ScenarioError, build, parse_scenario, run_cell
+from slacktide.simulation.scenario import ScenarioError, build, run_cell
 from slacktide.simulation.scenario.profiles import TableProfile
+from slacktide.simulation.scenario.reading import parse_scenario
 from slacktide.simulation.scenario.world import World
 
 SCENARIO = """\

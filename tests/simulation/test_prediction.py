@@ -39,8 +39,6 @@ from slacktide.reports.twin import prediction_document, render_prediction
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import (
     ByProfile,
-    ExternalEvent,
-    Failure,
     Item,
     Prediction,
     SimulatedUpload,
@@ -48,6 +46,7 @@ from slacktide.simulation import (
     SimulationError,
     predict,
 )
+from slacktide.simulation.items import ExternalEvent, Failure
 from slacktide.simulation.prediction import ENOUGH, LATEST, Observations, TrainedTimes
 from slacktide.simulation.recorded_inputs import recorded_inputs
 

@@ -14,8 +14,8 @@ from slacktide.domain import Outcome, OutcomeKind, Reason, Request
 from slacktide.load.report import Provenance, Report, percentiles
 from slacktide.load.report.latencies import ERROR, EXACT, LOWEST_S, Latencies
 from slacktide.reports import render
-from slacktide.simulation import Scorer, stream
-from slacktide.simulation.results import BINS_MOST
+from slacktide.simulation import stream
+from slacktide.simulation.results import BINS_MOST, Scorer
 
 PROVENANCE = Provenance(started="2026-01-01T00:00:00+00:00", versions={}, machine="none")
 

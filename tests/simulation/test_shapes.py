@@ -25,14 +25,13 @@ from slacktide.domain import (
 from slacktide.engine import BatchTimes, Engine, EngineSettings, PoolParts, PoolView
 from slacktide.load.report import Provenance
 from slacktide.profiles import (
-    ClassTimes,
     CorrectedTimes,
     LatencyTable,
     ShapeClasses,
     ShapedTimes,
     TimeDistribution,
 )
-from slacktide.profiles.shape_classes import ShapeSorting
+from slacktide.profiles.shape_classes import ClassTimes, ShapeSorting
 from slacktide.profiles.time_distribution import MixedTime
 from slacktide.recording import Recorder, Recording, export_times, replay
 from slacktide.scheduling import PoolRecipe

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Cancelled, OutcomeKind
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.simulation import ByProfile, ExternalEvent, Failure, SimulatedUpload, stream
+from slacktide.simulation import ByProfile, SimulatedUpload, stream
+from slacktide.simulation.items import ExternalEvent, Failure
 
 POLICIES = ["fifo", "edf", "slack"]
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from slacktide.workloads import (
     Arrivals,
     Constant,
-    Diurnal,
     Gamma,
     GammaWindows,
     OnOff,
@@ -23,6 +22,7 @@ from slacktide.workloads import (
     WorkloadError,
 )
 from slacktide.workloads.arrivals import CHUNK
+from slacktide.workloads.varying import Diurnal
 
 RATES = st.floats(0.5, 300.0)
 PROCESSES = st.one_of(

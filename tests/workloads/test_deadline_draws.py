@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from slacktide.workloads import Deadlines, Fixed, Mix, Uniform, WorkloadError
+from slacktide.workloads import Deadlines, Fixed, Mix, WorkloadError
+from slacktide.workloads.deadlines import Uniform
 
 
 def test_fixed_is_the_same_for_all() -> None:

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slacktide.workloads import (
-    Empirical,
-    Exponential,
-    Lengths,
-    Mode,
-    Modes,
-    WorkloadError,
-    constant,
-)
+from slacktide.workloads import Empirical, Exponential, Lengths, Mode, Modes, WorkloadError
+from slacktide.workloads.lengths import constant
 
 SOURCES: list[Lengths] = [
     constant(4.0),

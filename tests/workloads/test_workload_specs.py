@@ -9,7 +9,6 @@ from slacktide.workloads import (
     Arrivals,
     Constant,
     Deadlines,
-    Diurnal,
     Empirical,
     Exponential,
     Fixed,
@@ -22,13 +21,14 @@ from slacktide.workloads import (
     OnOff,
     Poisson,
     Replay,
-    Uniform,
     WorkloadError,
     parse_arrivals,
     parse_deadlines,
     parse_lengths,
     parse_seconds,
 )
+from slacktide.workloads.deadlines import Uniform
+from slacktide.workloads.varying import Diurnal
 
 
 @pytest.mark.parametrize(

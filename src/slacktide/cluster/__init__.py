@@ -3,7 +3,5 @@
 from slacktide.cluster.pod_allocator import Hindrance as Hindrance
 from slacktide.cluster.pod_allocator import PodAllocator as PodAllocator
 from slacktide.cluster.pod_client import PodClient as PodClient
-from slacktide.cluster.pod_client import PodCpu as PodCpu
 from slacktide.cluster.pod_client import PodError as PodError
 from slacktide.cluster.pod_client import PodName as PodName
-from slacktide.cluster.pod_client import ResizeState as ResizeState

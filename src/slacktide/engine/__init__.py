@@ -6,7 +6,6 @@ predicts); it keeps every request in exactly one place and ends it exactly once.
 
 from slacktide.engine.engine import Engine as Engine
 from slacktide.engine.idle_work import SoloCounts as SoloCounts
-from slacktide.engine.idle_work import SoloProfiling as SoloProfiling
 from slacktide.engine.invariants import check_invariants as check_invariants
 from slacktide.engine.ports import BatchTimes as BatchTimes
 from slacktide.engine.ports import Idle as Idle

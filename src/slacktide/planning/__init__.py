@@ -9,7 +9,6 @@ from slacktide.planning.planner import PlanField as PlanField
 from slacktide.planning.planner import Planner as Planner
 from slacktide.planning.planner import PlannerError as PlannerError
 from slacktide.planning.planner import Stated as Stated
-from slacktide.planning.planner import stated_as as stated_as
 from slacktide.planning.sessions import SessionClosed as SessionClosed
 from slacktide.planning.sessions import SessionEvent as SessionEvent
 from slacktide.planning.sessions import SessionMeasured as SessionMeasured

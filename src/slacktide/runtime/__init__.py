@@ -1,7 +1,5 @@
 """What both drivers own: the engine with its planners. Events and `now` in, commands out."""
 
-from slacktide.runtime.runtime import PAUSE_S as PAUSE_S
-from slacktide.runtime.runtime import CoreSeconds as CoreSeconds
 from slacktide.runtime.runtime import Runtime as Runtime
 from slacktide.runtime.runtime import RuntimeEvent as RuntimeEvent
 from slacktide.runtime.runtime import Watch as Watch

@@ -4,8 +4,6 @@ Not a model of the server: the engine, its schedulers and its profiles are the s
 Only the clock, the clients and the hardware are made up here.
 """
 
-from slacktide.simulation.driver import ORDER_OF as ORDER_OF
-from slacktide.simulation.driver import EventOrder as EventOrder
 from slacktide.simulation.driver import Simulation as Simulation
 from slacktide.simulation.hardware import AsExpected as AsExpected
 from slacktide.simulation.hardware import ByLength as ByLength
@@ -13,12 +11,9 @@ from slacktide.simulation.hardware import ByPool as ByPool
 from slacktide.simulation.hardware import ByProfile as ByProfile
 from slacktide.simulation.hardware import Execution as Execution
 from slacktide.simulation.items import DrawnRequest as DrawnRequest
-from slacktide.simulation.items import ExternalEvent as ExternalEvent
-from slacktide.simulation.items import Failure as Failure
 from slacktide.simulation.items import Item as Item
 from slacktide.simulation.items import SimulatedUpload as SimulatedUpload
 from slacktide.simulation.items import SimulationError as SimulationError
 from slacktide.simulation.items import stream as stream
 from slacktide.simulation.prediction import Prediction as Prediction
 from slacktide.simulation.prediction import predict as predict
-from slacktide.simulation.results import Scorer as Scorer

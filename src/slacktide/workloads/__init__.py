@@ -16,13 +16,11 @@ from slacktide.workloads.bandwidth_formats import parse_bandwidths as parse_band
 from slacktide.workloads.deadlines import Deadlines as Deadlines
 from slacktide.workloads.deadlines import Fixed as Fixed
 from slacktide.workloads.deadlines import Mix as Mix
-from slacktide.workloads.deadlines import Uniform as Uniform
 from slacktide.workloads.lengths import Empirical as Empirical
 from slacktide.workloads.lengths import Exponential as Exponential
 from slacktide.workloads.lengths import Lengths as Lengths
 from slacktide.workloads.lengths import Mode as Mode
 from slacktide.workloads.lengths import Modes as Modes
-from slacktide.workloads.lengths import constant as constant
 from slacktide.workloads.link_estimate import BytesPerPixel as BytesPerPixel
 from slacktide.workloads.link_estimate import LinkEstimate as LinkEstimate
 from slacktide.workloads.link_estimate import LinkEstimates as LinkEstimates
@@ -40,7 +38,6 @@ from slacktide.workloads.trace_formats import parse_trace as parse_trace
 from slacktide.workloads.values import WorkloadError as WorkloadError
 from slacktide.workloads.values import parse_number as parse_number
 from slacktide.workloads.values import parse_seconds as parse_seconds
-from slacktide.workloads.varying import Diurnal as Diurnal
 from slacktide.workloads.varying import GammaWindows as GammaWindows
 from slacktide.workloads.varying import OnOff as OnOff
 from slacktide.workloads.varying import RateTrace as RateTrace

@@ -19,7 +19,8 @@ from tritonclient.utils import InferenceServerException
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.http import ClientRequest, protocol
+from slacktide.frontends.http import protocol
+from slacktide.frontends.http.messages import ClientRequest
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import oip_json

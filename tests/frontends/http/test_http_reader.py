@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.frontends.http import HttpResponse, HttpRoute
+from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http.context import MOST_HEADS, HttpContext
+from slacktide.frontends.http.messages import HttpResponse
 from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, MOST_KEPT, RequestReader
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import EndpointGroup

@@ -10,13 +10,8 @@ import orjson
 import pytest
 import tritonclient.http as triton
 
-from slacktide.frontends.http import (
-    HttpResponse,
-    HttpRoute,
-    HttpServer,
-    inference_routes,
-    metrics_routes,
-)
+from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes, metrics_routes
+from slacktide.frontends.http.messages import HttpResponse
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.security import Verdict

@@ -32,7 +32,8 @@ from slacktide.models.repository.settings import (
 )
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
 from slacktide.planning.scaling.planners import PLANNERS
-from slacktide.scheduling import POLICIES, EdfOptions, FifoOptions, SlackOptions
+from slacktide.scheduling import POLICIES, FifoOptions, SlackOptions
+from slacktide.scheduling.edf import EdfOptions
 
 RANGE = "cores: {min: 1, max: 2}\n"
 PADDED = "inputs: {x: {pad: {}}}\npadding: exact\n"

@@ -30,7 +30,6 @@ from slacktide.domain.options import Options, option
 from slacktide.domain.registry import Registered
 from slacktide.engine import Engine, PoolParts, PoolView, check_invariants
 from slacktide.planning.scaling import (
-    PLANNERS,
     ModelView,
     ScaledModel,
     ScalingLimits,
@@ -39,6 +38,7 @@ from slacktide.planning.scaling import (
     ScalingStatus,
     ScalingTarget,
 )
+from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler

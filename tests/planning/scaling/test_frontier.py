@@ -9,10 +9,11 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
 from slacktide.planning.scaling.search import fewest_cores
 from slacktide.planning.scaling.vertical import VerticalOptions
+from slacktide.planning.scaling.view import Waiting
 from slacktide.profiles import PointTime
 
 NOW = 100.0

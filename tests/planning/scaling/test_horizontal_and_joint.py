@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from slacktide.domain.options import OptionError, plain
 from slacktide.planning.scaling import (
-    PLANNERS,
     ModelView,
     ReplicaView,
     ScalingLimits,
     ScalingPlanner,
     ScalingTarget,
-    VariantView,
-    Waiting,
     make_planner,
 )
+from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.view import VariantView, Waiting
 from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)

@@ -15,7 +15,7 @@ from slacktide.planning.scaling import (
     ScalingLimits,
     make_planner,
 )
-from slacktide.profiles import SplitLogLogistic
+from slacktide.profiles.time_distribution import SplitLogLogistic
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
 

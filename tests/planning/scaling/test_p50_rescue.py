@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions, p50_rescue
-from slacktide.profiles import SplitLogLogistic
+from slacktide.planning.scaling.view import Waiting
+from slacktide.profiles.time_distribution import SplitLogLogistic
 
 
 class Jittery:

@@ -12,16 +12,16 @@ from slacktide.domain.options import OptionError, plain
 from slacktide.domain.registry import Registered
 from slacktide.planning.planner import PlannerError
 from slacktide.planning.scaling import (
-    PLANNERS,
     ModelView,
     ReplicaView,
     ScalingLimits,
     ScalingPolicy,
     ScalingTarget,
-    Waiting,
     make_planner,
 )
 from slacktide.planning.scaling.baselines import StaticOptions
+from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.scaling.view import Waiting
 from slacktide.profiles import PointTime
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
+from slacktide.planning.scaling.view import Waiting
 from slacktide.profiles import PointTime
 
 

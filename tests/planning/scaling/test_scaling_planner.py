@@ -21,7 +21,8 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.domain.options import OptionError
-from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingTarget, Waiting
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingTarget
+from slacktide.planning.scaling.view import Waiting
 
 M = PoolId("m", "1")
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.search import Search
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
+from slacktide.planning.scaling.view import Waiting
 
 LIMITS = ScalingLimits(cores_max=8, batch_max=8)
 

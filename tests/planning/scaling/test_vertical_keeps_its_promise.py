@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
+from slacktide.planning.scaling.view import Waiting
 from slacktide.profiles import PointTime
 from slacktide.scheduling import make_scheduler
 

@@ -42,7 +42,8 @@ from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
 from slacktide.planning.variants.demand import LearnedRoom
 from slacktide.planning.variants.planned_family import PlannedFamily
 from slacktide.planning.variants.question import SearchResult
-from slacktide.simulation import ExternalEvent, Item
+from slacktide.simulation import Item
+from slacktide.simulation.items import ExternalEvent
 
 PLENTY = 0.4
 """Seconds within which every variant serves."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.simulation.scenario import Cell, parse_scenario
+from slacktide.simulation.scenario import Cell
+from slacktide.simulation.scenario.reading import parse_scenario
 
 SMALL = """\
 duration: 2s

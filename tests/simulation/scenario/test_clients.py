@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.simulation.scenario import ScenarioError, build, parse_scenario, run_cell
+from slacktide.simulation.scenario import ScenarioError, build, run_cell
+from slacktide.simulation.scenario.reading import parse_scenario
 
 EXAMPLE = Path(__file__).parents[3] / "examples/scenarios/cameras.yaml"
 SMALL = """\

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.simulation.drawn_exit_tables import DrawnExits
 
-from slacktide.simulation.scenario import ScenarioError, build, parse_scenario, run_cell
+from slacktide.simulation.scenario import ScenarioError, build, run_cell
+from slacktide.simulation.scenario.reading import parse_scenario
 
 TEXT = """
 duration: 40s

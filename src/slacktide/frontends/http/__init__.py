@@ -4,8 +4,6 @@ Converts, calls the data plane or the control plane, converts back; decides noth
 inference.
 """
 
-from slacktide.frontends.http.messages import ClientRequest as ClientRequest
-from slacktide.frontends.http.messages import HttpResponse as HttpResponse
 from slacktide.frontends.http.protocol import HttpServer as HttpServer
 from slacktide.frontends.http.router import HttpRoute as HttpRoute
 from slacktide.frontends.http.routes import inference_routes as inference_routes

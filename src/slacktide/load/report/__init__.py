@@ -10,7 +10,6 @@ from slacktide.load.report.document import Provenance as Provenance
 from slacktide.load.report.document import Report as Report
 from slacktide.load.report.document import ReportError as ReportError
 from slacktide.load.report.document import StreamReport as StreamReport
-from slacktide.load.report.document import Timeline as Timeline
 from slacktide.load.report.latencies import percentiles as percentiles
 from slacktide.load.report.scoring import Ending as Ending
 from slacktide.load.report.scoring import StreamScore as StreamScore

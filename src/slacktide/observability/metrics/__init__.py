@@ -4,6 +4,5 @@ Reads what the server counts anyway, when it is asked; counts nothing itself, so
 request pays nothing for it. docs/metrics.md names every family.
 """
 
-from slacktide.observability.metrics.metrics import CONTENT_TYPE as CONTENT_TYPE
 from slacktide.observability.metrics.metrics import Metrics as Metrics
 from slacktide.observability.metrics.metrics import metrics_routes as metrics_routes

@@ -3,13 +3,9 @@
 from slacktide.planning.scaling.planner import ScaledModel as ScaledModel
 from slacktide.planning.scaling.planner import ScalingPlanner as ScalingPlanner
 from slacktide.planning.scaling.planner import ScalingStatus as ScalingStatus
-from slacktide.planning.scaling.planners import PLANNERS as PLANNERS
 from slacktide.planning.scaling.planners import make_planner as make_planner
-from slacktide.planning.scaling.view import BatchSeconds as BatchSeconds
 from slacktide.planning.scaling.view import ModelView as ModelView
 from slacktide.planning.scaling.view import ReplicaView as ReplicaView
 from slacktide.planning.scaling.view import ScalingLimits as ScalingLimits
 from slacktide.planning.scaling.view import ScalingPolicy as ScalingPolicy
 from slacktide.planning.scaling.view import ScalingTarget as ScalingTarget
-from slacktide.planning.scaling.view import VariantView as VariantView
-from slacktide.planning.scaling.view import Waiting as Waiting

@@ -7,12 +7,10 @@ Reads YAML, profiles and traces; makes the engine, the hardware and the requests
 from slacktide.simulation.scenario.building import build as build
 from slacktide.simulation.scenario.reading import Cell as Cell
 from slacktide.simulation.scenario.reading import ScenarioError as ScenarioError
-from slacktide.simulation.scenario.reading import parse_scenario as parse_scenario
 from slacktide.simulation.scenario.reading import read_scenario as read_scenario
 from slacktide.simulation.scenario.running import done_in_processes as done_in_processes
 from slacktide.simulation.scenario.running import run_cell as run_cell
 from slacktide.simulation.scenario.running import run_task as run_task
 from slacktide.simulation.scenario.running import task_of as task_of
 from slacktide.simulation.scenario.sweep import Sweep as Sweep
-from slacktide.simulation.scenario.sweep import SweepRow as SweepRow
 from slacktide.simulation.scenario.sweep import collected as collected
