@@ -5,7 +5,7 @@ the answers a perfect model would give.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -135,38 +135,53 @@ class ExampleModel:
         return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
-def _signals(count: int, rng: np.random.Generator) -> Samples:
-    rows, labels = vectors.signals(count, rng)
-    return Samples(tuple({"features": row[None]} for row in rows), labels)
+def _of(name: str, rows: Iterable[Array], labels: NDArray[np.int64] | None = None) -> Samples:
+    """A request of each row, for a model whose one input is called so."""
+    return Samples(tuple({name: row[None]} for row in rows), labels)
 
 
-def _frames(count: int, rng: np.random.Generator) -> Samples:
-    pictures, labels = frames.frames(count, rng)
-    return Samples(tuple({"frames": picture[None]} for picture in pictures), labels)
+def _masked(ids: NDArray[np.int64]) -> Mapping[str, Array]:
+    return {"input_ids": ids[None], "attention_mask": np.ones((1, len(ids)), np.int64)}
 
 
-def _frame_stream(name: str, start: int, stop: int) -> Streamed:
-    return (({"frames": frame[None]}, label) for frame, label in frames.video(name, start, stop))
+def _of_frames(name: str, summary: str) -> ExampleModel:
+    return ExampleModel(
+        name,
+        summary,
+        frames.KINDS,
+        64,
+        lambda count, rng: _of("frames", *frames.frames(count, rng)),
+        streams=tuple(frames.STREAMS),
+        stream=lambda *part: (({"frames": row[None]}, kind) for row, kind in frames.video(*part)),
+        stream_length=frames.STREAM_FRAMES,
+    )
 
 
-def _vehicles(count: int, rng: np.random.Generator) -> Samples:
-    pictures, labels = frames.frames(count, rng)
-    rows = pictures.transpose(0, 2, 3, 1)
-    return Samples(tuple({"image": np.ascontiguousarray(row[None])} for row in rows), labels)
+def _of_texts(
+    name: str,
+    summary: str,
+    classes: tuple[str, ...],
+    draw: Callable[[int, np.random.Generator], tuple[list[sentences.Ids], NDArray[np.int64]]],
+    stream: Callable[[str, int, int], text_streams.Texts],
+) -> ExampleModel:
+    def drawn(count: int, rng: np.random.Generator) -> Samples:
+        ids, labels = draw(count, rng)
+        return Samples(tuple(map(_masked, ids)), labels)
 
-
-def _vehicle_pictures(count: int, rng: np.random.Generator) -> Iterator[LabelledPicture]:
-    pictures, labels = frames.frames(count, rng)
-    for picture, label in zip(pictures, labels, strict=True):
-        yield LabelledPicture(picture.transpose(1, 2, 0), {"label": int(label)})
+    return ExampleModel(
+        name,
+        summary,
+        classes,
+        256,
+        drawn,
+        streams=text_streams.STREAMS,
+        stream=lambda *part: ((_masked(ids), label) for ids, label in stream(*part)),
+        stream_length=text_streams.STREAM_TEXTS,
+    )
 
 
 def _scenes(count: int, rng: np.random.Generator) -> Iterator[street.Scene]:
     return (street.Street(int(rng.integers(2**62))).scene() for _ in range(count))
-
-
-def _street(count: int, rng: np.random.Generator) -> Samples:
-    return Samples(tuple({"image": scene.picture[None]} for scene in _scenes(count, rng)), None)
 
 
 def _street_pictures(count: int, rng: np.random.Generator) -> Iterator[LabelledPicture]:
@@ -175,101 +190,72 @@ def _street_pictures(count: int, rng: np.random.Generator) -> Iterator[LabelledP
         yield LabelledPicture(scene.picture, label)
 
 
-def _texts(count: int, rng: np.random.Generator) -> Samples:
-    ids, labels = sentences.texts(count, rng)
-    return Samples(tuple(map(_masked, ids)), labels)
+def _of_streets(name: str, summary: str) -> ExampleModel:
+    return ExampleModel(
+        name,
+        summary,
+        street.KINDS,
+        8,
+        lambda count, rng: _of("image", (scene.picture for scene in _scenes(count, rng))),
+        pictures=_street_pictures,
+    )
 
 
-def _text_stream(name: str, start: int, stop: int) -> Streamed:
-    return ((_masked(ids), label) for ids, label in text_streams.text_stream(name, start, stop))
+def _vehicles(count: int, rng: np.random.Generator) -> Samples:
+    pictures, labels = frames.frames(count, rng)
+    return _of("image", np.ascontiguousarray(pictures.transpose(0, 2, 3, 1)), labels)
 
 
-def _stories(count: int, rng: np.random.Generator) -> Samples:
-    ids, labels = stories.stories(count, rng)
-    return Samples(tuple(map(_masked, ids)), labels)
-
-
-def _story_stream(name: str, start: int, stop: int) -> Streamed:
-    return ((_masked(ids), label) for ids, label in text_streams.story_stream(name, start, stop))
-
-
-def _masked(ids: NDArray[np.int64]) -> Mapping[str, Array]:
-    return {"input_ids": ids[None], "attention_mask": np.ones((1, len(ids)), np.int64)}
-
-
-def _features(count: int, rng: np.random.Generator) -> Samples:
-    return Samples(tuple({"features": row[None]} for row in vectors.features(count, rng)), None)
+def _vehicle_pictures(count: int, rng: np.random.Generator) -> Iterator[LabelledPicture]:
+    pictures, labels = frames.frames(count, rng)
+    for picture, label in zip(pictures, labels, strict=True):
+        yield LabelledPicture(picture.transpose(1, 2, 0), {"label": int(label)})
 
 
 MODELS: Mapping[str, ExampleModel] = {
     model.name: model
     for model in (
         ExampleModel(
-            "mlp", "tiny MLP: ten kinds of short signals", vectors.SIGNAL_KINDS, 256, _signals
+            "mlp",
+            "tiny MLP: ten kinds of short signals",
+            vectors.SIGNAL_KINDS,
+            256,
+            lambda count, rng: _of("features", *vectors.signals(count, rng)),
         ),
-        ExampleModel(
-            "residual",
-            "residual classifier of street frames: hardly gains from batching",
-            frames.KINDS,
-            64,
-            _frames,
-            streams=tuple(frames.STREAMS),
-            stream=_frame_stream,
-            stream_length=frames.STREAM_FRAMES,
-        ),
-        ExampleModel(
+        _of_frames("residual", "residual classifier of street frames: hardly gains from batching"),
+        _of_texts(
             "text",
             "text encoder with free sequence length: time grows with the text",
             sentences.TOPICS,
-            256,
-            _texts,
-            streams=text_streams.STREAMS,
-            stream=_text_stream,
-            stream_length=text_streams.STREAM_TEXTS,
+            sentences.texts,
+            text_streams.text_stream,
         ),
-        ExampleModel(
+        _of_frames(
             "chained",
             "classifier of street frames, plain layer by layer: the work is spread evenly",
-            frames.KINDS,
-            64,
-            _frames,
-            streams=tuple(frames.STREAMS),
-            stream=_frame_stream,
-            stream_length=frames.STREAM_FRAMES,
         ),
-        ExampleModel(
+        _of_texts(
             "whereabouts",
             "reader of stories that tells where a thing is: the order of words matters",
             stories.PLACES,
-            256,
-            _stories,
-            streams=text_streams.STREAMS,
-            stream=_story_stream,
-            stream_length=text_streams.STREAM_TEXTS,
+            stories.stories,
+            text_streams.story_stream,
         ),
         ExampleModel(
             "dense",
             "weight-bound network of random weights: gains much from batching",
             (),
             64,
-            _features,
+            lambda count, rng: _of("features", vectors.features(count, rng)),
             build=dense.dense_model,
         ),
-        ExampleModel(
+        _of_streets(
             "street",
             "detector of road users in pictures of 128 to 608 pixels: larger is more accurate",
-            street.KINDS,
-            8,
-            _street,
-            pictures=_street_pictures,
         ),
-        ExampleModel(
+        _of_streets(
             "street_depth",
             "detector of road users at three depths of one file: deeper is more accurate",
-            street.KINDS,
-            8,
-            _street,
-            pictures=_street_pictures,
         ),
         ExampleModel(
             "vehicles",

@@ -9,7 +9,7 @@ scale from SHORTEST to LONGEST tokens: many short texts, a few that take ten tim
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,14 +103,20 @@ def _vocabulary() -> tuple[str, ...]:
 VOCABULARY: tuple[str, ...] = _vocabulary()
 """Every token; an id is an index into it."""
 
-_ID: Final = {word: i for i, word in enumerate(VOCABULARY)}
-_TOKEN = re.compile(r"[a-z][a-z-]*|[,.]")
+
+def encoder(vocabulary: Sequence[str], token: str) -> Callable[[str], Ids]:
+    """From a text to the ids of its tokens (a regular expression says which), [cls] first; words
+    outside the vocabulary become [unk]."""
+    numbers = {word: i for i, word in enumerate(vocabulary)}
+
+    def encode(text: str) -> Ids:
+        words = re.findall(token, text.lower())
+        return np.array([CLS, *(numbers.get(word, UNKNOWN) for word in words)], dtype=np.int64)
+
+    return encode
 
 
-def encode(text: str) -> Ids:
-    """Token ids of a text, [cls] first; words outside the vocabulary become [unk]."""
-    words = _TOKEN.findall(text.lower())
-    return np.array([CLS, *(_ID.get(word, UNKNOWN) for word in words)], dtype=np.int64)
+encode = encoder(VOCABULARY, r"[a-z][a-z-]*|[,.]")
 
 
 def texts(count: int, rng: np.random.Generator) -> tuple[list[Ids], NDArray[np.int64]]:
@@ -143,15 +149,15 @@ def text(label: int, tokens: int, rng: np.random.Generator, digressing: float = 
 
 def _clause(topic: _Topic, rng: np.random.Generator) -> str:
     """One clause with one to four words of the topic, ending in a full stop."""
-    noun, other = _pick(topic.nouns, rng), _pick(topic.nouns, rng)
-    adjective, verb = _pick(topic.adjectives, rng), _pick(topic.verbs, rng)
-    link, ending = _pick(_LINKS, rng), _pick(_ENDINGS, rng)
-    someone, plain = _pick(_PEOPLE, rng), _pick(_PLAIN_VERBS, rng)
-    clause = _pick(
+    noun, other = pick(topic.nouns, rng), pick(topic.nouns, rng)
+    adjective, verb = pick(topic.adjectives, rng), pick(topic.verbs, rng)
+    link, ending = pick(_LINKS, rng), pick(_ENDINGS, rng)
+    someone, plain = pick(_PEOPLE, rng), pick(_PLAIN_VERBS, rng)
+    clause = pick(
         (
             f"the {adjective} {noun} {verb} {link} the {other} {ending} .",
             f"{someone} {verb} {link} the {noun} and the {adjective} {other} .",
-            f"{_pick(_OPENINGS, rng)} {someone} {plain} a {adjective} {noun} {ending} .",
+            f"{pick(_OPENINGS, rng)} {someone} {plain} a {adjective} {noun} {ending} .",
             f"the {noun} {verb} , and {someone} {plain} the {other} {link} the {noun} .",
         ),
         rng,
@@ -159,5 +165,5 @@ def _clause(topic: _Topic, rng: np.random.Generator) -> str:
     return " ".join(clause.split())
 
 
-def _pick(choices: Sequence[str], rng: np.random.Generator) -> str:
+def pick(choices: Sequence[str], rng: np.random.Generator) -> str:
     return choices[int(rng.integers(len(choices)))]

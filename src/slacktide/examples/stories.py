@@ -9,18 +9,17 @@ counts. In all but the first the same words in another order would have another 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.examples.sentences import Ids, encoder, pick
+
 SHORTEST: Final = 24
 LONGEST: Final = 128
 """Bounds on the tokens of a story, its leading [cls] included."""
-
-Ids = NDArray[np.int64]
 
 
 def _words(listed: str) -> tuple[str, ...]:
@@ -34,9 +33,6 @@ LEVELS: tuple[str, ...] = ("plain", "others", "moved", "carried")
 """From easy to hard."""
 MIX: Final = (0.3, 0.25, 0.25, 0.2)
 """Shares of the levels where nothing else is asked for."""
-
-PAD, CLS, UNKNOWN = 0, 1, 2
-"""Ids of the tokens that are not words."""
 
 _PEOPLE = _words("anna ben carla david emma felix")
 _THINGS = _words("key letter lamp book ball coat ring map")
@@ -54,14 +50,7 @@ VOCABULARY: tuple[str, ...] = (
 )
 """Every token; an id is an index into it."""
 
-_ID: Final = {word: i for i, word in enumerate(VOCABULARY)}
-_TOKEN = re.compile(r"[a-z]+|[.?]")
-
-
-def encode(story: str) -> Ids:
-    """Token ids of a story, [cls] first; words outside the vocabulary become [unk]."""
-    words = _TOKEN.findall(story.lower())
-    return np.array([CLS, *(_ID.get(word, UNKNOWN) for word in words)], dtype=np.int64)
+encode = encoder(VOCABULARY, r"[a-z]+|[.?]")
 
 
 def stories(
@@ -85,9 +74,9 @@ def story(label: int, level: str, rng: np.random.Generator, longest: int = LONGE
     thread = [_put(people[0], thing, answer)]
     if hard >= 2:
         moves = 1 + int(rng.integers(3 if level == "moved" else 2))
-        thread = [_put(_pick(people, rng), thing, _pick(places, rng)) for _ in range(moves)]
+        thread = [_put(pick(people, rng), thing, pick(places, rng)) for _ in range(moves)]
         if level == "moved":
-            thread.append(_put(_pick(people, rng), thing, answer))
+            thread.append(_put(pick(people, rng), thing, answer))
         else:
             thread += [f"{people[0]} took the {thing} .", f"{people[0]} went to the {answer} ."]
     words = sum(len(sentence.split()) for sentence in thread) + 6
@@ -107,15 +96,15 @@ def _aside(
     hard: int, others: Sequence[str], people: Sequence[str], rng: np.random.Generator
 ) -> str:
     """A sentence that decides nothing, but misleads where the story is hard."""
-    someone, thing = _pick(people, rng), _pick(others, rng)
+    someone, thing = pick(people, rng), pick(others, rng)
     if hard and rng.random() < 0.6:
-        place = _pick(PLACES, rng)
+        place = pick(PLACES, rng)
         if hard == 3 and rng.random() < 0.4:
             return f"{someone} went to the {place} ."
         return _put(someone, thing, place)
-    other = _pick(_PEOPLE, rng)
-    choices = (f"{someone} {_pick(_DEEDS, rng)} the {thing} .", f"{someone} met {other} .")
-    return _pick((*choices, f"{_pick(_LINKS, rng)} it was quiet ."), rng)
+    other = pick(_PEOPLE, rng)
+    choices = (f"{someone} {pick(_DEEDS, rng)} the {thing} .", f"{someone} met {other} .")
+    return pick((*choices, f"{pick(_LINKS, rng)} it was quiet ."), rng)
 
 
 def _put(person: str, thing: str, place: str) -> str:
@@ -124,10 +113,6 @@ def _put(person: str, thing: str, place: str) -> str:
 
 def _level(mix: Sequence[float], rng: np.random.Generator) -> str:
     return LEVELS[int(rng.choice(len(LEVELS), p=np.divide(mix, np.sum(mix))))]
-
-
-def _pick(choices: Sequence[str], rng: np.random.Generator) -> str:
-    return choices[int(rng.integers(len(choices)))]
 
 
 def _shuffled(words: Sequence[str], rng: np.random.Generator) -> list[str]:
