@@ -17,10 +17,8 @@ from slacktide.client.messages import ClientError
 
 class OnnxFallback:
     """Runs an ONNX file whose one input is an image, uint8 [rows, height, width, 3], red first.
-
     Call it with a frame; it returns the outputs by name. Loads ONNX Runtime when it is made. Raises
-    ClientError if that is missing or the file is no such model.
-    """
+    ClientError if that is missing or the file is no such model."""
 
     def __init__(
         self, path: str | Path, *, size: int = 128, threads: int = 1, rgb: bool = False

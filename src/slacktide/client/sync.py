@@ -83,11 +83,9 @@ class ServerConnection:
 
 
 class ClientSession:
-    """One stream of frames to one model; a context manager. Made by `connect` or `open`.
-
-    Replies go to `on_reply`, on the client's thread, or else wait for `replies` or `ready`. Read
-    them: they are kept until then.
-    """
+    """One stream of frames to one model; a context manager. Made by `connect` or `open`. Replies go
+    to `on_reply`, on the client's thread, or else wait for `replies` or `ready`. Read them: they
+    are kept until then."""
 
     _aio: AioSession
 

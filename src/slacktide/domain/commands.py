@@ -40,10 +40,8 @@ class RunBatch:
 @dataclass(frozen=True, slots=True)
 class AbortBatch:
     """No client waits for this batch any more: stop it if that is possible. Its members have
-    withdrawn, or ramps have answered them.
-
-    Still ends in exactly one batch event; the lane is free only after that.
-    """
+    withdrawn, or ramps have answered them. Still ends in exactly one batch event; the lane is free
+    only after that."""
 
     batch: Batch
     cause: int

@@ -122,12 +122,9 @@ def default_of(kind: type[Any], name: str) -> Any:
 def read_options(
     kind: type[OptionsT], values: Mapping[str, object], *, what: str = "", bare: bool = True
 ) -> OptionsT:
-    """The options that a document states, the others by default.
-
-    `bare`: what has a unit may also come as a plain number (seconds, bytes), as from Python and
-    from recordings; a file that people write must name the unit. Raises OptionError with every
-    problem; `what` opens its text.
-    """
+    """The options that a document states, the others by default. `bare`: what has a unit may also
+    come as a plain number (seconds, bytes), as from Python and from recordings; a file that people
+    write must name the unit. Raises OptionError with every problem; `what` opens its text."""
     known, types = options_of(kind), get_type_hints(kind)
     names = {alias: name for name, each in known.items() for alias in (name, *each.aliases)}
     found: dict[str, Any] = {}

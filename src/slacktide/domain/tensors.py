@@ -11,11 +11,9 @@ import numpy as np
 
 
 class Datatype(Enum):
-    """An OIP datatype: its name on the wire, bytes per element, NumPy dtype.
-
-    BYTES has no fixed size (element = u32 length + bytes, little-endian); in NumPy it is an object
-    array of `bytes`. BF16 has no NumPy dtype: it travels as raw uint16.
-    """
+    """An OIP datatype: its name on the wire, bytes per element, NumPy dtype. BYTES has no fixed
+    size (element = u32 length + bytes, little-endian); in NumPy it is an object array of `bytes`.
+    BF16 has no NumPy dtype: it travels as raw uint16."""
 
     _value_: tuple[str, int, np.dtype[np.generic]]
     wire_name: str

@@ -94,11 +94,9 @@ class Engine:
         }
 
     def handle(self, event: Event, *, now: float) -> list[Command]:
-        """Apply one event at time `now` (seconds, never running backwards).
-
-        Returns what to do, in order. Raises ValueError if the event cannot be (an id in use, an
-        unknown batch, time running backwards): a fault of the driver, not of a client.
-        """
+        """Apply one event at time `now` (seconds, never running backwards). Returns what to do, in
+        order. Raises ValueError if the event cannot be (an id in use, an unknown batch, time
+        running backwards): a fault of the driver, not of a client."""
         return self.handle_all((event,), now=now)
 
     def handle_all(self, events: Sequence[Event], *, now: float) -> list[Command]:

@@ -153,10 +153,8 @@ class IdleWork:
 
     def next_on(self, lane: Lane) -> tuple[Placement, Request] | None:
         """The held request to run again on a lane that has nothing else; it is held no longer.
-
         Drops what has become useless. Where the time for it is still to be earned, the lane is
-        looked at again then.
-        """
+        looked at again then."""
         holding = [p for p in lane.placements if p.pool.solo is not None and p.phase.serves]
         if not any(p.pool.solo.held for p in holding if p.pool.solo is not None):
             return None

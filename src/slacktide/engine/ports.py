@@ -110,11 +110,9 @@ class PoolView(Protocol):
 
 
 class Scheduler(Protocol):
-    """One pool's queue and the rule that says which requests run now.
-
-    The engine calls `expire` before `propose`, and `take` with every batch it starts. A
-    scheduler owns a request from a successful `add` until `take`, `remove` or `expire` names it.
-    """
+    """One pool's queue and the rule that says which requests run now. The engine calls `expire`
+    before `propose`, and `take` with every batch it starts. A scheduler owns a request from a
+    successful `add` until `take`, `remove` or `expire` names it."""
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
         """A request is on its way. A reason refuses it before its body is read."""

@@ -72,11 +72,9 @@ class LaneTime:
 
 
 def fair_shares(had: Sequence[float], shares: Sequence[float], *, floor: float) -> list[float]:
-    """How much of its fair part of the lane each model has had; 1: just that.
-
-    `had`: recent seconds of the models that want the lane now; `shares`: their weights, positive.
-    `floor` seconds are added on both sides, so that a newcomer does not count infinitely much.
-    """
+    """How much of its fair part of the lane each model has had; 1: just that. `had`: recent seconds
+    of the models that want the lane now; `shares`: their weights, positive. `floor` seconds are
+    added on both sides, so that a newcomer does not count infinitely much."""
     total, weights = sum(had), sum(shares)
     return [
         (seconds + floor) / (total * share / weights + floor)

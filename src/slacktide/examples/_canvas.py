@@ -198,11 +198,9 @@ def houses(
     lit: float,
     lamps: np.random.Generator | None = None,
 ) -> None:
-    """A row of houses that stands on the horizon; lengths are for `unit` pixels each.
-
-    `lit` is the share of lit windows. `lamps` draws which, where the houses are to stay the same
-    while lamps go on; otherwise `rng` does, if any is lit.
-    """
+    """A row of houses that stands on the horizon; lengths are for `unit` pixels each. `lit` is the
+    share of lit windows. `lamps` draws which, where the houses are to stay the same while lamps go
+    on; otherwise `rng` does, if any is lit."""
     x = 0.0
     while x < canvas.size:
         width, top = rng.uniform(12, 30) * unit, horizon - rng.uniform(14, 40) * unit

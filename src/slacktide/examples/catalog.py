@@ -37,21 +37,17 @@ class Samples:
 
     def batch(self, start: int = 0, stop: int | None = None) -> dict[str, Array]:
         """Requests `start` to `stop` as one batch, zero-padded to the longest along free axes.
-
         Padding with zeros is right for every example model: its inputs are of fixed shape or come
-        with a mask in which zero says "not there". Raises ValueError if the range is empty.
-        """
+        with a mask in which zero says "not there". Raises ValueError if the range is empty."""
         chosen = self.requests[start:stop]
         if not chosen:
             raise ValueError(f"no requests from {start} to {stop} among {len(self)}")
         return {name: _stack([request[name] for request in chosen]) for name in chosen[0]}
 
     def write(self, path: Path) -> None:
-        """Write a compressed .npz.
-
-        For each input NAME there are `NAME`, all requests padded into one batch, and `NAME.shapes`
-        of shape (count, axes), their shapes before padding; and `labels` where known.
-        """
+        """Write a compressed .npz. For each input NAME there are `NAME`, all requests padded into
+        one batch, and `NAME.shapes` of shape (count, axes), their shapes before padding; and
+        `labels` where known."""
         arrays: dict[str, Array] = dict(self.batch())
         for name in tuple(arrays):
             shapes = [request[name].shape[1:] for request in self.requests]

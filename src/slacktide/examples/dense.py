@@ -66,11 +66,9 @@ def dense_model(seed: int = SEED) -> bytes:
 
 
 def layer_weights(seed: int) -> list[NDArray[np.float32]]:
-    """One matrix (inputs, outputs) for each layer, uniform, variance 2 ÷ inputs.
-
-    Made from the raw stream of the Philox generator, which NumPy promises never to change (it does
-    not promise that of its distributions): one seed gives the same weights everywhere.
-    """
+    """One matrix (inputs, outputs) for each layer, uniform, variance 2 ÷ inputs. Made from the raw
+    stream of the Philox generator, which NumPy promises never to change (it does not promise that
+    of its distributions): one seed gives the same weights everywhere."""
     stream = np.random.Philox(key=seed)
     layers = []
     for inputs, outputs in pairwise(WIDTHS):

@@ -128,11 +128,9 @@ def texts(count: int, rng: np.random.Generator) -> tuple[list[Ids], NDArray[np.i
 
 
 def text(label: int, tokens: int, rng: np.random.Generator, digressing: float = 0.3) -> str:
-    """A text of exactly `tokens` tokens with [cls]; its last clause may be cut short.
-
-    It is `digressing` after that share of clauses. Digressions make up at most a third of the words
-    before the cut, and never come first.
-    """
+    """A text of exactly `tokens` tokens with [cls]; its last clause may be cut short. It is
+    `digressing` after that share of clauses. Digressions make up at most a third of the words
+    before the cut, and never come first."""
     own = _TOPICS[TOPICS[label]]
     words = _clause(own, rng).split()
     digressed = 0

@@ -27,11 +27,9 @@ if TYPE_CHECKING:  # numpy is not loaded to complete a command line
 
 
 class EndpointGroup(StrEnum):
-    """What an endpoint is for: every route and every gRPC method belongs to exactly one.
-
-    One gate decides by group what may be called, over HTTP and gRPC alike. Triton's names where it
-    has one.
-    """
+    """What an endpoint is for: every route and every gRPC method belongs to exactly one. One gate
+    decides by group what may be called, over HTTP and gRPC alike. Triton's names where it has
+    one."""
 
     HEALTH = "health"
     METADATA = "metadata"
@@ -87,11 +85,9 @@ AccessLog = Callable[[AccessRecord], None]
 
 
 class InferenceCall(Protocol):
-    """One call, from its headers to its one reply.
-
-    `announce` it if its body is still on the way, then `submit` it; a call whose body is here is
-    submitted at once. `refuse` or `cancel` may end it instead.
-    """
+    """One call, from its headers to its one reply. `announce` it if its body is still on the way,
+    then `submit` it; a call whose body is here is submitted at once. `refuse` or `cancel` may end
+    it instead."""
 
     def announce(
         self,

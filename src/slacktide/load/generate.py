@@ -86,11 +86,9 @@ def _encode(spec: LoadSpec, stream: Stream, number: int, model: RemoteModel) -> 
 async def run_load(
     spec: LoadSpec, progress: Observer | None = None, *, stop: asyncio.Event | None = None
 ) -> Report:
-    """Carry `spec` out and report.
-
-    `progress` is called some four times a second. Setting `stop` ends the run early; the report
-    then covers what was done. Raises LoadError if the run cannot start.
-    """
+    """Carry `spec` out and report. `progress` is called some four times a second. Setting `stop`
+    ends the run early; the report then covers what was done. Raises LoadError if the run cannot
+    start."""
     report, _ = await carry_out(await prepare(spec), progress, stop)
     return report
 

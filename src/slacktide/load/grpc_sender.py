@@ -62,11 +62,9 @@ servers do, and no other sign tells the two apart."""
 
 
 class GrpcSender:
-    """A `Sender`. `clock` gives seconds from the start of the run.
-
-    No gRPC deadline is set, so that only the parameter `timeout` tells the server of one. Over a
-    link, metadata announce each message.
-    """
+    """A `Sender`. `clock` gives seconds from the start of the run. No gRPC deadline is set, so that
+    only the parameter `timeout` tells the server of one. Over a link, metadata announce each
+    message."""
 
     def __init__(
         self,

@@ -80,11 +80,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RandomPayload:
-    """Tensors drawn from the seed, of the shapes and types the model's metadata names.
-
-    Floats are standard normal. Integers are 0 ≤ i < `integers`: 2 by default, because token ids
-    and masks alike accept 0 and 1 whatever the vocabulary.
-    """
+    """Tensors drawn from the seed, of the shapes and types the model's metadata names. Floats are
+    standard normal. Integers are 0 ≤ i < `integers`: 2 by default, because token ids and masks
+    alike accept 0 and 1 whatever the vocabulary."""
 
     integers: int = 2
     variety: int = 8
@@ -98,11 +96,9 @@ class RandomPayload:
 
 @dataclass(frozen=True, slots=True)
 class FilePayload:
-    """Tensors from files, one of them drawn for each request.
-
-    `.npy`: the model's only input; `.npz`: one array for each input, by name; `.json`: a whole
-    request body as OIP writes it (HTTP only). Where the model batches, axis 0 is the rows.
-    """
+    """Tensors from files, one of them drawn for each request. `.npy`: the model's only input;
+    `.npz`: one array for each input, by name; `.json`: a whole request body as OIP writes it (HTTP
+    only). Where the model batches, axis 0 is the rows."""
 
     paths: tuple[Path, ...]
 

@@ -101,10 +101,8 @@ def assign_lanes(
     remedy: str = "--allow-fewer-cores serves it with those",
 ) -> Layout:
     """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError.
-
     `allow_fewer`: a model that asks for more than the machine has gets what there is, and a
-    warning; otherwise the error ends in `remedy`.
-    """
+    warning; otherwise the error ends in `remedy`."""
     total = len(cores)
     free = list(cores)
     lanes: list[LaneSpec] = []

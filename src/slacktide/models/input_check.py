@@ -63,12 +63,9 @@ class PaddedInputs:
         return InputTensor(spec.name, spec.datatype, shape, LEFT_OUT)
 
     def signature(self, tensors: Sequence[InputTensor], rows: int, nbytes: int) -> Signature:
-        """Shapes without the rows and the padded axes. Raises BadField for lengths that are
-        unequal or too long.
-
-        A request that is too large to be multiplied by the rows of a whole batch keeps its shapes:
-        it is batched with its equals only.
-        """
+        """Shapes without the rows and the padded axes. Raises BadField for lengths that are unequal
+        or too long. A request that is too large to be multiplied by the rows of a whole batch keeps
+        its shapes: it is batched with its equals only."""
         axes = self._axes
         length = tensors[self._first].shape[axes[self._first]]
         if self._longest is not None and length > self._longest:

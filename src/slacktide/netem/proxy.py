@@ -37,11 +37,9 @@ class Carried:
 
 
 class LinkProxy:
-    """Carries every connection to its `port` on to the server at `host`, `to_port`.
-
-    Each connection has `link` to itself unless it is `shared`. The link's time 0 is what `begin`
-    says, and nothing is read before. Use it as an async context manager.
-    """
+    """Carries every connection to its `port` on to the server at `host`, `to_port`. Each connection
+    has `link` to itself unless it is `shared`. The link's time 0 is what `begin` says, and nothing
+    is read before. Use it as an async context manager."""
 
     def __init__(self, link: TraceLink, host: str, to_port: int, *, shared: bool = False) -> None:
         self._link = link

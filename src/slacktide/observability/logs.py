@@ -134,10 +134,8 @@ def _plain(value: object) -> object:
 
 class AccessLogger:
     """The access log: one line for each answer, over HTTP and gRPC alike (docs/logs.md). What front
-    ends take as their `access_log`.
-
-    Strings that clients chose are made printable here too, for handlers that are not ours.
-    """
+    ends take as their `access_log`. Strings that clients chose are made printable here too, for
+    handlers that are not ours."""
 
     def __init__(self) -> None:
         self._log = logging.getLogger(ACCESS)

@@ -35,11 +35,9 @@ class TracingUnavailable(RuntimeError):  # noqa: N818  # a state of the installa
 
 
 def open_tracer(endpoint: str, *, triton_strict: bool = False) -> RequestTracer:
-    """A tracer that sends spans in batches, from a thread of its own, to an OTLP/HTTP endpoint.
-
-    A URL without a path, such as `http://collector:4318`, gets the usual one. Raises
-    TracingUnavailable, or ValueError for what is no URL of HTTP.
-    """
+    """A tracer that sends spans in batches, from a thread of its own, to an OTLP/HTTP endpoint. A
+    URL without a path, such as `http://collector:4318`, gets the usual one. Raises
+    TracingUnavailable, or ValueError for what is no URL of HTTP."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor

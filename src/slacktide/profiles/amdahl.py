@@ -243,10 +243,8 @@ def _still(before: _Floats, now: _Floats) -> bool:
 
 def non_negative(rows: _Floats, target: _Floats) -> _Floats:
     """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4) or (n, 3), `target` (n,).
-
-    The best of the unbounded solutions for each set of coefficients, among those without a
-    negative one: that of the true set is among them, and none can be better than the optimum.
-    """
+    The best of the unbounded solutions for each set of coefficients, among those without a negative
+    one: that of the true set is among them, and none can be better than the optimum."""
     count = rows.shape[1]
     scale = np.linalg.norm(rows, axis=0)
     r = np.asarray(np.linalg.qr(np.column_stack([rows / scale, target]), mode="r"))

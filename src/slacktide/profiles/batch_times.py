@@ -114,11 +114,9 @@ class CorrectedTimes:
             self._publish()
 
     def discount(self, request: Request | None = None) -> None:
-        """A request was refused on the word of these predictions, and nothing runs that could
-        prove them wrong: trust them a little less.
-
-        Without it a moment of slowness could have every tight deadline refused for ever.
-        """
+        """A request was refused on the word of these predictions, and nothing runs that could prove
+        them wrong: trust them a little less. Without it a moment of slowness could have every tight
+        deadline refused for ever."""
         self._correction.discount(DISCOUNT)
         if abs(self._correction.overall - self._overall) > 2.0 * NOTICEABLE:
             self._publish()
@@ -218,11 +216,9 @@ class CorrectedTimes:
         self._profiled.clear()  # columns have moved
 
     def _moved(self, place: Place) -> bool:
-        """Whether the last observation, at `place`, has made predictions worth publishing.
-
-        Only the cells it touched are compared, and the shift that all share: the others were
-        compared when they last moved.
-        """
+        """Whether the last observation, at `place`, has made predictions worth publishing. Only the
+        cells it touched are compared, and the shift that all share: the others were compared when
+        they last moved."""
         correction, column = self._correction, place.column
         noticeable = NOTICEABLE * (1.0 + PATIENCE / (correction.batches - self._published_at))
         return (

@@ -181,11 +181,9 @@ class ClassedTimes:
     # Learning beforehand
 
     def train(self, lengths: Mapping[str, ArrayLike]) -> None:
-        """Learn lengths measured elsewhere, by application.
-
-        Of many samples the last of them count (`LengthWindow`); arrivals are taken to be in
-        proportion. Raises ProfileError if a length is negative or not a number.
-        """
+        """Learn lengths measured elsewhere, by application. Of many samples the last of them count
+        (`LengthWindow`); arrivals are taken to be in proportion. Raises ProfileError if a length is
+        negative or not a number."""
         for application, values in lengths.items():
             samples = np.asarray(values, dtype=np.float64)
             if not (np.isfinite(samples).all() and (samples >= 0.0).all()):

@@ -52,10 +52,8 @@ class LatencyFit(NamedTuple):
 
 def fit_latency(table: LatencyTable, cores: int, others: Sequence[SizeTime] = ()) -> LatencyFit:
     """c0 ≥ 0 and c1 > 0 of the table's medians on `cores` cores, both falling with the cores.
-
     `others` are times at other lengths. With one measured point all of its time is taken to grow
-    with the rows.
-    """
+    with the rows."""
     measured: dict[int, BatchLatency] = {}
     c0 = c1 = 0.0
     for count in reversed(table.cores):  # as in `Surface`: never below what more cores take
@@ -73,11 +71,9 @@ def fit_latency(table: LatencyTable, cores: int, others: Sequence[SizeTime] = ()
 def latency_on(
     measured: Mapping[int, BatchLatency], table: LatencyTable, cores: int
 ) -> BatchLatency:
-    """The latency on any number of cores, from those on (at least) each core count of `table`.
-
-    As `Surface` has it: between two counts straight in 1 / cores, further out in proportion to
-    the table's medians (of its batch sizes, the one that gains the least).
-    """
+    """The latency on any number of cores, from those on (at least) each core count of `table`. As
+    `Surface` has it: between two counts straight in 1 / cores, further out in proportion to the
+    table's medians (of its batch sizes, the one that gains the least)."""
     known = measured.get(cores)
     if known is not None:
         return known

@@ -89,10 +89,8 @@ def classes_of_samples(
     most: int = MOST_CLASSES,
 ) -> RunClasses:
     """Classes from lengths measured beforehand: {application or (application, bin): lengths}.
-
-    `shares` are parts of the arrivals, the number of samples if not given. Raises ProfileError
-    if a key has no samples or a length is negative or not a number.
-    """
+    `shares` are parts of the arrivals, the number of samples if not given. Raises ProfileError if a
+    key has no samples or a length is negative or not a number."""
     lengths = {_key(key): np.asarray(values, dtype=np.float64) for key, values in samples.items()}
     given = None if shares is None else {_key(key): share for key, share in shares.items()}
     for key, values in lengths.items():
@@ -116,11 +114,9 @@ def _key(key: str | Key) -> Key:
 def partition(
     values: Sequence[float], weights: Sequence[float], most: int, *, negligible: float = 0.0
 ) -> list[int]:
-    """Cut ascending `values` into at most `most` runs of least weighted spread inside.
-
-    Returns the cuts: run i is values[cuts[i] : cuts[i + 1]]. Fewer runs where they leave no more
-    than `negligible` of the spread of all values. Time O(most · n²).
-    """
+    """Cut ascending `values` into at most `most` runs of least weighted spread inside. Returns the
+    cuts: run i is values[cuts[i] : cuts[i + 1]]. Fewer runs where they leave no more than
+    `negligible` of the spread of all values. Time O(most · n²)."""
     n = len(values)
     mass = list(accumulate(weights, initial=0.0))
     first = list(accumulate((w * v for w, v in zip(weights, values, strict=True)), initial=0.0))

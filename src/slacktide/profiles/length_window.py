@@ -38,11 +38,8 @@ class LengthWindow:
 
     def add(self, gross: float, fixed: float, hint: float) -> bool:
         """Keep a sample: `gross` = seconds / (c1 · k), `fixed` = c0 / (c1 · k); NaN: no hint.
-
-        Seconds and c0 are those of the machine as it was when it was profiled.
-
-        True if the window has drifted: then only its newest samples are left.
-        """
+        Seconds and c0 are those of the machine as it was when it was profiled. True if the window
+        has drifted: then only its newest samples are left."""
         at = self._next
         self._gross[at] = gross
         self._fixed[at] = fixed

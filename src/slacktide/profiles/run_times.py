@@ -40,11 +40,9 @@ UNEVEN = 0.15
 
 
 class HintBins:
-    """Edges that cut work hints into bins of about equal use, from the latest hints.
-
-    Fixed once enough hints were seen, so that a bin means the same for a while; made anew when one
-    bin has come to hold far more than it would with new edges.
-    """
+    """Edges that cut work hints into bins of about equal use, from the latest hints. Fixed once
+    enough hints were seen, so that a bin means the same for a while; made anew when one bin has
+    come to hold far more than it would with new edges."""
 
     def __init__(self, edges: tuple[float, ...] = ()) -> None:
         self.edges = edges

@@ -59,11 +59,9 @@ _STEP = 0.05
 
 
 class ShapedTimes:
-    """`BatchTimes` and `Learner` (engine/ports.py) of one pool.
-
-    Raises ProfileError as `CorrectedTimes` does. What is expected of a batch is the median of its
-    shape, or the mean of the medians of all classes that come.
-    """
+    """`BatchTimes` and `Learner` (engine/ports.py) of one pool. Raises ProfileError as
+    `CorrectedTimes` does. What is expected of a batch is the median of its shape, or the mean of
+    the medians of all classes that come."""
 
     def __init__(
         self, table: LatencyTable, reference: Signature, sizes: Sequence[SizeTime] = ()
@@ -141,10 +139,8 @@ class ShapedTimes:
 
     def measured(self, request: Request) -> bool:
         """Whether requests of its shape are judged by what was measured: of it, more than once, or
-        of sizes near enough that the law holds.
-
-        One run is not enough: it may have been several times too slow, and then tight deadlines of
-        its shape would be refused from then on."""
+        of sizes near enough that the law holds. One run is not enough: it may have been several
+        times too slow, and then tight deadlines of its shape would be refused from then on."""
         signature = request.signature
         shape = self._shapes.get(signature)
         if shape is not None and shape.runs > 1:
@@ -301,10 +297,8 @@ class ShapedTimes:
 
     def _pass_on(self, shape: KnownShape, moved: float) -> None:
         """`shape` has moved by `moved` (log): how much of that is the machine's, all others follow.
-
         As in correction.py the parts are in the ratio of two variances: how unsure one is of the
-        machine, and of this shape.
-        """
+        machine, and of this shape."""
         machine = _MACHINE_VARIANCE / (1.0 + self.batches) + _MACHINE_WANDER
         part = moved * machine / (machine + _SHAPE_VARIANCE / (1.0 + shape.batches))
         self._speed = min(max(self._speed + part, -BOUND), BOUND)

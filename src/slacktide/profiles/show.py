@@ -68,10 +68,8 @@ def size_headings(record: ProfileRecord) -> tuple[str, ...]:
 
 def size_lines(record: ProfileRecord) -> list[tuple[str, ...]]:
     """One row of cells for each size of a row, as wide as `size_headings`; none if there is one.
-
     The last cell says how far the law over sizes is off there without what it keeps of the known
-    ones (`SizeLaw`); empty while there is no law.
-    """
+    ones (`SizeLaw`); empty while there is no law."""
     table, law = record.table, size_law(record)
     errors = {} if law is None else dict(zip(law.sizes, law.errors, strict=True))
     times: dict[tuple[float, Signature], dict[tuple[int, int], float]] = {}

@@ -70,11 +70,9 @@ class SizeLaw:
 
     @classmethod
     def fit(cls, known: Sequence[SizeWork]) -> SizeLaw | None:
-        """The law of `known`; None with fewer than `ENOUGH_SIZES` different sizes.
-
-        Sizes that are equal count as one, of the mean logarithm of their work. Raises ProfileError
-        unless all numbers are above 0 and finite.
-        """
+        """The law of `known`; None with fewer than `ENOUGH_SIZES` different sizes. Sizes that are
+        equal count as one, of the mean logarithm of their work. Raises ProfileError unless all
+        numbers are above 0 and finite."""
         merged: list[list[SizeWork]] = []
         for one in sorted(known):
             if not all(0.0 < value < math.inf for value in one):

@@ -40,11 +40,9 @@ def position(level: float) -> float:
 
 
 class TimeDistribution(Protocol):
-    """The time of one batch, as predicted; seconds.
-
-    `expected` and `p99` say how long it has its lane, `quantile` and `on_time` when its members
-    have their answers. That is the same but where these may leave early (exit_times.py).
-    """
+    """The time of one batch, as predicted; seconds. `expected` and `p99` say how long it has its
+    lane, `quantile` and `on_time` when its members have their answers. That is the same but where
+    these may leave early (exit_times.py)."""
 
     @property
     def expected(self) -> float:

@@ -117,11 +117,9 @@ def _is_record(hint: object) -> TypeGuard[type[Any]]:
 
 
 class Decoders:
-    """What reads plain values back that were written with the fields `stated`, by type name.
-
-    A type that is not in it has the fields of this version. Fields of another version are found by
-    name: what it lacked has its default.
-    """
+    """What reads plain values back that were written with the fields `stated`, by type name. A type
+    that is not in it has the fields of this version. Fields of another version are found by name:
+    what it lacked has its default."""
 
     def __init__(self, stated: Mapping[str, Sequence[str]]) -> None:
         self._stated = stated

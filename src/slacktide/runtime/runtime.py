@@ -163,10 +163,8 @@ class Runtime:
 
     def next_wakeup(self, *, more: bool = True) -> float | None:
         """When TimerFired must be delivered (absolute seconds); None if there is nothing to time.
-
         `more`: whether anything else is to come. If not, and the engine waits for nothing, then
-        planners do not either: they would look at an empty queue for ever.
-        """
+        planners do not either: they would look at an empty queue for ever."""
         at = self.engine.next_wakeup()
         if self.composer.idle or (at is None and not more):
             return at

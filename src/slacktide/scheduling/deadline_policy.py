@@ -25,11 +25,9 @@ WorkBefore = tuple[RowTimes, AllWorkAhead | ClassWorkAhead]
 
 
 class DeadlinePolicy(ABC):
-    """A `Scheduler` (engine/ports.py) but for `propose`.
-
-    `lead` says how much time a request must have left, or it is dropped as hopeless; where
-    predictions know classes, `class_lead` does, if there is one.
-    """
+    """A `Scheduler` (engine/ports.py) but for `propose`. `lead` says how much time a request must
+    have left, or it is dropped as hopeless; where predictions know classes, `class_lead` does, if
+    there is one."""
 
     def __init__(
         self,

@@ -53,11 +53,8 @@ def make_scheduler(
     failed: Callable[[str], None] | None = None,
 ) -> Scheduler:
     """A fresh scheduler for one pool. One that is not built in is guarded (guard.py); `failed` is
-    called if it breaks its contract.
-
-    Raises OptionError if the policy or an option is unknown (with the nearest one that exists) or
-    a value is of the wrong type or out of range.
-    """
+    called if it breaks its contract. Raises OptionError if the policy or an option is unknown (with
+    the nearest one that exists) or a value is of the wrong type or out of range."""
     if max_batch < 1:
         raise OptionError(("max_batch", f"expected at least 1, got {max_batch}"))
     policy, checked = POLICIES.find(name), POLICIES.read(name, options)
@@ -70,11 +67,9 @@ def make_scheduler(
 
 @dataclass(frozen=True, slots=True)
 class PoolRecipe:
-    """How a pool's parts are made, as plain data: a policy by name, its options, its share.
-
-    One way to make them, so that a server, a replay of what it recorded and a simulation hold the
-    same objects.
-    """
+    """How a pool's parts are made, as plain data: a policy by name, its options, its share. One way
+    to make them, so that a server, a replay of what it recorded and a simulation hold the same
+    objects."""
 
     scheduler: str
     options: Mapping[str, object] = field(default_factory=dict)
@@ -98,10 +93,8 @@ class PoolRecipe:
         failed: Callable[[str], None] | None = None,
     ) -> PoolParts:
         """A fresh scheduler that asks `times`. Raises OptionError as `make_scheduler` does.
-
-        `counts`: where solo runs are counted, if they are to be counted on from before.
-        `failed`: as of `make_scheduler`.
-        """
+        `counts`: where solo runs are counted, if they are to be counted on from before. `failed`:
+        as of `make_scheduler`."""
         whole = times.inner if isinstance(times, ExitTimes) else times
         if self.exits:
             times = ExitTimes(whole)

@@ -234,11 +234,9 @@ class DeadlineQueue:
         return len(gone)
 
     def expire(self, lead: TimeByRows, *, now: float) -> list[Request]:
-        """Forget and return, in order, the requests whose latest start has come.
-
-        `lead` is the time in seconds that a request needs by its rows, or (rows, class) where
-        kinds differ in it; its latest start is deadline − lead.
-        """
+        """Forget and return, in order, the requests whose latest start has come. `lead` is the time
+        in seconds that a request needs by its rows, or (rows, class) where kinds differ in it; its
+        latest start is deadline − lead."""
         gone: list[Entry] = []
         for (rows, _), part in self.kinds.parts.items():
             need = lead[rows]
@@ -284,11 +282,9 @@ class DeadlineQueue:
         return self._signatures.parts.get(signature, [])
 
     def groups(self, limit: int, *, look: int = 256) -> list[list[Entry]]:
-        """The batchable groups of the earliest deadlines: at most `limit`, earliest first.
-
-        Looks at the first `look` requests only, so that the cost stays bounded where hardly any
-        two requests have the same shape.
-        """
+        """The batchable groups of the earliest deadlines: at most `limit`, earliest first. Looks at
+        the first `look` requests only, so that the cost stays bounded where hardly any two requests
+        have the same shape."""
         parts = self._signatures.parts
         if len(parts) <= 1:
             return list(parts.values())

@@ -204,9 +204,7 @@ def clear_prefix(
 
 
 def _margin(at: float, tau: float) -> float:
-    """Relative error of a score whose exponents have the error of a few sums of times near `at`.
-
-    On a clock that has run for days a time is exact to 1e-10 s, which is not nothing next to the
-    `tau` of a model that takes 25 µs.
-    """
+    """Relative error of a score whose exponents have the error of a few sums of times near `at`. On
+    a clock that has run for days a time is exact to 1e-10 s, which is not nothing next to the `tau`
+    of a model that takes 25 µs."""
     return ROUNDING + 16.0 * ulp(at) / tau

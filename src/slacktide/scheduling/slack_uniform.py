@@ -111,11 +111,9 @@ def best_candidate(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best batch of `entries`, which may all share one; None if none can be on time.
-
-    `single` says that each of them has one row; `sizes` is ascending. On ties the smallest size,
-    then the earliest start.
-    """
+    """The best batch of `entries`, which may all share one; None if none can be on time. `single`
+    says that each of them has one row; `sizes` is ascending. On ties the smallest size, then the
+    earliest start."""
     evaluate = _best_window if single else _best_filling
     best: Candidate | None = None
     low = 0

@@ -21,10 +21,8 @@ def due(
     context: CallContext, options: CallOptions, settings: ModelSettings, default_slo: float | None
 ) -> float | None:
     """deadline = first byte + SLO − network time already spent. None: the request is best effort.
-
     The SLO is the smallest of what the client sent (parameter, transport, headers); without any,
-    `default_slo`; never above the model's `max_slo`. All in seconds.
-    """
+    `default_slo`; never above the model's `max_slo`. All in seconds."""
     slo, budget = options.timeout_s, context.transport_budget_s
     if budget is not None and (slo is None or budget < slo):
         slo = budget
@@ -93,11 +91,9 @@ def notice_of(
     complete_at: float,
     options: CallOptions,
 ) -> Notice:
-    """A call whose body of `length` bytes is expected to be here at `complete_at`.
-
-    The body may name a timeout longer than the model's `slo`, so that one is left out of its
-    deadline: nothing that could still be met is refused by it.
-    """
+    """A call whose body of `length` bytes is expected to be here at `complete_at`. The body may
+    name a timeout longer than the model's `slo`, so that one is left out of its deadline: nothing
+    that could still be met is refused by it."""
     settings = version.definition.settings
     deadline = due(context, options, settings, None)
     return Notice(

@@ -19,11 +19,9 @@ from slacktide.planning import ExitEvent, SessionEvent
 
 
 def stream(seed: int, purpose: str) -> np.random.Generator:
-    """A fresh generator for `purpose` under `seed` ≥ 0; the same numbers at every call.
-
-    A stream belongs to its purpose by name, not by the order of asking: another purpose, or more
-    draws for one, change nothing for the others, so two runs stay paired in all that they share.
-    """
+    """A fresh generator for `purpose` under `seed` ≥ 0; the same numbers at every call. A stream
+    belongs to its purpose by name, not by the order of asking: another purpose, or more draws for
+    one, change nothing for the others, so two runs stay paired in all that they share."""
     digest = hashlib.sha256(purpose.encode()).digest()
     words = tuple(int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
@@ -45,10 +43,8 @@ class DrawnRequest(Request):
 @read_only
 class SimulatedUpload:
     """A request whose body takes time: announced at its first byte, submitted once complete.
-
     `notice.complete_at` is what the server believes, `complete_at` the truth. Raises ValueError if
-    the two are not of one request, or the body is complete before it begins.
-    """
+    the two are not of one request, or the body is complete before it begins."""
 
     notice: Notice
     request: Request | None

@@ -155,10 +155,8 @@ def predict(
     recording: Recording, *, seeds: Sequence[int], provenance: Provenance, after: float = 0.0
 ) -> Prediction:
     """Predict what became of the requests of `recording` that came more than `after` seconds in.
-
     With `after` > 0 the part before it is replayed, and teaches. Raises RecordingError for a
-    recording that is not what it says, SimulationError if nothing is left to predict.
-    """
+    recording that is not what it says, SimulationError if nothing is left to predict."""
     found = recorded_inputs(
         (line.record for line in recording.lines()), after=after, plan=recording.header.plan
     )

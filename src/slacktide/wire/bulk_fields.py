@@ -35,9 +35,7 @@ def take_bulk(
 ) -> tuple[bytes, list[memoryview], memoryview | None]:
     """(head, entries, value): `message` without its top-level `field`, views of that field's
     entries, and the last value of the `bytes` or `string` field `aside`, taken out too, or None.
-
-    The views keep `message` alive. Raises WireError (BAD_INPUT) if the top level is malformed.
-    """
+    The views keep `message` alive. Raises WireError (BAD_INPUT) if the top level is malformed."""
     wanted = field << 3 | _DELIMITED
     set_aside = None if aside is None else aside << 3 | _DELIMITED
     last: memoryview | None = None

@@ -136,11 +136,9 @@ def load_object(data: Buffer, what: str = "body") -> dict[str, Any]:
 
 
 def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[bytes]]:
-    """The JSON of an answer with a result, and the binary tensors that follow it.
-
-    The list is empty if no output is binary. An output whose strings are not UTF-8 goes as binary
-    even where JSON was asked for: JSON cannot say it.
-    """
+    """The JSON of an answer with a result, and the binary tensors that follow it. The list is empty
+    if no output is binary. An output whose strings are not UTF-8 goes as binary even where JSON was
+    asked for: JSON cannot say it."""
     found = reply.outputs or []
     if len(found) == 1 and not (reply.id or reply.parameters):
         only = found[0]

@@ -97,10 +97,8 @@ class Poisson(OneRate):
 @dataclass(frozen=True, slots=True)
 class Gamma(OneRate):
     """Gamma gaps of mean 1/rate and coefficient of variation `cv`: above 1 bursty, below 1 even.
-
     The first gap is drawn from the equilibrium: a uniform share of a length-biased gap, which for
-    Gamma(k, θ) is Gamma(k + 1, θ).
-    """
+    Gamma(k, θ) is Gamma(k + 1, θ)."""
 
     cv: float = 1.0
 

@@ -36,12 +36,9 @@ _GHENT_LOG = ("time_ms", "start_ms", "latitude", "longitude", "bytes", "interval
 def parse_bandwidths(
     lines: Iterable[str], name: str, *, only: str | None = None, column: str | None = None
 ) -> BandwidthTrace:
-    """The trace in these lines of a CSV file called `name`.
-
-    `only` keeps one trace_id, and must be said where there are several; `column` takes another one
-    than bandwidth_mbps, of those that end in _mbps. Raises WorkloadError naming the file, the line
-    and the column.
-    """
+    """The trace in these lines of a CSV file called `name`. `only` keeps one trace_id, and must be
+    said where there are several; `column` takes another one than bandwidth_mbps, of those that end
+    in _mbps. Raises WorkloadError naming the file, the line and the column."""
     rest = iter(lines)
     first = next(rest, "")
     if len(first.split()) == len(_GHENT_LOG) and "," not in first:

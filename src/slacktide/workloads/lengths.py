@@ -153,11 +153,9 @@ class Exponential(Lengths):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Empirical(Lengths):
-    """Lengths that were measured: drawn from by chance, or gone through in their order.
-
-    `values` has shape (m,), none negative; `applications` names that of each, or is empty. In their
-    order they belong to arrivals recorded with them; after the last comes the first again.
-    """
+    """Lengths that were measured: drawn from by chance, or gone through in their order. `values`
+    has shape (m,), none negative; `applications` names that of each, or is empty. In their order
+    they belong to arrivals recorded with them; after the last comes the first again."""
 
     values: NDArray[np.float64]
     applications: tuple[str, ...] = ()

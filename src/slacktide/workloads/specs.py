@@ -93,12 +93,9 @@ def parse_deadlines(text: str) -> Deadlines | None:
 
 
 def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = None) -> Lengths:
-    """The source of lengths that `text` describes.
-
-    This room opens no file: `read_lengths` (path → recorded lengths) is called for `trace:FILE`,
-    which goes through them in their order, and `sample:FILE`, which draws from them by chance.
-    Raises WorkloadError naming the field.
-    """
+    """The source of lengths that `text` describes. This room opens no file: `read_lengths` (path →
+    recorded lengths) is called for `trace:FILE`, which goes through them in their order, and
+    `sample:FILE`, which draws from them by chance. Raises WorkloadError naming the field."""
     kind, _, rest = text.strip().partition(":")
     if kind in ("trace", "sample"):
         return replace(_from_file(kind, rest, read_lengths), in_order=kind == "trace")

@@ -26,11 +26,9 @@ _STEPS = 360
 
 @dataclass(frozen=True, slots=True)
 class OnOff(Arrivals):
-    """Bursts: Poisson at `rate_on` or `rate_off`, switching after exponential stays.
-
-    `mean_on` and `mean_off` are the mean stays in seconds. A Markov-modulated Poisson process
-    with two states, begun in its equilibrium.
-    """
+    """Bursts: Poisson at `rate_on` or `rate_off`, switching after exponential stays. `mean_on` and
+    `mean_off` are the mean stays in seconds. A Markov-modulated Poisson process with two states,
+    begun in its equilibrium."""
 
     rate_on: float
     rate_off: float
@@ -95,10 +93,8 @@ class RateTrace(Arrivals):
 @dataclass(frozen=True, slots=True)
 class Diurnal(Arrivals):
     """Day and night: Poisson at a rate that swings from `low` (at 0) to `high` (half a period on).
-
     λ(t) = low + (high − low) · (1 − cos(2πt / period)) / 2, held at its mean over each of the 360
-    steps of a period.
-    """
+    steps of a period."""
 
     low: float
     high: float
@@ -164,11 +160,9 @@ class WindowCounts(Arrivals):
 
 @dataclass(frozen=True, slots=True)
 class GammaWindows(OneRate):
-    """Windows of `window` seconds, each with a rate of its own around `rate`.
-
-    A window's count is Poisson around rate × window × Gamma(mean 1, coefficient of variation `cv`):
-    the counts per window of the Azure Functions traces, with their burstiness as one number.
-    """
+    """Windows of `window` seconds, each with a rate of its own around `rate`. A window's count is
+    Poisson around rate × window × Gamma(mean 1, coefficient of variation `cv`): the counts per
+    window of the Azure Functions traces, with their burstiness as one number."""
 
     window: float
     cv: float

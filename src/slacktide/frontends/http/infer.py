@@ -45,10 +45,8 @@ class InferHead:
 
 class InferEndpoint:
     """What is behind POST …/infer: gets a request at its headers and says where its body goes.
-
     Order: `open`, then `announce` if the body has not arrived with the headers, then `submit`.
-    `refuse` or `abandon` may end it at any time after `open`.
-    """
+    `refuse` or `abandon` may end it at any time after `open`."""
 
     def __init__(self, data: DataPlane, settings: HttpSettings, unpacker: Unpacker) -> None:
         self._data = data

@@ -366,11 +366,9 @@ class HttpConnection(FrontEndConnection):
 
 
 class HttpServer(Listener):
-    """One listening port with a table of routes.
-
-    `authorize` guards every route (security.py); `access_log` gets every answer; `clock` is
-    monotonic seconds, the same that deadlines are counted on.
-    """
+    """One listening port with a table of routes. `authorize` guards every route (security.py);
+    `access_log` gets every answer; `clock` is monotonic seconds, the same that deadlines are
+    counted on."""
 
     def __init__(
         self,

@@ -31,11 +31,9 @@ def gather(packages: Sequence[str] = ("numpy",)) -> Provenance:
 
 
 def commit_of(source: Path) -> str | None:
-    """The commit of the git checkout that tracks `source`; None if none does.
-
-    A package installed inside another checkout (a virtual environment) is not tracked there,
-    so it does not pass for that checkout's code.
-    """
+    """The commit of the git checkout that tracks `source`; None if none does. A package installed
+    inside another checkout (a virtual environment) is not tracked there, so it does not pass for
+    that checkout's code."""
     tracked = _git(source.parent, "ls-files", "--error-unmatch", source.name)
     commit = _git(source.parent, "rev-parse", "--short=12", "HEAD")
     if tracked is None or commit is None:

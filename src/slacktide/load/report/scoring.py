@@ -67,11 +67,9 @@ class StreamScore:
     def add(
         self, due: Seconds, latency: Seconds, rows: NDArray[np.int64], ending: NDArray[np.int64]
     ) -> None:
-        """Count requests; those due outside the window are passed over.
-
-        `due` is when each should have been sent, `latency` its end minus that, `ending` the number
-        of its ending. Raises ValueError if the arrays are not equally long.
-        """
+        """Count requests; those due outside the window are passed over. `due` is when each should
+        have been sent, `latency` its end minus that, `ending` the number of its ending. Raises
+        ValueError if the arrays are not equally long."""
         if len({array.size for array in (due, latency, rows, ending)}) > 1:
             raise ValueError("arrays of unequal length")
         inside = (due >= self._window.start) & (due < self._window.end)

@@ -41,11 +41,9 @@ class RepositoryError(Exception):
 
 @contextlib.contextmanager
 def only_fails(where: str) -> Iterator[None]:
-    """A net around what reads one file: whatever else its parser raises is a RepositoryError.
-
-    For unforeseen faults, in our code or a library's: they shall fail one model, and not the others
-    beside it. The cause is kept for the log.
-    """
+    """A net around what reads one file: whatever else its parser raises is a RepositoryError. For
+    unforeseen faults, in our code or a library's: they shall fail one model, and not the others
+    beside it. The cause is kept for the log."""
     try:
         yield
     except RepositoryError:

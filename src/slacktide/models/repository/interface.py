@@ -215,11 +215,9 @@ def _hint(settings: ModelSettings, inputs: Specs) -> Iterator[Problem]:
 
 
 def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[str, Any]:
-    """Triton's ModelConfig as JSON, with proto field names and numbers as numbers.
-
-    What config.pbtxt states is kept; everything that Slacktide decides is what is in effect. `dims`
-    leave the batch axis out.
-    """
+    """Triton's ModelConfig as JSON, with proto field names and numbers as numbers. What
+    config.pbtxt states is kept; everything that Slacktide decides is what is in effect. `dims`
+    leave the batch axis out."""
     settings = definition.settings
     config: dict[str, Any] = {
         **definition.config,

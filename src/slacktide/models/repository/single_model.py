@@ -27,11 +27,9 @@ from slacktide.models.repository.repository import Repository
 
 
 class SingleModel(Repository):
-    """One ONNX file as a repository of one model, version 1, with default settings.
-
-    The model is called like the file without its ending; what a model's name may not hold becomes
-    `_`. External data may lie beside the file.
-    """
+    """One ONNX file as a repository of one model, version 1, with default settings. The model is
+    called like the file without its ending; what a model's name may not hold becomes `_`. External
+    data may lie beside the file."""
 
     _alone = True
 

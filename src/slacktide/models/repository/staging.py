@@ -53,11 +53,9 @@ class Staging:
     def stage(
         self, model: str, files: Mapping[str, Bytes], config: str | None = None
     ) -> StagedModel:
-        """Build `model` from `files` (keys `file:<version>/<name>`) and `config` (JSON).
-
-        Raises UploadError, InvalidNameError, ModelConfigError or UnwritableError; then nothing is
-        left behind. Whether the files are a model is found out by reading and loading it.
-        """
+        """Build `model` from `files` (keys `file:<version>/<name>`) and `config` (JSON). Raises
+        UploadError, InvalidNameError, ModelConfigError or UnwritableError; then nothing is left
+        behind. Whether the files are a model is found out by reading and loading it."""
         check_name(model)
         placed = self._placed(files)
         text = None

@@ -53,11 +53,9 @@ class MetricFamily:
     def add_histogram(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: str
     ) -> None:
-        """`counts` has one entry for each upper bound and one for what is above them all.
-
-        With a negative bound there is no `_sum`, which could fall, and therefore no `_count`
-        (OpenMetrics, on histograms); the last bucket is the count.
-        """
+        """`counts` has one entry for each upper bound and one for what is above them all. With a
+        negative bound there is no `_sum`, which could fall, and therefore no `_count` (OpenMetrics,
+        on histograms); the last bucket is the count."""
         below = 0
         for bound, count in zip((*map(plain, bounds), "+Inf"), counts, strict=True):
             below += count

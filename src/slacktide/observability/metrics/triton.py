@@ -27,11 +27,9 @@ FAILURES = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 
 def failure_of(reason: Reason) -> str | None:
-    """Triton's word for how a request failed; None if it has a result.
-
-    REJECTED is Triton's for what its scheduler would not take or let time out; a request that was
-    wrong in itself is OTHER.
-    """
+    """Triton's word for how a request failed; None if it has a result. REJECTED is Triton's for
+    what its scheduler would not take or let time out; a request that was wrong in itself is
+    OTHER."""
     return "OTHER" if reason in _CLIENTS_FAULT else _OF_KIND.get(reason.kind)
 
 

@@ -47,11 +47,9 @@ class Machine:
         self._utilization = 0.0
 
     def cpu_utilization(self) -> float:
-        """Share of CPU time that was in use since the last call, 0 to 1.
-
-        Under a CPU quota: of the quota, by this control group. Else: of the processors that this
-        process may run on, by all processes.
-        """
+        """Share of CPU time that was in use since the last call, 0 to 1. Under a CPU quota: of the
+        quota, by this control group. Else: of the processors that this process may run on, by all
+        processes."""
         now = self._cpu_times()
         busy, available = (new - old for new, old in zip(now, self._before, strict=True))
         if available > 0.0:
@@ -187,11 +185,9 @@ class _Utilization(ctypes.Structure):
 
 
 class Nvml:
-    """GPUs by NVIDIA's management library, opened once: a few calls through ctypes.
-
-    The library comes with the driver. Names and layouts are those of nvml.h, which keeps them
-    stable. Make it with `open_nvml`.
-    """
+    """GPUs by NVIDIA's management library, opened once: a few calls through ctypes. The library
+    comes with the driver. Names and layouts are those of nvml.h, which keeps them stable. Make it
+    with `open_nvml`."""
 
     def __init__(self, library: Any) -> None:
         """`library` has been initialised."""

@@ -118,10 +118,8 @@ def with_room(rate: float, budget: float, view: ModelView, headroom: float) -> f
 
 def replicas_needed(rate: float, budget: float, seconds: Sequence[float], batch: int) -> int:
     """The fewest replicas that serve `rate` rows per second within `budget` seconds each.
-
     `seconds[rows]`: how long a batch takes, for all rows up to `batch`. At least 1; 0 if no number
-    of replicas would do, as the budget is too short for a single row.
-    """
+    of replicas would do, as the budget is too short for a single row."""
     if seconds[1] > budget:
         return 0
     needed = 1
@@ -156,11 +154,9 @@ class WindowMax:
 
 
 class ReplicaHistory:
-    """Core-seconds by number of replicas, over the last `window` seconds.
-
-    Fed once a period with the fewest cores each number of replicas would need. Cores are given
-    back only after `patience` seconds, so what counts is the most cores of that time.
-    """
+    """Core-seconds by number of replicas, over the last `window` seconds. Fed once a period with
+    the fewest cores each number of replicas would need. Cores are given back only after `patience`
+    seconds, so what counts is the most cores of that time."""
 
     __slots__ = ("_held", "_patience", "_samples", "_window")
 

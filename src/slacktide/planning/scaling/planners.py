@@ -69,12 +69,9 @@ class GuardedPolicy(ScalingPolicy):
 
 
 def make_planner(name: str, options: Mapping[str, object]) -> ScalingPolicy:
-    """A fresh planner for one model; one that is not built in is guarded.
-
-    Raises OptionError if the planner or an option is unknown (with the nearest one that exists) or
-    a value is of the wrong type or out of range, and PlannerError if a class of others cannot be
-    made.
-    """
+    """A fresh planner for one model; one that is not built in is guarded. Raises OptionError if the
+    planner or an option is unknown (with the nearest one that exists) or a value is of the wrong
+    type or out of range, and PlannerError if a class of others cannot be made."""
     planner, checked = PLANNERS.find(name), PLANNERS.read(name, options)
     if planner.built_in:
         return planner.make(checked)

@@ -33,10 +33,8 @@ from slacktide.planning.scaling.view import BatchSeconds, ModelView
 
 class SecondsByCores(dict[int, list[float]]):
     """By cores, the seconds of a batch by rows, from 0 (which takes none) to `most_rows`: asked for
-    once per number of cores.
-
-    A planner makes one per decision: predictions do not move while it decides.
-    """
+    once per number of cores. A planner makes one per decision: predictions do not move while it
+    decides."""
 
     def __init__(self, times: BatchSeconds, *, most_rows: int, p99: bool) -> None:
         self._times = times
@@ -60,11 +58,9 @@ Item = tuple[float, int, int]
 def free_times(
     view: ModelView, cores: int, seconds: SecondsByCores, *, now: float
 ) -> tuple[float, ...]:
-    """When each replica can start a batch if it had `cores` cores from now on; absolute seconds.
-
-    A running batch goes on with the cores that its replica has then. How many rows it has is not
-    known: what is left of it is scaled by the worst ratio of any batch of the plan in force.
-    """
+    """When each replica can start a batch if it had `cores` cores from now on; absolute seconds. A
+    running batch goes on with the cores that its replica has then. How many rows it has is not
+    known: what is left of it is scaled by the worst ratio of any batch of the plan in force."""
     found = []
     for replica in view.replicas:
         free = now
@@ -93,11 +89,9 @@ class QueueProjection:
         earliest: float,
         alone: Sequence[float],
     ) -> None:
-        """Look `horizon` seconds ahead for arrivals that are not announced.
-
-        A request that could not be on time even if it ran first, from `earliest` (absolute) on, in
-        `alone[rows]` seconds, is left out and counted as hopeless: no plan can save it.
-        """
+        """Look `horizon` seconds ahead for arrivals that are not announced. A request that could
+        not be on time even if it ran first, from `earliest` (absolute) on, in `alone[rows]`
+        seconds, is left out and counted as hopeless: no plan can save it."""
         self.hopeless = 0
         """Requests that no plan can save."""
         ready: list[Item] = []
@@ -139,10 +133,8 @@ class QueueProjection:
 
     def seconds_per_row(self, free: Sequence[float]) -> float:
         """The longest time per row of a plan that could save all: a quick way to refuse plans.
-
         Whatever the order, when the i-th deadline comes the rows of the i requests due first must
-        have been run, by all replicas together, since the first of them was free.
-        """
+        have been run, by all replicas together, since the first of them was free."""
         if not len(self) or not free:
             return inf
         left = self._deadlines - min(free)
@@ -151,12 +143,9 @@ class QueueProjection:
     def late(
         self, free: Sequence[float], seconds: Sequence[float], batch: int, *, most: float = inf
     ) -> int:
-        """How many requests miss their deadlines, the hopeless included.
-
-        `free`: from when on each replica can start; `seconds[rows]`: how long a batch takes,
-        non-decreasing, for all rows up to the larger of `batch` and the largest request. Stops
-        counting beyond `most`.
-        """
+        """How many requests miss their deadlines, the hopeless included. `free`: from when on each
+        replica can start; `seconds[rows]`: how long a batch takes, non-decreasing, for all rows up
+        to the larger of `batch` and the largest request. Stops counting beyond `most`."""
         if not free:
             return self.hopeless + len(self)
         if self._single:

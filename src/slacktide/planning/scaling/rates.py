@@ -73,11 +73,9 @@ class ExpectedArrivals:
         """(when seen, budget), oldest first."""
 
     def seen(self, rows: int, budget: float | None, *, now: float) -> None:
-        """A request of `rows` rows is known: announced, or submitted without a notice.
-
-        Each request is passed once; `now` never falls. `budget`: its deadline less the moment its
-        body is, or will be, here; infinite for best effort, None where only the body knows.
-        """
+        """A request of `rows` rows is known: announced, or submitted without a notice. Each request
+        is passed once; `now` never falls. `budget`: its deadline less the moment its body is, or
+        will be, here; infinite for best effort, None where only the body knows."""
         if self._at is not None and now > self._at:
             self._learn_spread(now - self._at, now)
         self._at = now

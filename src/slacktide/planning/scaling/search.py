@@ -50,10 +50,8 @@ class Search:
 
     def first(self, *, cores: int) -> Configuration | None:
         """The cheapest configuration of at least `cores` cores under which no request that can be
-        saved is late and batches keep up with the rate; None if there is none.
-
-        Cheapest: by cores + delta · batch, then by cores.
-        """
+        saved is late and batches keep up with the rate; None if there is none. Cheapest: by cores +
+        delta · batch, then by cores."""
         hopeless = self.queue.hopeless
         allowed: dict[int, float] = {}
         """Seconds per row above which a plan of so many cores need not be walked."""
@@ -72,10 +70,8 @@ class Search:
 
     def most_saved(self, *, cores: int) -> Configuration:
         """Where not all can be saved: of at least `cores` cores, the configuration with the fewest
-        late, then the least short of the rate, then the fewest cores, then the largest batch.
-
-        More cores are taken to save no fewer, and batches between those worth trying no more.
-        """
+        late, then the least short of the rate, then the fewest cores, then the largest batch. More
+        cores are taken to save no fewer, and batches between those worth trying no more."""
         high = self._limits.cores_max
         batches = size_grid(self._limits.batch_max)[::-1]
         goal, batch = (inf, inf), batches[0]
@@ -134,11 +130,9 @@ class Search:
 def fewest_cores(
     view: ModelView, search_of: Callable[[ModelView], Search], *, now: float
 ) -> dict[int, int | None]:
-    """By number of replicas, within the limits: the fewest cores of each with no request late.
-
-    None where even the most cores are too few. Of the replicas there are those stay that serve
-    first; further ones serve from `now + view.start_time` on.
-    """
+    """By number of replicas, within the limits: the fewest cores of each with no request late. None
+    where even the most cores are too few. Of the replicas there are those stay that serve first;
+    further ones serve from `now + view.start_time` on."""
     limits = view.limits
     there = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
     new = ReplicaView(limits.cores_min, now + view.start_time, now)

@@ -118,10 +118,8 @@ class LaneSizes:
         borrowing: bool = False,
     ) -> Plan:
         """`base` with the lanes of its groups sized as `asked` by model, as far as cores go.
-
-        `borrowing`: what has no lane yet need not wait for the cores that others give up; a
-        replica more of a model that has one does.
-        """
+        `borrowing`: what has no lane yet need not wait for the cores that others give up; a replica
+        more of a model that has one does."""
         elastic = {lane for group in self.groups for lane in group.lanes}
         claims = [
             Claim(lane.name, len(lane.cores), len(lane.cores), math.inf)

@@ -64,10 +64,8 @@ def clairvoyant(
     spread: int = SPREAD,
 ) -> Clairvoyant:
     """The fewest cores by second, from 0 to `duration`, for requests that are ready at `ready`.
-
     What even `cores_max` cores could not have on time is left out first, as little as can be. Both
-    columns ascend (ValueError). After `duration` cores cost nothing.
-    """
+    columns ascend (ValueError). After `duration` cores cost nothing."""
     if any(b < a for column in (ready, deadlines) for a, b in pairwise(column)):
         raise ValueError("ready and deadlines: expected both to ascend")
     alone = [seconds(rows, cores_max) for rows in range(1, batch_max + 1)]
@@ -141,11 +139,9 @@ def _keep(after: _After, state: State, rest: Floats, origin: Integers) -> None:
 
 
 class _Search:
-    """Second by second, for every number of cores at once.
-
-    Arrays are by rows, cores and cost: [K, C, W]. A state at a boundary is a row (done, rows that
-    run); its array says by cost what share of the batch is left, infinite if it cannot be.
-    """
+    """Second by second, for every number of cores at once. Arrays are by rows, cores and cost: [K,
+    C, W]. A state at a boundary is a row (done, rows that run); its array says by cost what share
+    of the batch is left, infinite if it cannot be."""
 
     def __init__(self, ready: Floats, deadlines: Floats, times: Floats, spread: int) -> None:
         self._ready = ready
@@ -217,10 +213,8 @@ class _Search:
 
     def _settle(self, after: _After, *, charged: bool) -> tuple[list[State], Floats, Integers, int]:
         """(states, what is left by cost, cores and state before by cost, cost of the first column).
-
         The cores chosen are added to the cost; then the cheapest `width` costs are kept. A second
-        that is not charged has the most cores.
-        """
+        that is not charged has the most cores."""
         chosen = slice(None) if charged else slice(-1, None)
         states = sorted(after)
         rest = np.stack([after[state][0][chosen] for state in states])

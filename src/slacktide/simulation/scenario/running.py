@@ -39,11 +39,9 @@ def run_cell(
     progress: Progress | None = None,
     requests: Path | None = None,
 ) -> Report:
-    """What comes of `cell` with this seed; the same whenever it is run.
-
-    `world` is that of the cell, if it has been built before. `requests`: a file for a line about
-    each request; percentiles are exact then. Raises ScenarioError, OSError for that file.
-    """
+    """What comes of `cell` with this seed; the same whenever it is run. `world` is that of the
+    cell, if it has been built before. `requests`: a file for a line about each request; percentiles
+    are exact then. Raises ScenarioError, OSError for that file."""
     world = world or build(cell)
     found = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]
     best = max(found, key=lambda report: report.goodput)

@@ -42,11 +42,9 @@ def private_pool() -> DescriptorPool:
 
 @cache
 def _classes() -> dict[str, type[Message]]:
-    """Every message class of the pool, by full name, kept for the life of the process.
-
-    protobuf itself remembers a class only weakly: one that nothing else holds is collected and made
-    again, and a thread that asks for it in mid-collection is handed a class half taken apart.
-    """
+    """Every message class of the pool, by full name, kept for the life of the process. protobuf
+    itself remembers a class only weakly: one that nothing else holds is collected and made again,
+    and a thread that asks for it in mid-collection is handed a class half taken apart."""
     pool, classes = private_pool(), {}
     messages = [
         message

@@ -33,11 +33,9 @@ class Translation:
 
 
 def translate(config: PlainConfig, *, model: str, where: str) -> Translation:
-    """The settings of the model `model` according to its configuration.
-
-    Raises RefusedFieldError for what is known and not supported, ModelConfigError for what cannot
-    be. Values beyond these rules are checked when all settings are validated together.
-    """
+    """The settings of the model `model` according to its configuration. Raises RefusedFieldError
+    for what is known and not supported, ModelConfigError for what cannot be. Values beyond these
+    rules are checked when all settings are validated together."""
     warnings = judge(config, where=where)
     reader = _Reader(config, where)
     reader.identity(model)
