@@ -13,17 +13,9 @@ class Running:
     """The batch on a lane, and how many of its members still wait for their answer."""
 
     __slots__ = (
-        "batch",
-        "cores",
-        "expected_end",
-        "hang_at",
-        "may_stop",
-        "placement",
-        "spare",
-        "steady",
-        "unmeasured",
-        "waiting",
-    )
+        "batch", "cores", "expected_end", "hang_at", "may_stop", "placement", "spare", "steady",
+        "unmeasured", "waiting",
+    )  # fmt: skip
 
     def __init__(self, batch: Batch, placement: Placement, expected_end: float) -> None:
         self.batch = batch
@@ -66,23 +58,10 @@ class Lane:
     """One lane: its cores, its placements, the batch it runs."""
 
     __slots__ = (
-        "awaited_until",
-        "cores",
-        "device",
-        "free_since",
-        "held",
-        "name",
-        "placements",
-        "planned",
-        "removed",
-        "resize_began",
-        "resize_time",
-        "running",
-        "size",
-        "target",
-        "usable",
+        "awaited_until", "cores", "device", "free_since", "held", "name", "placements", "planned",
+        "removed", "resize_began", "resize_time", "running", "size", "target", "usable",
         "wait_until",
-    )
+    )  # fmt: skip
 
     def __init__(self, spec: LaneSpec) -> None:
         self.name = spec.name

@@ -132,19 +132,9 @@ class Placement:
     """Begins without a replica."""
 
     __slots__ = (
-        "cap",
-        "generation",
-        "lane",
-        "lane_time",
-        "phase",
-        "pool",
-        "replica",
-        "since",
-        "standby",
-        "state",
-        "until",
-        "wanted",
-    )
+        "cap", "generation", "lane", "lane_time", "phase", "pool", "replica", "since", "standby",
+        "state", "until", "wanted",
+    )  # fmt: skip
 
     def __init__(
         self, pool: Pool, lane: Lane, deployment: Deployment, fairness_window: float

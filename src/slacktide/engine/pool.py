@@ -29,35 +29,11 @@ class Pool:
     """Also the `PoolView` its scheduler sees."""
 
     __slots__ = (
-        "announced",
-        "cores",
-        "cost",
-        "crashes",
-        "down_reason",
-        "ever_up",
-        "exit_times",
-        "exits",
-        "id",
-        "lanes",
-        "learner",
-        "max_batch",
-        "outlook",
-        "placements",
-        "quarantine",
-        "removed",
-        "rescue",
-        "rescued",
-        "scheduler",
-        "settings",
-        "share",
-        "size",
-        "solo",
-        "start_time",
-        "times",
-        "unmeasured",
-        "usual_budget",
-        "widest",
-    )
+        "announced", "cores", "cost", "crashes", "down_reason", "ever_up", "exit_times", "exits",
+        "id", "lanes", "learner", "max_batch", "outlook", "placements", "quarantine", "removed",
+        "rescue", "rescued", "scheduler", "settings", "share", "size", "solo", "start_time",
+        "times", "unmeasured", "usual_budget", "widest",
+    )  # fmt: skip
 
     def __init__(
         self, id: PoolId, max_batch: int, factory: PoolFactory, settings: EngineSettings

@@ -120,22 +120,9 @@ class EngineState:
     """Mutable; owned by one `Engine`."""
 
     __slots__ = (
-        "cause",
-        "commands",
-        "dirty",
-        "factory",
-        "has_rescued",
-        "lane_changes",
-        "lanes",
-        "ledger",
-        "now",
-        "pools",
-        "routes",
-        "running",
-        "runs",
-        "settings",
-        "to_review",
-    )
+        "cause", "commands", "dirty", "factory", "has_rescued", "lane_changes", "lanes", "ledger",
+        "now", "pools", "routes", "running", "runs", "settings", "to_review",
+    )  # fmt: skip
 
     def __init__(self, factory: PoolFactory, settings: EngineSettings) -> None:
         self.factory = factory

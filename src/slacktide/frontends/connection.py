@@ -88,16 +88,9 @@ class FrontEndConnection(ABC):
     """The protocol of one client connection. All methods run on the event loop."""
 
     __slots__ = (
-        "_clogged_since",
-        "_close_by",
-        "_now",
-        "_queued",
-        "_reading",
-        "_reading_since",
-        "_shared",
-        "_transport",
-        "client",
-    )
+        "_clogged_since", "_close_by", "_now", "_queued", "_reading", "_reading_since", "_shared",
+        "_transport", "client",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 

@@ -50,18 +50,9 @@ _SCHEMES: Mapping[str, tuple[Transport, bool, int]] = {
     "grpcs": (Transport.GRPC, True, 8001),
 }
 _STREAM_KEYS = (
-    "model",
-    "version",
-    "application",
-    "arrivals",
-    "deadline",
-    "priority",
-    "rows",
-    "shape",
-    "payload",
-    "parameter",
-    "name",
-)
+    "model", "version", "application", "arrivals", "deadline", "priority", "rows", "shape",
+    "payload", "parameter", "name",
+)  # fmt: skip
 _REPEATED = ("shape", "parameter")
 MOST_LENGTHS = 16
 """Lengths that a range such as 8..200 stands for."""

@@ -54,16 +54,9 @@ class LinkEstimate:
     """The rate of one link, one way."""
 
     __slots__ = (
-        "_error",
-        "_errors",
-        "_last",
-        "_mean",
-        "_mean_until",
-        "_pace",
-        "_recent",
-        "guess",
+        "_error", "_errors", "_last", "_mean", "_mean_until", "_pace", "_recent", "guess",
         "measured",
-    )
+    )  # fmt: skip
 
     def __init__(self, guess: float = GUESS_BYTES_PER_S) -> None:
         self.guess = guess

@@ -55,15 +55,8 @@ class GrpcConnection(FrontEndConnection):
     """The protocol of one client connection. All methods run on the event loop."""
 
     __slots__ = (
-        "_busy_at",
-        "_busy_with",
-        "_feeding",
-        "_flushing",
-        "_pinged_at",
-        "http2",
-        "peer",
-        "state",
-    )
+        "_busy_at", "_busy_with", "_feeding", "_flushing", "_pinged_at", "http2", "peer", "state",
+    )  # fmt: skip
 
     http2: Http2Connection
 

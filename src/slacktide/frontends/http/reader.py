@@ -66,23 +66,10 @@ class RequestReader:
     """The receiving half of a connection."""
 
     __slots__ = (
-        "_blanks",
-        "_chunked",
-        "_client",
-        "_connection",
-        "_context",
-        "_count",
-        "_head",
-        "_max_header_bytes",
-        "_max_headers",
-        "_now",
-        "_parser",
-        "_refusal",
-        "current",
-        "ended",
-        "held",
-        "ready",
-    )
+        "_blanks", "_chunked", "_client", "_connection", "_context", "_count", "_head",
+        "_max_header_bytes", "_max_headers", "_now", "_parser", "_refusal", "current", "ended",
+        "held", "ready",
+    )  # fmt: skip
 
     def __init__(self, context: HttpContext, client: str, connection: str = "") -> None:
         self._context = context
