@@ -2,16 +2,18 @@
 
 A server of its own process serves one chained model twice: rows that are answered run on with their
 batch (`release`), or leave it (`auto`, whose lane is never idle here). Many requests at once come
-over gRPC, from tritonclient. Time and again, as soon as an early answer is there, the worker that
-runs the rest of its batch is killed. Then
+over gRPC, from tritonclient. Time and again, as soon as an early answer is there, both workers are
+killed: one of them was running the rest of its batch. Then
 
 - every request has one answer, and one outcome in the access log and in the recording;
 - the early ones are those that the server has counted, and no request ran again after its answer;
-- answers of the model's end are this very row's, and the early ones agree with it as promised;
+- answers of the model's end are this very row's, and nine early ones in ten have its class;
 - the recording is replayed to the bit.
 
-The server's patience with crashes is without end: in production five crashes in a minute make a
-model unavailable, and a request that was in two of them is taken to be the cause.
+Two things are not as in production. The server's patience with crashes is without end: else five in
+a minute make a model unavailable, and a request that was in two is taken to be the cause. And which
+ramps are active, and from when on a row is sure, is fixed: else it would hang on how busy the
+machine is.
 """
 
 from __future__ import annotations
@@ -40,19 +42,26 @@ from slacktide.recording import Call, Recording, replay
 from slacktide.recording.records import answers
 from slacktide.recording.replay import Watcher
 
-LOSS = 0.1
+MOST_DIFFER = 0.1
+"""Of the answers, in class: a ramp that took one row for another would differ in three of four."""
 MODES = {"stays": "release", "leaves": "auto"}
 """By model, what becomes of rows that are answered."""
 AT_ONCE = 64
 """Requests in flight."""
-KILL_EVERY = 100
-"""Answers from one death of a worker to the next."""
+KILL_EVERY = 200
+"""Answers from one death of the workers to the next."""
 KINDS = 512
 """Different rows."""
 
-_PATIENT = """
+_RAMPS, _UNSURE = (0, 2, 4), 0.3
+_PATIENT = f"""
+from dataclasses import replace
 from functools import partial
+import slacktide.models.repository.early_exit as early_exit
 import slacktide.server.app as app
+stated, ramps = early_exit.StatedExits, {_RAMPS}
+thresholds = ({_UNSURE},) * len(ramps)
+early_exit.StatedExits = lambda *given: replace(stated(*given), ramps=ramps, thresholds=thresholds)
 app.EngineSettings = partial(
     app.EngineSettings, crash_limit_count=10**9, crashes_per_request_count=10**9, backoff_most=0.1
 )
@@ -67,7 +76,7 @@ def make_chains(zoo: Any) -> None:
     data = zoo.root.parent / "rows.npz"
     np.savez(data, allow_pickle=False, x=chained.rows(600))
     for name, mode in MODES.items():
-        stated = f"early_exit: {{accuracy_loss: {LOSS:.0%}, ramp_budget: 100%, mode: {mode}}}\n"
+        stated = f"early_exit: {{mode: {mode}}}\n"
         chained.chain(zoo, name, f"{stated}max_batch: 8\n{lane_of_its_own()}")
     first, second = (zoo.root / name for name in MODES)
     command = [sys.executable, "-m", "slacktide", "exits", "add", str(first), "--data", str(data)]
@@ -76,7 +85,7 @@ def make_chains(zoo: Any) -> None:
 
 
 class Killer:
-    """Kills a worker whenever so many answers have come, right behind an early one."""
+    """Kills both workers whenever so many answers have come, right behind an early one."""
 
     def __init__(self, victim: Victim) -> None:
         self._victim = victim
@@ -86,8 +95,7 @@ class Killer:
     def answered(self, count: int, *, early: bool) -> None:
         if early and count >= self._due:
             self._due = count + KILL_EVERY
-            workers = sorted(self._victim.workers())
-            self.kills += bool(workers) and signal_to(workers[count % len(workers)], signal.SIGKILL)
+            self.kills += sum(signal_to(pid, signal.SIGKILL) for pid in self._victim.workers())
 
 
 class Asking:
@@ -231,7 +239,7 @@ class ExitsRun:
             self.check(mine > 0, f"{model}: none left early")
         had = sum(sum(outcomes[model].values()) for model in MODES)
         self.check(had == total, f"{had} outcomes of {total} requests")
-        self.check(asking.differ <= LOSS * total, f"{asking.differ} early answers differ")
+        self.check(asking.differ <= MOST_DIFFER * total, f"{asking.differ} early answers differ")
         looking = Looking()
         replayed = replay(Recording(victim.disk.folder / "recording"), looking)
         self.check(replayed.difference is None, f"its replay differs: {replayed.difference}")
