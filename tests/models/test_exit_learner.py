@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain import PoolId
 from slacktide.executors.ports import ExitSource, FeaturesSeen
+from slacktide.models.exit_files import find_ramps, save_ramps
 from slacktide.models.exit_learner import FIRST_LOOK, MOST_BEHIND, RampLearner
 from slacktide.models.repository.repository import Repository
 from slacktide.models.versions import LoadedExits
@@ -32,14 +34,14 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loaded(repository: Path) -> Any:
+def loaded(repository: Path, id: PoolId = POOL) -> Any:
     """A pool, as far as the learner looks at it."""
     (definition,) = Repository(repository).read("m")
     source = SimpleNamespace(exits=ExitSource(definition.folder / "exits"), own_exits=())
     version = SimpleNamespace(name="m")
     exits = LoadedExits(("label", "scores"))
     return SimpleNamespace(
-        id=POOL, definition=definition, source=source, version=version, exits=exits
+        id=id, definition=definition, source=source, version=version, exits=exits
     )
 
 
@@ -256,6 +258,53 @@ def test_a_pool_that_is_gone_teaches_nothing(repository: Path) -> None:
         world.learner.forget(POOL)
         await world.see(*world.rows(FIRST_LOOK), size=64)
         assert world.posted == []
+
+    watched(play)
+
+
+def test_once_a_model_is_loaded_again_its_old_generation_writes_nothing(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        await world.see(*world.rows(FIRST_LOOK - 8), size=64)
+        again = PoolId("m", "1", generation=2)
+        await world.learner.begin(loaded(repository, again))
+        await world.see(*world.rows(FIRST_LOOK), size=64)  # still reported by its workers
+        assert world.posted == []
+        assert not (repository / "m" / "1" / "exits").exists()
+        assert list(world.learner._pools) == [again]
+
+    watched(play)
+
+
+def test_ramps_that_others_have_written_meanwhile_stay(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        pool = loaded(repository)
+        await world.learner.begin(pool)
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+        (learnt,) = world.posted
+        manifest = find_ramps(pool.definition, pool.source.exits.folder)
+        assert manifest is not None
+        added = replace(manifest, revision=7, source="samples")
+        save_ramps(pool.definition, pool.source.exits.folder, added)
+        await world.see(*world.rows(4 * FIRST_LOOK, -MIXING), size=64)
+        assert world.posted == [learnt], "what it has stays in force"
+        found = find_ramps(pool.definition, pool.source.exits.folder)
+        assert found is not None
+        assert (found.revision, found.source) == (7, "samples")
+
+    watched(play)
+
+
+def test_ramps_that_were_written_before_any_were_learnt_are_told_of(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        pool = loaded(repository)
+        await world.learner.begin(pool)
+        (repository / "m" / "1" / "exits").mkdir()
+        (repository / "m" / "1" / "exits" / "manifest.json").write_text("{}")
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+        (refused,) = world.posted
+        assert isinstance(refused, RampsRefused)
+        assert refused.reason == "other ramps were written beside it; load it again to use them"
 
     watched(play)
 

@@ -35,6 +35,15 @@ def find_ramps(definition: ModelDefinition, folder: Path) -> ExitManifest | None
     return read_manifest(folder, model_sha256=model_hash(definition))
 
 
+def manifest_stamp(folder: Path) -> tuple[int, int] | None:
+    """What tells one manifest written there from the next; None if there is none. Blocks."""
+    try:
+        found = (folder / MANIFEST).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest) -> None:
     """Write both files, so that a reader finds the ramps of before or these. The weights of the
     revision before stay, for a worker that has read their manifest just now. Blocks. Raises

@@ -29,7 +29,7 @@ from slacktide.executors.ports import FeaturesSeen
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest, Ramp
 from slacktide.exits.training import RampTrainer
-from slacktide.models.exit_files import find_ramps, save_ramps
+from slacktide.models.exit_files import find_ramps, manifest_stamp, save_ramps
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
@@ -62,6 +62,8 @@ class _Pool:
     clock: Callable[[], float]
     model_sha256: str = ""
     manifest: ExitManifest | None = None
+    stamp: tuple[int, int] | None = None
+    """Of the manifest's file, as this has last read or written it."""
     trainer: RampTrainer | None = None
     next_look: int = FIRST_LOOK
     rests_until: float = -math.inf
@@ -72,6 +74,7 @@ class _Pool:
 
     def find(self) -> None:
         """Read what was learnt before. Raises ExitError if it cannot be used."""
+        self.stamp = manifest_stamp(self.folder)
         self.model_sha256 = model_hash(self.definition)
         self.manifest = find_ramps(self.definition, self.folder)
 
@@ -108,8 +111,10 @@ class _Pool:
         made = ExitManifest(
             self.model_sha256, revision, trainer.rows, "traffic", seen.outputs, ramps
         )
+        if manifest_stamp(self.folder) not in (None, self.stamp):
+            raise ExitError("other ramps were written beside it; load it again to use them")
         save_ramps(self.definition, self.folder, made)
-        self.manifest = made
+        self.manifest, self.stamp = made, manifest_stamp(self.folder)
         return True
 
 
@@ -129,8 +134,8 @@ class RampLearner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self, loaded: LoadedPool) -> None:
-        """A pool is up: publish what was learnt before, and learn from now on. Never raises for a
-        file."""
+        """A pool is up: publish what was learnt before, and learn from now on; one that learns into
+        the same folder, the generation before, learns no more. Never raises for a file."""
         if loaded.source.exits is None:
             return
         if own := loaded.source.own_exits:  # nothing is to be learnt
@@ -142,6 +147,9 @@ class RampLearner:
             ramps = tuple(RampFacts(at, name, 1.0, cost) for at, (name, cost) in enumerate(facts))
             self._post(RampsLearnt(loaded.id, 1, ramps))
             return
+        for id, before in list(self._pools.items()):
+            if before.folder == loaded.source.exits.folder:
+                self.forget(id)
         pool = _Pool(loaded, loaded.definition, loaded.source.exits.folder, self._clock)
         try:
             await self._beside(pool.find)
@@ -184,7 +192,8 @@ class RampLearner:
             try:
                 better = await self._beside(lambda: pool.learn(reports))  # noqa: B023  (awaited here)
             except Exception as error:  # ramps are a gain: without them the model serves as it is
-                self._refuse(pool, error)
+                if self._pools.get(loaded.id) is pool:
+                    self._refuse(pool, error)
                 return
             if self._pools.get(loaded.id) is not pool:
                 return

@@ -20,7 +20,7 @@ from slacktide.planning.exits.events import (
     RampsRefused,
     StatedExits,
 )
-from slacktide.planning.exits.promise import Promise, columns
+from slacktide.planning.exits.promise import WINDOW, Promise, columns
 from slacktide.planning.exits.ramps import (
     ExitsAnswer,
     ExitsQuestion,
@@ -50,7 +50,8 @@ class ExitsStatus:
     policy: ExitPolicy | None
     """In force, or about to be; None: its requests never leave early."""
     agreement: Mapping[int, float]
-    """Share of the last judged rows for which an active ramp gives the model's answer."""
+    """Share of the last judged rows, at most 512, for which an active ramp gives the model's
+    answer."""
     exits: Mapping[int, int]
     """Rows that each ramp has answered so far."""
     rows: int
@@ -319,7 +320,7 @@ class PoolExits:
 
     def status(self) -> ExitsStatus:
         promise, ramps = self.promise, self.ramps
-        unsure, agrees = columns(tuple(promise.rows), ramps)
+        unsure, agrees = columns(tuple(promise.rows)[-WINDOW:], ramps)
         agreement = {
             ramp: float(agrees[seen, at].mean())
             for at, ramp in enumerate(ramps)
