@@ -104,6 +104,7 @@ def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository: Path)
         await world.learner.begin(pool)
         await world.see(*world.rows(FIRST_LOOK - 8))
         assert world.posted == []
+        assert pool.exits.refusal == "ramps are learnt from 512 rows on, there are 504"
         assert not (repository / "m" / "1" / "exits").exists()
         await world.see(*world.rows(8))
         (learnt,) = world.posted
@@ -215,6 +216,21 @@ def test_answers_that_are_all_alike_are_waited_out(
 
     watched(play)
     assert caplog.text.count("no early exits yet") == 1
+
+
+def test_rows_that_are_not_finite_are_told_of(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        pool = loaded(repository)
+        await world.learner.begin(pool)
+        features, logits = world.rows(FIRST_LOOK)
+        features[0][:] = np.nan
+        await world.see(features, logits, size=64)
+        assert pool.exits.refusal == (
+            "tensor 'early' has values that are not finite, in 512 of 512 rows"
+        )
+        assert world.posted == [], "others may come"
+
+    watched(play)
 
 
 def test_a_folder_that_cannot_be_read_does_not_stop_a_load(

@@ -198,6 +198,11 @@ class RampTrainer:
         self.judged: tuple[JudgedRows, ...] = ()
         """By position, what was measured at the last `train`: the newer half of those that wait."""
 
+    @property
+    def seen(self) -> int:
+        """Rows so far, those with numbers that are not finite included."""
+        return self.rows + self._unusable
+
     def add(self, features: Sequence[Rows], logits: Rows) -> None:
         """`features` of each position [n, its features], `logits` [n, classes]. A row with a number
         that is not finite is left out and counted. Raises ExitError if the shapes are not those of
@@ -321,8 +326,8 @@ class RampTrainer:
             raise ExitError(f"features have other sizes than before: {sizes}, not {self._sizes}")
 
     def _check_rows(self) -> None:
-        if self._unusable > _MOST_UNUSABLE * (self.rows + self._unusable):
-            count = f"{self._unusable} of {self.rows + self._unusable} rows"
+        if self._unusable > _MOST_UNUSABLE * self.seen:
+            count = f"{self._unusable} of {self.seen} rows"
             raise ExitError(f"{self._strange} has values that are not finite, in {count}")
         if self.rows < LEAST_ROWS:
             raise ExitError(f"ramps need {LEAST_ROWS} rows or more, there are {self.rows}")

@@ -72,6 +72,12 @@ class _Pool:
     behind: deque[FeaturesSeen] = field(default_factory=deque)
     busy: bool = False
 
+    @property
+    def lack(self) -> str:
+        """Why there are no ramps yet."""
+        rows = 0 if self.trainer is None else self.trainer.seen
+        return self.hindrance or f"ramps are learnt from {self.next_look} rows on, there are {rows}"
+
     def find(self) -> None:
         """Read what was learnt before. Raises ExitError if it cannot be used."""
         self.stamp = manifest_stamp(self.folder)
@@ -86,8 +92,8 @@ class _Pool:
                 self.trainer = RampTrainer(seen.tensors, seen.costs, forget=FORGET)
             features = [_rows(part, seen.rows) for part in seen.features]
             self.trainer.add(features, _rows(seen.logits, seen.rows))
-            if self.trainer.rows >= self.next_look and self.clock() >= self.rests_until:
-                rows = self.trainer.rows
+            rows = self.trainer.seen
+            if rows >= self.next_look and self.clock() >= self.rests_until:
                 self.next_look = rows + min(rows, LOOK_EVERY if rows >= STEADY_LOOK else rows)
                 begin = self.clock()
                 better = self._look(self.trainer, seen) or better
@@ -199,10 +205,10 @@ class RampLearner:
                 return
             if better and pool.manifest is not None:
                 self._publish(pool, pool.manifest)
-            elif pool.hindrance != before and pool.hindrance and pool.manifest is None:
-                log.warning("%s: no early exits yet: %s", name, pool.hindrance)
-                if loaded.exits is not None:
-                    loaded.exits.refusal = pool.hindrance
+            elif pool.manifest is None and loaded.exits is not None:
+                loaded.exits.refusal = pool.lack
+                if pool.hindrance not in (before, ""):
+                    log.warning("%s: no early exits yet: %s", name, pool.hindrance)
         pool.busy = False
 
     def _publish(self, pool: _Pool, manifest: ExitManifest) -> None:
