@@ -43,6 +43,8 @@ class PaperHelp:
     """Likewise: of files with instances of others, planned by `plan`."""
     table: str = ""
     """Likewise: of files with exit tables of others."""
+    inputs: str = ""
+    """Likewise: how many of each stream are played."""
 
 
 PAPERS = {
@@ -101,10 +103,13 @@ PAPERS = {
         """Apparate (2024): Figures 11 and 13 to 18 and Tables 1 to 4, simulated with the engine and
     the planner that serve, on what ramps of the example models say of streams of inputs.
 
-    Exit tables of whole streams take some ten minutes of a core each, once; they are kept in the
-    user's cache folder, and making them can be stopped and resumed.
+    Models run through whole streams once, some ten minutes of a core for each video; what ramps
+    are learnt from is kept in the user's cache folder (1.4 GB in all), and it can be stopped and
+    resumed.
 
     Example: slacktide reproduce apparate --quick
+
+    Example: slacktide reproduce apparate figure-13 figure-16 --inputs 3000
 
     Example: slacktide reproduce apparate table-2 --table mine.npz --html page.html
     """,
@@ -118,6 +123,8 @@ PAPERS = {
         "follow; default: counts drawn from a seed.",
         table="An exit table of yours (docs/reproduce.md says what is in it), in the place of the "
         "examples'; can be repeated.",
+        inputs="Play so many inputs of each stream, those after the first tenth, from which ramps "
+        "are learnt; default: all.",
     ),
 }
 """Each is a folder of `slacktide.reproduce` with a `paper.PAPER`."""
@@ -144,6 +151,8 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     if paper.table:
         yield option("table", list[Path] | None, paper.table, metavar="FILE")
     number: dict[str, Any] = {"min": 1, "metavar": "N"}
+    if paper.inputs:
+        yield option("inputs", int | None, paper.inputs, **number)
     file: dict[str, Any] = {"panel": _REPORT, "metavar": "FILE", "allow_dash": True}
     yield option("quick", bool, paper.quick)
     yield option("seeds", int | None, paper.seeds, **number)
@@ -193,6 +202,7 @@ def _reproduce(
     setting: str | None = None,
     instances: Path | None = None,
     table: list[Path] | None = None,
+    inputs: int | None = None,
 ) -> None:
     if (instances is not None) != (experiment == ["plan"]):
         fail("`plan` and --instances FILE belong together")
@@ -213,6 +223,8 @@ def _reproduce(
         scope = replace(scope, settings=("P", "Q") if setting == "both" else (setting,))
     if seeds is not None:
         scope = replace(scope, seeds=seeds)
+    if inputs is not None:
+        scope = replace(scope, inputs=inputs)
     try:
         experiments = paper.chosen(experiment or ())
         if data is not None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from slacktide.cli.reproduce import reproduce as command
 from slacktide.load.report import Provenance
-from slacktide.reproduce.apparate import make_tables, stage_times
+from slacktide.reproduce.apparate import stage_times, stream_features
 from slacktide.reproduce.apparate.baselines import (
     AnsweredRows,
     offline_optimum,
@@ -36,6 +36,7 @@ from slacktide.reproduce.apparate.make_tables import TableOrder, make_table
 from slacktide.reproduce.apparate.paper import PAPER
 from slacktide.reproduce.apparate.play import play
 from slacktide.reproduce.apparate.setting import STREAMS, arrivals, load_table, minute_counts
+from slacktide.reproduce.apparate.stream_features import StreamFeatures
 from slacktide.reproduce.apparate.tuning import timed_searches
 from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import render
@@ -175,24 +176,39 @@ def test_a_table_is_made_by_its_model_and_resumed(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(stage_times, "ROUNDS", {1: 1, 2: 1})
-    monkeypatch.setattr(make_tables, "CHUNK", 32)
+    monkeypatch.setattr(stage_times, "SECONDS", 0.0)
+    monkeypatch.setattr(stream_features, "CHUNK", 96)
     order = TableOrder(STREAMS["text/drifting"], 352, 288)
-
-    def stop(share: float) -> None:
-        if 320 / 352 <= share < 1.0:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make_table(order, stop)
-    parts = order.path.with_suffix(".parts")
-    assert sorted(path.name for path in parts.iterdir()) == ["288.npz", "ramps.npz"]
-    kept = (parts / "288.npz").stat().st_mtime_ns
-    make_table(order, lambda share: kept == (parts / "288.npz").stat().st_mtime_ns)
-    assert not parts.exists()
-    table = load_table(order.path, "any")
+    features = StreamFeatures(order.stream)
+    stopped = features.rows(0, order.inputs)
+    next(stopped)
+    next(stopped)
+    assert sorted(path.name for path in features.folder.iterdir()) == ["0.npz", "96.npz"]
+    kept = (features.folder / "96.npz").stat().st_mtime_ns
+    make_table(order)
+    assert (features.folder / "96.npz").stat().st_mtime_ns == kept
+    assert sorted(int(path.stem) for path in features.folder.iterdir()) == [0, 96, 192, 288]
+    table = load_table(order.path(features), "any")
     assert len(table) == 64
     assert table.agrees.mean() > 0.7
     assert table.title == "text/drifting, 352 inputs, ramps of the first 288"
+
+
+def test_features_of_part_of_a_stream_are_those_of_its_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(stream_features, "CHUNK", 16)
+    features = StreamFeatures(STREAMS["text/breaking"])
+    whole = list(features.rows(0, 40))
+    assert [len(logits) for _, logits in whole] == [16, 16, 8]
+    part = list(features.rows(12, 35))
+    assert [len(logits) for _, logits in part] == [4, 16, 3]
+    for number in range(len(features.graph.positions)):
+        of_whole = np.concatenate([pooled[number] for pooled, _ in whole])
+        of_part = np.concatenate([pooled[number] for pooled, _ in part])
+        assert np.array_equal(of_whole[12:35], of_part)
+    assert StreamFeatures(STREAMS["text/drifting"]).folder != features.folder
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ _ASSUMED = (
 )
 _OWN = (
     "Streams are drawn: eight videos of sixteen minutes of rendered streets, and texts. Ramps are "
-    "learnt from the first tenth, which is not played."
+    "learnt from the first tenth (2,880 frames, 2,000 texts), which is not played."
 )
+_SOME = "Of what follows the first {:,} inputs are played (--inputs), not the whole stream."
 _QUICK = "Quick: 4,000 frames of two videos; ramps are learnt from the first quarter."
 _COUNTS = (
     "Texts come as the minutes of the Azure Functions trace count, at random within a minute, "
@@ -53,6 +54,8 @@ def assumptions(experiments: Sequence[str], scope: ExitScope) -> list[str]:
     found = [*_ASSUMED, _COUNTS[scope.folder is None]]
     if scope.own:
         found.append(_QUICK if scope.quick else _OWN)
+    if scope.inputs:
+        found.append(_SOME.format(scope.inputs))
     return found
 
 

@@ -44,7 +44,7 @@ Result: TypeAlias = Reproduction[ExitScope, ExitRow, ExitFigures]
 
 def goals_title(experiments: Sequence[str], scope: ExitScope) -> str:
     """What the goals are, and whether they may be quoted."""
-    if scope.own and not scope.quick:
+    if scope.own and not (scope.quick or scope.inputs):
         return "Goals"
     return "Goals; set for whole streams of the examples, else they show the direction"
 

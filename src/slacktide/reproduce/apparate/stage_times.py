@@ -2,13 +2,13 @@
 
 As in the worker, a chain is cut from the graph that ONNX Runtime has optimised as a whole. It runs
 in turn with the unsplit session, position by position; what it takes longer is what that ramp
-costs, its cut included. Times are those of the processor (medians), since the machine may have
-other work.
+costs, its cut included. Times are those of the processor, the least of several, since the machine
+may have other work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,13 +25,14 @@ from slacktide.exits.positions import ExitGraph
 from slacktide.exits.ramp_graph import with_ramps
 from slacktide.exits.splitting import split
 
-ROUNDS = {1: 16, 4: 6, 8: 4}
-"""Runs of each batch size."""
+ROUNDS = {1: 12, 4: 3, 8: 2}
+"""Runs of each batch size, at least."""
+SECONDS = 0.2
+"""More of them, until both took so long: of a small model few times say little."""
 _SEED, _DRAWN = 3, 33
 """Of so many inputs the one of median size stands for all."""
 
 Array = NDArray[Any]
-Told = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,41 +45,39 @@ class StageTimes:
     ramp: NDArray[np.float64]
 
 
-def stage_times(
-    name: str, proto: Any, graph: ExitGraph, path: Path, told: Told = lambda share: None
-) -> StageTimes:
+def stage_times(name: str, proto: Any, graph: ExitGraph, path: Path) -> StageTimes:
     """Those of an example model on one core: as kept at `path`, or measured now."""
     if not path.exists():
-        arrays = _measured(name, proto, graph, told)
+        arrays = _measured(name, proto, graph)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_arrays(path, arrays)
     return StageTimes(**read_arrays(path))
 
 
-def _measured(name: str, proto: Any, graph: ExitGraph, told: Told) -> dict[str, Array]:
+def _measured(name: str, proto: Any, graph: ExitGraph) -> dict[str, Array]:
     requests = make_inputs(name, _DRAWN, _SEED).requests
     usual = sorted(requests, key=lambda one: sum(part.size for part in one.values()))[_DRAWN // 2]
     batches = {size: Samples((usual,) * size, None).batch() for size in ROUNDS}
-    session = opened(proto)
+    session = opened(proto.SerializeToString())
     count = len(graph.positions)
-    unsplit: dict[int, list[float]] = {size: [] for size in ROUNDS}
-    before, longer = np.zeros((len(ROUNDS), count)), np.zeros((len(ROUNDS), count))
+    unsplit, before, chained = np.zeros((3, len(ROUNDS), count))
     for number in range(count):
         chain = _Chain(proto, graph, number)
         for place, (size, rounds) in enumerate(ROUNDS.items()):
             chain.timed(batches[size])
-            pairs = []
-            for _ in range(rounds):
+            taken: list[tuple[float, float, float]] = []
+            enough = thread_time() + SECONDS
+            while len(taken) < rounds or thread_time() < enough:
                 begin = thread_time()
                 session.run(None, batches[size])
-                unsplit[size].append(thread_time() - begin)
+                alone = thread_time() - begin
                 first, last = chain.timed(batches[size])
-                pairs.append((first, first + last - unsplit[size][-1]))
-            before[place, number], longer[place, number] = np.median(pairs, axis=0)
-        told((number + 1) / count)
-    whole = np.maximum.accumulate([float(np.median(unsplit[size])) for size in ROUNDS])
+                taken.append((alone, first, first + last))
+            least = np.min(taken, axis=0)
+            unsplit[place, number], before[place, number], chained[place, number] = least
+    whole = np.maximum.accumulate(np.median(unsplit, axis=1))
     # A ramp is in front of its answers: what it takes is not the model's.
-    ramp = np.maximum(longer, 0.0)
+    ramp = np.maximum(chained - unsplit, 0.0)
     rising = np.maximum.accumulate(np.maximum(before - ramp, 0.0), axis=1)
     return {
         "sizes": np.array(list(ROUNDS)),
@@ -99,9 +98,13 @@ class _Chain:
         ramped = with_ramps(proto, graph, [ramp])
         try:
             stages = split(_optimised(ramped), graph)
-            self._sessions = [opened(each.model, optimise=False) for each in stages]
+            self._sessions = [
+                opened(each.model.SerializeToString(), optimise=False) for each in stages
+            ]
         except ExitError:
-            self._sessions = [opened(each.model) for each in split(ramped, graph)]
+            self._sessions = [
+                opened(each.model.SerializeToString()) for each in split(ramped, graph)
+            ]
 
     def timed(self, feeds: Mapping[str, Array]) -> list[float]:
         """Seconds of each stage."""
@@ -122,11 +125,11 @@ def _optimised(proto: Any) -> Any:
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "optimised.onnx"
-        opened(proto, save=str(path))
+        opened(proto.SerializeToString(), save=str(path))
         return onnx.load(path)
 
 
-def opened(proto: Any, *, optimise: bool = True, save: str = "") -> Any:
+def opened(model: bytes, *, optimise: bool = True, save: str = "") -> Any:
     """A session on one core."""
     import onnxruntime
 
@@ -136,9 +139,7 @@ def opened(proto: Any, *, optimise: bool = True, save: str = "") -> Any:
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.optimized_model_filepath = save
-    return onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, ["CPUExecutionProvider"]
-    )
+    return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
