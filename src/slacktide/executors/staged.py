@@ -8,6 +8,7 @@ is handed on and of the inputs that stages behind still read. Where all have lef
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -122,13 +123,12 @@ class StagedBatch:
         """Of each member."""
         self.released: set[int] = set()
         """Places of members that ramps have answered."""
-        count = sum(batch.rows)
-        self._owner = np.repeat(np.arange(len(batch.rows)), batch.rows)
-        self._here = np.arange(count)  # rows that have not left the batch
-        self._said = np.zeros((count, len(model.ramps)))
-        self._answers = np.zeros((count, len(model.ramps)), np.int64)
-        self._judged = np.zeros(count, np.int64)
-        self._left = np.full(count, -1)
+        # Lists: batches are small, and each call of NumPy would cost what many rows do here.
+        self._owner = [place for place, rows in enumerate(batch.rows) for _ in range(rows)]
+        self._here = list(range(len(self._owner)))  # rows that have not left the batch
+        self._said: list[list[float]] = [[] for _ in self._here]
+        self._answers: list[list[int]] = [[] for _ in self._here]
+        self._left = [-1] * len(self._here)
         self._stage_s: list[float] = []
         self.finished = False
         """Whether some rows have come to the model's end."""
@@ -149,7 +149,7 @@ class StagedBatch:
                 yield released
                 if self._shrinks:
                     self._leave(released.places, stages[at + 1 :])
-                    if not len(self._here):
+                    if not self._here:
                         return
         self.finished = True
 
@@ -161,27 +161,24 @@ class StagedBatch:
         """Of the model's outputs the rows of members that no ramp has answered."""
         if not self.released or self._shrinks:
             return list(arrays)
-        mask = ~np.isin(self._owner, list(self.released))
-        return [array[mask] for array in arrays]
+        rest = [row for row, owner in enumerate(self._owner) if owner not in self.released]
+        return [array[rest] for array in arrays]
 
     def report(self) -> ExitReport | None:
         """What ramps have said so far; None where there are none."""
         model = self._model
         if not model.ramps:
             return None
-        counts = self._judged.tolist()
-        said = np.nan_to_num(self._said, nan=1.0).tolist()
-        agrees: list[tuple[bool, ...]] = [()] * len(counts)
+        agrees: list[tuple[bool, ...]] = [()] * len(self._left)
         if self.finished and ANSWER in self._values:  # a model's own exits have no class
-            same = self._answers[self._here] == self._values[ANSWER].reshape(-1, 1)
-            for row, each in zip(self._here.tolist(), same.tolist(), strict=True):
-                agrees[row] = tuple(each)
-        uncertainty = [tuple(row[:count]) for row, count in zip(said, counts, strict=True)]
+            for row, end in zip(self._here, self._values[ANSWER].ravel().tolist(), strict=True):
+                agrees[row] = tuple([answer == end for answer in self._answers[row]])
+        said = [tuple([1.0 if math.isnan(u) else u for u in row]) for row in self._said]
         return ExitReport(
             model.ramps,
-            tuple(uncertainty),
+            tuple(said),
             tuple(agrees),
-            tuple(self._left.tolist()),
+            tuple(self._left),
             tuple(self._stage_s),
         )
 
@@ -201,34 +198,39 @@ class StagedBatch:
         """Take down what a ramp says; the members that it answers."""
         values, here, at = self._values, self._here, len(self._stage_s)
         self._stage_s.append(self._clock() - self._began)
-        said = values[f"exits/{ramp}/uncertainty"].reshape(-1)
-        self._said[here, at] = said
+        said = values[f"exits/{ramp}/uncertainty"].ravel().tolist()
+        for row, unsure in zip(here, said, strict=True):
+            self._said[row].append(unsure)
         if (answers := values.get(f"exits/{ramp}/answer")) is not None:
-            self._answers[here, at] = answers.reshape(-1)
-        self._judged[here] += 1
-        sure = said < self._thresholds.get(ramp, 0.0)  # never where it is NaN
-        if not sure.any():
+            for row, answer in zip(here, answers.ravel().tolist(), strict=True):
+                self._answers[row].append(answer)
+        threshold = self._thresholds.get(ramp, 0.0)
+        if threshold <= 0.0:
             return None
-        owners = self._owner[here]
-        unsure = {*owners[~sure].tolist(), *self.released, *self._stay}
-        places = [each for each in dict.fromkeys(owners.tolist()) if each not in unsure]
+        owners = [self._owner[row] for row in here]
+        stay = {*self.released, *self._stay}
+        # Nor where it is NaN.
+        stay.update([owner for owner, u in zip(owners, said, strict=True) if not u < threshold])
+        places = [owner for owner in dict.fromkeys(owners) if owner not in stay]
         if not places:
             return None
         self.released.update(places)
-        mask = np.isin(owners, places)
-        self._left[here[mask]] = at
+        gone = [place for place, owner in enumerate(owners) if owner not in stay]
+        for place in gone:
+            self._left[here[place]] = at
+        whole = len(gone) == len(here)
         model = self._model
-        whole = mask.all()
         arrays: list[NDArray[Any] | None] = []
         for name in model.outputs:
             array = values[f"exits/{ramp}/{name}"] if name in model.made else None
-            arrays.append(array if array is None or whole else array[mask])
+            arrays.append(array if array is None or whole else array[gone])
         return Released(ramp, places, arrays)
 
     def _leave(self, places: Sequence[int], behind: Sequence[Stage]) -> None:
         """Cut the rows of these members out of what stages behind take, and of outputs so far."""
-        keep = ~np.isin(self._owner[self._here], places)
-        self._here = self._here[keep]
+        gone = {*places}
+        keep = [at for at, row in enumerate(self._here) if self._owner[row] not in gone]
+        self._here = [self._here[at] for at in keep]
         taken = chain.from_iterable(stage.rows for stage in behind)
         for name in dict.fromkeys([*taken, *self._model.outputs]):
             if name in self._values:

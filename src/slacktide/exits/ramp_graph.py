@@ -134,10 +134,12 @@ def _pooled(out: _Writer, graph: ExitGraph, position: Position) -> str:
         axes = list(range(1, 1 + len(position.space)))
         parts = [out.reduce(f"Reduce{each}", pooled, axes) for each in names]
     elif position.space:
-        parts = [out.add("Flatten", out.add(_GLOBAL[each], pooled), axis=1) for each in names]
+        parts = [out.add(_GLOBAL[each], pooled) for each in names]
     else:
         parts = [pooled]
     pooled = out.add("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    if position.space and not (position.masked or position.channels_last):
+        pooled = out.add("Flatten", pooled, axis=1)
     return pooled if position.element == _FLOAT else out.add("Cast", pooled, to=_FLOAT)
 
 
