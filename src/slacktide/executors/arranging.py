@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 
 SIZES = (1, 4, 8)
 """Rows of the batches that are timed, as far as the model takes them."""
-MOST_RUNS, LEAST_RUNS, PATIENCE_S = 8, 3, 1.0
+MOST_RUNS, LEAST_RUNS, PATIENCE_S = 16, 4, 1.5
 """For each size: runs of the model and of its stages, and seconds after which the least will do."""
+DEAR, CLEAR, AGAIN_S = 0.02, 0.5, 2.0
+"""Share of a pass for each ramp above which a chain is timed again, and in all above which it need
+not be; seconds to wait for that."""
 GIVE_WAY_S = 5.0
 """Seconds after which timing no longer makes room for batches: the lane is never free."""
 TOLERANCE = 1e-3
@@ -264,26 +267,35 @@ class Arranger:
         sizes = tuple([rows for rows in SIZES if rows <= most])
         # On one thread its own time counts: what runs beside it is no part of that.
         clock = time.thread_time if threads == 1 else time.perf_counter
-        give_way_until = time.perf_counter() + GIVE_WAY_S
-        whole_s, stage_s = [], []
-        for rows in sizes:
-            batch = self._batch(rows)
-            runs: list[tuple[float, ...]] = []
-            end = time.perf_counter() + PATIENCE_S
-            while len(runs) < MOST_RUNS and (len(runs) < LEAST_RUNS or time.perf_counter() < end):
-                kindly = time.perf_counter() < give_way_until
+        found: list[tuple[list[tuple[float, ...]], ...]] = [([], []) for _ in sizes]
+        for wait in (0.0, AGAIN_S):
+            time.sleep(wait)  # other work on the machine may have ended
+            give_way_until = time.perf_counter() + GIVE_WAY_S
+            for rows, (whole_runs, stage_runs) in zip(sizes, found, strict=True):
+                batch = self._batch(rows)
                 once = partial(self._time_whole, whole, batch, clock)
                 staged = partial(self._time_stages, model.stages(threads), model, batch, clock)
-                one = self._alone(once, kindly=kindly)
-                other = self._alone(staged, kindly=kindly)
-                if one is not None and other is not None:
-                    runs.append((*one, *other))
+                # Twice each: the second has its weights in the caches, as where it runs alone.
+                turn = 2 * [(once, whole_runs)] + 2 * [(staged, stage_runs)]
+                end, enough = time.perf_counter() + PATIENCE_S, len(whole_runs) + MOST_RUNS
+                least = enough - MOST_RUNS + LEAST_RUNS
+                while (runs := min(len(whole_runs), len(stage_runs))) < enough:
+                    if runs >= least and time.perf_counter() > end:
+                        break
+                    for run, times in turn:
+                        kindly = time.perf_counter() < give_way_until
+                        if (taken := self._alone(run, kindly=kindly)) is not None:
+                            times.append(taken)
             # The least: whatever else runs on the machine can only add to it, and ramps are
             # judged by a few per cent.
-            least = [min(column) for column in zip(*runs, strict=True)]
-            whole_s.append(least[0])
-            stage_s.append(tuple(least[1:]))
-        return sizes, tuple(whole_s), tuple(stage_s)
+            whole_s, stage_s = (
+                tuple([tuple(map(min, zip(*each[kind], strict=True))) for each in found])
+                for kind in (0, 1)
+            )
+            added = [ends[-1] / one - 1.0 for ends, (one,) in zip(stage_s, whole_s, strict=True)]
+            if not DEAR * len(model.ramps) < sum(added) / len(sizes) < CLEAR:
+                break
+        return sizes, tuple([one for (one,) in whole_s]), stage_s
 
     def _alone(
         self, run: Callable[[Any], tuple[float, ...]], *, kindly: bool

@@ -206,8 +206,10 @@ class PoolExits:
             self.times.measure(arranged)
             overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
             if self.stated.ramps is None and overhead > budget + 1e-6:
+                # One at a time: what is left is measured anew, and one measurement may be wrong.
                 own = [each for each in self.facts if each.position in self.ramps]
-                fewer = first_ramps(own, self.times, budget * (1.0 - 1e-6))
+                spent = sum(map(self.times.cost, self.ramps))
+                fewer = first_ramps(own, self.times, spent * (1.0 - 1e-6))
                 self._move(fewer, f"ramps cost {overhead:.1%} of a pass, more than {budget:.1%}")
 
     def take(self, report: ExitReport, batch: Batch, *, stopped: bool, now: float) -> None:
