@@ -80,7 +80,7 @@ PAPERS = {
         "from a seed, and no Figure 3.",
     ),
     "jellyfish": PaperHelp(
-        """Jellyfish (2022): Figures 10 to 19 and Table 2, simulated with the engine, the planner
+        """Jellyfish (2022): Figures 10 to 21 and Table 2, simulated with the engine, the planner
     and the client that serve, beside the published system.
 
     Example: slacktide reproduce jellyfish --quick

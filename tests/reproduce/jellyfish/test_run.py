@@ -33,7 +33,8 @@ from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import render
 from slacktide.reproduce.harness.state import ReproduceError, Results
 from slacktide.reproduce.jellyfish import experiments as room
-from slacktide.reproduce.jellyfish.experiments import B_L, DA, LOADING, OURS, PUBLISHED
+from slacktide.reproduce.jellyfish.exits import figure_20, measured_exits
+from slacktide.reproduce.jellyfish.experiments import B_L, DA, EXITS, LOADING, OURS, PUBLISHED
 from slacktide.reproduce.jellyfish.goals import FrameRow, goals_of
 from slacktide.reproduce.jellyfish.instances import planned, read_instances
 from slacktide.reproduce.jellyfish.paper import PAPER
@@ -59,7 +60,7 @@ def test_there_are_the_papers_settings():
     assert len([one for one in LARGE.values() if one.clients == 32]) == 2
 
 
-@pytest.mark.parametrize("contender", [PUBLISHED, OURS, B_L, *DA, *LOADING[::2]], ids=str)
+@pytest.mark.parametrize("contender", [PUBLISHED, OURS, B_L, *DA, *EXITS, *LOADING[::2]], ids=str)
 def test_a_run_repeats(contender: Any) -> None:
     cell = TraceCell(SETTING, contender, 1, 4)
     once = play(cell)
@@ -76,9 +77,31 @@ def test_ours_is_at_least_as_accurate_as_the_published_system():
     assert ours.accuracy >= 0.98 * theirs.accuracy
 
 
+def test_exits_answer_earlier_and_those_that_leave_cost_accuracy():
+    setting = "wifi 1 x 4 at 15 fps, 150 ms"
+    without, leave, run_on = (play(TraceCell(setting, one, 1, 8)) for one in (OURS, *EXITS))
+    assert leave.latency_ms[50] < without.latency_ms[50]
+    assert leave.busy < without.busy
+    assert leave.missed == run_on.missed == 0
+    assert 0.9 * without.accuracy < run_on.accuracy < without.accuracy
+
+
+def test_a_larger_share_that_leaves_saves_more_of_a_batch():
+    found = [each for each in figure_20() if each.batch == 8]
+    assert [each.share for each in found] == pytest.approx([0.25, 0.3, 0.35, 0.4])
+    saved = [1.0 - each.batch_ms / each.whole_ms for each in found]
+    first, rest = measured_exits().parts
+    for each, one in zip(found, saved, strict=True):
+        assert one == pytest.approx(1.0 - first - (1.0 - each.share) * rest, abs=0.1)
+        assert list(each.quantiles_ms) == sorted(each.quantiles_ms)
+        assert each.quantiles_ms[0] < 0.7 * each.whole_ms, "the first answers leave"
+    assert measured_exits().kept(0.0) == 1.0
+    assert measured_exits().kept(1.0) < measured_exits().kept(0.5) < 1.0
+
+
 def test_rows_goals_and_tables(tmp_path: Path) -> None:
     results = Results(tmp_path / "state", "code")
-    names = PAPER.chosen(("figure-10", "figure-11", "figure-18"))
+    names = PAPER.chosen(("figure-10", "figure-11", "figure-18", "figure-20"))
     made = reproduce(PAPER, names, TINY, results, provenance=ORIGIN)
     assert [(row.setting, row.contender) for row in made.rows] == [
         (SETTING, "ours"),
@@ -91,6 +114,7 @@ def test_rows_goals_and_tables(tmp_path: Path) -> None:
     shown = console.export_text()
     assert "608" in shown
     assert "4 × 16" in shown
+    assert "batch time" in shown
     assert "Mbit is 10⁶ bits" in shown
 
 

@@ -12,6 +12,7 @@ from slacktide.reproduce.harness.experiments import (
     TraceScope,
 )
 from slacktide.reproduce.jellyfish.setting import (
+    ALONE,
     HOMOGENEOUS,
     LARGE,
     MIDDLE,
@@ -51,6 +52,11 @@ LOADING = (
     *(Contender(f"ours, {n} resident", "variants", (("resident", float(n)),)) for n in (5, 3)),
 )
 """Variants of several files, of which a worker keeps so many loaded."""
+EXITS = (
+    Contender("ours, exits", "variants", (("exits", 1.0),)),
+    Contender("ours, exits, rows run on", "variants", (("exits", 2.0),)),
+)
+"""An exit in each variant, whose rows leave the batch or run on."""
 HABITS = ("urgent", "rescue")
 """That can be switched off."""
 ABLATIONS = (
@@ -119,7 +125,9 @@ EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = {
             _MOVING,
             LOADING,
         ),
+        ("figure-20", "An early exit: requests' time in a batch, milliseconds", (), ()),
+        ("figure-21", "Early exits, one worker, WiFi", tuple(ALONE.values()), (OURS, *EXITS)),
         ("ablations", "Ours without one habit", _BUSY, (OURS, *ABLATIONS)),
     )
 }
-"""Everything, by name. Figures 20 and 21 (early exits, §5) have their place at its end."""
+"""Everything, by name."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from slacktide.reproduce.harness.experiments import Goal, Point, ResultRow, TraceCell
-from slacktide.reproduce.jellyfish.experiments import ABLATIONS, OURS, PUBLISHED
+from slacktide.reproduce.jellyfish.experiments import ABLATIONS, EXITS, OURS, PUBLISHED
 from slacktide.reproduce.jellyfish.play import PlayedFrames
 from slacktide.reproduce.jellyfish.setting import HOMOGENEOUS, LARGE, MIXED, SETTINGS
 
@@ -118,6 +118,7 @@ def goals_of(rows: Sequence[FrameRow]) -> list[Goal]:
         *_prefetching(found),
         *_near(found),
         *_habits(found),
+        *_exits(found),
     ]
 
 
@@ -210,3 +211,19 @@ def _habits(found: Found) -> Iterator[Goal]:
             better = misses < 0.0 and accuracy >= 1.0
             shown = f"{100 * misses:+.2f} points, × {accuracy:.3f}"
             yield Goal(one.label, "misses, and accuracy", shown, "not better", not better)
+
+
+def _exits(found: Found) -> Iterator[Goal]:
+    """§8.3: in many settings the median is lower with an exit."""
+    for one in EXITS:
+        pairs = [
+            (rows[OURS.label], rows[one.label])
+            for rows in found.values()
+            if one.label in rows and OURS.label in rows
+        ]
+        if pairs:
+            ratio = fmean(other.p50_ms / ours.p50_ms for ours, other in pairs if ours.p50_ms)
+            lower = sum(other.p50_ms < ours.p50_ms for ours, other in pairs)
+            basis = f"lower in {lower} of {len(pairs)}"
+            shown = f"× {ratio:.3f}"
+            yield Goal(one.label, "median latency ÷ without", shown, "< 1", ratio < 1.0, basis)

@@ -15,12 +15,19 @@ import numpy as np
 
 from slacktide.client.core import ClientCore
 from slacktide.client.messages import Advice, ClientSettings
-from slacktide.domain import Batch, Deployment, LaneSpec, Plan, PoolId, Request, Route
+from slacktide.domain import Batch, Deployment, ExitMode, LaneSpec, Plan, PoolId, Request, Route
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.planning.variants import Family, FamilyVariant, Variant, VariantsPlanner
 from slacktide.profiles import PointTime
 from slacktide.reproduce.harness.experiments import TraceCell
 from slacktide.reproduce.harness.state import ReproduceError
+from slacktide.reproduce.jellyfish.exits import (
+    FamilyExits,
+    leaving,
+    measured_exits,
+    policies,
+    with_exit,
+)
 from slacktide.reproduce.jellyfish.experiments import DURATION, HABITS
 from slacktide.reproduce.jellyfish.published import (
     WIRE_S,
@@ -108,6 +115,9 @@ class _Run:
         self.options = dict(cell.contender.options)
         self.data = load_data(cell.folder)
         self.variants = self.data.variants[: self.setting.variants]
+        self.exits = int(self.options.pop("exits", 0))
+        if self.exits:
+            self.variants = with_exit(self.variants)
         self.sides = SIDES[: self.setting.variants]
         resident = int(self.options.get("resident", 0))
         told = zip(self.variants, self.sides, strict=True)
@@ -155,6 +165,9 @@ class _Run:
         self.ends = found[-1].joins + self.cell.duration
         return found
 
+    def accuracy(self, frame: FrameRecord) -> float:
+        return frame.accuracy
+
     def switched(self) -> tuple[int, int]:
         """Changes of a lane's variant, and those to one that was not loaded."""
         return self.workers.switches, self.workers.late
@@ -172,7 +185,7 @@ class _Run:
             missed=sum(each.missed for each in frames),
             unsavable=sum(not each.savable for each in frames),
             beyond=sum(each.missed and each.savable for each in frames),
-            accuracy=sum(each.accuracy for each in frames) / len(frames),
+            accuracy=sum(map(self.accuracy, frames)) / len(frames),
             busy=self.simulation.hardware.busy_s / (self.ends * len(self.lanes)),
             latency_ms=np.percentile(taken or [0.0], range(101)).round(2).tolist(),
             switches=switches,
@@ -281,6 +294,11 @@ class _Ours(_Run):
             ),
             (Route(MODEL, self.pools[self.variants[0].name]),),
         )
+        exits = None
+        if self.exits:
+            mode = ExitMode.SHRINK if self.exits == 1 else ExitMode.RELEASE
+            plan = replace(plan, exits=policies(tuple(self.pools.values()), mode))
+            exits = {MODEL: FamilyExits(self.variants, self.cell.seed)}
         self.planner = VariantsPlanner()
         self.simulation = Simulation(
             Engine(self.parts),
@@ -291,8 +309,16 @@ class _Ours(_Run):
             planners=(self.planner,),
             stated={MODEL: family},
             job_s=PLAN_S,
+            exits=exits,
         )
         self.clients = SimulatedClients(self.drawn(self.make), self.simulation.put_turn)
+
+    def accuracy(self, frame: FrameRecord) -> float:
+        """With exits, of all frames of a variant alike: which of them leave is drawn."""
+        if not self.exits or not frame.accuracy:
+            return frame.accuracy
+        at = [each.name for each in self.variants].index(frame.variant)
+        return frame.accuracy * measured_exits().kept(leaving(at, len(self.variants)))
 
     def switched(self) -> tuple[int, int]:
         status = self.planner.status()[MODEL]

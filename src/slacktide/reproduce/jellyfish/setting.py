@@ -156,4 +156,11 @@ LARGE = _by_name(
     for count in (8, 16, 24, 32)
 )
 """Figure 17."""
-SETTINGS: Mapping[str, JellyfishSetting] = HOMOGENEOUS | MIXED | LARGE
+ALONE = _by_name(
+    JellyfishSetting("wifi", count, (rate,), (slo,), workers=1)
+    for slo in (0.05, 0.1, 0.15)
+    for rate in (15.0, 30.0)
+    for count in (1, 2, 4)
+)
+"""Figure 21."""
+SETTINGS: Mapping[str, JellyfishSetting] = HOMOGENEOUS | MIXED | LARGE | ALONE

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from slacktide.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.experiments import TraceScope
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
+from slacktide.reproduce.jellyfish.exits import ExitLatency
 from slacktide.reproduce.jellyfish.goals import FrameRow
 from slacktide.reproduce.jellyfish.instances import PlannedInstance
 from slacktide.reproduce.jellyfish.play import PlayedFrames
@@ -25,6 +26,7 @@ class JellyfishFigures:
     """The first seed, by setting and contender."""
     profile: JellyfishData | None
     plans: Sequence[PlannedInstance]
+    exits: Sequence[ExitLatency] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -38,6 +40,7 @@ class JellyfishFigures:
                 for (name, contender), one in self.played.items()
             ],
             "plans": self.plans,
+            "exits": self.exits,
         }
 
 
@@ -63,6 +66,8 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
             yield from _plots(figures, experiment, kept)
     if figures.plans:
         yield _plans(result.heading("figure-18"), figures.plans)
+    if figures.exits:
+        yield _exits(result.heading("figure-20"), figures.exits)
 
 
 def _rows(rows: Sequence[FrameRow]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -123,6 +128,23 @@ def _plans(title: str, plans: Iterable[PlannedInstance]) -> TextTable:
             )
     headings = ("workers × clients", "planner", "instances", "÷ best known", "worst", "ms")
     return TextTable(title, headings, lines, words=2)
+
+
+def _exits(title: str, exits: Iterable[ExitLatency]) -> TextTable:
+    lines = [
+        (
+            str(each.side),
+            str(each.batch),
+            f"{each.share:.0%}",
+            f"{each.whole_ms:.1f}",
+            *(f"{each.quantiles_ms[place]:.1f}" for place in (5, 10, 15)),
+            f"{each.batch_ms:.1f}",
+            f"{each.batch_ms / each.whole_ms - 1.0:+.0%}",
+        )
+        for each in exits
+    ]
+    headings = ("side", "batch", "leave", "no exit", "p25", "p50", "p75", "batch", "batch time")
+    return TextTable(title, headings, lines)
 
 
 def _plots(figures: JellyfishFigures, experiment: str, rows: Sequence[FrameRow]) -> Iterator[Plot]:

@@ -1,0 +1,140 @@
+"""Early exits of a detector (§5.3, §8.3): Figure 20, and what Figure 21 plays.
+
+What leaving takes is measured once, on the example `street_depth` (`street_depth.json`, made by
+`examples/models/measure_exits.py`). Which rows leave is drawn, as in the paper: 25 % of those of
+the smallest variant, 40 % of those of the largest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from slacktide.domain import Batch, ExitMode, ExitPolicy, PoolId, Replica
+from slacktide.planning.exits import ExitsArranged
+from slacktide.planning.variants import Variant
+from slacktide.simulation import stream
+from slacktide.simulation.exit_courses import ExitCourse
+from slacktide.simulation.exit_tables import ExitTable, TableExits
+
+LEAST_SHARE, MOST_SHARE = 0.25, 0.4
+"""Of the rows that leave, by variant (§8.3)."""
+DRAWS = 10_000
+RUNS = 1000
+"""Batches of each size of Figure 20."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredExits:
+    """One exit, behind the first of three stages."""
+
+    times: Mapping[int, Mapping[int, tuple[float, float, float]]]
+    """By side of the pictures and batch: milliseconds of the uncut model, up to the exit's answers,
+    and of the rest."""
+    accuracy: Sequence[tuple[float, float]]
+    """Share of pictures that leave, mean average precision."""
+
+    def kept(self, share: float) -> float:
+        """Part of the accuracy that is left where so many leave."""
+        shares, scores = zip(*self.accuracy, strict=True)
+        return float(np.interp(share, shares, scores) / scores[0])
+
+    @property
+    def parts(self) -> tuple[float, float]:
+        """Up to the exit's answers, and of the rest, in whole passes: medians over all sizes."""
+        found = np.array([ms for by_batch in self.times.values() for ms in by_batch.values()])
+        first, rest = np.median(found[:, 1:] / found[:, :1], axis=0).tolist()
+        return first, rest
+
+
+@cache
+def measured_exits() -> MeasuredExits:
+    """What the file says."""
+    told = json.loads(Path(__file__).with_name("street_depth.json").read_text())
+    times: dict[int, dict[int, tuple[float, float, float]]] = {}
+    for side, batch, whole, first, rest in told["times"]:
+        times.setdefault(side, {})[batch] = (whole, first, rest)
+    return MeasuredExits(times, tuple((share, score) for share, score in told["accuracy"]))
+
+
+def leaving(variant: int, variants: int) -> float:
+    """Share of its rows that leave a variant early; by number, smallest first."""
+    return LEAST_SHARE + (MOST_SHARE - LEAST_SHARE) * variant / max(1, variants - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ExitLatency:
+    """One batch size of one variant, without and with the exit. Milliseconds."""
+
+    side: int
+    share: float
+    """Of rows that leave."""
+    batch: int
+    whole_ms: float
+    quantiles_ms: Sequence[float]
+    """Of requests' latency with the exit: percentiles 0, 5, … 100."""
+    batch_ms: float
+    """Mean time of a batch with the exit."""
+
+
+def figure_20() -> Iterator[ExitLatency]:
+    """Execution latency with an exit whose rows leave the batch, beside the uncut model."""
+    found = measured_exits()
+    for number, (side, by_batch) in enumerate(found.times.items()):
+        share = leaving(number, len(found.times))
+        sizes = (0, *by_batch)
+        rest = [0.0, *(times[2] for times in by_batch.values())]
+        for batch, (whole, first, _) in by_batch.items():
+            random = stream(0, f"figure-20 {side} {batch}")
+            left = random.binomial(batch, share, RUNS)
+            ends = first + np.interp(batch - left, sizes, rest)
+            requests = np.repeat([np.full(RUNS, first), ends], 1, axis=0)
+            taken = np.repeat(requests.T.ravel(), np.stack([left, batch - left], 1).ravel())
+            quantiles = np.percentile(taken, range(0, 101, 5)).round(3).tolist()
+            yield ExitLatency(side, share, batch, whole, quantiles, float(ends.mean()))
+
+
+class FamilyExits:
+    """`EarlyExits` of a family: each variant has the exit, at the same share of its pass."""
+
+    def __init__(self, variants: Sequence[Variant], seed: int) -> None:
+        """`variants` as `with_exit` makes them."""
+        first, rest = measured_exits().parts
+        drawn = stream(seed, "exits").uniform(0.0, 1.0, (DRAWS, 1))
+        self._of: dict[str, TableExits] = {}
+        for each in variants:
+            whole = np.array(each.seconds)
+            before = whole[:, None] * first / (first + rest)
+            sizes, known = np.arange(1, len(whole) + 1), np.ones((DRAWS, 1), np.bool_)
+            table = (drawn, known, np.ones(1), sizes, whole, before, np.zeros_like(before))
+            self._of[each.name] = TableExits(ExitTable(each.name, 0.0, ("depth 1",), *table))
+
+    def learnt(self, pool: PoolId) -> None:
+        """Nothing is: the exits are the model's own."""
+
+    def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
+        return self._of[replica.pool.variant].arranged(replica, policy)
+
+    def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
+        return self._of[batch.replica.pool.variant].course(batch, policy, seconds)
+
+
+def with_exit(variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """What planners know of them: batches of which no row leaves (§8.1)."""
+    longer = sum(measured_exits().parts)
+    return tuple(
+        replace(each, seconds=tuple(longer * one for one in each.seconds)) for each in variants
+    )
+
+
+def policies(pools: Sequence[PoolId], mode: ExitMode) -> tuple[ExitPolicy, ...]:
+    """Of the variants, smallest first."""
+    return tuple(
+        ExitPolicy(pool, (0,), (leaving(at, len(pools)),), mode, feedback=0.0, revision=1)
+        for at, pool in enumerate(pools)
+    )
