@@ -1,4 +1,4 @@
-"""Calls at instants: in order, never early, with or without a timer file."""
+"""Calls at instants: in order, never early."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from slacktide.netem import TimerQueue
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-@pytest.mark.parametrize("precise", [True, False])
-def test_it_never_wakes_early(run: Callable[..., Any], precise: bool) -> None:
+def test_it_never_wakes_early(run: Callable[..., Any]) -> None:
     async def main() -> list[tuple[float, float]]:
-        timers = TimerQueue(precise=precise)
+        timers = TimerQueue()
         woken = []
         try:
             for delay in (0.004, 0.0003, 0.0, -1.0, 0.002):
@@ -62,12 +61,11 @@ def test_a_cancelled_sleeper_leaves_the_queue_usable() -> None:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-@pytest.mark.parametrize("precise", [True, False])
-def test_calls_come_in_order_and_never_early(run: Callable[..., Any], precise: bool) -> None:
+def test_calls_come_in_order_and_never_early(run: Callable[..., Any]) -> None:
     made: list[tuple[str, float]] = []
 
     async def main() -> float:
-        timers, done = TimerQueue(precise=precise), asyncio.Event()
+        timers, done = TimerQueue(), asyncio.Event()
         begin = time.monotonic()
 
         def note(name: str) -> Callable[[], None]:

@@ -23,23 +23,14 @@ import logging
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
-from slacktide.cluster.pod_client import PodCpu, PodError, ResizeState
+from slacktide.cluster.pod_client import PodClient, PodCpu, PodError, ResizeState
 from slacktide.executors.allocator import Confirm, Grant, bind
 
 log = logging.getLogger("slacktide.cores")
 
 AGAIN_AT_MOST = 32.0
 """Most times as long after several failures in a row."""
-
-
-class Pod(Protocol):
-    """What is needed of `PodClient`. Calls block and raise PodError."""
-
-    def read(self) -> PodCpu: ...
-
-    def resize(self, millicores: int) -> PodCpu: ...
 
 
 class Hindrance(Enum):
@@ -80,7 +71,7 @@ class _Pending:
 class PodAllocator:
     """The CPU of one pod, shared by the processes in it. Belongs to one event loop."""
 
-    def __init__(self, pod: Pod, *, overhead: int = 500, times: Times | None = None) -> None:
+    def __init__(self, pod: PodClient, *, overhead: int = 500, times: Times | None = None) -> None:
         """`overhead`: millicores that the server's own loop is to have beside the workers. Raises
         ValueError if it is negative."""
         if overhead < 0:

@@ -62,10 +62,8 @@ class Finding:
 
 def check_repository(root: Path) -> list[Finding]:
     """Folders, settings, config.pbtxt and the ONNX files of every model, in the order of names;
-    `root` may be one ONNX file.
-
-    An empty list, or one of notes: nothing is wrong. Never raises for what it finds. Loads onnx.
-    """
+    `root` may be one ONNX file. An empty list, or one of notes: nothing is wrong. Never raises for
+    what it finds. Loads onnx."""
     try:
         repository = open_repository(root)
         listed = repository.scan()
@@ -155,12 +153,9 @@ def _declared(definition: ModelDefinition) -> ModelInterface | None:
 async def try_loading(
     root: Path, cores: Sequence[int], *, skip: Collection[str] = ()
 ) -> list[Finding]:
-    """An error for each model, other than those of `skip`, that would not load on these `cores`;
-    a warning for what is assumed of those that would.
-
-    Models share the cores in the order of their names, as a start of the server has it. Raises
-    RepositoryError if the folder cannot be read.
-    """
+    """An error for each model, other than those of `skip`, that would not load on these `cores`; a
+    warning for what is assumed of those that would. Models share the cores in the order of their
+    names, as a start of the server has it. Raises RepositoryError if the folder cannot be read."""
     findings: list[Finding] = []
     fitting: dict[str, ModelSettings] = {}
     executor, profiles = ProcessExecutor(), ProfileCache(ProfileStore())

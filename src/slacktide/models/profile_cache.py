@@ -67,11 +67,9 @@ class ProfileCache:
         executor: Executor,
         core_sets: Sequence[tuple[int, ...]],
     ) -> ProfiledModel:
-        """The stored profile if it covers all of `core_sets`; else one measured now on each of
-        them (of different sizes; one empty set on an accelerator), and stored.
-
-        Raises RepositoryError, or MeasuringError if the model cannot be run.
-        """
+        """The stored profile if it covers all of `core_sets`; else one measured now on each of them
+        (of different sizes; one empty set on an accelerator), and stored. Raises RepositoryError,
+        or MeasuringError if the model cannot be run."""
         sets = [cores or (0,) for cores in core_sets]
         counts = [len(cores) for cores in sets]
         found = await asyncio.to_thread(self.find, definition, counts, source.threads)

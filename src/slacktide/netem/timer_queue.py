@@ -2,8 +2,8 @@
 
 Timers of event loops are good to a millisecond (epoll's timeout, libuv's clock), which would be the
 largest error of a load generator. Linux has timers that are files (timerfd_create(2)): the loop
-waits for one as for a socket, and wakes when it is due. Where there is none, the loop's own timer
-serves. Python has `os.timerfd_create` from 3.13 on; until then we call the C library.
+waits for one as for a socket, and wakes when it is due. Python has `os.timerfd_create` from 3.13
+on; until then we call the C library.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
-_TICK = 1e-3
-"""Resolution of the loop's own timers: uvloop would not wait at all for less than half of it."""
-
 
 class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
@@ -34,30 +31,24 @@ class _Itimerspec(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _timer_fd() -> int | None:
-    try:
-        fd = int(_libc.timerfd_create(_CLOCK_MONOTONIC, _FLAGS))
-    except AttributeError:  # not Linux
-        return None
-    return fd if fd >= 0 else None
-
-
 class TimerQueue:
     """Calls on the loop it was made on; instants are those of `time.monotonic()`. Close it when
-    done. What a call raises ends the queue, and the next `at` or `close` raises it."""
+    done. What a call raises ends the queue, and the next `at` or `close` raises it. To make one
+    raises OSError if there is no file descriptor left."""
 
-    def __init__(self, *, precise: bool = True) -> None:
-        """`precise`: use a timer file where there is one."""
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._fd = _timer_fd() if precise else None
-        self._handle: asyncio.TimerHandle | None = None
+        fd = int(_libc.timerfd_create(_CLOCK_MONOTONIC, _FLAGS))
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self._fd: int | None = fd
+        """None: it is closed."""
         self._entries: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._armed = float("inf")
         """What the timer is set to; −∞ while calls are made."""
         self._failure: Exception | None = None
-        if self._fd is not None:
-            self._loop.add_reader(self._fd, self._ring)
+        self._loop.add_reader(fd, self._ring, fd)
 
     def at(self, instant: float, call: Callable[[], object]) -> None:
         """Have `call` called at `instant`, never before; calls for one instant come in the order of
@@ -88,8 +79,6 @@ class TimerQueue:
     def close(self) -> None:
         """Make no more calls."""
         self._entries.clear()
-        if self._handle is not None:
-            self._handle.cancel()
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
@@ -103,18 +92,12 @@ class TimerQueue:
             nanoseconds = max(0, int(instant * 1e9)) + 1
             setting = _Itimerspec(value=_Timespec(*divmod(nanoseconds, 1_000_000_000)))
             _libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(setting), None)
-            return
-        if self._handle is not None:
-            self._handle.cancel()
-        wait = max(instant - time.monotonic(), _TICK)
-        self._handle = self._loop.call_later(wait, self._ring)
 
-    def _ring(self) -> None:
-        if self._fd is not None:
-            try:
-                os.read(self._fd, 8)
-            except BlockingIOError:
-                return
+    def _ring(self, fd: int) -> None:
+        try:
+            os.read(fd, 8)
+        except BlockingIOError:
+            return
         self._armed = float("-inf")
         entries = self._entries
         try:

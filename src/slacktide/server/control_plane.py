@@ -26,14 +26,9 @@ from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import ControlError
 
 EXTENSIONS = (
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-)
+    "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+    "model_configuration", "binary_tensor_data", "parameters", "statistics",
+)  # fmt: skip
 """Only what works, in Triton's order."""
 
 

@@ -172,10 +172,8 @@ class Repository:
         self.root = root
 
     def names(self) -> tuple[str, ...]:
-        """The model folders, sorted; well named or not. Raises FolderError, UnreadableError.
-
-        Hidden folders, those that start with `_`, and plain files are none.
-        """
+        """The model folders, sorted; well named or not. Raises FolderError, UnreadableError. Hidden
+        folders, those that start with `_`, and plain files are none."""
         names = tuple(sorted(self._entries()))
         self._refuse_bare_model(names)
         return names
@@ -187,11 +185,9 @@ class Repository:
     def read(
         self, model: str, *, config_override: str | None = None
     ) -> tuple[ModelDefinition, ...]:
-        """The versions of `model` to serve, in ascending order; at least one.
-
-        `config_override`: the `config` of a load call (JSON), which stands in for config.pbtxt.
-        Raises RepositoryError.
-        """
+        """The versions of `model` to serve, in ascending order; at least one. `config_override`:
+        the `config` of a load call (JSON), which stands in for config.pbtxt. Raises
+        RepositoryError."""
         folder = self._model_folder(model)
         own_where, config_where = f"{model}/{SETTINGS_FILE}", f"{model}/{CONFIG_FILE}"
         own = self._optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES, parse_settings)

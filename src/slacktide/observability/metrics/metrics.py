@@ -9,6 +9,7 @@ from itertools import chain
 
 from slacktide.cluster import PodAllocator
 from slacktide.executors.arena import MemoryBudget
+from slacktide.executors.process import ProcessExecutor
 from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resize_tracker import ResizeTracker
@@ -29,7 +30,6 @@ from slacktide.observability.metrics.triton import gpu_families, machine_familie
 from slacktide.observability.metrics.usage import (
     Machine,
     Nvml,
-    Workers,
     open_nvml,
     process_families,
     usage_of,
@@ -56,7 +56,7 @@ class Metrics:
     resizes: ResizeTracker
     clients: Callable[[], Mapping[str, int]]
     """Sums over sessions, by name of their metric."""
-    process_executor: Workers | None = None
+    process_executor: ProcessExecutor | None = None
     pod: PodAllocator | None = None
     recorder: Recorder | None = None
     machine: Machine = field(default_factory=Machine)

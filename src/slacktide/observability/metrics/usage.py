@@ -12,7 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from slacktide.executors.cgroups import (
     ROOT,
@@ -24,6 +24,7 @@ from slacktide.executors.cgroups import (
     read_text,
 )
 from slacktide.executors.cores import cpu_quota
+from slacktide.executors.process import ProcessExecutor
 from slacktide.observability.metrics.families import MetricFamily
 
 
@@ -90,16 +91,6 @@ class Machine:
         return None
 
 
-class Workers(Protocol):
-    """What starts worker processes (`ProcessExecutor`)."""
-
-    @property
-    def fork_server_pid(self) -> int | None: ...
-
-    @property
-    def worker_pids(self) -> tuple[int, ...]: ...
-
-
 class WorkerUsage(NamedTuple):
     """All workers together."""
 
@@ -110,7 +101,7 @@ class WorkerUsage(NamedTuple):
     """Private memory of those that live: what would be free without them."""
 
 
-def usage_of(workers: Workers | None, *, root: Path = ROOT) -> WorkerUsage:
+def usage_of(workers: ProcessExecutor | None, *, root: Path = ROOT) -> WorkerUsage:
     """Ask the kernel; a process that has just gone is left out."""
     if workers is None or workers.fork_server_pid is None:
         return WorkerUsage()

@@ -137,14 +137,9 @@ def _misses(found: Found) -> Iterator[Goal]:
         if ours:
             worst = max(ours, key=lambda row: row.beyond_rate)
             basis = f"worst of {len(ours)}: {worst.setting}; unsavable {worst.unsavable_rate:.2%}"
-            yield Goal(
-                title,
-                "ours: misses that could be saved",
-                f"{worst.beyond_rate:.2%}",
-                f"≤ {most:.1%}",
-                worst.beyond_rate <= most,
-                basis,
-            )
+            shown, met = f"{worst.beyond_rate:.2%}", worst.beyond_rate <= most
+            what = "ours: misses that could be saved"
+            yield Goal(title, what, shown, f"≤ {most:.1%}", met, basis)
 
 
 def _accuracy(found: Found) -> Iterator[Goal]:
@@ -156,22 +151,12 @@ def _accuracy(found: Found) -> Iterator[Goal]:
     if ratios:
         mean, worst = fmean(ratios.values()), min(ratios, key=ratios.__getitem__)
         what = "accuracy over all frames, ours ÷ published"
-        yield Goal(
-            f"{len(ratios)} settings",
-            what,
-            f"{mean:.3f}",
-            f"≥ {ACCURACY}",
-            mean >= ACCURACY,
-            "mean",
-        )
-        yield Goal(
-            worst,
-            what,
-            f"{ratios[worst]:.3f}",
-            f"≥ {ACCURACY_LEAST}",
-            ratios[worst] >= ACCURACY_LEAST,
-            "worst",
-        )
+        for setting, found_ratio, least, basis in (
+            (f"{len(ratios)} settings", mean, ACCURACY, "mean"),
+            (worst, ratios[worst], ACCURACY_LEAST, "worst"),
+        ):
+            met = found_ratio >= least
+            yield Goal(setting, what, f"{found_ratio:.3f}", f"≥ {least}", met, basis)
 
 
 def _prefetching(found: Found) -> Iterator[Goal]:
