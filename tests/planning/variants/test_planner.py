@@ -422,6 +422,71 @@ def test_thousands_that_join_within_a_second_are_a_bounded_number_of_searches() 
     assert ran.planner.status()["m"].sessions == 300
 
 
+def test_of_a_thousand_that_join_within_a_second_each_is_mapped_before_a_search_is_done() -> None:
+    happens: list[tuple[float, Any]] = [
+        (0.1, opened("first", slo=PLENTY)),
+        (0.1, measured("first")),
+    ]
+    joins = {f"s:{number}": 1.0 + number / 1000 for number in range(1000)}
+    happens += [(at, opened(id, rate=0.5, slo=PLENTY)) for id, at in joins.items()]
+    happens += [(at + 0.2, measured(id)) for id, at in joins.items()]
+    ran = VirtualFamily(items_of(sorted(happens, key=lambda each: each[0])), lanes=4, job_s=0.5)
+    mapped: dict[str, float] = {}
+    for at, plan in ran.plans:
+        lost = [each.client for each in plan.inputs if not each.variant and each.client in mapped]
+        assert not lost
+        for each in plan.inputs:
+            if each.variant:
+                mapped.setdefault(each.client, at)
+    assert max(mapped[id] - at for id, at in joins.items()) < 0.2
+
+
+class TestMakingRoom:
+    def test_others_send_less_at_once_where_a_lane_is_full(self) -> None:
+        family = ServedFamily(lanes=1, options={"lanes": "own"})
+        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
+        family.wait(1.0)
+        assert family.sizes == {"a": "608"}
+        family.turn(TimerFired(), at=family.now + 1.0)
+        (job,) = family.runtime.take_jobs()
+        family.turn(opened("b", rate=30.0, slo=PLENTY), measured("b"), at=family.now + GAP)
+        assert "" not in family.sizes.values()
+        assert family.route("a") == family.route("b") == family.sizes["a"] != "608"
+        family.turn(job.run(), at=family.now + GAP)  # it was asked before, and knows of one
+        assert "" not in family.sizes.values()
+        assert_sound(family.plan, ["a", "b"])
+
+    def test_lanes_end_their_turns_where_batches_serve_more(self) -> None:
+        family = ServedFamily(lanes=1)
+        family.turn(opened("slow", rate=5.0, slo=0.3), measured("slow", 2e5), at=1.0)
+        family.turn(opened("fast", rate=5.0, slo=PLENTY), measured("fast"))
+        family.wait(2.0)
+        assert family.sizes["slow"] < family.sizes["fast"]  # by turns
+        joins = [f"s:{number}" for number in range(120)]
+        family.turn(*(opened(id, rate=1.0, slo=PLENTY) for id in joins), at=family.now + GAP)
+        assert set(family.sizes) == {"slow", "fast", *joins}
+        assert "" not in family.sizes.values()
+        assert family.lane("lane0", standby=False) == {"128"}
+        assert_sound(family.plan, family.sizes)
+
+    def test_none_is_sent_below_its_floor(self) -> None:
+        family = ServedFamily(lanes=1, options={"lanes": "own"})
+        family.turn(opened("a", slo=PLENTY, floor=0.5), measured("a"), at=1.0)
+        family.wait(1.0)
+        family.turn(opened("b", rate=30.0, slo=PLENTY), measured("b"), at=family.now + GAP)
+        assert family.sizes == {"a": "608", "b": ""}
+
+    def test_files_are_not_loaded_for_it(self) -> None:
+        family = ServedFamily(lanes=1, variants=FILES)
+        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
+        for _ in range(4):
+            family.wait(1.0)
+            family.come_up()
+        before = family.lane("lane0")
+        family.turn(opened("b", rate=30.0, slo=PLENTY), measured("b"), at=family.now + GAP)
+        assert family.lane("lane0") == before
+
+
 def test_frames_are_answered_by_the_variant_they_are_mapped_to() -> None:
     happens: list[tuple[float, Any]] = [(0.5, opened("a", slo=PLENTY)), (0.5, measured("a"))]
     happens += [(1.0 + n / 10, request(n, at=1.0 + n / 10, client="a")) for n in range(20)]

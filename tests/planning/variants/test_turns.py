@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given
 from tests.planning.variants.fleets import fleets
 
@@ -79,13 +80,30 @@ def test_clients_on_unlike_links_have_unlike_variants_on_one_lane() -> None:
     assert turns.score.accuracy == 10.0 * best
 
 
-def test_a_client_that_comes_takes_what_time_is_left() -> None:
-    fast = Client("fast", 10.0, (0.14, 0.13, 0.12))
-    turns = by_turns(Fleet(SIZES, [fast] * 3, 1))
+def test_a_client_that_comes_takes_what_time_is_left_and_then_others_step_down() -> None:
+    first = [Client(str(number), 10.0, (0.14, 0.13, 0.12)) for number in range(3)]
+    turns = by_turns(Fleet(SIZES, first, 1))
     assert turns.clients == [2, 2, 2]
-    taken = [turns.place(fast) for _ in range(6)]
-    assert taken == sorted(taken, reverse=True)
-    assert taken[0] > UNMAPPED == taken[-1]
-    spent = sum(0.1 * 100 * SIZES[each].seconds[0] for each in [2, 2, 2, *taken] if each >= 0)
-    assert spent <= LOAD + 1e-9
+    runs, lowered = {each.name: 2 for each in first}, dict[str, int]()
+    for number in range(3, 100):
+        variant = turns.place(Client(str(number), 10.0, (0.14, 0.13, 0.12)), lowered)
+        if variant == UNMAPPED:
+            break
+        assert all(0 <= smaller < runs[name] for name, smaller in lowered.items())
+        runs |= {str(number): variant, **lowered}
+        lowered.clear()
+        spent = sum(10.0 * SIZES[each].seconds[0] for each in runs.values())
+        assert spent == pytest.approx(LOAD - turns.left)
+        assert turns.left >= -1e-9
+    assert set(runs.values()) == {0}
     assert turns.left < 10.0 * SIZES[0].seconds[0]
+
+
+def test_none_steps_down_below_its_floor_or_for_a_client_that_cannot_be_served() -> None:
+    proud = Client("proud", 10.0, (0.14, 0.13, 0.12), floor=SIZES[2].accuracy)
+    turns = by_turns(Fleet(SIZES, [proud], 1))
+    turns.left = 0.0
+    lowered: dict[str, int] = {}
+    assert turns.place(Client("new", 10.0, (0.14, 0.13, 0.12)), lowered) == UNMAPPED
+    assert turns.place(Client("hopeless", 10.0, (0.0, 0.0, 0.0)), lowered) == UNMAPPED
+    assert not lowered

@@ -46,8 +46,8 @@ SEARCHING = 3.0
 """A search that took n seconds is followed by the next after 3 n: it shares its processor."""
 CROWDED = 1.0
 """The same where a session finds no room in the plan in force: it has no answer before."""
-WAITING = 1.0
-"""The same while a session that has come finds no room in the plan in force."""
+PLACED_AT_ONCE = 250
+"""Sessions that are given a place in one turn of the loop, at 15 to 40 µs each."""
 URGENT_GAP = 0.1
 """Seconds from one search to the next at least, however many clients come and go."""
 
@@ -168,23 +168,37 @@ class PlannedFamily:
         if isinstance(ready, Exception):
             raise ready
         if ready is not None:
-            self._take(ready, up)
-        asking, self.asking = self.asking, {}
-        for id in asking:
+            self._take(ready)
+        waiting = sorted(self.asking, key=lambda id: self.mapped.get(id) != UNMAPPED)
+        for id in waiting[:PLACED_AT_ONCE]:
+            del self.asking[id]
             session = sessions.get(id)
             if session is not None:
                 self.mapped[id] = self._at_once(session, now)
                 self.changed[id] = self.serial
+        if self.answer is not None:
+            self._put_on_lanes(self.answer, up)
 
-    def _take(self, answer: SearchResult, up: Collection[tuple[str, PoolId]]) -> None:
+    def _take(self, answer: SearchResult) -> None:
         self.answer = answer
-        if answer.plain is not None:
-            self.plain = answer.plain
         for id, variant in answer.sessions.items():
             # Meanwhile it may have gone, or its link may have fallen.
             if id in self.mapped and self.changed.get(id, 0) <= answer.serial:
                 self.mapped[id] = variant
         self.changed = {id: at for id, at in self.changed.items() if at > answer.serial}
+        if self.options.urgent:  # those that have come meanwhile have no place in it yet
+            new = [id for id in self.mapped if id not in answer.sessions]
+            self.asking = dict.fromkeys(new) | self.asking
+
+    def _put_on_lanes(self, answer: SearchResult, up: Collection[tuple[str, PoolId]]) -> None:
+        """What the answer, and the room made in it since, mean for lanes and their clients."""
+        for id, variant in answer.moved.items():
+            before = self.mapped.get(id)
+            if before is not None:
+                self.mapped[id] = variant if before == UNMAPPED else min(variant, before)
+        answer.moved.clear()
+        if answer.plain is not None:
+            self.plain = answer.plain
         if len(answer.lanes) == len(self.lanes):
             wanted = matched(self.lanes, answer.lanes)
             switched = [lane for lane in wanted if wanted[lane] != self.lanes[lane]]
@@ -198,7 +212,7 @@ class PlannedFamily:
         before = self.mapped.get(session.opened.id, UNMAPPED)
         if self.answer is None:
             return 0 if client.budgets[0] > 0.0 else UNMAPPED
-        if before == UNMAPPED:
+        if before == UNMAPPED or client.name not in self.answer.sessions:
             found = self.answer.place(client)
             if found == UNMAPPED and self.answer.limit(client, 0):
                 self.urge(now=now, searching=CROWDED)

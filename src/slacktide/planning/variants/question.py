@@ -141,12 +141,11 @@ class SearchResult:
         """`turns`: in force instead of what was `found`."""
         self.serial = question.serial
         self.turns = turns
-        self.lanes = found.variants if turns is None else (turns.largest,) * fleet.replicas
-        """Variants that they are to run, largest first; by turns: and all smaller ones."""
         given = [
             UNMAPPED if replica == UNMAPPED else found.variants[replica]
             for replica in found.clients
         ]
+        self._mapped_on_lanes = len(given) - given.count(UNMAPPED)
         if turns is not None:
             given = turns.clients
         self.sessions = {
@@ -158,34 +157,107 @@ class SearchResult:
         free = [got for asked, got in zip(plain, rest, strict=True) if asked == UNMAPPED]
         self.plain = max(0, min(free)) if free else None
         """Of requests without a session; None: there are none."""
-        self._fleet = fleet
-        self._loads = [0.0] * len(self.lanes)
-        self._tightest = [fleet.batches] * len(self.lanes)
-        for client, replica in enumerate(found.clients):
-            if replica != UNMAPPED and turns is None:
-                self._loads[replica] += fleet.clients[client].rate
-                limit = int(fleet.limits[client, self.lanes[replica]])
-                self._tightest[replica] = min(self._tightest[replica], limit)
+        self.moved: dict[str, int] = {}
+        """Sessions that have made room for others since, and their variant now."""
+        self._may_lower = question.family.switches_free
+        self._fleet, self._found = fleet, found
+        self._columns = fleet.columns.tolist()
         self._twice = [[2.0 * each for each in variant.seconds] for variant in fleet.variants]
+        self._fill_lanes()
+
+    def _fill_lanes(self) -> None:
+        fleet, turns, found = self._fleet, self.turns, self._found
+        self.lanes = [turns.largest] * fleet.replicas if turns else list(found.variants)
+        """Variants that they are to run, largest first; by turns: and all smaller ones."""
+        self._loads = [0.0] * len(self.lanes)
+        self._tightest = [[fleet.batches] * len(fleet.variants) for _ in self.lanes]
+        """By lane and variant: the largest batch that the clients there allow."""
+        self._there: list[list[str]] = [[] for _ in self.lanes]
+        """By lane: the names of its clients."""
+        for client, limits, replica in zip(
+            fleet.clients, fleet.limits.tolist(), found.clients, strict=True
+        ):
+            if replica != UNMAPPED and turns is None:
+                self._join(client, limits, replica)
 
     def place(self, client: Client) -> int:
-        """The largest variant with room for a client more, which it takes; or UNMAPPED."""
-        if self.turns is not None:
-            return self.turns.place(client)
-        fleet = self._fleet
+        """The largest variant with room for a client more, which it takes; or UNMAPPED. Where lanes
+        change their variant at no cost and none has room, others make room by smaller ones."""
+        variant = UNMAPPED if self.turns is None else self.turns.place(client, self.moved)
+        if variant == UNMAPPED and (self.turns is None or self._end_turns(self.turns)):
+            variant = self._place_on_lanes(client)
+        self.sessions[client.name] = variant
+        plain = self.moved.pop(_PLAIN, None)
+        if plain is not None and self.plain is not None:
+            self.plain = max(0, min(self.plain, plain))
+        return variant
+
+    def _end_turns(self, turns: Turns) -> bool:
+        """Have each lane run one variant, in batches, where that serves no fewer clients."""
+        served = len(turns.clients) - turns.clients.count(UNMAPPED)
+        if self._mapped_on_lanes + len(turns.placed) < served:
+            return False
+        self.turns = None
+        self._fill_lanes()
+        moved = {client.name: self._place_on_lanes(client) for client in turns.placed}
+        if UNMAPPED in moved.values():
+            self.turns, self._mapped_on_lanes = turns, -1  # not to be tried again
+            self._fill_lanes()
+            return False
+        for client, replica in zip(self._fleet.clients, self._found.clients, strict=True):
+            variant = UNMAPPED if replica == UNMAPPED else self.lanes[replica]
+            moved[client.name] = min(variant, moved.get(client.name, variant))
+        self.moved.update(moved)
+        return True
+
+    def _place_on_lanes(self, client: Client) -> int:
+        limits = [self._batch_limit(client, at) for at in range(len(self._twice))]
+        lane = self._roomy(client, limits) if any(limits) else None
+        if lane is None:
+            return UNMAPPED
+        self._join(client, limits, lane)
+        return self.lanes[lane]
+
+    def _join(self, client: Client, limits: Sequence[int], lane: int) -> None:
+        self._loads[lane] += client.rate
+        self._tightest[lane] = list(map(min, self._tightest[lane], limits))
+        self._there[lane].append(client.name)
+
+    def _roomy(self, client: Client, limits: Sequence[int]) -> int | None:
+        """A lane for one more: that of the largest variant with room, else the one that loses the
+        least accuracy by a smaller variant with room, which it then runs."""
+        step, rate = self._fleet.step, client.rate
+
+        def fits(lane: int, variant: int) -> bool:
+            most = self._columns[variant][min(self._tightest[lane][variant], limits[variant])]
+            return bool(self._loads[lane] + rate <= most * step)
+
         for lane, variant in enumerate(self.lanes):
-            tightest = min(self._tightest[lane], self.limit(client, variant))
-            most = float(fleet.columns[variant, tightest]) * fleet.step
-            if self._loads[lane] + client.rate <= most:
-                self._loads[lane] += client.rate
-                self._tightest[lane] = tightest
-                return variant
-        return UNMAPPED
+            if fits(lane, variant):
+                return lane
+        if not self._may_lower:
+            return None
+        accuracy = [each.accuracy for each in self._fleet.variants]
+        found = []
+        for lane, variant in enumerate(self.lanes):
+            smaller = next((at for at in range(variant - 1, -1, -1) if fits(lane, at)), None)
+            if smaller is not None:
+                loss = self._loads[lane] * (accuracy[variant] - accuracy[smaller])
+                found.append((loss - rate * accuracy[smaller], lane, smaller))
+        if not found:
+            return None
+        _, lane, smaller = min(found)
+        self.lanes[lane] = smaller
+        self.moved.update(dict.fromkeys(self._there[lane], smaller))
+        return lane
 
     def limit(self, client: Client, variant: int) -> int:
         """The largest batch that its budget allows."""
         if self.turns is not None:
             return self.turns.limit(client, variant)
+        return self._batch_limit(client, variant)
+
+    def _batch_limit(self, client: Client, variant: int) -> int:
         if client.floor > self._fleet.variants[variant].accuracy:
             return 0
         return bisect_right(self._twice[variant], client.budgets[variant] + 1e-12)

@@ -14,8 +14,8 @@ many choices, of which the steps on the upper hull are taken in turn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from slacktide.planning.variants.fleet import UNMAPPED, AssignmentScore, Client, Fleet
@@ -34,6 +34,10 @@ class Turns:
     """Variant of each, or UNMAPPED."""
     left: float
     """Seconds of lane time, in a second, that may still be given away."""
+    placed: list[Client] = field(default_factory=list)
+    """Clients that came after those of the fleet; `clients` goes on with their variants."""
+    _longest: list[tuple[float, int]] | None = None
+    """A heap of clients, those first whose variant takes the longest; made when it is needed."""
 
     @property
     def score(self) -> AssignmentScore:
@@ -53,14 +57,50 @@ class Turns:
         needed = variants[variant].seconds[0] + variants[self.largest].seconds[0]
         return int(client.budgets[variant] + 1e-12 >= needed)
 
-    def place(self, client: Client) -> int:
-        """The largest variant with room for a client more, which it takes; or UNMAPPED."""
-        for variant in range(self.largest, -1, -1):
-            needed = client.rate * self.fleet.variants[variant].seconds[0]
-            if needed <= self.left and self.limit(client, variant):
+    def place(self, client: Client, lowered: dict[str, int]) -> int:
+        """The largest variant with room for a client more, which it takes; or UNMAPPED. Where there
+        is none, others step down to make room for the smallest: `lowered` then has their names and
+        variants."""
+        variants = self.fleet.variants
+        own = [at for at in range(self.largest + 1) if self.limit(client, at)]
+        if not own:
+            return UNMAPPED
+        least = client.rate * variants[own[0]].seconds[0]
+        while least > self.left and self._step_down(lowered):
+            pass
+        for variant in reversed(own):
+            needed = client.rate * variants[variant].seconds[0]
+            if needed <= self.left:
                 self.left -= needed
+                self.clients.append(variant)
+                self.placed.append(client)
+                if self._longest is not None:
+                    heappush(self._longest, (-variants[variant].seconds[0], len(self.clients) - 1))
                 return variant
         return UNMAPPED
+
+    def _step_down(self, lowered: dict[str, int]) -> bool:
+        """Give the client whose variant takes the longest the next smaller one."""
+        variants = self.fleet.variants
+        if self._longest is None:
+            self._longest = [
+                (-variants[variant].seconds[0], at)
+                for at, variant in enumerate(self.clients)
+                if variant != UNMAPPED
+            ]
+            heapify(self._longest)
+        while self._longest:
+            _, at = heappop(self._longest)
+            before, fleet = self.clients[at], self.fleet.clients
+            client = fleet[at] if at < len(fleet) else self.placed[at - len(fleet)]
+            smaller = next((v for v in range(before - 1, -1, -1) if self.limit(client, v)), None)
+            if smaller is not None:
+                seconds = variants[smaller].seconds[0]
+                self.left += client.rate * (variants[before].seconds[0] - seconds)
+                self.clients[at] = lowered[client.name] = smaller
+                heappush(self._longest, (-seconds, at))
+                return True
+        return False
 
     def fill(self) -> None:
         """Give clients variants, the smallest first, then steps by what they gain for their time.
