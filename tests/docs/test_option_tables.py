@@ -11,13 +11,16 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import pytest
 import yaml
 
-from slacktide.domain.options import Options, cell, rows
+from slacktide.domain import options
+from slacktide.domain.options import Options, option, options_of
+from slacktide.domain.units import BYTES, SECONDS, SHARE
 from slacktide.models.repository.fields import Section
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.planners import PLANNERS
@@ -32,6 +35,26 @@ ENTRIES: dict[str, type[Options]] = {
     "variants": VariantsOptions,
 }
 FILES: dict[str, type[Section]] = {"slacktide.yaml": ModelSettings, "scenario": Scenario}
+
+
+def rows(kind: type[Options]) -> Iterator[str]:
+    """The table of the manual: option, default, meaning."""
+    for name, each in options_of(kind).items():
+        value = cell(options.written(kind(), [name])[name])
+        names = " or ".join(f"`{word}`" for word in (name, *each.aliases))
+        bounds = f" ({each.bounds()})" if each.bounds() else ""
+        yield f"| {names} | {value} | {each.text}{bounds} |"
+
+
+def cell(default: Any) -> str:
+    """A default, as a file has it, in a table of the manual."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, list):
+        default = ", ".join(map(str, default))
+    elif isinstance(default, str) and default:
+        return f"`{default}`"
+    return "none" if default in (None, "") else str(default)
 
 
 def texts(section: type[Section]) -> dict[str, str]:
@@ -119,6 +142,21 @@ def test_every_key_of_a_file_is_in_one_table(name: str, page: str) -> None:
     tables = (t[0] for t in TABLE.finditer((DOCS / page).read_text()) if t[1] == name)
     found = [row for table in tables for row in table.splitlines() if row.startswith("| `")]
     assert sorted(found) == sorted(row for _, row in keys(FILES[name]))
+
+
+@dataclass(frozen=True, slots=True)
+class Some(Options):
+    wait: float = option(0.5, "Longest wait.", unit=SECONDS, least=0, aliases=("w",))
+    share: float = option(0.5, "Share.", unit=SHARE, least=0, most=1)
+    size: int | None = option(None, "Size; none: any.", unit=BYTES, above=0)
+
+
+def test_the_rows_of_the_manual() -> None:
+    assert list(rows(Some)) == [
+        "| `wait` or `w` | `500ms` | Longest wait. (at least 0s) |",
+        "| `share` | `50%` | Share. (0% to 100%) |",
+        "| `size` | none | Size; none: any. (more than 0B) |",
+    ]
 
 
 if __name__ == "__main__":

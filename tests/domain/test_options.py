@@ -18,7 +18,6 @@ from slacktide.domain.options import (
     options_of,
     plain,
     read_options,
-    rows,
     written,
 )
 from slacktide.domain.registry import Registry
@@ -88,13 +87,6 @@ def test_bounds_hold_where_the_class_is_made_too(value: float) -> None:
 def test_what_is_written_reads_back(options: Some) -> None:
     assert read_options(Some, written(options, options_of(Some)), bare=False) == options
     assert read_options(Some, plain(options)) == options
-
-
-def test_the_rows_of_the_manual() -> None:
-    first, second, third, *_ = rows(Some)
-    assert first == "| `wait` or `w` | `500ms` | Longest wait. (at least 0s) |"
-    assert second == "| `share` | `50%` | Share. (0% to 100%) |"
-    assert third == "| `size` | none | Size; none: any. (more than 0B) |"
 
 
 class Thing:

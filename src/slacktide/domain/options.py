@@ -7,13 +7,13 @@
 
 From the field follow the check of its bounds wherever the class is made, the key in a file and the
 KEY=VALUE on a command line (`read_options`), the flag of a verb (`cli/flags.py`), the printed form
-(`written`), and the row in the manual (`rows`). What a field alone cannot say, such as an order of
-two fields, is said by the method `check`.
+(`written`), and the row in the manual (tests/docs). What a field alone cannot say, such as an order
+of two fields, is said by the method `check`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from math import isfinite
 from types import NoneType, UnionType
@@ -198,23 +198,3 @@ def _with_unit(known: Option, value: Any) -> Any:
     return (
         [*map(known.unit.format, value)] if isinstance(value, tuple) else known.unit.format(value)
     )
-
-
-def rows(kind: type[Options]) -> Iterator[str]:
-    """The table of the manual: option, default, meaning."""
-    for name, each in options_of(kind).items():
-        value = cell(_with_unit(each, default_of(kind, name)))
-        names = " or ".join(f"`{word}`" for word in (name, *each.aliases))
-        bounds = f" ({each.bounds()})" if each.bounds() else ""
-        yield f"| {names} | {value} | {each.text}{bounds} |"
-
-
-def cell(default: Any) -> str:
-    """A default, as a file has it, in a table of the manual."""
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, list):
-        default = ", ".join(map(str, default))
-    elif isinstance(default, str) and default:
-        return f"`{default}`"
-    return "none" if default in (None, "") else str(default)

@@ -9,11 +9,50 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from slacktide.models.repository.errors import RefusedFieldError
-from slacktide.models.repository.triton.fields import FIELDS, Treatment, judge, triton_config_page
+from slacktide.models.repository.triton.fields import FIELDS, Treatment, judge
 from slacktide.models.repository.triton.messages import parse_text
 from slacktide.wire.proto.messages import message_class
 
 PAGE = Path(__file__).parents[3] / "docs" / "triton-config.md"
+
+_HEAD = """\
+# Triton's config.pbtxt, field by field
+
+<!-- Printed by `python tests/models/repository/test_triton_field_classes.py`; a test compares. -->
+
+A model folder made for Triton can be served as it is. Each field of its `config.pbtxt` belongs to
+one of three classes:
+
+- **honoured**: it does what it does in Triton, or what its sentence says;
+- **harmless**: it has no effect here and changes no answer; one warning per model names all of
+  these that it states;
+- **refused**: it changes what the model means and is not supported; the model is not loaded, and
+  the error names the field.
+
+A field that the format does not have is an error that names the nearest one that it has. An entry
+that is not honoured also covers the fields below it. `slacktide.yaml` takes precedence over
+`config.pbtxt`, and that over the defaults ([configuration](configuration.md)). The
+`config` parameter of a load call replaces `config.pbtxt` and is read by the same rules.
+
+The scheduler is `slack` unless `slacktide.yaml` names another, whatever `dynamic_batching` says:
+`scheduler: fifo` is Triton's own queue.
+
+| field | class | what it means here |
+| --- | --- | --- |
+"""
+
+
+def triton_config_page() -> str:
+    """docs/triton-config.md."""
+    rows = (
+        f"| `{field.path}` | {_shown(field.treatment)} | {field.note} |\n"
+        for field in FIELDS.values()
+    )
+    return _HEAD + "".join(rows)
+
+
+def _shown(treatment: Treatment) -> str:
+    return f"**{treatment.value}**" if treatment is Treatment.REFUSED else treatment.value
 
 
 def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
@@ -43,7 +82,7 @@ def test_every_entry_has_a_sentence() -> None:
 
 
 def test_the_manual_is_printed_from_the_table() -> None:
-    hint = "run python -m slacktide.models.repository.triton.fields > docs/triton-config.md"
+    hint = "run python tests/models/repository/test_triton_field_classes.py > docs/triton-config.md"
     assert PAGE.read_text() == triton_config_page(), hint
 
 
@@ -98,3 +137,7 @@ def test_harmless_fields_share_one_warning() -> None:
         "m/config.pbtxt: no effect here, and no harm: input.format, optimization.graph, "
         "optimization.cuda, response_cache",
     )
+
+
+if __name__ == "__main__":
+    print(triton_config_page(), end="")
