@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import queue
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from slacktide.domain import ExitPolicy, Leaving, PoolId
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.examples import example
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
 from slacktide.executors.session import GatheredBatch, ModelSession
 from slacktide.executors.session_pool import SessionPool
-from slacktide.executors.staged import StagedBatch
+from slacktide.executors.staged import Stage, StageChain, StagedBatch
 from slacktide.exits.own_exits import OwnExit
 
 WHOLE = ("boxes", "scores", "classes")
@@ -104,3 +108,57 @@ def test_an_exit_that_is_not_there_is_told_when_the_model_is_opened(kit: Any, pa
     message = r"early_exit.judged\[0\].outputs.boxes: the model has no output 'depth1/bxes'"
     with pytest.raises(ModelError, match=message):
         opened(kit, path, wrong)
+
+
+class Judge:
+    """A stage that says this of its rows, whose inputs are what it is to say."""
+
+    def __init__(self, stage: int) -> None:
+        self.stage = stage
+
+    def run(self, gives: list[str], feeds: dict[str, NDArray[Any]], options: Any) -> list[Any]:
+        said = feeds["x"][:, min(self.stage, 1)]
+        return [said if name.endswith("uncertainty") else feeds["x"] for name in gives]
+
+
+def planned(sizes: list[int], ends: list[list[float]]) -> StageChain:
+    """A chain of three stages that is planned to end at the second of its exits."""
+    spec = TensorSpec("x", Datatype.FP32, (-1, 2))
+    stages = [
+        Stage(Judge(at), at, ("x",), [f"exits/{at}/uncertainty", f"exits/{at}/y"], ("x",))
+        for at in (0, 1)
+    ]
+    stages.append(Stage(Judge(2), -1, ("x",), ["y"], ("x",)))
+    interface = ModelInterface((spec,), (replace(spec, name="y"),), 64)
+    chain = StageChain({1: stages}, interface, {"y"}, shrinks=True)
+    chain.enlarge(sizes, ends)
+    return chain
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12),
+    st.floats(0, 1),
+    st.tuples(*[st.floats(0.1, 9.0)] * 3),
+    st.sets(st.integers(0, 11)),
+)
+@settings(deadline=None)
+def test_rows_go_on_only_in_the_time_that_others_have_left(
+    said: list[tuple[float, float]], threshold: float, cost: Any, final: set[int]
+) -> None:
+    first, second, third = cost
+    chain = planned([1, 4], [[n * first, n * (first + second), n * sum(cost)] for n in (1, 4)])
+    rows, final = np.array(said, np.float32), {place for place in final if place < len(said)}
+    batch = GatheredBatch({"x": rows}, [1] * len(said), None, NO_FAULTS, 0.0, 0.0)
+    run = StagedBatch(chain, batch, {0: threshold, 1: 0.0}, Leaving.SHRINK, sorted(final))
+    left = {released.ramp: released.places for released in run.run(chain.stages(1))}
+    gone = left.get(0, [])
+    assert gone == [p for p in range(len(said)) if rows[p, 0] < threshold and p not in final]
+    stay = [p for p in range(len(said)) if p not in gone and p not in left.get(1, [])]
+    took = (len(said) - len(gone)) * second + len(stay) * third
+    if not final:
+        assert took <= len(said) * second + 1e-6
+        if len(stay) + len(gone) < len(said):
+            assert took + third > len(said) * second - 1e-6, "one more would have had time"
+    assert final <= set(stay)
+    least = min((rows[p, 1] for p in stay if p not in final), default=1.0)
+    assert all(rows[p, 1] <= least for p in left.get(1, []))

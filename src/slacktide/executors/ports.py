@@ -211,6 +211,9 @@ class ExitSource:
     """Tensors that are positions although the search would leave them out."""
     forbid: tuple[str, ...] = ()
     """Tensors that are none although the search would find them."""
+    enlarge: bool = False
+    """Whether batches are planned to end at the last of the model's own exits, and rows go on from
+    there where the time of rows that have left is enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,25 @@ class StageChain:
         (first, *_) = chains.values()
         self.ramps = tuple([stage.ramp for stage in first if stage.ramp >= 0])
         self.outputs = [spec.name for spec in interface.outputs]
+        self.planned = -1
+        """The ramp, by its place, at which batches are planned to end; −1: at the model's end."""
+        self._sizes: list[int] = []
+        self._ends: list[list[float]] = []
+
+    def enlarge(self, sizes: Sequence[int], ends: Sequence[Sequence[float]]) -> None:
+        """Plan batches to end at the last ramp; rows go on only where others have left time for it.
+        `ends`: what batches of these sizes take up to the end of each stage."""
+        self.planned = len(self.ramps) - 1
+        self._sizes = [0, *sizes]
+        self._ends = [[0.0, *column] for column in zip(*ends, strict=True)]
+
+    def seconds(self, rows: int, stage: int) -> float:
+        """What a stage takes, as `enlarge` was told: on a line between sizes, in proportion beyond
+        the last."""
+        sizes, last = self._sizes, self._sizes[-1]
+        at, scale = min(rows, last), max(1.0, rows / last)
+        ends = [float(np.interp(at, sizes, each)) for each in self._ends[max(0, stage - 1) :][:2]]
+        return scale * (ends[0] if stage == 0 else ends[1] - ends[0])
 
     def stages(self, threads: int) -> list[Stage]:
         return self._chains[threads]
@@ -130,6 +149,7 @@ class StagedBatch:
         self._answers: list[list[int]] = [[] for _ in self._here]
         self._left = [-1] * len(self._here)
         self._stage_s: list[float] = []
+        self._spent_s = 0.0  # by what was measured
         self.finished = False
         """Whether some rows have come to the model's end."""
 
@@ -205,12 +225,19 @@ class StagedBatch:
             for row, answer in zip(here, answers.ravel().tolist(), strict=True):
                 self._answers[row].append(answer)
         threshold = self._thresholds.get(ramp, 0.0)
-        if threshold <= 0.0:
+        deeper = self._deeper(said, at) if self._shrinks and self._model.planned >= 0 else None
+        if threshold <= 0.0 and deeper is None:
             return None
         owners = [self._owner[row] for row in here]
         stay = {*self.released, *self._stay}
         # Nor where it is NaN.
-        stay.update([owner for owner, u in zip(owners, said, strict=True) if not u < threshold])
+        stay.update(
+            [
+                owner
+                for place, (owner, u) in enumerate(zip(owners, said, strict=True))
+                if not u < threshold and (deeper is None or place in deeper)
+            ]
+        )
         places = [owner for owner in dict.fromkeys(owners) if owner not in stay]
         if not places:
             return None
@@ -225,6 +252,20 @@ class StagedBatch:
             array = values[f"exits/{ramp}/{name}"] if name in model.made else None
             arrays.append(array if array is None or whole else array[gone])
         return Released(ramp, places, arrays)
+
+    def _deeper(self, said: list[float], at: int) -> set[int] | None:
+        """Where the batch was planned to end, which of its rows may go on: the least sure, as many
+        as others have left time for (and what else belongs to their members). None elsewhere."""
+        model, count = self._model, len(said)
+        self._spent_s += model.seconds(count, at)
+        if at != model.planned:
+            return None
+        room = sum(model.seconds(len(self._owner), stage) for stage in range(at + 1)) + 1e-9
+        room -= self._spent_s
+        fit = sum(model.seconds(rows, at + 1) <= room for rows in range(1, count + 1))
+        here = enumerate(self._here)
+        first = {at for at, row in here if self._owner[row] in self._stay or math.isnan(said[at])}
+        return {*sorted(range(count), key=lambda at: (at not in first, -said[at]))[:fit]}
 
     def _leave(self, places: Sequence[int], behind: Sequence[Stage]) -> None:
         """Cut the rows of these members out of what stages behind take, and of outputs so far."""

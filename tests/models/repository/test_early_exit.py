@@ -96,6 +96,10 @@ def test_exits_of_the_model_itself_are_planned_as_stated(
             f"early_exit: {{judged: [{JUDGED.replace('0.2', '2')}]}}",
             "early_exit.judged[0].threshold: expected less than or equal to 1",
         ),
+        (
+            f"early_exit: {{enlarge: true, mode: shrink, judged: [{JUDGED}]}}",
+            "early_exit.enlarge: expected 'mode: shrink' and two of 'judged' or more",
+        ),
         ("early_exit: {judged: [{quality: q}]}", "early_exit.judged[0]: expected a key 'outputs'"),
         ("early_exit: 1%\nvariants: [64]", "early_exit: expected none beside 'variants'"),
     ],

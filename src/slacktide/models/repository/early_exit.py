@@ -75,8 +75,14 @@ class EarlyExitSettings(Section):
     """The exits that the model itself has, front to end, in place of ramps that are learnt: nothing
     is promised of their accuracy ([detectors](exits.md#detectors))."""
 
+    enlarge: bool = False
+    """With `judged` and `mode: shrink`: the last exit answers all that come so far, but where
+    others have left before, the least sure go on to the end in the time that this has left."""
+
     @model_validator(mode="after")
     def _learnt_or_judged(self) -> EarlyExitSettings:
+        if self.enlarge and (len(self.judged) < 2 or self.mode != "shrink"):
+            raise OptionError(("enlarge", "expected 'mode: shrink' and two of 'judged' or more"))
         if not self.judged:
             return self
         for name in ("accuracy_loss", "ramp_budget", "feedback", "primary", "positions"):
