@@ -40,6 +40,7 @@ BENCHMARKS = {
     "notice": "bodies that follow their headers: planned on, and not",
     "memory": "a minute at ten times capacity: does memory stay bounded, is everybody answered",
     "hostile": "a canary beside attacks: what one client's bytes cost another, and memory",
+    "depth_switches": "switches between depths of one file, live: ms each",
     "faults": "kill -9 in the middle of a batch: seconds to notice, and to be ready again",
     "resize": "cores moved between running workers: how soon, how well, at what price",
     "priority": "a worker's policy, niceness, slice: beside a busy neighbour, on the loop's core",

@@ -31,6 +31,7 @@ EXITS = tuple(
     for depth in (1, 2)
 )
 SIDE = 96
+UNSURE = st.floats(0, 1, width=32)
 
 
 @pytest.fixture
@@ -41,13 +42,13 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def opened(kit: Any, path: Path, *exits: OwnExit) -> ModelSession:
+def opened(kit: Any, path: Path, *exits: OwnExit, enlarge: bool = False) -> ModelSession:
     source = kit.source(
         path,
         max_batch=8,
         warmup_shapes={"image": (SIDE, SIDE, 3)},
         outputs={name: name for name in WHOLE},
-        exits=ExitSource(path.parent / "exits"),
+        exits=ExitSource(path.parent / "exits", enlarge=enlarge),
         own_exits=exits,
     )
     return SessionPool.open(source, cores=1, device="cpu").session
@@ -110,6 +111,16 @@ def test_an_exit_that_is_not_there_is_told_when_the_model_is_opened(kit: Any, pa
         opened(kit, path, wrong)
 
 
+@pytest.mark.parametrize("enlarge", [True, False])
+def test_batches_are_planned_to_end_early_only_where_that_is_stated(
+    kit: Any, path: Path, enlarge: bool
+) -> None:
+    session = opened(kit, path, *EXITS, enlarge=enlarge)
+    assert arrange(kit, session).detail == ""
+    assert session.stages is not None
+    assert session.stages.planned == (1 if enlarge else -1)
+
+
 class Judge:
     """A stage that says this of its rows, whose inputs are what it is to say."""
 
@@ -136,8 +147,8 @@ def planned(sizes: list[int], ends: list[list[float]]) -> StageChain:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12),
-    st.floats(0, 1),
+    st.lists(st.tuples(UNSURE, UNSURE), min_size=1, max_size=12),
+    UNSURE,
     st.tuples(*[st.floats(0.1, 9.0)] * 3),
     st.sets(st.integers(0, 11)),
 )
@@ -152,7 +163,7 @@ def test_rows_go_on_only_in_the_time_that_others_have_left(
     run = StagedBatch(chain, batch, {0: threshold, 1: 0.0}, Leaving.SHRINK, sorted(final))
     left = {released.ramp: released.places for released in run.run(chain.stages(1))}
     gone = left.get(0, [])
-    assert gone == [p for p in range(len(said)) if rows[p, 0] < threshold and p not in final]
+    assert gone == [p for p in range(len(said)) if float(rows[p, 0]) < threshold and p not in final]
     stay = [p for p in range(len(said)) if p not in gone and p not in left.get(1, [])]
     took = (len(said) - len(gone)) * second + len(stay) * third
     if not final:
