@@ -10,8 +10,9 @@ killed: one of them was running the rest of its batch. Then
 - answers of the model's end are this very row's, and nine early ones in ten have its class;
 - the recording is replayed to the bit.
 
-Two things are not as in production. The server's patience with crashes is without end: else five in
-a minute make a model unavailable, and a request that was in two is taken to be the cause. And which
+Two things are not as in production. The server's patience with crashes is without end, and it takes
+no batch to hang: else five crashes in a minute make a model unavailable, a request that was in two
+is taken to be the cause, and a machine that is busy looks like a worker that hangs. And which
 ramps are active, and from when on a row is sure, is fixed: else it would hang on how busy the
 machine is.
 """
@@ -63,7 +64,11 @@ stated, ramps = early_exit.StatedExits, {_RAMPS}
 thresholds = ({_UNSURE},) * len(ramps)
 early_exit.StatedExits = lambda *given: replace(stated(*given), ramps=ramps, thresholds=thresholds)
 app.EngineSettings = partial(
-    app.EngineSettings, crash_limit_count=10**9, crashes_per_request_count=10**9, backoff_most=0.1
+    app.EngineSettings,
+    hang_floor={PATIENCE},
+    backoff_most=0.1,
+    crash_limit_count=10**9,
+    crashes_per_request_count=10**9,
 )
 from slacktide.cli.main import main
 main()
