@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from slacktide.domain import ReplicaLost, RowsReleased
 from slacktide.recording import Recording, replay
-from slacktide.recording.records import Call, answers
+from slacktide.recording.records import Call, answers, of_type
 
 DATA = Path(__file__).with_name("data")
 NAMES = sorted(path.name.removesuffix(".rec.xz") for path in DATA.glob("*.rec.xz"))
@@ -41,6 +42,23 @@ def test_its_outcomes_are_read(name: str, tmp_path: Path) -> None:
     calls = [line.record for line in unpacked(name, tmp_path).lines()]
     told = [outcome for call in calls if isinstance(call, Call) for _, outcome in answers(call)]
     assert told
-    exits = name.endswith("-exits")  # the others lack both fields
-    assert any(outcome.needed_s is not None for outcome in told) == exits
-    assert any(outcome.ramp is not None for outcome in told) == exits
+    # The others lack both fields; the live one was recorded without deadlines.
+    assert any(outcome.needed_s is not None for outcome in told) == (name == "cfbb9e7-exits")
+    assert any(outcome.ramp is not None for outcome in told) == name.endswith("-exits")
+
+
+def test_a_live_one_with_early_exits_has_workers_killed_between_stages(tmp_path: Path) -> None:
+    released: set[int] = set()
+    lost = again = 0
+    for line in unpacked("a19fcc51-live-exits", tmp_path).lines():
+        if not isinstance(line.record, Call):
+            continue
+        for event in line.record.events:
+            if isinstance(event, RowsReleased):
+                released.update(event.ids)
+            lost += isinstance(event, ReplicaLost)
+        for _, _, _, members, *_ in of_type(line.record, "RunBatch"):
+            again += bool(released & set(members))
+    assert len(released) > 100
+    assert lost == 2
+    assert again == 0, "what was released never runs again"
