@@ -11,16 +11,18 @@ Then, after a pause, come the requests that count. Two questions to each recordi
 
 Goodput is the server's own, by the engine's clock; the client's stands beside it. The classifier is
 sent frames that are all alike, the text encoder short and long texts of two applications
-(bench/variable_length.py). Where the host keeps back more of the CPU in one part than in the other
-(`stolen`), what the first taught does not hold for the second. Loads are multiples of the peak in
-onnxruntime alone, just measured.
+(bench/variable_length.py). A third model may be left early: `early_exit: 1%`, its ramps learnt from
+the first minute of a stream, requests with frames of later on. Where the host keeps back more of
+the CPU in one part than in the other (`stolen`), what the first taught does not hold for the
+second. Loads are multiples of the peak in onnxruntime alone, just measured.
 
 Full: three runs of 3,000 requests or more. `--quick`: one of 600. `--rows` picks rows by any part
-of their names, such as `text` or `2x`.
+of their names, such as `text`, `early` or `2x`.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,10 +35,12 @@ import numpy as np
 
 from bench import servers, variable_length
 from bench.goodput import profile
-from bench.machine import Theft, cores, pin
+from bench.machine import CACHE, Theft, cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_most
 from bench.models import example_repository, measure_bare
 from bench.offer import Offered, Run, offer, rest
+from slacktide.examples import make_repository
+from slacktide.examples.frames import STREAM_FRAMES, video
 from slacktide.load.report import StreamReport
 from slacktide.load.report.provenance import gather
 from slacktide.profiles import batch_sizes
@@ -45,9 +49,13 @@ from slacktide.simulation import predict
 from slacktide.workloads import Fixed, Poisson
 
 LOADS = (0.8, 1.2, 2.0)
-DEADLINE = {"residual": 5.0, "text": 3.0}
+DEADLINE = {"residual": 5.0, "text": 3.0, "early": 3.0}
 """Times the run alone: its median for frames, its P99 for texts."""
-RESIDUAL_BATCH = 8
+FRAMES_BATCH = 8
+EARLY = "chained"
+"""The example that is left early."""
+TAUGHT, SHOWN = 1440, 512
+"""Frames that its ramps learn from, and those that requests send."""
 CALM_S, CALM_LOAD = 8.0, 0.3
 """The calm spell: seconds, and its load as a multiple of the peak."""
 LEARN_S, LEARN_PART = 15.0, 0.25
@@ -61,6 +69,7 @@ class Subject:
     """A model, how it is served and what it is sent."""
 
     name: str
+    model: str
     repository: Path
     measure: Callable[[float], tuple[float, float]]
     """(seconds to spend) -> (peak, rows/s; seconds that deadlines are multiples of)."""
@@ -79,7 +88,9 @@ def run(options: Options) -> Result:
         wanted = {name: load for name, load in names.items() if options.wants(name)}
         if not wanted:
             continue
-        profile(subject.repository / subject.name)
+        if subject.model == EARLY:
+            _learn_ramps(subject.repository)
+        profile(subject.repository / subject.model)
         for name, load in wanted.items():
             for seed in result.seeds:
                 rows.append(_row(subject, name, load, requests, seed))
@@ -91,19 +102,44 @@ def run(options: Options) -> Result:
 def _subjects() -> tuple[Subject, ...]:
     texts = variable_length.plain_repository()
     return (
-        Subject("residual", example_repository(), _measure_frames, _frames),
-        Subject("text", texts, _measure_texts, variable_length.load_of),
+        Subject("residual", "residual", example_repository(), _measured("residual"), _frames),
+        Subject("text", "text", texts, _measure_texts, variable_length.load_of),
+        Subject("early", EARLY, CACHE / "twin_early", _measured(EARLY), _stream),
     )
 
 
-def _measure_frames(seconds: float) -> tuple[float, float]:
-    sizes = batch_sizes(RESIDUAL_BATCH)
-    bare = measure_bare("residual", sizes, seconds)
-    return max(size / bare.median(size) for size in sizes), bare.alone
+def _measured(model: str) -> Callable[[float], tuple[float, float]]:
+    def measure(seconds: float) -> tuple[float, float]:
+        sizes = batch_sizes(FRAMES_BATCH)
+        bare = measure_bare(model, sizes, seconds)
+        return max(size / bare.median(size) for size in sizes), bare.alone
+
+    return measure
 
 
 def _frames(rate: float, deadline: float) -> list[Offered]:
     return [Offered("residual", Poisson(rate), Fixed(deadline))]
+
+
+def _stream(rate: float, deadline: float) -> list[Offered]:
+    """Frames from the middle of the day on, each the next of a street."""
+    frames = video("day", STREAM_FRAMES // 2, STREAM_FRAMES // 2 + SHOWN)
+    inputs = tuple({"frames": frame[None]} for frame, _ in frames)
+    return [Offered(EARLY, Poisson(rate), Fixed(deadline), inputs=inputs)]
+
+
+def _learn_ramps(repository: Path) -> None:
+    """As the manual advises: a file of earlier rows, before the model serves."""
+    make_repository(repository, models=[EARLY])
+    (repository / EARLY / "slacktide.yaml").write_text("early_exit: 1%\n")
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "frames.npz"
+        frames = np.stack([frame for frame, _ in video("day", 0, TAUGHT)])
+        np.savez(rows, allow_pickle=False, frames=frames)
+        code = "from slacktide.cli.main import main; main()"
+        words = ["exits", "add", str(repository / EARLY), "--data", str(rows)]
+        command = [sys.executable, "-c", code, *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def _measure_texts(seconds: float) -> tuple[float, float]:
@@ -126,7 +162,7 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
             theft = Theft()
             offer(serving, calm, duration=CALM_S, warmup=0.0, seed=2000 + seed)
             offer(serving, offered, duration=learning, warmup=0.0, seed=1000 + seed)
-            rest(serving, [subject.name], alone)
+            rest(serving, [subject.model], alone)
             split = time.monotonic()
             before, theft = theft.share(), Theft()
             made = offer(serving, offered, duration=duration, warmup=0.0, seed=seed)
@@ -153,6 +189,7 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
         "recorded_goodput": recorded.goodput,
         "predicted_goodput": float(np.mean([one.goodput for one in predicted])),
         "points": 100 * found.difference,
+        "early": (_early(recorded), float(np.mean([_early(one) for one in predicted]))),
         "latency_p50_ms": _latencies(recorded, predicted, "p50"),
         "latency_p99_ms": _latencies(recorded, predicted, "p99"),
         "stolen": stolen,
@@ -168,6 +205,11 @@ def _goodput(made: Run) -> float:
     each = list(made.models.values())
     submitted = sum(one.submitted for one in each)
     return sum(one.goodput * one.submitted for one in each) / submitted
+
+
+def _early(stream: StreamReport) -> float:
+    """The share of the requests that left early."""
+    return stream.reasons.get("early_exit", 0) / stream.submitted
 
 
 def _latencies(
@@ -217,6 +259,7 @@ def _summarise(rows: Sequence[dict[str, Any]], result: Result) -> None:
         "predicted",
         "p50 ms",
         "p99 ms",
+        "early",
         "stolen",
     )
     lines = tuple(
@@ -229,6 +272,7 @@ def _summarise(rows: Sequence[dict[str, Any]], result: Result) -> None:
             f"{row['predicted_goodput']:.3f}",
             "{:.1f} / {:.1f}".format(*row["latency_p50_ms"]),
             "{:.1f} / {:.1f}".format(*row["latency_p99_ms"]),
+            "{:.0%} / {:.0%}".format(*row["early"]),
             "{:.0%} / {:.0%}".format(*row["stolen"]),
         )
         for row in rows
