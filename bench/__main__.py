@@ -53,7 +53,7 @@ BENCHMARKS = {
     "live_clients": "four cameras on links that change, live and simulated",
     "many_sessions": "a thousand sessions of frames on a family that answers from its profile",
     "real_models": "six models of others, three sizes mixed: in time, and predicted how well",
-    "exits_of_others": "early exits of three models of others: agreement, and what stages cost",
+    "exits_of_others": "early exits of four models of others: agreement, and what stages cost",
     "shaped_link": "cores that follow a network: violations beside one core, cost beside two",
     "goodput": "answers in time under load and overload, beside yardsticks and other servers",
 }

