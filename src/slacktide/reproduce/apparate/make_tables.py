@@ -73,9 +73,9 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
     features = {order: StreamFeatures(order.stream) for order in orders}
     paths = {order: order.path(each) for order, each in features.items()}
     missing = [order for order, path in paths.items() if not path.exists()]
-    for order in {order.stream.model: order for order in missing}.values():
-        moved(0.0, f"how long {order.stream.model} takes")
-        _times(features[order])  # alone on the machine
+    models = {order.stream.model: order for order in missing}
+    for name, _ in done_in_processes(_timed, models.items(), jobs=jobs):  # before all else runs
+        moved(0.0, f"how long {name} takes")
     tasks = ((order.stream.name, order) for order in missing)
     for done, (name, _) in enumerate(done_in_processes(make_table, tasks, jobs=jobs), start=1):
         moved(done / len(missing), f"exit table of {name}")
@@ -118,6 +118,12 @@ def make_table(order: TableOrder) -> dict[str, Any]:
         before=times.before,
         ramp=times.ramp,
     ).save(order.path(features))
+    return {}
+
+
+def _timed(order: TableOrder) -> dict[str, Any]:
+    """As `done_in_processes` takes it."""
+    _times(StreamFeatures(order.stream))
     return {}
 
 
