@@ -79,7 +79,7 @@ def test_where_variants_must_load_nearly_equal_plans_are_near(fleet, data):
     best, near = search(fleet, start=start), search(fleet, start=start, reach=1)
     assert_sound(fleet, near)
     assert fleet.score(near).mapped >= fleet.score(best).mapped
-    assert fleet.score(near).accuracy >= 0.98 * fleet.score(best).accuracy - 1e-9
+    assert fleet.score(near).accuracy >= 0.95 * fleet.score(best).accuracy - 1e-9
     assert leaps(near.variants) <= leaps(best.variants)
 
 

@@ -34,7 +34,7 @@ _IMPROVED_OF_FEW = 10
 _PAIRS = 1000
 """Effort that goes into dividing the clients of two replicas anew, up to half a part: with more
 replicas it gains some 0.2 % and takes half as long again."""
-_NEARLY = 0.98
+_NEARLY = 0.95
 """Of the accuracy of the best plan: others with as much count as equal where variants must load."""
 _LEAST = 40
 """Candidates of a part, where there are many parts."""
@@ -114,11 +114,15 @@ class _Search:
             pairs = zip(sorted(variants), sorted(start), strict=True)
             return sum([abs(new - old) > reach for new, old in pairs])
 
+        for one in found:  # as close to it as can be with all of them loaded
+            pairs = zip(sorted(one.variants), sorted(start), strict=True)
+            self.score(tuple([min(max(new, old - reach), old + reach) for new, old in pairs]))
         close = [
             each
             for each in sorted(self.known, key=leaps)
             if self.score(each).accuracy >= _NEARLY * least.accuracy
         ]
+        found += [self.known[each][1] for each in close[:_IMPROVED]]
         found += [improved(fleet, self.known[each][1]) for each in close[:_IMPROVED]]
         equal = [
             each
