@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from queue import SimpleQueue
@@ -37,6 +37,8 @@ TIMEOUT_US = 20_000_000
 """Of a request: all are answered, since it is latency that is compared."""
 SETTLE = 600
 """Rows before those that count, as fast as they are answered: thresholds are found by then."""
+BUSY = 0.7
+"""Most that is asked for of what the server can answer: beyond it, queues would be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,11 @@ def run_exits(run: ExitsRun, folder: Path, move: Move = lambda share, what: None
             output = _scores(
                 _get(target, f"/v2/models/{run.model}"), len(example(run.model).classes)
             )
+            started = time.monotonic()
             _play(target, run.model, output, before[run.learn :], math.inf)
+            if not place:
+                rate = min(run.rate, BUSY * SETTLE / (time.monotonic() - started))
+                run = replace(run, rate=rate, seconds=run.rows / rate)
             answers[name] = _play(target, run.model, output, played, run.rate)
             stats = _get(target, f"/v2/models/{run.model}/stats")["model_stats"][0]
     return exits_report(run, answers, stats.get("exit_stats", {}), learning_s)

@@ -91,8 +91,10 @@ def show_exits(report: Mapping[str, Any], out: Console) -> None:
             told = (percent(part["left_early"]), percent(part["differ"]), part["differ_at_first"])
             times = [f"{1e3 * levels[level]:.1f}" for level in LEVELS]
             lines.append((part["stream"], name, *times, *map(str, told if place else "–––")))
-    title = "Milliseconds to the answer"
-    headings = ("stream", "", *LEVELS, "left early", "differ", f"of the first {WINDOW}")
+    title = (
+        f"Milliseconds to the answer; answers that differ, also of the first {WINDOW} of a stream"
+    )
+    headings = ("stream", "", *LEVELS, "left early", "differ", f"first {WINDOW}")
     out.print(rich_table(TextTable(title, headings, lines, words=2)))
     rows = sum(part["rows"] for part in report["parts"])
     lines = [
@@ -109,7 +111,7 @@ def show_exits(report: Mapping[str, Any], out: Console) -> None:
     out.print(rich_table(TextTable(title, headings, lines, words=1)))
     out.print(
         Text(
-            f"{report['model']}, {report['rate']:g} rows/s. Ramps were learnt in "
+            f"{report['model']}, {report['rate']:.3g} rows/s. Ramps were learnt in "
             f"{report['learning_s']:.0f} s from the {report['learn']} rows of "
             f"{report['streams'][0]} before those played; no weight of the model changed. When the "
             "stream changes, rows that run to the end although they have left tell how often ramps "

@@ -15,7 +15,7 @@ from typing import IO
 
 from slacktide.load.spec import Target, Transport
 
-_START_LIMIT = 60.0
+_START_LIMIT = 180.0
 """Seconds until a server must be ready; it takes about two."""
 _STOP_LIMIT = 10.0
 _POLL = 0.02
