@@ -93,8 +93,8 @@ EXPORTS = {
         SessionEvent SessionMeasured SessionOpened Stated
     """,
     "slacktide.planning.exits": """
-        ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsLearnt RampsRefused
-        StatedExits
+        ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsJudged RampsLearnt
+        RampsRefused StatedExits
     """,
     "slacktide.planning.scaling": """
         ModelView ReplicaView ScaledModel ScalingLimits

@@ -29,8 +29,8 @@ from slacktide.domain import (
     RowsReleased,
     RunBatch,
     TimerFired,
+    is_judged,
 )
-from slacktide.engine.early_exits import is_judged
 
 POOL = PoolId("m", "1")
 AUTO = ExitPolicy(POOL, (2, 5), (0.3, 0.2), ExitMode.AUTO, 0.0)

@@ -75,6 +75,7 @@ class Bench:
             OutputWriter(fd),
             lambda data: self.on_send(data),
             lambda: self.arranger.thresholds,
+            self.arranger.samples,
         )
 
     def arrange(self, policy: ExitPolicy) -> Arranged:

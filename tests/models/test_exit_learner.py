@@ -20,7 +20,7 @@ from slacktide.models.exit_files import find_ramps, save_ramps
 from slacktide.models.exit_learner import FIRST_LOOK, MOST_BEHIND, RampLearner
 from slacktide.models.repository.repository import Repository
 from slacktide.models.versions import LoadedExits
-from slacktide.planning.exits import RampsLearnt, RampsRefused
+from slacktide.planning.exits import RampsJudged, RampsLearnt, RampsRefused
 
 POOL = PoolId("m", "1")
 Rows = NDArray[np.float32]
@@ -49,7 +49,7 @@ class Watched:
     """A learner, and what it has posted."""
 
     def __init__(self) -> None:
-        self.posted: list[RampsLearnt | RampsRefused] = []
+        self.posted: list[RampsLearnt | RampsRefused | RampsJudged] = []
         self.now = 0.0
         self.look_s = 0.0
         """That a look takes by this clock."""
@@ -145,6 +145,22 @@ def test_ramps_that_are_no_better_are_not_published_again(repository: Path) -> N
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(4 * FIRST_LOOK), size=64)
         assert [each.revision for each in world.posted if isinstance(each, RampsLearnt)] == [1]
+
+    watched(play)
+
+
+def test_every_ramp_judges_rows_that_it_has_not_learnt_from(repository: Path) -> None:
+    async def play(world: Watched) -> None:
+        await world.learner.begin(loaded(repository))
+        await world.see(*world.rows(FIRST_LOOK), size=64)
+        assert not any(isinstance(each, RampsJudged) for each in world.posted)
+        await world.see(*world.rows(256))
+        judged = [each for each in world.posted if isinstance(each, RampsJudged)]
+        assert {(each.pool, each.revision) for each in judged} == {(POOL, 1)}
+        right = np.array([row for each in judged for row in each.agrees])
+        assert right.shape == (256, 2)
+        assert right[:, 1].mean() > 0.9 > right[:, 0].mean()
+        assert all(0.0 <= said < 1.0 for each in judged for row in each.uncertainty for said in row)
 
     watched(play)
 
@@ -303,7 +319,8 @@ def test_ramps_that_others_have_written_meanwhile_stay(repository: Path) -> None
         added = replace(manifest, revision=7, source="samples")
         save_ramps(pool.definition, pool.source.exits.folder, added)
         await world.see(*world.rows(4 * FIRST_LOOK, -MIXING), size=64)
-        assert world.posted == [learnt], "what it has stays in force"
+        others = [each for each in world.posted if not isinstance(each, RampsJudged)]
+        assert others == [learnt], "what it has stays in force"
         found = find_ramps(pool.definition, pool.source.exits.folder)
         assert found is not None
         assert (found.revision, found.source) == (7, "samples")

@@ -27,7 +27,7 @@ from slacktide.domain import (
     RunBatch,
     StartReplica,
 )
-from slacktide.planning.exits import ExitsArranged
+from slacktide.planning.exits import ExitsArranged, RampsJudged
 from slacktide.simulation import SimulationError
 from slacktide.simulation.exit_tables import ExitTable, TableExits, read_exit_table
 from slacktide.simulation.hardware import ARRANGE_S, Hardware
@@ -311,3 +311,24 @@ def test_what_was_to_be_released_comes_to_nothing_once_the_replica_is_gone():
     reports.run(batch(0), 1.0)
     reports.hardware.happens(ReplicaLost(1, "gone"), now=1.1)
     assert reports.until(9.0) == []
+
+
+@pytest.mark.replaces_parts
+def test_where_features_are_asked_for_ramps_at_all_positions_are_judged():
+    reports = Reports(small(), seconds=1.0)
+    asked = dataclasses.replace(policy(0.5), features=True, feature_share=1.0)
+    reports.publish(asked, 0.0)
+    reports.until(1.0)
+    reports.run(batch(0), 1.0)
+    reports.until(8.0)
+    (judged,) = [one for _, one in reports.until(9.0) if isinstance(one, RampsJudged)]
+    assert judged == RampsJudged(
+        asked.pool,
+        asked.revision,
+        tuple(map(tuple, small().uncertainty[:1].tolist())),
+        tuple(map(tuple, small().agrees[:1].tolist())),
+    )
+    reports.publish(dataclasses.replace(asked, feature_share=0.0), 9.0)
+    reports.run(batch(0), 9.0)
+    reports.until(18.0)
+    assert not [one for _, one in reports.until(19.0) if isinstance(one, RampsJudged)]

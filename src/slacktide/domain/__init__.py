@@ -41,6 +41,7 @@ from slacktide.domain.plan import LaneSpec as LaneSpec
 from slacktide.domain.plan import Plan as Plan
 from slacktide.domain.plan import PoolId as PoolId
 from slacktide.domain.plan import Route as Route
+from slacktide.domain.plan import is_judged as is_judged
 from slacktide.domain.request import Batch as Batch
 from slacktide.domain.request import BatchTiming as BatchTiming
 from slacktide.domain.request import Leaving as Leaving

@@ -145,6 +145,17 @@ class ExitPolicy:
         return self
 
 
+GOLDEN = 0.6180339887498949
+"""The fractional parts of its multiples fill 0 to 1 as evenly as any, and so do those of every n-th
+of them: pools that take turns are judged as often as one that runs alone."""
+
+
+def is_judged(batch: int, share: float) -> bool:
+    """Whether the batch of this id is among the `share` that is judged. Those of a smaller share
+    are among those of a larger one."""
+    return (batch * GOLDEN) % 1.0 < share
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything a planner decides, as data. Raises ValueError if it contradicts itself."""

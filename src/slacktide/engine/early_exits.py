@@ -18,19 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slacktide.domain import AbortBatch, ExitMode, ExitPolicy, Leaving, PoolId, PublishExits
+from slacktide.domain import (
+    AbortBatch,
+    ExitMode,
+    ExitPolicy,
+    Leaving,
+    PoolId,
+    PublishExits,
+    is_judged,
+)
 from slacktide.engine.lane import Lane, Running
 from slacktide.engine.placement import UP, Placement
 from slacktide.engine.state import EngineState
-
-GOLDEN = 0.6180339887498949
-"""The fractional parts of its multiples fill 0 to 1 as evenly as any, and so do those of every n-th
-of them: pools that take turns are judged as often as one that runs alone."""
-
-
-def is_judged(batch: int, share: float) -> bool:
-    """Whether the batch of this id is among the `share` that is judged."""
-    return (batch * GOLDEN) % 1.0 < share
 
 
 class ExitRules:

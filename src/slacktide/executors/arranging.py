@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import ExitPolicy, Leaving
+from slacktide.domain import ExitPolicy, Leaving, is_judged
 from slacktide.executors.onnx_runtime import client_detail, load_onnxruntime
 from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
 from slacktide.executors.session import GatheredBatch, ModelSession
@@ -72,16 +72,15 @@ class Arranger:
         self._turn = threading.Lock()
         self._report = report
         self._state = threading.Lock()
-        self._placed: tuple[tuple[int, ...], int, float]
-        self._placed = ((), 0, 0.0)
-        self._wanted: tuple[tuple[int, ...], int, float] = self._placed
+        self._placed: tuple[tuple[int, ...], int, bool]
+        self._placed = ((), 0, False)
+        self._wanted: tuple[tuple[int, ...], int, bool] = self._placed
         self._busy = False
         self._timed: Any = None  # options of the run that is timed, while it gives way
 
     def publish(self, policy: ExitPolicy) -> None:
         """Go by this policy; another arrangement is made beside batches if it needs one."""
-        share = policy.feature_share if policy.features else 0.0
-        wanted = (policy.ramps, policy.revision if policy.ramps else 0, share)
+        wanted = (policy.ramps, policy.revision if policy.ramps else 0, policy.features)
         self.policy = policy
         self.thresholds = dict(zip(policy.ramps, policy.thresholds, strict=True))
         with self._state:
@@ -90,6 +89,12 @@ class Arranger:
                 return
             self._busy = True
         threading.Thread(target=self._work, name="exits", daemon=True).start()
+
+    def samples(self, batch: int) -> bool:
+        """Whether the features of this batch are handed out: by its number, never by content. They
+        are among those that are judged, since rows that have left would be missing."""
+        policy = self.policy
+        return policy is not None and is_judged(batch, policy.feature_share)
 
     def __enter__(self) -> None:
         timed = self._timed
@@ -183,7 +188,7 @@ class Arranger:
         positions = None
         if policy.features:
             wanted = with_features(wanted, graph)
-            positions = _seen(graph, policy)
+            positions = _seen(graph)
         del model
         parts = split(self._optimised(wanted), graph)
         chains = self._open(parts)
@@ -406,10 +411,10 @@ def _compare(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]]) -> N
                 raise ExitError("stages give other numbers than the model")
 
 
-def _seen(graph: ExitGraph, policy: ExitPolicy) -> SeenPositions:
+def _seen(graph: ExitGraph) -> SeenPositions:
     tensors = tuple([each.tensor for each in graph.positions])
     costs = tuple([each.cost for each in graph.positions])
-    return SeenPositions(tensors, costs, policy.feature_share)
+    return SeenPositions(tensors, costs)
 
 
 def _folders(exits: ExitSource | None) -> tuple[Any, ...]:

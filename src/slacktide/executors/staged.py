@@ -48,8 +48,6 @@ class SeenPositions:
 
     tensors: tuple[str, ...]
     costs: tuple[float, ...]
-    share: float
-    """Of batches."""
 
 
 class StageChain:
@@ -96,11 +94,6 @@ class StageChain:
 
     def stages(self, threads: int) -> list[Stage]:
         return self._chains[threads]
-
-    def samples(self, batch: int) -> bool:
-        """Whether the features of this batch are handed out: by its number, never by content."""
-        share = 0.0 if self.positions is None else self.positions.share
-        return (batch * 0x9E3779B1 & 0xFFFFFFFF) < share * 2**32
 
 
 class Released(NamedTuple):

@@ -102,6 +102,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         outputs,
         control.sendall,
         lambda: arranger.thresholds,
+        arranger.samples,
         confined=confined,
     )
     threading.Thread(
@@ -155,14 +156,16 @@ class BatchRunner:
         outputs: OutputWriter,
         send: Callable[[bytes], object],
         thresholds: Callable[[], Mapping[int, float]] = dict,
+        samples: Callable[[int], bool] = lambda batch: False,
         *,
         confined: bool = False,
     ) -> None:
         """`send` takes frames that come before a batch's end; `thresholds` gives those of ramps, by
-        position. `confined`: an allocation that fails is the breach of a limit, and ends the
-        worker."""
+        position; `samples`: whether features of a batch are wanted. `confined`: an allocation
+        that fails is the breach of a limit, and ends the worker."""
         self._send = send
         self._thresholds = thresholds
+        self._samples = samples
         self._staged: StagedBatch | None = None
         """The batch that runs, or ran last."""
         self._confined = confined
@@ -237,7 +240,7 @@ class BatchRunner:
             self._thresholds(),
             message.leaving,
             message.final,
-            sampled=model.samples(batch),
+            sampled=self._samples(batch),
         )
         self._staged = run
         output_s, end = 0.0, 0

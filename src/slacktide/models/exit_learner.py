@@ -28,13 +28,13 @@ from slacktide.domain import PoolId
 from slacktide.executors.ports import FeaturesSeen
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest, Ramp
-from slacktide.exits.training import RampTrainer
+from slacktide.exits.training import RampTrainer, judged_rows
 from slacktide.models.exit_files import find_ramps, manifest_stamp, save_ramps
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.versions import LoadedPool
-from slacktide.planning.exits import RampFacts, RampsLearnt, RampsRefused
+from slacktide.planning.exits import RampFacts, RampsJudged, RampsLearnt, RampsRefused
 
 log = logging.getLogger("slacktide.exits")
 
@@ -69,6 +69,8 @@ class _Pool:
     rests_until: float = -math.inf
     hindrance: str = ""
     """Why there were no ramps at the last look."""
+    judged: list[RampsJudged] = field(default_factory=list)
+    """Of the reports that were looked at last."""
     behind: deque[FeaturesSeen] = field(default_factory=deque)
     busy: bool = False
 
@@ -88,6 +90,7 @@ class _Pool:
         """Whether there are other ramps now. Raises ExitError if there can be none."""
         better = False
         for seen in reports:
+            self._judge(seen)
             if self.trainer is None:
                 self.trainer = RampTrainer(seen.tensors, seen.costs, forget=FORGET)
             features = [_rows(part, seen.rows) for part in seen.features]
@@ -99,6 +102,22 @@ class _Pool:
                 better = self._look(self.trainer, seen) or better
                 self.rests_until = begin + (1.0 + REST) * (self.clock() - begin)
         return better
+
+    def _judge(self, seen: FeaturesSeen) -> None:
+        """Say what the ramps in force make of rows that they have not learnt from."""
+        ramps = () if self.manifest is None else self.manifest.ramps
+        if self.manifest is None or seen.tensors != tuple([ramp.tensor for ramp in ramps]):
+            return
+        answers = _rows(seen.logits, seen.rows).argmax(axis=1)
+        said, right = [], []
+        for ramp, part in zip(ramps, seen.features, strict=True):
+            logits = ramp.logits(_rows(part, seen.rows))
+            judged = judged_rows(logits / ramp.temperature, answers)
+            said.append(np.nan_to_num(judged.uncertainty, nan=1.0))
+            right.append(judged.agrees)
+        uncertainty, agrees = np.array(said).T.tolist(), np.array(right).T.tolist()
+        rows = tuple(map(tuple, uncertainty)), tuple(map(tuple, agrees))
+        self.judged.append(RampsJudged(self.loaded.id, self.manifest.revision, *rows))
 
     def _look(self, trainer: RampTrainer, seen: FeaturesSeen) -> bool:
         try:
@@ -129,7 +148,7 @@ class RampLearner:
 
     def __init__(
         self,
-        post: Callable[[RampsLearnt | RampsRefused], None],
+        post: Callable[[RampsLearnt | RampsRefused | RampsJudged], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`post` takes what planners are to know."""
@@ -203,6 +222,9 @@ class RampLearner:
                 return
             if self._pools.get(loaded.id) is not pool:
                 return
+            for judged in pool.judged:
+                self._post(judged)
+            pool.judged.clear()
             if better and pool.manifest is not None:
                 self._publish(pool, pool.manifest)
             elif pool.manifest is None and loaded.exits is not None:

@@ -53,7 +53,7 @@ from slacktide.planning import (
     SessionOpened,
     Stated,
 )
-from slacktide.planning.exits import ExitsArranged, RampsLearnt, RampsRefused
+from slacktide.planning.exits import ExitsArranged, RampsJudged, RampsLearnt, RampsRefused
 from slacktide.runtime import Runtime, RuntimeEvent, Watch
 from slacktide.simulation.acting import SimulatedClients, Turn
 from slacktide.simulation.exit_courses import EarlyExits
@@ -102,6 +102,7 @@ ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent], EventOrder] = {
     SessionMeasured: EventOrder.REPLICA,
     SessionClosed: EventOrder.REPLICA,
     RampsLearnt: EventOrder.REPLICA,
+    RampsJudged: EventOrder.REPLICA,
     RampsRefused: EventOrder.REPLICA,
     ExitsArranged: EventOrder.REPLICA,
     Announced: EventOrder.NOTICE,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from slacktide.domain import Batch, ExitPolicy, ExitReport, Leaving, PoolId, Replica, RowsReleased
-from slacktide.planning.exits import ExitsArranged, RampsLearnt
+from slacktide.planning.exits import ExitsArranged, RampsJudged, RampsLearnt
 
 Chain = tuple[Sequence[float], float]
 """Seconds from the start of a chain to the answers of each active ramp, and to the end."""
@@ -24,6 +24,8 @@ class ExitCourse:
     seconds: float
     released: tuple[tuple[float, RowsReleased], ...]
     report: ExitReport
+    everywhere: RampsJudged | None = None
+    """What ramps at all positions said, if that was asked for and all rows came to the end."""
 
     def until(self, seconds: float) -> ExitReport:
         """What is known if it is stopped then: no row has reached the end."""

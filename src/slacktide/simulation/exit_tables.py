@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import Batch, ExitPolicy, PoolId, Replica
+from slacktide.domain import Batch, ExitPolicy, PoolId, Replica, is_judged
 from slacktide.exits.archives import read_npz
-from slacktide.planning.exits import ExitsArranged, RampFacts, RampsLearnt
+from slacktide.planning.exits import ExitsArranged, RampFacts, RampsJudged, RampsLearnt
 from slacktide.profiles import LatencyTable
 from slacktide.simulation.exit_courses import Chain, ExitCourse, played
 from slacktide.simulation.items import SimulationError
@@ -188,7 +188,8 @@ class TableExits:
     def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
         table, active = self._table, list(policy.ramps)
         places = [member.id + row for member in batch.members for row in range(member.rows)]
-        chosen = np.ix_(np.array(places) % len(table), np.array(active))
+        inputs = np.array(places) % len(table)
+        chosen = np.ix_(inputs, np.array(active))
         # How long the unsplit model takes is not the table's to say here: the rest is in scale.
         scale = seconds / float(table.seconds(table.whole, batch.rows))
 
@@ -197,4 +198,12 @@ class TableExits:
             return [scale * each for each in stages], scale * end
 
         uncertainty = table.uncertainty[chosen].tolist()
-        return played(batch, policy, uncertainty, table.agrees[chosen].tolist(), chain)
+        course = played(batch, policy, uncertainty, table.agrees[chosen].tolist(), chain)
+        asked = policy.features and is_judged(batch.id, policy.feature_share)
+        if not asked or not all(course.report.agrees):
+            return course
+        said, right = table.uncertainty[inputs].tolist(), table.agrees[inputs].tolist()
+        everywhere = RampsJudged(
+            batch.replica.pool, policy.revision, tuple(map(tuple, said)), tuple(map(tuple, right))
+        )
+        return replace(course, everywhere=everywhere)

@@ -40,7 +40,7 @@ from slacktide.domain import (
     StopReplica,
 )
 from slacktide.engine import BatchTimes, Engine
-from slacktide.planning.exits import ExitsArranged
+from slacktide.planning.exits import ExitsArranged, RampsJudged
 from slacktide.profiles import BatchLatency, ExitTimes, ShapedTimes, TimeDistribution
 from slacktide.simulation.exit_courses import EarlyExits, ExitCourse
 from slacktide.simulation.items import DrawnRequest, Failure, SimulationError
@@ -150,6 +150,7 @@ Report = (
     | BatchFinished
     | BatchAborted
     | ExitsArranged
+    | RampsJudged
 )
 
 Put = Callable[[float, Report], None]
@@ -251,7 +252,11 @@ class Hardware:
             case BatchFinished():
                 running = self._running.get(report.batch)
                 # Else its lane was resized, and it ends sooner or later.
-                return running is not None and running.ends_at == now and self._end(running, now)
+                if running is None or running.ends_at != now:
+                    return False
+                if running.course is not None and running.course.everywhere is not None:
+                    self._put(now, running.course.everywhere)
+                return self._end(running, now)
             case BatchAborted():
                 running = self._running.get(report.batch)
                 return running is not None and self._end(running, now)

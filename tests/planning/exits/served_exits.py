@@ -26,6 +26,7 @@ from slacktide.domain import (
     StartReplica,
     Submitted,
     TimerFired,
+    is_judged,
 )
 from slacktide.engine import Engine, PoolParts
 from slacktide.planning.exits import (
@@ -33,6 +34,7 @@ from slacktide.planning.exits import (
     ExitsPlanner,
     ExitsStatus,
     RampFacts,
+    RampsJudged,
     RampsLearnt,
     StatedExits,
 )
@@ -168,6 +170,9 @@ class ServedExits:
             (left,),
         )
         self.turn(BatchFinished(batch.id, exits=report if chain else None))
+        if self.positions and is_judged(batch.id, policy.feature_share):
+            said = tuple(float(each) for each in unsure), tuple(bool(each) for each in agrees)
+            self.turn(RampsJudged(POOL, policy.revision, (said[0],), (said[1],)))
         self.compute()
         self.arrange()
 

@@ -45,7 +45,7 @@ def test_features_are_asked_for_until_there_are_ramps() -> None:
     served.learn(learnt(GOOD))
     assert served.policy.ramps
     assert served.policy.revision == 1
-    assert (served.policy.features, served.policy.feature_share) == (True, 0.1)
+    assert (served.policy.features, served.policy.feature_share) == (True, 1.0)
     assert set(served.policy.thresholds) == {0.0}
     assert served.policy.feedback == 1.0
 

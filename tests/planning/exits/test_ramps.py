@@ -13,7 +13,13 @@ from tests.planning.exits.streams import Array
 
 from slacktide.planning.exits import ExitsArranged, StatedExits
 from slacktide.planning.exits.promise import JudgedRow
-from slacktide.planning.exits.ramps import ExitsQuestion, PassTimes, Trials, first_ramps
+from slacktide.planning.exits.ramps import (
+    ExitsQuestion,
+    PassTimes,
+    Trials,
+    first_ramps,
+    rates_alone,
+)
 
 EIGHT = (0.3, 0.5, 0.7, 0.9, 0.95, 0.97, 0.98, 0.99)
 
@@ -171,6 +177,36 @@ def test_a_ramp_that_becomes_bad_gives_way_to_one_that_is_right() -> None:
     assert served.worst_window() <= 5
     assert 2 in served.policy.ramps
     assert served.saved(4200) > 0.3
+
+
+def test_ramps_go_where_rows_that_were_judged_everywhere_say_it_pays() -> None:
+    served = ServedExits(StatedExits())
+    served.learn(learnt((0.3, 0.4, 0.5, 0.97)))  # of rows that were harder than those to come
+    assert served.policy.ramps == (3,)
+    rng = np.random.default_rng(1)
+    unsure = np.tile([0.4, 0.1, 0.1, 0.1], (600, 1)) * rng.uniform(0.9, 1.1, (600, 4))
+    served.rows(unsure, np.tile([False, True, True, True], (600, 1)))
+    assert served.policy.ramps == (1,)
+    assert served.policy.feature_share == 0.1
+    assert served.saved(300) > 0.5
+    assert not any(served.wrong)
+
+
+def test_what_a_ramp_alone_lets_leave_is_up_to_the_wrong_rows() -> None:
+    unsure = np.tile(np.arange(1, 513) / 1000.0, (2, 1)).T
+    agrees = np.ones((512, 2), bool)
+    agrees[[100, 200, 300, 400], 0] = False
+    rates = rates_alone(rows_of(unsure, agrees, (2, 5)), (2, 5), 0.01)
+    assert rates == pytest.approx({2: 200 / 512, 5: 1.0})  # one of 512 may be wrong
+
+
+def test_a_chain_that_was_measured_fits_by_what_it_costs_altogether() -> None:
+    times = PassTimes(facts((0.9,) * 4))
+    times.measure(arranged((1, 3), 4, 0.02))
+    assert times.fits((1, 3), 0.04)
+    times.measure(arranged((0, 1, 3), 4, 0.01))
+    assert not times.fits((1, 3), 0.035)
+    assert times.fits((0, 1, 3), 0.035)
 
 
 def test_ramps_that_are_not_to_move_stay() -> None:

@@ -3,6 +3,7 @@
 from slacktide.planning.exits.events import ExitEvent as ExitEvent
 from slacktide.planning.exits.events import ExitsArranged as ExitsArranged
 from slacktide.planning.exits.events import RampFacts as RampFacts
+from slacktide.planning.exits.events import RampsJudged as RampsJudged
 from slacktide.planning.exits.events import RampsLearnt as RampsLearnt
 from slacktide.planning.exits.events import RampsRefused as RampsRefused
 from slacktide.planning.exits.events import StatedExits as StatedExits

@@ -49,6 +49,19 @@ class RampsRefused:
 
 
 @read_only
+class RampsJudged:
+    """What the ramps at all positions said of rows that ran to the model's end, and that they had
+    not learnt from. In the order the rows came; of each, by position."""
+
+    pool: PoolId
+    revision: int
+    """Of the ramps' weights."""
+    uncertainty: tuple[tuple[float, ...], ...]
+    agrees: tuple[tuple[bool, ...], ...]
+    """Whether the ramp's answer is the model's."""
+
+
+@read_only
 class ExitsArranged:
     """A replica has opened a chain of stages and measured it, or could not."""
 
@@ -67,8 +80,8 @@ class ExitsArranged:
     """The chain, from the start of a batch up to each ramp's answers, then to its end."""
 
 
-ExitEvent: TypeAlias = RampsLearnt | RampsRefused | ExitsArranged
-EXIT_EVENTS = (RampsLearnt, RampsRefused, ExitsArranged)
+ExitEvent: TypeAlias = RampsLearnt | RampsRefused | RampsJudged | ExitsArranged
+EXIT_EVENTS = (RampsLearnt, RampsRefused, RampsJudged, ExitsArranged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from slacktide.engine import Snapshot
 from slacktide.planning.exits.events import (
     ExitEvent,
     ExitsArranged,
+    RampsJudged,
     RampsLearnt,
     RampsRefused,
     StatedExits,
@@ -70,6 +71,10 @@ class ExitsPlanner(Planner):
             if isinstance(event, ExitsArranged):
                 if state is not None:
                     state.arrange(event)
+                continue
+            if isinstance(event, RampsJudged):
+                if state is not None:
+                    state.judge_everywhere(event)
                 continue
             self._heard[event.pool] = event
             if state is not None:

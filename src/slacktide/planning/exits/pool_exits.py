@@ -8,7 +8,7 @@ run on if no request waits for the lane, all of them as long as none is cut shor
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,17 +16,20 @@ from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, P
 from slacktide.planning.exits.events import (
     ExitsArranged,
     RampFacts,
+    RampsJudged,
     RampsLearnt,
     RampsRefused,
     StatedExits,
 )
-from slacktide.planning.exits.promise import WINDOW, Promise, columns
+from slacktide.planning.exits.promise import WINDOW, JudgedRow, Promise, columns
 from slacktide.planning.exits.ramps import (
+    TELLING,
     ExitsAnswer,
     ExitsQuestion,
     PassTimes,
     Trials,
     first_ramps,
+    rates_alone,
 )
 
 TUNE_ROWS = 64
@@ -40,7 +43,12 @@ RETRY_S, RETRY_MOST_S = 60.0, 3600.0
 UNSTOPPED = 64
 """Batches in a row that were not cut short, after which all that run on are judged again."""
 FEATURE_SHARE = 0.1
-"""Of batches from which ramps go on learning."""
+"""Of batches that are judged at every position, and from which ramps go on learning."""
+EVERYWHERE = 512
+"""Rows judged at every position that are kept."""
+HASTE = 1024
+"""Judged rows within which new ramps are judged at every position in all batches, until they have
+been `TELLING` times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,10 @@ class PoolExits:
         self.facts: tuple[RampFacts, ...] = ()
         self.times = PassTimes(())
         self.trials = Trials()
+        self.everywhere: deque[JudgedRow] = deque(maxlen=EVERYWHERE)
+        """Rows judged at every position."""
+        self.hasty_until = HASTE
+        """Number of the judged row."""
         self.revision = 0
         self.refused = False
         self.ramps: tuple[int, ...] = ()
@@ -138,7 +150,7 @@ class PoolExits:
             self._feedback(),
             self.revision,
             features=stated.learnt,
-            feature_share=FEATURE_SHARE,
+            feature_share=1.0 if self._hasty else min(FEATURE_SHARE, stated.feedback),
             costs=tuple([min(max(each, 1e-3), 1.0) for each in self._answers()]),
             reason=self.reason,
         )
@@ -168,6 +180,8 @@ class PoolExits:
         self.facts, self.revision = learnt.ramps, learnt.revision
         self.times, self.trials = PassTimes(learnt.ramps, self.times), Trials()
         self.promise.forget()
+        self.everywhere.clear()
+        self.hasty_until = self.promise.judged + HASTE
         self._distrust()
         known = [each.position for each in learnt.ramps]
         if self.stated.ramps is not None:
@@ -177,11 +191,39 @@ class PoolExits:
         elif not self.ramps or not set(self.ramps) <= set(known):
             self._begin()
 
+    @property
+    def _told(self) -> bool:
+        return len(self.everywhere) >= TELLING
+
+    @property
+    def _hasty(self) -> bool:
+        """Whether ramps are new and free to move: where they pay is to be known soon."""
+        stated = self.stated
+        free = stated.learnt and stated.moving and stated.ramps is None and bool(self.ramps)
+        return free and not self._told and self.promise.judged < self.hasty_until
+
+    def _rates(self) -> dict[int, float] | None:
+        positions = [each.position for each in self.facts]
+        return rates_alone(self.everywhere, positions, self.promise.loss) if self._told else None
+
+    def judge_everywhere(self, judged: RampsJudged) -> None:
+        """Rows were judged at every position."""
+        if judged.revision != self.revision:
+            return
+        before = self._told
+        positions = tuple([each.position for each in self.facts])
+        for said, agrees in zip(judged.uncertainty, judged.agrees, strict=True):
+            self.everywhere.append(JudgedRow(positions, said, agrees))
+        if self._told and not before:
+            self.round_at, self.changed = self.promise.judged, True
+
     def _begin(self) -> None:
         """The first ramps, or the first after none paid."""
         self.retry_at = math.inf
         budget = self.stated.ramp_budget
-        first = first_ramps(self.facts, self.times, budget, evenly=self.stated.evenly)
+        first = first_ramps(
+            self.facts, self.times, budget, self._rates(), evenly=self.stated.evenly
+        )
         self._move(first, "the first ramps" if first else "no ramp pays within its budget")
 
     def _move(self, ramps: tuple[int, ...], reason: str) -> None:
@@ -208,8 +250,8 @@ class PoolExits:
             if self.stated.ramps is None and overhead > budget + 1e-6:
                 # One at a time: what is left is measured anew, and one measurement may be wrong.
                 own = [each for each in self.facts if each.position in self.ramps]
-                spent = sum(map(self.times.cost, self.ramps))
-                fewer = first_ramps(own, self.times, spent * (1.0 - 1e-6))
+                spent = min(overhead, sum(map(self.times.cost, self.ramps)))
+                fewer = first_ramps(own, self.times, spent * (1.0 - 1e-6), self._rates())
                 self._move(fewer, f"ramps cost {overhead:.1%} of a pass, more than {budget:.1%}")
 
     def take(self, report: ExitReport, batch: Batch, *, stopped: bool, now: float) -> None:
@@ -264,6 +306,7 @@ class PoolExits:
         if self.retry_at <= now:
             self.retry_s = min(2.0 * self.retry_s, RETRY_MOST_S)
             self.times.costs.clear()
+            self.times.chains.clear()
             self.trials = Trials()
             self._begin()
         if self.facts and not self.ramps and self.stated.ramps is None:
@@ -286,6 +329,7 @@ class PoolExits:
         promise = self.promise
         rounds = promise.judged >= self.round_at and self.stated.moving
         rounds = rounds and self.stated.ramps is None and self.arranged == self.ramps
+        rounds = rounds and not self._hasty
         if promise.judged >= self.round_at:
             self.round_at = promise.judged + ROUND_ROWS
         self.tune_at = promise.judged + TUNE_ROWS
@@ -299,6 +343,7 @@ class PoolExits:
             PassTimes(self.facts, self.times),
             self.trials,
             rounds,
+            tuple(self.everywhere) if rounds and self._told else (),
         )
 
     def settle(self, answer: ExitsAnswer | Exception, doubts: int) -> None:
@@ -312,6 +357,9 @@ class PoolExits:
         self.trials = answer.trials
         found = {r: each for r, each in zip(answer.ramps, answer.thresholds, strict=True) if each}
         if answer.ramps != self.ramps:
+            if self._told and set(answer.ramps) - {*self.ramps}:
+                self.promise.rows.clear()
+                self.promise.rows.extend(self.everywhere)
             self._move(answer.ramps, answer.reason)
         elif found != self.thresholds:
             self.changed = True

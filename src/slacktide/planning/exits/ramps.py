@@ -12,6 +12,7 @@ has failed is repeated after some rounds, twice as many each time.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ import numpy as np
 
 from slacktide.domain.read_only import read_only
 from slacktide.planning.exits.events import ExitsArranged, RampFacts
-from slacktide.planning.exits.promise import JudgedRow, search_of
-from slacktide.planning.exits.thresholds import Array, ThresholdSearch, Tuned
+from slacktide.planning.exits.promise import JudgedRow, columns, search_of
+from slacktide.planning.exits.thresholds import Array, ThresholdSearch, Tuned, most_wrong
 
 COST, LEAST_COST = 0.0125, 0.001
 """Share of a pass that a ramp and its cut are taken to cost before any was measured, and least."""
@@ -29,7 +30,9 @@ DOUBT = 6
 """A ramp that agrees on a share `a` of rows is taken to have the rate `a` to this power: half where
 it agrees on nine of ten. For first guesses only."""
 GAIN = 0.01
-"""Share of a pass that a trial must promise."""
+"""Share of a pass that one more ramp must promise."""
+MOVE = 0.03
+"""The same of other ramps than those that are active: what was judged counts anew."""
 SMOOTH = 0.3
 """Weight of the last round: one window's rows say little of ramps that few rows leave at."""
 TELLING = 256
@@ -49,10 +52,13 @@ class PassTimes:
         """Of the last arrangement measured, a share of the whole pass."""
         self.whole_s: Mapping[int, float] = {}
         """Seconds by rows."""
+        self.chains: dict[tuple[int, ...], float] = {}
+        """By ramps: the overhead of their chain when it was measured last."""
         if known is not None:
             self.front.update({r: s for r, s in known.front.items() if r in self.front})
             self.costs = {r: each for r, each in known.costs.items() if r in self.front}
             self.overhead, self.whole_s = known.overhead, known.whole_s
+            self.chains = known.chains.copy()
 
     def measure(self, arranged: ExitsArranged) -> None:
         """A chain was measured."""
@@ -61,7 +67,7 @@ class PassTimes:
         self.whole_s = dict(zip(arranged.rows, arranged.whole_s, strict=True))
         shares = np.array(arranged.stage_s) / np.array(arranged.whole_s)[:, None]
         *answers, end = shares.mean(0).tolist()
-        self.overhead = end - 1.0
+        self.overhead = self.chains[arranged.ramps] = end - 1.0
         for number, (ramp, answer) in enumerate(zip(arranged.ramps, answers, strict=True), 1):
             cost = max(LEAST_COST, self.overhead / len(answers))
             self.costs[ramp] = (self.costs.get(ramp, cost) + cost) / 2
@@ -72,8 +78,11 @@ class PassTimes:
         return known[ramp] if ramp in known else sum(known.values()) / len(known) if known else COST
 
     def fits(self, ramps: Sequence[int], budget: float) -> bool:
-        """Whether so many ramps cost no more than `budget`."""
-        return sum(self.cost(each) for each in ramps) <= budget + 1e-9
+        """Whether these ramps cost no more than `budget`: as measured together, or else by one."""
+        found = self.chains.get(tuple(ramps))
+        if found is None:
+            found = sum([self.cost(each) for each in ramps])
+        return found <= budget + 1e-9
 
     def answers(self, ramps: Sequence[int]) -> list[float]:
         """When each ramp's answers are there, then those of the end."""
@@ -105,17 +114,39 @@ class PassTimes:
         return self.whole_s[min(fitting, default=max(self.whole_s))] if self.whole_s else 0.0
 
 
+def rates_alone(
+    rows: Collection[JudgedRow], positions: Sequence[int], loss: float
+) -> dict[int, float]:
+    """By position: the share of `rows` that would leave there if it were the only ramp."""
+    unsure, agrees = columns(tuple(rows), positions)
+    most = max(0, most_wrong(len(rows), loss))
+    found: dict[int, float] = {}
+    for column, ramp in enumerate(positions):
+        wrong = unsure[~agrees[:, column], column]
+        below = np.partition(wrong, most)[most] if len(wrong) > most else math.inf
+        found[ramp] = int((unsure[:, column] < below).sum()) / len(rows)
+    return found
+
+
 def first_ramps(
-    facts: Sequence[RampFacts], times: PassTimes, budget: float, *, evenly: bool = False
+    facts: Sequence[RampFacts],
+    times: PassTimes,
+    budget: float,
+    rates: Mapping[int, float] | None = None,
+    *,
+    evenly: bool = False,
+    least: float = 0.0,
 ) -> tuple[int, ...]:
-    """Where to begin: the ramps that should save most for what is known of them; or, `evenly`, as
-    many as the budget has room for, spaced evenly (§3.1)."""
+    """Where to begin: the ramps that should save most, by the share of rows that each would let
+    leave or else what its agreement lets guess of it; or, `evenly`, as many as the budget has room
+    for, spaced evenly (§3.1)."""
     useful = [r for each in facts if times.front[r := each.position] + times.cost(r) < 1.0]
     if evenly:
         most = sum(times.fits(useful[: at + 1], budget) for at in range(len(useful)))
         places = np.linspace(0, len(useful) - 1, most + 2)[1:-1].astype(int)
         return tuple(sorted({useful[at] for at in places}))
-    rates = {each.position: each.agreement**DOUBT for each in facts}
+    if rates is None:
+        rates = {each.position: each.agreement**DOUBT for each in facts}
     chosen: tuple[int, ...] = ()
     while True:
         best = max(
@@ -123,7 +154,7 @@ def first_ramps(
             key=lambda ramps: times.guess(ramps, rates),
             default=chosen,
         )
-        if times.guess(best, rates) <= times.guess(chosen, rates):
+        if times.guess(best, rates) <= times.guess(chosen, rates) + least:
             return chosen
         chosen = best
 
@@ -194,17 +225,20 @@ class ExitsQuestion:
     trials: Trials
     rounds: bool
     """Whether the ramps may move."""
+    everywhere: tuple[JudgedRow, ...] = ()
+    """Rows that were judged at every position, over a longer time; none: too few for a round."""
 
     def answer(self) -> ExitsAnswer:
         """Thresholds for the active ramps, or for those that are to be active instead."""
-        search = self._search(self.active)
+        search = self._search(self.active, self.rows)
         tuned = search.best()
         ramps, reason, trials = self.active, "", self.trials.copy()
         if self.rounds:
             ramps, reason = self.round(search, tuned, trials)
-        staying = tuple([each for each in ramps if each in self.active])
+        staying = tuple([each for each in ramps if self.everywhere or each in self.active])
         if staying != self.active:
-            tuned = self._search(staying).best() if staying else Tuned(())
+            rows = self.everywhere if set(staying) - {*self.active} else self.rows
+            tuned = self._search(staying, rows).best() if staying else Tuned(())
         found = dict(zip(staying, tuned.thresholds, strict=True))
         return ExitsAnswer(ramps, tuple([found.get(r, 0.0) for r in ramps]), trials, reason)
 
@@ -242,11 +276,16 @@ class ExitsQuestion:
             others = [each for each in kept if each != min(kept, key=lambda r: smooth[r])]
             options += with_one_more(others, places, self.times, self.budget)
         rates = self._rates(trials)
+        if self.everywhere:
+            may = [each for each in self.facts if each.position in (*kept, *places)]
+            options = [first_ramps(may, self.times, self.budget, rates, least=GAIN)]
         best = max(options, key=lambda ramps: self.times.guess(ramps, rates), default=kept)
         reasons = [f"{self._names(bad)}: costs more than it saves"] if bad else []
-        if self.times.guess(best, rates) > self.times.guess(kept, rates) + GAIN:
+        least = MOVE if self.everywhere else GAIN
+        if self.times.guess(best, rates) > self.times.guess(kept, rates) + least:
             for ramp in set(kept) - set(best):
-                trials.failed(ramp)
+                if not self.everywhere:
+                    trials.failed(ramp)
                 reasons.append(f"{self._names([ramp])}: saves least")
             reasons.append(f"{self._names(set(best) - set(kept))}: is tried")
             kept = best
@@ -273,6 +312,8 @@ class ExitsQuestion:
     def _rates(self, trials: Trials) -> dict[int, float]:
         """What is to be hoped for, by position: as measured, unless it may have changed; else what
         its agreement lets guess, but no more than the next deeper one that is active."""
+        if self.everywhere:
+            return rates_alone(self.everywhere, [each.position for each in self.facts], self.loss)
         found, bound = {}, 1.0
         for fact in reversed(self.facts):
             ramp = fact.position
@@ -289,5 +330,5 @@ class ExitsQuestion:
         names = {each.position: each.name for each in self.facts}
         return ", ".join(f"ramp {ramp} ({names[ramp]})" for ramp in sorted(ramps))
 
-    def _search(self, ramps: Sequence[int]) -> ThresholdSearch:
-        return search_of(self.rows, ramps, self.times.saved(ramps), self.loss, self.fresh)
+    def _search(self, ramps: Sequence[int], rows: Sequence[JudgedRow]) -> ThresholdSearch:
+        return search_of(rows, ramps, self.times.saved(ramps), self.loss, self.fresh)
