@@ -35,7 +35,7 @@ EXPORTS = {
         MemoryShort Notice Outcome OutcomeKind Plan PlanChanged PoolId PublishExits Reason Refused
         Replica
         ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch Signature
-        StartReplica StopReplica Submitted TellCircuit TimerFired
+        StartReplica StopReplica Submitted TellCircuit TimerFired is_judged
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle LaneSnapshot
