@@ -139,8 +139,16 @@ def ramp_round() -> Callable[[], object]:
         JudgedRow(active, tuple(said), tuple(right))
         for said, right in zip(unsure.tolist(), agrees.tolist(), strict=True)
     )
+    everywhere = tuple(
+        JudgedRow(
+            tuple(range(2 * RAMPS)),
+            tuple(np.repeat(said, 2).tolist()),
+            tuple(np.repeat(right, 2).tolist()),
+        )
+        for said, right in zip(unsure, agrees, strict=True)
+    )
     question = ExitsQuestion(
-        facts, active, rows, 0.01, len(rows), 0.2, PassTimes(facts), Trials(), True
+        facts, active, rows, 0.01, len(rows), 0.05, PassTimes(facts), Trials(), True, everywhere
     )
     search = tuning(RAMPS)
     tuned = search.best()

@@ -51,9 +51,9 @@ def test_features_are_asked_for_until_there_are_ramps() -> None:
 
 
 def test_rows_leave_once_enough_were_judged_and_none_before(served: ServedExits) -> None:
-    served.rows(*sure(200))
+    served.rows(*sure(150))
     assert set(served.policy.thresholds) == {0.0}
-    served.rows(*sure(100))
+    served.rows(*sure(150))
     assert any(served.policy.thresholds)
     assert 0.1 <= served.policy.feedback < 1.0
     assert served.saved(since=299) > 0.5
@@ -118,7 +118,7 @@ def test_what_ramps_with_other_weights_say_is_not_mixed_with_what_these_said(
     assert set(served.policy.thresholds) == {0.0}
     served.chain = ()
     served.arrange()
-    served.rows(*sure(200))
+    served.rows(*sure(150))
     assert set(served.policy.thresholds) == {0.0}
     served.rows(*sure(100))
     assert any(served.policy.thresholds)

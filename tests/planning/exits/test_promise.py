@@ -133,13 +133,13 @@ def test_rows_of_other_ramps_are_joined_by_position() -> None:
 def test_a_ramp_lets_no_row_leave_before_it_was_judged_on_enough() -> None:
     promise = Promise(0.01)
     promise.add(report(*[False] * 300))
-    both = ExitReport((2, 4), ((0.1, 0.1),) * 200, ((True, True),) * 200, (-1,) * 200)
+    both = ExitReport((2, 4), ((0.1, 0.1),) * 150, ((True, True),) * 150, (-1,) * 150)
     promise.add(both)
-    found = search_of(tuple(promise.rows), (2, 4), (0.5, 0.2), 0.01, 500).best()
+    found = search_of(tuple(promise.rows), (2, 4), (0.5, 0.2), 0.01, 450).best()
     assert found.exits == (0.0, 1.0)
     promise.add(both)
-    found = search_of(tuple(promise.rows), (2, 4), (0.5, 0.2), 0.01, 700).best()
-    assert found.exits == pytest.approx((400 / 512, 112 / 512))
+    found = search_of(tuple(promise.rows), (2, 4), (0.5, 0.2), 0.01, 600).best()
+    assert found.exits == pytest.approx((300 / 512, 212 / 512))
 
 
 def test_after_an_alarm_no_row_that_would_leave_may_be_wrong_among_the_fresh_ones() -> None:

@@ -197,7 +197,7 @@ def test_what_a_ramp_alone_lets_leave_is_up_to_the_wrong_rows() -> None:
     agrees = np.ones((512, 2), bool)
     agrees[[100, 200, 300, 400], 0] = False
     rates = rates_alone(rows_of(unsure, agrees, (2, 5)), (2, 5), 0.01)
-    assert rates == pytest.approx({2: 200 / 512, 5: 1.0})  # one of 512 may be wrong
+    assert rates == pytest.approx({2: 300 / 512, 5: 1.0})  # two of 512 may be wrong
 
 
 def test_a_chain_that_was_measured_fits_by_what_it_costs_altogether() -> None:

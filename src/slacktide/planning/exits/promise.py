@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -173,7 +174,7 @@ def search_of(
         if each < 0:
             unsure[:, ramp] = np.inf
     if fresh < len(rows):
-        price[len(rows) - fresh :] *= most + 1
+        price[len(rows) - fresh :] *= 2 * (most + 1)  # spread, half of it counts up to the row
     return ThresholdSearch(unsure, agrees, saved, max(most, 0), price=price, blur=BLUR)
 
 
@@ -187,8 +188,10 @@ def columns(rows: Sequence[JudgedRow], ramps: Sequence[int]) -> tuple[Array, Arr
         end = begin
         while end < len(rows) and rows[end].ramps == of:
             end += 1
-        said = np.array([each.uncertainty for each in rows[begin:end]], float)
-        right = np.array([each.agrees for each in rows[begin:end]], bool)
+        part, shape = rows[begin:end], (end - begin, len(of))
+        said = np.fromiter(chain.from_iterable([each.uncertainty for each in part]), float)
+        right = np.fromiter(chain.from_iterable([each.agrees for each in part]), bool)
+        said, right = said.reshape(shape), right.reshape(shape)
         for column, ramp in enumerate(ramps):
             if ramp in of:
                 unsure[begin:end, column] = said[:, of.index(ramp)]

@@ -184,10 +184,9 @@ class Trials:
         rates, utility = dict(self.rates), dict(self.utility)
         return Trials(self.round, rates, utility, dict(self.until), dict(self.failures))
 
-    def note(self, ramp: int, rate: float, utility: float) -> None:
+    def note(self, found: dict[int, float], ramp: int, new: float) -> None:
         """What a round has measured of an active ramp."""
-        for found, new in ((self.rates, rate), (self.utility, utility)):
-            found[ramp] = found[ramp] + SMOOTH * (new - found[ramp]) if ramp in found else new
+        found[ramp] = found[ramp] + SMOOTH * (new - found[ramp]) if ramp in found else new
 
     def failed(self, ramp: int) -> None:
         self.failures[ramp] = self.failures.get(ramp, 0) + 1
@@ -255,9 +254,11 @@ class ExitsQuestion:
         thresholds: Array = np.array(tuned.thresholds)
         utility = self.utilities(search, thresholds)
         for at, ramp in enumerate(self.active):
-            alone = search.placed(np.zeros(len(self.active)), at)[at]
-            rate = np.count_nonzero(search.uncertainty[:, at] < alone) / search.rows
-            trials.note(ramp, rate, utility[ramp])
+            trials.note(trials.utility, ramp, utility[ramp])
+            if not self.everywhere:
+                alone = search.placed(np.zeros(len(self.active)), at)[at]
+                rate = np.count_nonzero(search.uncertainty[:, at] < alone) / search.rows
+                trials.note(trials.rates, ramp, rate)
         smooth = {ramp: trials.utility[ramp] for ramp in self.active}
         bad: list[int] = []
         while utility:
@@ -271,8 +272,10 @@ class ExitsQuestion:
             utility = self.utilities(search, thresholds, without=bad)
         kept = tuple([each for each in self.active if each not in bad])
         places = [r for each in self.facts if trials.may(r := each.position)]
-        options = with_one_more(kept, places, self.times, self.budget)
-        if not bad and len(kept) > 1:
+        options = []
+        if not self.everywhere:
+            options = with_one_more(kept, places, self.times, self.budget)
+        if not self.everywhere and not bad and len(kept) > 1:
             others = [each for each in kept if each != min(kept, key=lambda r: smooth[r])]
             options += with_one_more(others, places, self.times, self.budget)
         rates = self._rates(trials)

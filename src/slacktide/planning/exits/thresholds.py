@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-CONFIDENCE = 0.9
+CONFIDENCE = 0.8
 """That the loss is within what may be lost, from what was seen (docs/exits.md)."""
 FIRST_STEP = 0.1
 """Of a ramp's rows."""
