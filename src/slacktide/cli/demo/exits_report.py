@@ -85,6 +85,8 @@ def show_exits(report: Mapping[str, Any], out: Console) -> None:
     time = f"{abs(saved):.0%} {'less' if saved >= 0 else 'more'} time"
     headline = f"With early exits the median answer took {time}; {report['differ']:.1%} of the "
     out.print(Text(f"{headline}answers differed from the model's ({loss} may).", style="bold"))
+    if not report["left_early"]:
+        out.print("No answer came early, so the difference is noise; the last line says why.")
     lines = []
     for part in report["parts"]:
         for place, (name, levels) in enumerate(part["seconds"].items()):
