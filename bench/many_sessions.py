@@ -9,6 +9,7 @@ asks for readiness over HTTP all the while).
 from __future__ import annotations
 
 import selectors
+import shutil
 import socket
 import time
 from dataclasses import dataclass, field
@@ -75,6 +76,7 @@ def run(options: Options) -> Result:
 
 def _repository() -> object:
     root = CACHE / "many_sessions"
+    shutil.rmtree(root, ignore_errors=True)  # a profile of a busier day would decide what fits
     folder = root / MODEL / "1"
     folder.mkdir(parents=True, exist_ok=True)
     (root / MODEL / "slacktide.yaml").write_text(SETTINGS)
