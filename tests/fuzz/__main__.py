@@ -37,6 +37,8 @@ COUNT_EVERY = 16
 
 def all_targets() -> dict[str, Target]:
     """By name. Imports what they attack, so not before atheris has put its marks there."""
+    sys.path.append(str(HERE.parent.parent))  # for what other tests draw
+
     import file_targets
     import wire_targets
 
