@@ -114,8 +114,7 @@ def passes(session: ModelSession, rows: int) -> Callable[[], list[Any]]:
     def run() -> list[Any]:
         gathered = GatheredBatch(feeds, [1] * rows, None, NO_FAULTS, perf_counter(), 0.0)
         batch = StagedBatch(model, gathered, {}, Leaving.RUN_ON, ())
-        for _ in batch.run(stages):
-            pass
+        list(batch.run(stages))
         batch.report()
         return batch.rest()[0]
 

@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from account import disagreements
+from account import Books, disagreements
 from generator import Generator
 from plan import (
     MODELS,
@@ -221,25 +221,14 @@ def _chosen(pids: Callable[[], list[int]], trouble: PlannedTrouble) -> int:
 # ── the run ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Run:
+class Run(Books):
     """One chaos run and its books."""
 
     def __init__(self, plan: Plan, folder: Path, *, limit_files: bool, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
         self._plan = plan
         self._folder = folder
         self._limit_files = limit_files
-        self._quiet = quiet
-        self._began = time.monotonic()
-        self.wrong: list[tuple[str, str]] = []
-        self.table: list[tuple[str, str]] = []
-
-    def say(self, text: str) -> None:
-        if not self._quiet:
-            print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
-
-    def check(self, condition: bool, what: str, where: str = "(server)") -> None:
-        if not condition:
-            self.wrong.append((where, what))
 
     def __call__(self) -> bool:
         """Whether all agrees."""

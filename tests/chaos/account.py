@@ -1,4 +1,4 @@
-"""Whether generator and server agree on one outcome for every request. Pure.
+"""Whether generator and server agree on one outcome for every request, and what a run notes.
 
 The generator's side is a `Story` for each request; the server's are the lines of its access log,
 one for each answer, and its counters of outcomes by model.
@@ -6,6 +6,7 @@ one for each answer, and its counters of outcomes by model.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,24 @@ _NAMES = {str(wire.http): wire.grpc for wire in STATUS.values()}
 """From numbers to names, of which there are fewer."""
 _UNCOUNTED = frozenset(("UNAVAILABLE", "NOT_FOUND"))
 """Answers that may come without a version that could count them."""
+
+
+class Books:
+    """What a run has noted: faults by place, and figures for its table."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._began = time.monotonic()
+        self.wrong: list[tuple[str, str]] = []
+        self.table: list[tuple[str, str]] = []
+
+    def say(self, text: str) -> None:
+        if not self._quiet:
+            print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
+
+    def check(self, condition: bool, what: str, where: str = "(server)") -> None:
+        if not condition:
+            self.wrong.append((where, what))
 
 
 @dataclass(slots=True)

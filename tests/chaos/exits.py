@@ -25,7 +25,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc.aio as triton
+from account import Books
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 from victim import AUTHORIZATION, PATIENCE, Victim, lane_of_its_own, signal_to, whole_servers
@@ -212,24 +212,13 @@ class Looking(Watcher):
         self.answered.update(id for id, _ in answers(call))
 
 
-class ExitsRun:
+class ExitsRun(Books):
     """One run and its books."""
 
     def __init__(self, requests: int, folder: Path, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
         self._requests = requests
         self._folder = folder
-        self._quiet = quiet
-        self._began = time.monotonic()
-        self.wrong: list[tuple[str, str]] = []
-        self.table: list[tuple[str, str]] = []
-
-    def say(self, text: str) -> None:
-        if not self._quiet:
-            print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
-
-    def check(self, condition: bool, what: str) -> None:
-        if not condition:
-            self.wrong.append(("(server)", what))
 
     def __call__(self) -> bool:
         """Whether all agrees."""

@@ -200,8 +200,8 @@ def test_one_replica_is_tried_and_the_others_follow_once_it_has_proved_itself(
     assert sorted(state.value for state in states) == ["starting", "starting", "up"]
 
 
-def test_a_batch_on_another_lane_is_finished_before_its_replica_stops(make_world, one_model_plan):
-    world = make_world()
+def open_beside_a_batch(world, one_model_plan):
+    """The batch that runs on one lane, while the replica of another has crashed too often."""
     world.seconds["m"] = 50.0
     world.deploy(one_model_plan("1", lanes=2))
     world.submit(1, slo=100.0)
@@ -213,6 +213,12 @@ def test_a_batch_on_another_lane_is_finished_before_its_replica_stops(make_world
             restart(world)
             lost = world.started[-1]
     assert circuit(world) is Circuit.OPEN
+    return running
+
+
+def test_a_batch_on_another_lane_is_finished_before_its_replica_stops(make_world, one_model_plan):
+    world = make_world()
+    running = open_beside_a_batch(world, one_model_plan)
     assert running.replica.id not in {replica.id for replica, _ in world.stopped}
     world.finish()
     assert world.answers[1].reason is Reason.ON_TIME
@@ -222,17 +228,7 @@ def test_a_batch_on_another_lane_is_finished_before_its_replica_stops(make_world
 
 def test_a_batch_from_before_proves_no_trial(make_world, one_model_plan):
     world = make_world()
-    world.seconds["m"] = 50.0
-    world.deploy(one_model_plan("1", lanes=2))
-    world.submit(1, slo=100.0)
-    running = world.batches[-1]
-    lost = next(r for r in world.started if r.id != running.replica.id)
-    for _ in range(LIMIT):
-        world.send(ReplicaLost(lost.id, "killed"), after=0.001)
-        if circuit(world) is Circuit.CLOSED:
-            restart(world)
-            lost = world.started[-1]
-    assert circuit(world) is Circuit.OPEN
+    open_beside_a_batch(world, one_model_plan)
     wait_for_start(world)
     assert circuit(world) is Circuit.TRIAL
     world.finish()  # its replica was up for longer than a trial takes

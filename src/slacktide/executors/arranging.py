@@ -51,6 +51,10 @@ TOLERANCE = 1e-3
 _FEATURES = ("exits/features/", "exits/logits")
 
 
+_Timed = tuple[list[tuple[float, ...]], list[tuple[float, ...]]]
+"""Seconds of runs of the whole model, and of its stages up to each end."""
+
+
 class Arranger:
     """Of one worker. The thread that runs batches holds it while it runs one (`with arranger:`) and
     calls `publish`. `report` is called by another thread, but not meanwhile."""
@@ -76,6 +80,8 @@ class Arranger:
         self._placed = ((), 0, False)
         self._wanted: tuple[tuple[int, ...], int, bool] = self._placed
         self._busy = False
+        self._superseded = threading.Event()
+        """Whether another arrangement is wanted than the one that is being made."""
         self._timed: Any = None  # options of the run that is timed, while it gives way
 
     def publish(self, policy: ExitPolicy) -> None:
@@ -85,6 +91,8 @@ class Arranger:
         self.thresholds = dict(zip(policy.ramps, policy.thresholds, strict=True))
         with self._state:
             changed, self._wanted = wanted != self._wanted, wanted
+            if changed:
+                self._superseded.set()
             if not changed or self._busy:
                 return
             self._busy = True
@@ -109,6 +117,7 @@ class Arranger:
         while True:
             with self._state:
                 wanted, policy = self._wanted, self.policy
+                self._superseded.clear()
                 if wanted == self._placed or policy is None:
                     self._busy = False
                     return
@@ -251,14 +260,12 @@ class Arranger:
         expected = self._run_whole(whole, batch, None)
         for threads in self._threads:
             run = StagedBatch(model, batch, {}, Leaving.NONE, ())
-            for _ in run.run(model.stages(threads)):
-                pass
+            list(run.run(model.stages(threads)))
             _compare(expected, run.rest()[0])
         if model.ramps and model.shrinks and rows > 1:
             sure = dict.fromkeys(model.ramps[:1], np.inf)
             run = StagedBatch(model, batch, sure, Leaving.SHRINK, range(1, rows))
-            for _ in run.run(model.stages(self._threads[0])):
-                pass
+            list(run.run(model.stages(self._threads[0])))
             _compare([array[1:] for array in expected], run.rest()[0])
         said = run.report()
         if not self._session.interface.batches and said is not None and len(said.left) != 1:
@@ -274,25 +281,14 @@ class Arranger:
         sizes = tuple([rows for rows in SIZES if rows <= most])
         # On one thread its own time counts: what runs beside it is no part of that.
         clock = time.thread_time if threads == 1 else time.perf_counter
-        found: list[tuple[list[tuple[float, ...]], ...]] = [([], []) for _ in sizes]
-        for wait in (0.0, AGAIN_S):
-            time.sleep(wait)  # other work on the machine may have ended
+        found: list[_Timed] = [([], []) for _ in sizes]
+        for last in (False, True):
             give_way_until = time.perf_counter() + GIVE_WAY_S
-            for rows, (whole_runs, stage_runs) in zip(sizes, found, strict=True):
+            for rows, runs in zip(sizes, found, strict=True):
                 batch = self._batch(rows)
                 once = partial(self._time_whole, whole, batch, clock)
                 staged = partial(self._time_stages, model.stages(threads), model, batch, clock)
-                # Twice each: the second has its weights in the caches, as where it runs alone.
-                turn = 2 * [(once, whole_runs)] + 2 * [(staged, stage_runs)]
-                end, enough = time.perf_counter() + PATIENCE_S, len(whole_runs) + MOST_RUNS
-                least = enough - MOST_RUNS + LEAST_RUNS
-                while (runs := min(len(whole_runs), len(stage_runs))) < enough:
-                    if runs >= least and time.perf_counter() > end:
-                        break
-                    for run, times in turn:
-                        kindly = time.perf_counter() < give_way_until
-                        if (taken := self._alone(run, kindly=kindly)) is not None:
-                            times.append(taken)
+                self._time_by_turns((once, staged), runs, give_way_until)
             # The least: whatever else runs on the machine can only add to it, and ramps are
             # judged by a few per cent.
             whole_s, stage_s = (
@@ -300,9 +296,29 @@ class Arranger:
                 for kind in (0, 1)
             )
             added = [ends[-1] / one - 1.0 for ends, (one,) in zip(stage_s, whole_s, strict=True)]
-            if not DEAR * len(model.ramps) < sum(added) / len(sizes) < CLEAR:
+            dear = DEAR * len(model.ramps) < sum(added) / len(sizes) < CLEAR
+            # What seems dear is timed again, when other work on the machine may have ended.
+            if last or not dear or self._superseded.wait(AGAIN_S):
                 break
         return sizes, tuple([one for (one,) in whole_s]), stage_s
+
+    def _time_by_turns(
+        self,
+        kinds: tuple[Callable[[Any], tuple[float, ...]], ...],
+        runs: _Timed,
+        give_way_until: float,
+    ) -> None:
+        """Add times of each kind of run, until there are enough or it has taken too long."""
+        # Twice each: the second has its weights in the caches, as where it runs alone.
+        turn = [each for each in zip(kinds, runs, strict=True) for _ in range(2)]
+        end, before = time.perf_counter() + PATIENCE_S, len(runs[0])
+        while (timed := min(map(len, runs))) < before + MOST_RUNS:
+            if timed >= before + LEAST_RUNS and time.perf_counter() > end:
+                break
+            for run, times in turn:
+                kindly = time.perf_counter() < give_way_until
+                if (taken := self._alone(run, kindly=kindly)) is not None:
+                    times.append(taken)
 
     def _alone(
         self, run: Callable[[Any], tuple[float, ...]], *, kindly: bool
@@ -339,8 +355,7 @@ class Arranger:
     ) -> tuple[float, ...]:
         begin = clock()
         run = StagedBatch(model, batch._replace(began=begin), {}, Leaving.NONE, (), clock=clock)
-        for _ in run.run(stages, options):
-            pass
+        list(run.run(stages, options))
         end = clock() - begin
         report = run.report()
         return (*(() if report is None else report.stage_s), end)

@@ -4,10 +4,12 @@ Apparate's rounds (§3.3), on rows that were judged. Every time is a share of a 
 model. A ramp's *utility* is what the rows would lose if it alone were taken away: those that leave
 at it would leave later, the others would not pass it by. (The paper counts savings against the
 model's end, its code against the next ramp's answers; only this tells whether a ramp pays beside
-the others.) Its *rate* is the share of rows that would leave at it if it were the only one. Deeper
-ramps have higher rates, so that of the next deeper ramp bounds what a position can bring that was
-not tried: the sum that the paper takes over intervals of ramps that were taken away. A trial that
-has failed is repeated after some rounds, twice as many each time.
+the others.) Its *rate* is the share of rows that would leave at it if it were the only one. Where
+rows were judged at every position (decision 0057) all rates are counted, and all ramps are chosen
+anew. Else only active ramps have rates: deeper ramps have higher ones, so that of the next deeper
+ramp bounds what a position can bring that was not tried (the paper sums over intervals of ramps
+that were taken away). A position that has failed is tried again after some rounds, twice as many
+each time.
 """
 
 from __future__ import annotations
@@ -272,19 +274,17 @@ class ExitsQuestion:
             utility = self.utilities(search, thresholds, without=bad)
         kept = tuple([each for each in self.active if each not in bad])
         places = [r for each in self.facts if trials.may(r := each.position)]
-        options = []
-        if not self.everywhere:
-            options = with_one_more(kept, places, self.times, self.budget)
-        if not self.everywhere and not bad and len(kept) > 1:
-            others = [each for each in kept if each != min(kept, key=lambda r: smooth[r])]
-            options += with_one_more(others, places, self.times, self.budget)
         rates = self._rates(trials)
         if self.everywhere:
             may = [each for each in self.facts if each.position in (*kept, *places)]
-            options = [first_ramps(may, self.times, self.budget, rates, least=GAIN)]
+            options, least = [first_ramps(may, self.times, self.budget, rates, least=GAIN)], MOVE
+        else:
+            options, least = with_one_more(kept, places, self.times, self.budget), GAIN
+            if not bad and len(kept) > 1:
+                others = [each for each in kept if each != min(kept, key=lambda r: smooth[r])]
+                options += with_one_more(others, places, self.times, self.budget)
         best = max(options, key=lambda ramps: self.times.guess(ramps, rates), default=kept)
         reasons = [f"{self._names(bad)}: costs more than it saves"] if bad else []
-        least = MOVE if self.everywhere else GAIN
         if self.times.guess(best, rates) > self.times.guess(kept, rates) + least:
             for ramp in set(kept) - set(best):
                 if not self.everywhere:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from slacktide.reproduce.harness.experiments import Goal, Point, ResultRow, TraceCell
+from slacktide.reproduce.harness.experiments import Contender, Goal, Point, ResultRow, TraceCell
 from slacktide.reproduce.jellyfish.experiments import ABLATIONS, EXITS, OURS, PUBLISHED
 from slacktide.reproduce.jellyfish.play import PlayedFrames
 from slacktide.reproduce.jellyfish.setting import HOMOGENEOUS, LARGE, MIXED, SETTINGS
@@ -183,14 +183,18 @@ def _near(found: Found) -> Iterator[Goal]:
             yield Goal(name, "published: misses", f"{row.miss_rate:.2%}", row.printed, False)
 
 
+def _beside_ours(found: Found, one: Contender) -> list[tuple[FrameRow, FrameRow]]:
+    """(ours, of another contender) in every setting that has both."""
+    return [
+        (rows[OURS.label], rows[one.label])
+        for rows in found.values()
+        if one.label in rows and OURS.label in rows
+    ]
+
+
 def _habits(found: Found) -> Iterator[Goal]:
     for one in ABLATIONS:
-        pairs = [
-            (rows[OURS.label], rows[one.label])
-            for rows in found.values()
-            if one.label in rows and OURS.label in rows
-        ]
-        if pairs:
+        if pairs := _beside_ours(found, one):
             misses = fmean(other.beyond_rate - ours.beyond_rate for ours, other in pairs)
             accuracy = fmean(other.accuracy / ours.accuracy for ours, other in pairs)
             better = misses < 0.0 and accuracy >= 1.0
@@ -201,12 +205,7 @@ def _habits(found: Found) -> Iterator[Goal]:
 def _exits(found: Found) -> Iterator[Goal]:
     """§8.3: in many settings the median is lower with an exit."""
     for one in EXITS:
-        pairs = [
-            (rows[OURS.label], rows[one.label])
-            for rows in found.values()
-            if one.label in rows and OURS.label in rows
-        ]
-        if pairs:
+        if pairs := _beside_ours(found, one):
             ratio = fmean(other.p50_ms / ours.p50_ms for ours, other in pairs if ours.p50_ms)
             lower = sum(other.p50_ms < ours.p50_ms for ours, other in pairs)
             basis = f"lower in {lower} of {len(pairs)}"
