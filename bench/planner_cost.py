@@ -21,8 +21,7 @@ import numpy as np
 from bench.machine import cores, pin
 from bench.measurement import Figure, Goal, Options, Result, at_least, at_most
 from slacktide.planning.exits.events import RampFacts
-from slacktide.planning.exits.promise import JudgedRow
-from slacktide.planning.exits.ramps import ExitsQuestion, PassTimes, Trials
+from slacktide.planning.exits.ramps import ExitsQuestion, PassTimes
 from slacktide.planning.exits.thresholds import Array, ThresholdSearch
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.joint import Joint, JointOptions
@@ -129,30 +128,17 @@ def grid_search(search: ThresholdSearch) -> float:
 
 
 def ramp_round() -> Callable[[], object]:
-    """A round of ramps, thresholds found."""
-    unsure, agrees = judged(RAMPS)
+    """A round of ramps."""
+    said = judged(RAMPS)
+    everywhere = np.repeat(said[0], 2, axis=1), np.repeat(said[1], 2, axis=1)
     active = tuple(range(0, 2 * RAMPS, 2))
     facts = tuple(
         RampFacts(at, str(at), 0.9, (at + 1) / (2 * RAMPS + 1)) for at in range(2 * RAMPS)
     )
-    rows = tuple(
-        JudgedRow(active, tuple(said), tuple(right))
-        for said, right in zip(unsure.tolist(), agrees.tolist(), strict=True)
-    )
-    everywhere = tuple(
-        JudgedRow(
-            tuple(range(2 * RAMPS)),
-            tuple(np.repeat(said, 2).tolist()),
-            tuple(np.repeat(right, 2).tolist()),
-        )
-        for said, right in zip(unsure, agrees, strict=True)
-    )
     question = ExitsQuestion(
-        facts, active, rows, 0.01, len(rows), 0.05, PassTimes(facts), Trials(), True, everywhere
+        facts, active, said, 0.01, EXIT_ROWS, 0.05, PassTimes(facts), everywhere
     )
-    search = tuning(RAMPS)
-    tuned = search.best()
-    return lambda: question.round(search, tuned, Trials())
+    return lambda: question.round(everywhere)
 
 
 def early_exits(repeats: int) -> dict[str, float]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from slacktide.domain import ExitPolicy, Leaving, PoolId
+from slacktide.domain import Batch, ExitMode, ExitPolicy, Leaving, PoolId, Replica, Request
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.examples import example
 from slacktide.executors.arranging import Arranger
@@ -24,6 +24,7 @@ from slacktide.executors.session import GatheredBatch, ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 from slacktide.exits.own_exits import OwnExit
+from slacktide.simulation.exit_tables import ExitTable, TableExits
 
 WHOLE = ("boxes", "scores", "classes")
 EXITS = tuple(
@@ -31,6 +32,7 @@ EXITS = tuple(
     for depth in (1, 2)
 )
 SIDE = 96
+POOL = PoolId("m", "1")
 UNSURE = st.floats(0, 1, width=32)
 
 
@@ -42,22 +44,22 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def opened(kit: Any, path: Path, *exits: OwnExit, enlarge: bool = False) -> ModelSession:
+def opened(kit: Any, path: Path, *exits: OwnExit) -> ModelSession:
     source = kit.source(
         path,
         max_batch=8,
         warmup_shapes={"image": (SIDE, SIDE, 3)},
         outputs={name: name for name in WHOLE},
-        exits=ExitSource(path.parent / "exits", enlarge=enlarge),
+        exits=ExitSource(path.parent / "exits"),
         own_exits=exits,
     )
     return SessionPool.open(source, cores=1, device="cpu").session
 
 
-def arrange(kit: Any, session: ModelSession) -> Arranged:
+def arrange(kit: Any, session: ModelSession, *, enlarge: bool = False) -> Arranged:
     found: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
     Arranger(session, [1], found.put).publish(
-        ExitPolicy(PoolId("m", "1"), (0, 1), (0.5, 0.5), revision=1)
+        ExitPolicy(POOL, (0, 1), (0.5, 0.5), revision=1, enlarge=enlarge)
     )
     return found.get(timeout=kit.PATIENCE)
 
@@ -115,8 +117,8 @@ def test_an_exit_that_is_not_there_is_told_when_the_model_is_opened(kit: Any, pa
 def test_batches_are_planned_to_end_early_only_where_that_is_stated(
     kit: Any, path: Path, enlarge: bool
 ) -> None:
-    session = opened(kit, path, *EXITS, enlarge=enlarge)
-    assert arrange(kit, session).detail == ""
+    session = opened(kit, path, *EXITS)
+    assert arrange(kit, session, enlarge=enlarge).detail == ""
     assert session.stages is not None
     assert session.stages.planned == (1 if enlarge else -1)
 
@@ -173,3 +175,52 @@ def test_rows_go_on_only_in_the_time_that_others_have_left(
     assert final <= set(stay)
     least = min((rows[p, 1] for p in stay if p not in final), default=1.0)
     assert all(rows[p, 1] <= least for p in left.get(1, []))
+
+
+@given(
+    st.lists(st.tuples(UNSURE, UNSURE, st.integers(1, 3), st.booleans()), min_size=1, max_size=9),
+    st.tuples(UNSURE, UNSURE),
+    st.lists(st.floats(0.1, 9.0), min_size=6, max_size=6),
+    st.booleans(),
+    st.floats(0.5, 2.0),
+)
+@settings(deadline=None)
+def test_virtual_time_has_the_same_rows_leave_as_the_worker(
+    members: list[tuple[float, float, int, bool]],
+    limits: tuple[float, float],
+    costs: list[float],
+    enlarge: bool,
+    slower: float,
+) -> None:
+    """Also where batches take longer than what was measured says, all of it alike."""
+    ends = np.cumsum(np.array(costs).reshape(2, 3) * [[1.0], [4.0]], axis=1)
+    ends[1] = np.maximum(*ends)
+    chain = planned([1, 4], ends.tolist())
+    chain.planned = 1 if enlarge else -1
+    said = np.array([[a, b] for a, b, rows, _ in members for _ in range(rows)], np.float32)
+    final = [place for place, (*_, final) in enumerate(members) if final]
+    rows = [rows for _, _, rows, _ in members]
+    gathered = GatheredBatch({"x": said}, rows, None, NO_FAULTS, 0.0, 0.0)
+    run = StagedBatch(chain, gathered, dict(enumerate(limits)), Leaving.SHRINK, final)
+    served = [(one.ramp, tuple(one.places)) for one in run.run(chain.stages(1))]
+    report = run.report()
+    assert report is not None
+
+    agrees, sizes = np.ones(said.shape, np.bool_), np.array([1, 4])
+    numbers = (said.astype(float), agrees, np.ones(2), sizes, ends[:, 2], ends[:, :2])
+    table = ExitTable("judged", 0.0, ("a", "b"), *numbers, np.zeros((2, 2)))
+    starts = np.cumsum([0, *rows]).tolist()  # rows of a request are consecutive inputs
+    asked = [
+        Request(at, "m", 0.0, 9.0, rows=each, final=place in final)
+        for place, (at, each) in enumerate(zip(starts, rows, strict=False))
+    ]
+    lane = Replica(1, POOL, "l", (0,), 64)
+    batch = Batch(1, lane, tuple(asked), len(said), 0.0, 9.0, leaving=Leaving.SHRINK)
+    policy = ExitPolicy(POOL, (0, 1), limits, ExitMode.SHRINK, feedback=0.0, enlarge=enlarge)
+    took = slower * float(table.seconds(table.whole, len(said)))
+    course = TableExits(table).course(batch, policy, took)
+    assert course.report.left == report.left
+    assert course.report.uncertainty == report.uncertainty
+    assert [
+        (event.ramp, tuple(starts.index(id) for id in event.ids)) for _, event in course.released
+    ] == served

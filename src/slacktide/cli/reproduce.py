@@ -100,8 +100,8 @@ PAPERS = {
         "objective and its time.",
     ),
     "apparate": PaperHelp(
-        """Apparate (2024): Figures 11 and 13 to 18 and Tables 1 to 4, simulated with the engine and
-    the planner that serve, on what ramps of the example models say of streams of inputs.
+        """Apparate (2024): Figures 9, 11 and 13 to 18 and Tables 1 to 4, simulated with the engine
+    and the planner that serve, on what ramps of the example models say of streams of inputs.
 
     Models run through whole streams once, some ten minutes of a core for each video; what ramps
     are learnt from is kept in the user's cache folder (1.4 GB in all), and it can be stopped and
@@ -113,9 +113,9 @@ PAPERS = {
 
     Example: slacktide reproduce apparate table-2 --table mine.npz --html page.html
     """,
-        experiments="figure-11, figure-13 (with 14), figure-16 (with 15), table-2 (with 1), "
-        "figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline; default: all "
-        "of them.",
+        experiments="figure-9, figure-11, figure-13 (with 14), figure-16 (with 15), table-2 (with "
+        "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline; default: "
+        "all of them.",
         quick="Two videos of 4,000 frames, ramps learnt from the first quarter: under three "
         "minutes.",
         seeds="Of texts' arrivals; default: 1.",
@@ -209,6 +209,8 @@ def _reproduce(
     if instances is not None:
         _plan(instances, json)
         return
+    # Processes are as many as cores: each multiplies on one, and before NumPy loads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from slacktide.load.report.provenance import gather
     from slacktide.reproduce.harness.run import reproduce as run
     from slacktide.reproduce.harness.state import ReproduceError, Results, fingerprint

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+from slacktide.domain.timetable import Timetable
 
 
 class PoolId(NamedTuple):
@@ -34,6 +37,9 @@ class LaneSpec:
     """Processor numbers the lane owns; disjoint from every other lane's. Never empty on a CPU."""
     device: str = "cpu"
     """`cpu`, or the one name of an accelerator: `cuda:0`, `cuda:1`, …"""
+    timetable: Timetable | None = None
+    """When which of its models comes first; each has a window. None: whichever batch is worth most
+    does, always."""
 
     def __post_init__(self) -> None:
         if self.device == "cpu" and not self.cores:
@@ -124,6 +130,9 @@ class ExitPolicy:
     shown it; none: not known."""
     reason: str = ""
     """Why these ramps and no others, for people."""
+    enlarge: bool = False
+    """Whether batches are planned to end at the last ramp, and rows go on behind it (`going_on`)
+    only in the time that others have left."""
 
     def __post_init__(self) -> None:
         if len(self.thresholds) != len(self.ramps):
@@ -145,6 +154,28 @@ class ExitPolicy:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """Where a stage of a pipeline runs, as seen from the device whose plan this is. Raises
+    ValueError for times that cannot be."""
+
+    pipeline: str
+    stage: str
+    device: str = ""
+    """Empty: here, as are stages without a place. A stage that is elsewhere is handed over with all
+    that is behind it."""
+    p99: float = 0.0
+    """Seconds from its rows' arrival there to their answer, 99 times in 100."""
+    transfer: float = 0.0
+    """Seconds that they take there from where the stage before it runs."""
+    back: float = 0.0
+    """Seconds that an answer takes from there to here."""
+
+    def __post_init__(self) -> None:
+        if not (self.p99 >= 0.0 and self.transfer >= 0.0 and self.back >= 0.0):
+            raise ValueError(f"times of {self.pipeline}/{self.stage} must not be negative")
+
+
 GOLDEN = 0.6180339887498949
 """The fractional parts of its multiples fill 0 to 1 as evenly as any, and so do those of every n-th
 of them: pools that take turns are judged as often as one that runs alone."""
@@ -154,6 +185,26 @@ def is_judged(batch: int, share: float) -> bool:
     """Whether the batch of this id is among the `share` that is judged. Those of a smaller share
     are among those of a larger one."""
     return (batch * GOLDEN) % 1.0 < share
+
+
+def going_on(
+    unsure: Sequence[float],
+    held: Collection[int],
+    present: Sequence[int],
+    seconds: Callable[[int, int], float],
+) -> set[int]:
+    """Where a batch was planned to end (`ExitPolicy.enlarge`), which of its rows may go on: those
+    that are `held` and then the least sure, as many as rows that left before have left time for.
+
+    `unsure`: what the last ramp says of each row that came to it; `held`, and the answer: places
+    among these; `present`: rows at each stage so far; `seconds`: what so many rows take in a stage.
+    """
+    room = 1e-9 * seconds(present[0], 0)  # of rounding
+    for stage, there in enumerate(present):
+        room += seconds(present[0], stage) - seconds(there, stage)
+    rows = range(len(unsure))
+    fit = sum([seconds(count, len(present)) <= room for count in range(1, len(unsure) + 1)])
+    return {*sorted(rows, key=lambda at: (at not in held, -unsure[at]))[:fit]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +218,8 @@ class Plan:
     """At most one for each client of a model."""
     exits: tuple[ExitPolicy, ...] = ()
     """At most one for each pool. None: its requests never leave early."""
+    places: tuple[StagePlace, ...] = ()
+    """At most one for each stage of a pipeline."""
 
     def __post_init__(self) -> None:
         names = {lane.name for lane in self.lanes}
@@ -180,9 +233,16 @@ class Plan:
                 if other != lane.name:
                     raise ValueError(f"lanes {other!r} and {lane.name!r} both own core {core}")
         pools = set()
+        tables = {lane.name: lane.timetable for lane in self.lanes if lane.timetable is not None}
         for deployment in self.deployments:
             if deployment.lane not in names:
                 raise ValueError(f"{deployment.pool} is placed on unknown lane {deployment.lane!r}")
+            table = tables.get(deployment.lane)
+            if table is not None and deployment.pool.model not in table.models:
+                raise ValueError(
+                    f"lane {deployment.lane!r} has a timetable without a window for "
+                    f"{deployment.pool.model!r}, which is placed on it"
+                )
             if (deployment.pool, deployment.lane) in pools:
                 raise ValueError(f"{deployment.pool} is placed twice on lane {deployment.lane!r}")
             pools.add((deployment.pool, deployment.lane))
@@ -202,3 +262,5 @@ class Plan:
             clients.add((each.model, each.client))
         if len({each.pool for each in self.exits}) != len(self.exits):
             raise ValueError(f"two exit policies share a pool: {[str(e.pool) for e in self.exits]}")
+        if len({(each.pipeline, each.stage) for each in self.places}) != len(self.places):
+            raise ValueError(f"a stage has two places: {[each.stage for each in self.places]}")

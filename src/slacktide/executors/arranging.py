@@ -147,7 +147,7 @@ class Arranger:
         whole = session.whole or opener.open(session.threads)
         self._prove(model, whole)
         times = self._measure(model, whole, session.threads)
-        if self._source.exits is not None and self._source.exits.enlarge and model.ramps:
+        if policy.enlarge and model.ramps:
             model.enlarge(times[0], times[2])
         del whole
         with self._turn:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import ExitReport, Leaving
+from slacktide.domain import ExitReport, Leaving, going_on
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import FeaturesSeen
 
@@ -142,7 +142,7 @@ class StagedBatch:
         self._answers: list[list[int]] = [[] for _ in self._here]
         self._left = [-1] * len(self._here)
         self._stage_s: list[float] = []
-        self._spent_s = 0.0  # by what was measured
+        self._present: list[int] = []  # rows at each stage
         self.finished = False
         """Whether some rows have come to the model's end."""
 
@@ -247,18 +247,13 @@ class StagedBatch:
         return Released(ramp, places, arrays)
 
     def _deeper(self, said: list[float], at: int) -> set[int] | None:
-        """Where the batch was planned to end, which of its rows may go on: the least sure, as many
-        as others have left time for (and what else belongs to their members). None elsewhere."""
-        model, count = self._model, len(said)
-        self._spent_s += model.seconds(count, at)
-        if at != model.planned:
+        """Where the batch was planned to end, which of its rows may go on; None elsewhere."""
+        self._present.append(len(said))
+        if at != self._model.planned:
             return None
-        room = sum(model.seconds(len(self._owner), stage) for stage in range(at + 1)) + 1e-9
-        room -= self._spent_s
-        fit = sum(model.seconds(rows, at + 1) <= room for rows in range(1, count + 1))
         here = enumerate(self._here)
-        first = {at for at, row in here if self._owner[row] in self._stay or math.isnan(said[at])}
-        return {*sorted(range(count), key=lambda at: (at not in first, -said[at]))[:fit]}
+        held = {at for at, row in here if self._owner[row] in self._stay or math.isnan(said[at])}
+        return going_on(said, held, self._present, self._model.seconds)
 
     def _leave(self, places: Sequence[int], behind: Sequence[Stage]) -> None:
         """Cut the rows of these members out of what stages behind take, and of outputs so far."""

@@ -35,7 +35,7 @@ class PlannerError(ValueError):
 
 
 class PlanField(Enum):
-    """What planners own, for one scope: a model, or a family of variants."""
+    """What planners own, for one scope: a model, a family of variants, or a pipeline."""
 
     REPLICAS = "the number of replicas"
     LANE_CORES = "the cores of its lanes"
@@ -44,6 +44,7 @@ class PlanField(Enum):
     ROUTES = "which pool requests go to"
     EXITS = "early exits"
     INPUTS = "the sizes of inputs"
+    PLACES = "the devices that its stages run on"
 
 
 Owned: TypeAlias = tuple[str, PlanField]

@@ -10,7 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from slacktide.domain import Batch, ExitPolicy, ExitReport, Leaving, PoolId, Replica, RowsReleased
+from slacktide.domain import (
+    Batch,
+    ExitPolicy,
+    ExitReport,
+    Leaving,
+    PoolId,
+    Replica,
+    RowsReleased,
+    going_on,
+)
 from slacktide.planning.exits import ExitsArranged, RampsJudged, RampsLearnt
 
 Chain = tuple[Sequence[float], float]
@@ -62,12 +71,15 @@ def played(
 ) -> ExitCourse:
     """The course of `batch`: by row, what each active ramp says and whether the model would agree;
     `chain` says what a chain takes with so many rows."""
+    shrinks = batch.leaving is Leaving.SHRINK and not batch.judged
     leaves = _leaving(batch, policy, uncertainty)
+    if policy.enlarge and shrinks and policy.ramps:
+        leaves = _enlarged(batch, leaves, policy.thresholds[-1], uncertainty, chain)
     members = list(zip(leaves, batch.members, strict=True))
     left = tuple([ramp for ramp, member in members for _ in range(member.rows)])
     stages, end = chain(batch.rows)
     ends: tuple[bool, ...] = (True,) * len(left)
-    if batch.leaving is Leaving.SHRINK and not batch.judged and max(leaves) >= 0:
+    if shrinks and max(leaves) >= 0:
         stages, end = _shrunk(left, len(policy.ramps), chain)
         ends = tuple([ramp < 0 for ramp in left])
     released = []
@@ -104,6 +116,39 @@ def _leaving(batch: Batch, policy: ExitPolicy, uncertainty: Sequence[Sequence[fl
                     sure = number
                     break
         found.append(sure)
+    return found
+
+
+def _enlarged(
+    batch: Batch,
+    leaves: Sequence[int],
+    limit: float,
+    uncertainty: Sequence[Sequence[float]],
+    chain: Callable[[int], Chain],
+) -> list[int]:
+    """`leaves` of a batch that is planned to end at its last ramp, whose threshold is `limit`."""
+    last = len(uncertainty[0]) - 1
+    owners = [place for place, member in enumerate(batch.members) for _ in range(member.rows)]
+    there = [row for row, owner in enumerate(owners) if not 0 <= leaves[owner] < last]
+    if not there:
+        return list(leaves)
+
+    def seconds(rows: int, stage: int) -> float:
+        answers, end = chain(rows)
+        ends = (0.0, *answers, end)
+        return ends[stage + 1] - ends[stage]
+
+    gone = [[0 <= leaves[owner] < stage for owner in owners].count(True) for stage in range(last)]
+    present = [*[len(owners) - each for each in gone], len(there)]
+    unsure = [uncertainty[row][last] for row in there]
+    held = {at for at, row in enumerate(there) if batch.members[owners[row]].final}
+    found = [
+        last if ramp < 0 and not member.final else ramp
+        for ramp, member in zip(leaves, batch.members, strict=True)
+    ]
+    for at in going_on(unsure, held, present, seconds):
+        if not unsure[at] < limit:
+            found[owners[there[at]]] = -1
     return found
 
 

@@ -189,7 +189,7 @@ class TableExits:
         table, active = self._table, list(policy.ramps)
         places = [member.id + row for member in batch.members for row in range(member.rows)]
         inputs = np.array(places) % len(table)
-        chosen = np.ix_(inputs, np.array(active))
+        chosen = np.ix_(inputs, np.array(active, int))
         # How long the unsplit model takes is not the table's to say here: the rest is in scale.
         scale = seconds / float(table.seconds(table.whole, batch.rows))
 
@@ -200,7 +200,7 @@ class TableExits:
         uncertainty = table.uncertainty[chosen].tolist()
         course = played(batch, policy, uncertainty, table.agrees[chosen].tolist(), chain)
         asked = policy.features and is_judged(batch.id, policy.feature_share)
-        if not asked or not all(course.report.agrees):
+        if not asked or (active and not all(course.report.agrees)):
             return course
         said, right = table.uncertainty[inputs].tolist(), table.agrees[inputs].tolist()
         everywhere = RampsJudged(

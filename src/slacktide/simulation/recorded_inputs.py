@@ -82,7 +82,7 @@ def recorded_inputs(
     for record in records:
         if isinstance(record, PoolOpened):
             reader.found.opened.append(record)
-        else:
+        elif isinstance(record, Call):  # what frames become is in the calls of the engine
             reader.call(record)
     return reader.finish()
 

@@ -13,7 +13,7 @@ from tests.planning.exits.streams import Array, stream
 
 from slacktide.domain import ExitReport
 from slacktide.planning.exits import StatedExits
-from slacktide.planning.exits.promise import FRESH, Promise, columns, search_of
+from slacktide.planning.exits.promise import FRESH, JudgedWindow, Promise, search_of
 
 PRIOR = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99)
 RAMPS = len(PRIOR)
@@ -84,8 +84,15 @@ def report(*wrong: bool, left: int = 0) -> ExitReport:
     return ExitReport((4,), ((0.1,),) * rows, agrees, (left,) * rows)
 
 
+def judged(loss: float = 0.01) -> Promise:
+    """Of a model with five positions."""
+    promise = Promise(loss)
+    promise.forget(5)
+    return promise
+
+
 def test_an_alarm_is_two_of_sixteen() -> None:
-    promise = Promise(0.01)
+    promise = judged()
     assert not promise.add(report(*[False] * 400))
     assert not promise.add(report(True, *[False] * 15))
     assert not promise.add(report(True))
@@ -98,14 +105,14 @@ def test_an_alarm_is_two_of_sixteen() -> None:
 
 
 def test_wrong_rows_that_did_not_leave_are_no_alarm() -> None:
-    promise = Promise(0.01)
+    promise = judged()
     assert not promise.add(report(*[True] * 20, left=-1))
     assert promise.wrong == 0
     assert promise.accuracy == 1.0
 
 
 def test_rows_that_are_not_judged_are_counted_by_those_that_are() -> None:
-    promise = Promise(0.01)
+    promise = judged()
     promise.add(report(*[False] * 1000))
     assert promise.feedback(0.1) == pytest.approx(0.7**4)
     promise.skip(900)
@@ -121,34 +128,50 @@ def test_rows_that_are_not_judged_are_counted_by_those_that_are() -> None:
 
 
 def test_rows_of_other_ramps_are_joined_by_position() -> None:
-    promise = Promise(0.01)
+    promise = judged()
     promise.add(report(False, True))
     promise.add(ExitReport((2, 4), ((0.3, math.nan),), ((True, False),), (-1,)))
-    unsure, agrees = columns(tuple(promise.rows), (2, 4))
+    unsure, agrees = promise.rows.said((2, 4))
     assert unsure[:, 0].tolist() == [math.inf, math.inf, 0.3]
     assert unsure[:2, 1].tolist() == [0.1, 0.1]
     assert agrees.tolist() == [[True, True], [True, False], [True, False]]
 
 
+@given(batches=st.lists(st.integers(1, 9), min_size=1, max_size=9))
+def test_a_window_keeps_the_newest_rows_in_order(batches: list[int]) -> None:
+    window, count = JudgedWindow(4, 3), 0
+    for rows in batches:
+        unsure = [[float(count + row)] for row in range(rows)]
+        window.add((1,), unsure, [[False]] * rows)
+        count += rows
+    kept = min(4, count)
+    unsure, agrees = window.said((1, 2))
+    assert len(window) == kept
+    assert unsure[:, 0].tolist() == [float(each) for each in range(count - kept, count)]
+    assert not agrees[:, 0].any()
+    assert np.isinf(unsure[:, 1]).all()
+    assert agrees[:, 1].all()
+
+
 def test_a_ramp_lets_no_row_leave_before_it_was_judged_on_enough() -> None:
-    promise = Promise(0.01)
+    promise = judged()
     promise.add(report(*[False] * 300))
     both = ExitReport((2, 4), ((0.1, 0.1),) * 150, ((True, True),) * 150, (-1,) * 150)
     promise.add(both)
-    found = search_of(tuple(promise.rows), (2, 4), (0.5, 0.2), 0.01, 450).best()
+    found = search_of(promise.rows.said((2, 4)), (0.5, 0.2), 0.01, 450).best()
     assert found.exits == (0.0, 1.0)
     promise.add(both)
-    found = search_of(tuple(promise.rows), (2, 4), (0.5, 0.2), 0.01, 600).best()
+    found = search_of(promise.rows.said((2, 4)), (0.5, 0.2), 0.01, 600).best()
     assert found.exits == pytest.approx((300 / 512, 212 / 512))
 
 
 def test_after_an_alarm_no_row_that_would_leave_may_be_wrong_among_the_fresh_ones() -> None:
-    promise = Promise(0.01)
+    promise = judged()
     for number in range(512):
         row = ExitReport((0,), ((number % 100 / 100,),), ((number != 450,),), (-1,))
         promise.add(row)
-    rows = tuple(promise.rows)
-    old = search_of(rows, (0,), (1.0,), 0.01, 512).best()
-    fresh = search_of(rows, (0,), (1.0,), 0.01, 100).best()
+    rows = promise.rows.said((0,))
+    old = search_of(rows, (1.0,), 0.01, 512).best()
+    fresh = search_of(rows, (1.0,), 0.01, 100).best()
     assert (old.wrong, fresh.wrong) == (1, 0)
     assert 0.0 < fresh.thresholds[0] <= 0.5

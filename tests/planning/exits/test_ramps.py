@@ -12,12 +12,12 @@ from tests.planning.exits.served_exits import POOL, ServedExits, chain_s, facts,
 from tests.planning.exits.streams import Array
 
 from slacktide.planning.exits import ExitsArranged, StatedExits
-from slacktide.planning.exits.promise import JudgedRow
 from slacktide.planning.exits.ramps import (
+    ExitsAnswer,
     ExitsQuestion,
     PassTimes,
-    Trials,
-    first_ramps,
+    best_ramps,
+    evenly_spaced,
     rates_alone,
 )
 
@@ -31,27 +31,28 @@ def arranged(
     return ExitsArranged(POOL, 1, 1, ramps, "", (1, 4), (whole, whole), (stages, stages))
 
 
-def test_the_first_ramps_are_where_agreement_pays_and_keep_the_budget() -> None:
-    known = facts(EIGHT)
-    chosen = first_ramps(known, PassTimes(known), 0.05)
-    assert 1 <= len(chosen) <= 4
-    assert set(chosen) <= {3, 4, 5, 6}
-    assert first_ramps(known, PassTimes(known), 0.01) == ()
+def test_ramps_are_placed_where_rows_leave_and_keep_the_budget() -> None:
+    times = PassTimes(facts(EIGHT))
+    rates = dict(enumerate((0.0, 0.1, 0.2, 0.7, 0.75, 0.8, 0.85, 0.9)))
+    assert best_ramps(range(8), times, 0.0125, rates) == (3,)
+    chosen = best_ramps(range(8), times, 0.05, rates)
+    assert 3 in chosen
+    assert 2 <= len(chosen) <= 4
+    assert best_ramps(range(8), times, 0.01, rates) == ()
+    assert best_ramps(range(8), times, 0.05, dict.fromkeys(range(8), 0.0)) == ()
 
 
 @given(positions=st.integers(1, 20), budget=st.floats(0.0, 0.3))
 def test_evenly_spaced_ramps_are_as_many_as_fit(positions: int, budget: float) -> None:
-    known = facts((0.5,) * positions)
-    times = PassTimes(known)
-    chosen = first_ramps(known, times, budget, evenly=True)
+    times = PassTimes(facts((0.5,) * positions))
+    chosen = evenly_spaced(range(positions), times, budget)
     assert times.fits(chosen, budget)
     assert list(chosen) == sorted({*chosen})
-    assert len(chosen) >= min(positions, int(budget / 0.0125)) // 2
+    assert len(chosen) == min(positions, int(budget / 0.0125 + 1e-6))
 
 
 def test_even_spacing_is_even() -> None:
-    known = facts((0.5,) * 13)
-    assert first_ramps(known, PassTimes(known), 0.0375, evenly=True) == (3, 6, 9)
+    assert evenly_spaced(range(13), PassTimes(facts((0.5,) * 13)), 0.0375) == (2, 6, 10)
 
 
 def test_times_are_measured() -> None:
@@ -74,82 +75,58 @@ def test_a_chain_that_seems_to_cost_nothing_still_costs_something() -> None:
     assert times.cost(1) > 0.0
 
 
-def rows_of(unsure: Array, agrees: Array, ramps: tuple[int, ...]) -> tuple[JudgedRow, ...]:
-    return tuple(
-        JudgedRow(ramps, tuple(u.tolist()), tuple(a.tolist()))
-        for u, a in zip(unsure, agrees, strict=True)
-    )
+def round_of(
+    unsure: Array, ramps: tuple[int, ...], *, budget: float = 0.05, loss: float = 0.01
+) -> ExitsAnswer:
+    """A round in which every ramp is right: what all eight say, of which these are active."""
+    known, agrees = facts(EIGHT), np.ones(unsure.shape, bool)
+    said = unsure[:, ramps], agrees[:, ramps]
+    times, everywhere = PassTimes(known), (unsure, agrees)
+    return ExitsQuestion(known, ramps, said, loss, 512, budget, times, everywhere).answer()
 
 
-def question(
-    unsure: Array,
-    ramps: tuple[int, ...],
-    *,
-    agreement: tuple[float, ...] = EIGHT,
-    budget: float = 0.05,
-    trials: Trials | None = None,
-) -> ExitsQuestion:
-    """A round in which every ramp is right."""
-    known = facts(agreement)
-    rows = rows_of(unsure, np.ones(unsure.shape, bool), ramps)
-    times = PassTimes(known)
-    return ExitsQuestion(
-        known, ramps, rows, 0.01, len(rows), budget, times, trials or Trials(), True
-    )
+def leaving(*rates: float) -> Array:
+    """What eight ramps say of 512 rows of which such shares leave at each."""
+    unsure = np.full((512, 8), math.inf)
+    for ramp, rate in enumerate(rates):
+        unsure[: round(512 * rate), ramp] = 0.1
+    return unsure
 
 
-def test_a_ramp_that_no_row_leaves_at_goes_and_one_is_tried_behind_it() -> None:
-    answer = question(np.full((512, 1), math.inf), (2,)).answer()
-    assert 2 not in answer.ramps
-    assert answer.ramps > (2,)
-    assert set(answer.thresholds) == {0.0}
-    assert "ramp 2 (tensor2): costs more than it saves" in answer.reason
-    assert "is tried" in answer.reason
-    assert answer.trials.may(2) is False
+def test_a_ramp_that_no_row_leaves_at_goes_though_no_other_pays() -> None:
+    answer = round_of(leaving(), (2,))
+    assert (answer.ramps, answer.thresholds) == ((), ())
+    assert answer.reason == "ramp 2 (tensor2): costs more than it saves"
 
 
-def test_where_all_pay_an_earlier_one_is_tried_beside_them() -> None:
-    answer = question(np.full((512, 1), 0.1), (5,)).answer()
-    assert 5 in answer.ramps
-    assert len(answer.ramps) == 2
-    assert min(answer.ramps) < 5
-    assert answer.thresholds[0] == 0.0
-    assert answer.thresholds[1] > 0.1
+def test_ramps_move_to_where_rows_leave_with_thresholds_at_once() -> None:
+    answer = round_of(leaving(0.0, 0.0, 0.0, 0.5, 0.5, 0.5, 0.9, 0.9), (2,))
+    assert answer.ramps == (3, 6)
+    assert min(answer.thresholds) > 0.1
+    assert "ramp 3 (tensor3): saves more" in answer.reason
+
+
+def test_where_all_pay_an_earlier_one_comes_beside_them() -> None:
+    answer = round_of(leaving(0.0, 0.0, 0.6, 0.6, 0.6, 0.9, 0.9, 0.9), (5,))
+    assert answer.ramps == (2, 5)
+    assert min(answer.thresholds) > 0.1
 
 
 def test_without_room_the_one_that_saves_least_moves() -> None:
-    unsure = np.full((512, 2), 0.1)
-    unsure[::2, 0] = math.inf  # half of them leave at the first
-    answer = question(unsure, (4, 7), budget=0.025).answer()
-    assert len(answer.ramps) == 2
-    assert 4 in answer.ramps
-    assert answer.reason.startswith("ramp 7 (tensor7): saves least")
+    answer = round_of(leaving(0.4, 0.4, 0.4, 0.4, 0.8, 0.8, 0.8, 0.8), (4, 7), budget=0.025)
+    assert answer.ramps == (0, 4)
+    assert "ramp 7 (tensor7)" in answer.reason
 
 
 def test_of_two_that_stand_in_for_each_other_one_stays() -> None:
-    unsure = np.full((512, 2), 0.1)
-    unsure[:50] = math.inf  # they leave at none
-    trials = Trials(until=dict.fromkeys(range(8), 99))
-    answer = question(unsure, (3, 4), trials=trials).answer()
+    answer = round_of(leaving(0.0, 0.0, 0.0, *[0.9] * 5), (3, 4))
     assert answer.ramps == (3,)
     assert answer.thresholds[0] > 0.1
 
 
-def test_too_few_rows_move_no_ramp() -> None:
-    answer = question(np.full((200, 1), math.inf), (2,)).answer()
-    assert (answer.ramps, answer.reason) == ((2,), "")
-
-
-def test_a_trial_that_failed_is_repeated_later_and_later() -> None:
-    trials = Trials()
-    waits = []
-    for _ in range(3):
-        trials.failed(3)
-        begun = trials.round
-        while not trials.may(3):
-            trials.round += 1
-        waits.append(trials.round - begun)
-    assert waits == [8, 16, 32]
+def test_ramps_that_save_little_more_are_not_moved_to() -> None:
+    answer = round_of(leaving(0.0, 0.0, 0.0, 0.8, *[0.85] * 4), (3,))
+    assert (answer.ramps, answer.reason) == ((3,), "")
 
 
 def always(unsure: list[float], agrees: list[bool], rows: int) -> tuple[Array, Array]:
@@ -181,8 +158,8 @@ def test_a_ramp_that_becomes_bad_gives_way_to_one_that_is_right() -> None:
 
 def test_ramps_go_where_rows_that_were_judged_everywhere_say_it_pays() -> None:
     served = ServedExits(StatedExits())
-    served.learn(learnt((0.3, 0.4, 0.5, 0.97)))  # of rows that were harder than those to come
-    assert served.policy.ramps == (3,)
+    served.learn(learnt((0.3, 0.4, 0.5, 0.97)))
+    assert served.policy.ramps == (0, 1, 2, 3)
     rng = np.random.default_rng(1)
     unsure = np.tile([0.4, 0.1, 0.1, 0.1], (600, 1)) * rng.uniform(0.9, 1.1, (600, 4))
     served.rows(unsure, np.tile([False, True, True, True], (600, 1)))
@@ -196,8 +173,9 @@ def test_what_a_ramp_alone_lets_leave_is_up_to_the_wrong_rows() -> None:
     unsure = np.tile(np.arange(1, 513) / 1000.0, (2, 1)).T
     agrees = np.ones((512, 2), bool)
     agrees[[100, 200, 300, 400], 0] = False
-    rates = rates_alone(rows_of(unsure, agrees, (2, 5)), (2, 5), 0.01)
-    assert rates == pytest.approx({2: 300 / 512, 5: 1.0})  # two of 512 may be wrong
+    assert rates_alone((unsure, agrees), 0.01) == pytest.approx(
+        [300 / 512, 1.0]
+    )  # two may be wrong
 
 
 def test_a_chain_that_was_measured_fits_by_what_it_costs_altogether() -> None:

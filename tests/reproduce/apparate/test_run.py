@@ -13,14 +13,16 @@ from tests.simulation.drawn_exit_tables import DrawnExits
 from typer.testing import CliRunner
 
 from slacktide.cli.reproduce import reproduce as command
+from slacktide.exits.training import RampTrainer
 from slacktide.load.report import Provenance
-from slacktide.reproduce.apparate import stage_times, stream_features
+from slacktide.reproduce.apparate import deeper_ramps, stage_times, stream_features
 from slacktide.reproduce.apparate.baselines import (
     AnsweredRows,
     offline_optimum,
     online_optimum,
     tuned_once,
 )
+from slacktide.reproduce.apparate.deeper_ramps import DEEBERT, hidden_layers, units
 from slacktide.reproduce.apparate.experiments import (
     APPARATE,
     AUTO,
@@ -35,6 +37,7 @@ from slacktide.reproduce.apparate.experiments import (
 from slacktide.reproduce.apparate.make_tables import TableOrder, make_table
 from slacktide.reproduce.apparate.paper import PAPER
 from slacktide.reproduce.apparate.play import play
+from slacktide.reproduce.apparate.ramp_styles import OURS, compared_styles
 from slacktide.reproduce.apparate.setting import STREAMS, arrivals, load_table, minute_counts
 from slacktide.reproduce.apparate.stream_features import StreamFeatures
 from slacktide.reproduce.apparate.tuning import timed_searches
@@ -87,12 +90,12 @@ def test_without_exits_just_under_a_fifth_of_texts_is_dropped(scope: ExitScope) 
 
 
 def test_rows_goals_and_tables(scope: ExitScope, tmp_path: Path) -> None:
-    names = ("figure-11", "figure-13", "figure-16", "table-2", "deadline")
+    names = ("figure-9", "figure-11", "figure-13", "figure-16", "table-2", "deadline")
     results = Results(tmp_path / "state", "code")
     small = replace(scope, inputs=600)
     found = reproduce(PAPER, names, small, results, provenance=ORIGIN)
     assert found.known == 0
-    assert {row.experiment for row in found.rows} == {*names} - {"figure-11"}
+    assert {row.experiment for row in found.rows} == {*names} - {"figure-9", "figure-11"}
     assert all(row.saved_p50 == 0.0 for row in found.rows if row.policy == "vanilla")
     assert {goal.setting for goal in found.goals} == {"video", "text"}
     again = reproduce(PAPER, names, small, results, provenance=ORIGIN)
@@ -101,6 +104,7 @@ def test_rows_goals_and_tables(scope: ExitScope, tmp_path: Path) -> None:
     text = io.StringIO()
     Console(file=text, width=200).print(render(found))
     assert "tuned once, oracle" in text.getvalue()
+    assert "+ 2 of the model's layers" in text.getvalue()
     assert len(found.to_json()) > 1_000
     assert found.to_csv().startswith("experiment,setting,case,policy")
 
@@ -178,7 +182,8 @@ def test_a_table_is_made_by_its_model_and_resumed(
     monkeypatch.setattr(stage_times, "ROUNDS", {1: 1, 2: 1})
     monkeypatch.setattr(stage_times, "SECONDS", 0.0)
     monkeypatch.setattr(stream_features, "CHUNK", 96)
-    order = TableOrder(STREAMS["text/drifting"], 352, 288)
+    monkeypatch.setattr(deeper_ramps, "EPOCHS", 1)
+    order = TableOrder(STREAMS["whereabouts/drifting"], 352, 288)
     features = StreamFeatures(order.stream)
     stopped = features.rows(0, order.inputs)
     next(stopped)
@@ -190,8 +195,39 @@ def test_a_table_is_made_by_its_model_and_resumed(
     assert sorted(int(path.stem) for path in features.folder.iterdir()) == [0, 96, 192, 288]
     table = load_table(order.path(features), "any")
     assert len(table) == 64
-    assert table.agrees.mean() > 0.7
-    assert table.title == "text/drifting, 352 inputs, ramps of the first 288"
+    assert table.agrees.mean() > 0.5
+    assert table.title == "whereabouts/drifting, 352 inputs, ramps of the first 288"
+
+    deeper = replace(order, style=DEEBERT)
+    make_table(deeper)
+    other = load_table(deeper.path(features), "other")
+    assert other.title == "whereabouts/drifting, DeeBERT, 352 inputs, ramps of the first 288"
+    assert other.agrees.shape == table.agrees.shape
+    assert (other.agreement != table.agreement).any()
+
+
+def test_layers_of_their_own_part_what_a_line_cannot() -> None:
+    rows = np.random.default_rng(1).standard_normal((4_000, 8)).astype(np.float32)
+    logits = 8 * (np.abs(rows[:, :1]) - 0.7) * np.array([[1, -1]], np.float32)
+    layers = hidden_layers(DEEBERT, rows[:3_000], logits[:3_000])
+    trainer, line = RampTrainer(["x"], [0.5]), RampTrainer(["x"], [0.5])
+    trainer.add([units(rows, layers)], logits)
+    line.add([rows], logits)
+    assert trainer.train()[0].agreement > 0.9
+    assert line.train()[0].agreement < 0.7
+
+
+def test_styles_of_ramps_are_compared_under_one_budget() -> None:
+    table = VIDEO.table(3)
+    found = compared_styles("drawn", {OURS: table}, 0.01)
+    assert [row.budget for row in found] == [0.05] * 3 + [0.2] * 3
+    ours, one, two = found[:3]
+    assert ours.ramps > one.ramps >= two.ramps
+    assert ours.cost < one.cost < two.cost
+    assert ours.saved > one.saved
+    assert all(row.exits == row.saved == 0.0 for row in found if not row.ramps)
+    dear = replace(table, ramp=table.ramp + table.whole[:, None])
+    assert not any(row.ramps for row in compared_styles("drawn", {OURS: dear}, 0.01))
 
 
 def test_features_of_part_of_a_stream_are_those_of_its_inputs(

@@ -99,14 +99,13 @@ class StatedExits:
     """Positions that stay active whatever they bring; None: they are chosen."""
     thresholds: tuple[float, ...] | None = None
     """Of those, never tuned: they hold no accuracy; None: they are tuned."""
-    evenly: bool = False
-    """Whether the first ramps are spaced evenly, as Apparate's; else they are placed by what is
-    known of them."""
     moving: bool = True
-    """Whether ramps that were chosen move to where they pay."""
+    """Whether ramps move to where they pay; else they stay where they begin, spaced evenly."""
     learnt: bool = True
     """Whether ramps are learnt from batches and judged by their ends; else they are the model's own
     and stay as they are, and a batch runs on only where the mode says so."""
+    enlarge: bool = False
+    """See `ExitPolicy`."""
 
     def __post_init__(self) -> None:
         for name in ("accuracy_loss", "ramp_budget", "feedback"):

@@ -8,7 +8,7 @@ run on if no request waits for the lane, all of them as long as none is cut shor
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,21 +21,19 @@ from slacktide.planning.exits.events import (
     RampsRefused,
     StatedExits,
 )
-from slacktide.planning.exits.promise import WINDOW, JudgedRow, Promise, columns
+from slacktide.planning.exits.promise import WINDOW, JudgedWindow, Promise
 from slacktide.planning.exits.ramps import (
-    TELLING,
     ExitsAnswer,
     ExitsQuestion,
     PassTimes,
-    Trials,
-    first_ramps,
+    best_ramps,
+    evenly_spaced,
     rates_alone,
+    without_the_least,
 )
 
 TUNE_ROWS = 64
 """Judged rows from one tuning to the next, at most; a wrong answer is looked into at once."""
-ROUND_ROWS = 128
-"""Judged rows from one round of ramps to the next (§3.3)."""
 STALE_S = 60.0
 """Seconds without a judged row after which rows are judged anew."""
 RETRY_S, RETRY_MOST_S = 60.0, 3600.0
@@ -44,11 +42,13 @@ UNSTOPPED = 64
 """Batches in a row that were not cut short, after which all that run on are judged again."""
 FEATURE_SHARE = 0.1
 """Of batches that are judged at every position, and from which ramps go on learning."""
-EVERYWHERE = 512
-"""Rows judged at every position that are kept."""
+EVERYWHERE, TELLING = 512, 256
+"""Rows judged at every position that are kept, and from which on they place ramps."""
+ROUND_ROWS = 13
+"""As many from one round of ramps to the next: where every row is judged 128 have come (§3.3)."""
 HASTE = 1024
-"""Judged rows within which new ramps are judged at every position in all batches, until they have
-been `TELLING` times."""
+"""Rows within which new ramps are judged at every position in all batches, until they have been
+`TELLING` times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,14 @@ class PoolExits:
         self.promise = Promise(stated.accuracy_loss)
         self.facts: tuple[RampFacts, ...] = ()
         self.times = PassTimes(())
-        self.trials = Trials()
-        self.everywhere: deque[JudgedRow] = deque(maxlen=EVERYWHERE)
+        self.everywhere = JudgedWindow(EVERYWHERE)
         """Rows judged at every position."""
+        self.round_at = TELLING
+        """Number of the row in it at which ramps may move."""
         self.hasty_until = HASTE
-        """Number of the judged row."""
+        """Number of the row."""
+        self.unfit: set[int] = set()
+        """Positions whose ramps could not be opened, or cost too much by themselves."""
         self.revision = 0
         self.refused = False
         self.ramps: tuple[int, ...] = ()
@@ -117,7 +120,6 @@ class PoolExits:
         """How often what was judged has lost its meaning."""
         self.tune_at = 1
         """Number of the judged row at which thresholds are tuned."""
-        self.round_at = ROUND_ROWS
         self.seen_at = -math.inf
         """When a row was judged last."""
         self.retry_at = math.inf
@@ -153,6 +155,7 @@ class PoolExits:
             feature_share=1.0 if self._hasty else min(FEATURE_SHARE, stated.feedback),
             costs=tuple([min(max(each, 1e-3), 1.0) for each in self._answers()]),
             reason=self.reason,
+            enlarge=stated.enlarge,
         )
 
     def _answers(self) -> list[float]:
@@ -178,10 +181,11 @@ class PoolExits:
     def _learn(self, learnt: RampsLearnt) -> None:
         """Ramps have other weights: what was judged says nothing of them."""
         self.facts, self.revision = learnt.ramps, learnt.revision
-        self.times, self.trials = PassTimes(learnt.ramps, self.times), Trials()
-        self.promise.forget()
-        self.everywhere.clear()
-        self.hasty_until = self.promise.judged + HASTE
+        self.times = PassTimes(learnt.ramps, self.times)
+        self.promise.forget(len(learnt.ramps))
+        self.everywhere = JudgedWindow(EVERYWHERE, len(learnt.ramps))
+        self.round_at, self.hasty_until = TELLING, self.rows + HASTE
+        self.unfit.clear()
         self._distrust()
         known = [each.position for each in learnt.ramps]
         if self.stated.ramps is not None:
@@ -196,34 +200,44 @@ class PoolExits:
         return len(self.everywhere) >= TELLING
 
     @property
+    def _moving(self) -> bool:
+        return self.stated.learnt and self.stated.moving and self.stated.ramps is None
+
+    @property
     def _hasty(self) -> bool:
         """Whether ramps are new and free to move: where they pay is to be known soon."""
-        stated = self.stated
-        free = stated.learnt and stated.moving and stated.ramps is None and bool(self.ramps)
-        return free and not self._told and self.promise.judged < self.hasty_until
+        return self._moving and not self._told and self.rows < self.hasty_until
 
-    def _rates(self) -> dict[int, float] | None:
-        positions = [each.position for each in self.facts]
-        return rates_alone(self.everywhere, positions, self.promise.loss) if self._told else None
+    @property
+    def _may_move(self) -> bool:
+        """Whether rows that were judged everywhere may place the ramps anew."""
+        if not self._moving or self.everywhere.added < self.round_at:
+            return False
+        return self.arranged == self.ramps and (self.promise.fresh >= TELLING or not self.ramps)
+
+    def _rates(self) -> dict[int, float]:
+        """By position; none: too few rows were judged everywhere."""
+        if not self._told:
+            return {}
+        found = rates_alone(self.everywhere.said(range(len(self.facts))), self.promise.loss)
+        return dict(enumerate(found))
 
     def judge_everywhere(self, judged: RampsJudged) -> None:
         """Rows were judged at every position."""
-        if judged.revision != self.revision:
-            return
-        before = self._told
-        positions = tuple([each.position for each in self.facts])
-        for said, agrees in zip(judged.uncertainty, judged.agrees, strict=True):
-            self.everywhere.append(JudgedRow(positions, said, agrees))
-        if self._told and not before:
-            self.round_at, self.changed = self.promise.judged, True
+        if judged.revision == self.revision:
+            hasty = self._hasty
+            self.everywhere.add(range(len(self.facts)), judged.uncertainty, judged.agrees)
+            self.changed = self.changed or hasty is not self._hasty
 
     def _begin(self) -> None:
         """The first ramps, or the first after none paid."""
         self.retry_at = math.inf
-        budget = self.stated.ramp_budget
-        first = first_ramps(
-            self.facts, self.times, budget, self._rates(), evenly=self.stated.evenly
-        )
+        budget, rates = self.stated.ramp_budget, self._rates()
+        fit = [each.position for each in self.facts if each.position not in self.unfit]
+        if rates and self._moving:
+            first = best_ramps(fit, self.times, budget, rates)
+        else:
+            first = evenly_spaced(fit, self.times, budget)
         self._move(first, "the first ramps" if first else "no ramp pays within its budget")
 
     def _move(self, ramps: tuple[int, ...], reason: str) -> None:
@@ -232,27 +246,25 @@ class PoolExits:
         self.changes += 1
         self.changed = True
         self.thresholds = {r: each for r, each in self.thresholds.items() if r in ramps}
-        self.round_at = self.promise.judged + ROUND_ROWS
 
     def arrange(self, arranged: ExitsArranged) -> None:
         """A replica has opened a chain, or could not."""
         if arranged.revision != self.revision or arranged.ramps != self.ramps:
             return
         if arranged.detail:
-            for ramp in set(self.ramps) - set(self.arranged):
-                self.trials.failed(ramp)
+            self.unfit |= {*self.ramps} - {*self.arranged}
             back = [r for r in self.arranged if r in self.ramps and self.arranged != self.ramps]
             self._move(tuple(back), arranged.detail)
-        else:
-            self.arranged, self.arranged_revision = arranged.ramps, arranged.revision
-            self.times.measure(arranged)
-            overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
-            if self.stated.ramps is None and overhead > budget + 1e-6:
-                # One at a time: what is left is measured anew, and one measurement may be wrong.
-                own = [each for each in self.facts if each.position in self.ramps]
-                spent = min(overhead, sum(map(self.times.cost, self.ramps)))
-                fewer = first_ramps(own, self.times, spent * (1.0 - 1e-6), self._rates())
-                self._move(fewer, f"ramps cost {overhead:.1%} of a pass, more than {budget:.1%}")
+            return
+        self.arranged, self.arranged_revision = arranged.ramps, arranged.revision
+        self.times.measure(arranged)
+        overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
+        if self.ramps and self.stated.ramps is None and overhead > budget + 1e-6:
+            # One at a time: what is left is measured anew, and one measurement may be wrong.
+            if len(self.ramps) == 1:
+                self.unfit |= {*self.ramps}
+            fewer = without_the_least(self.ramps, self.times, self._rates())
+            self._move(fewer, f"ramps cost {overhead:.1%} of a pass, more than {budget:.1%}")
 
     def take(self, report: ExitReport, batch: Batch, *, stopped: bool, now: float) -> None:
         """A batch has ended."""
@@ -307,7 +319,8 @@ class PoolExits:
             self.retry_s = min(2.0 * self.retry_s, RETRY_MOST_S)
             self.times.costs.clear()
             self.times.chains.clear()
-            self.trials = Trials()
+            if len(self.unfit) == len(self.facts):
+                self.unfit.clear()
             self._begin()
         if self.facts and not self.ramps and self.stated.ramps is None:
             self.retry_at = min(self.retry_at, now + self.retry_s)
@@ -320,30 +333,25 @@ class PoolExits:
     def due(self) -> bool:
         """Whether something is to be computed."""
         promise = self.promise
-        if promise.judged < min(self.tune_at, self.round_at) or not promise.rows:
-            return False
-        return bool(self.ramps) and not self.fixed and promise.may_leave
+        tune = bool(self.ramps) and len(promise.rows) > 0 and promise.judged >= self.tune_at
+        return self._may_move or (tune and promise.may_leave and not self.fixed)
 
     def question(self) -> ExitsQuestion:
         """What is to be computed."""
-        promise = self.promise
-        rounds = promise.judged >= self.round_at and self.stated.moving
-        rounds = rounds and self.stated.ramps is None and self.arranged == self.ramps
-        rounds = rounds and not self._hasty
-        if promise.judged >= self.round_at:
-            self.round_at = promise.judged + ROUND_ROWS
+        promise, may_move = self.promise, self._may_move
         self.tune_at = promise.judged + TUNE_ROWS
+        if may_move:
+            self.round_at = self.everywhere.added + ROUND_ROWS
+        facts = tuple([each for each in self.facts if each.position not in self.unfit])
         return ExitsQuestion(
-            self.facts,
+            facts,
             self.ramps,
-            tuple(promise.rows),
+            promise.rows.said(self.ramps),
             promise.loss,
             promise.fresh,
             self.stated.ramp_budget,
             PassTimes(self.facts, self.times),
-            self.trials,
-            rounds,
-            tuple(self.everywhere) if rounds and self._told else (),
+            self.everywhere.said([each.position for each in facts]) if may_move else None,
         )
 
     def settle(self, answer: ExitsAnswer | Exception, doubts: int) -> None:
@@ -352,25 +360,24 @@ class PoolExits:
             self.error = answer
             self._distrust()
             return
-        if doubts != self.doubts or not self.promise.may_leave:
+        if doubts != self.doubts:
             return
-        self.trials = answer.trials
         found = {r: each for r, each in zip(answer.ramps, answer.thresholds, strict=True) if each}
         if answer.ramps != self.ramps:
-            if self._told and set(answer.ramps) - {*self.ramps}:
-                self.promise.rows.clear()
-                self.promise.rows.extend(self.everywhere)
+            if not set(answer.ramps) <= {*self.ramps}:
+                every = range(len(self.facts))
+                self.promise.forget(len(every), self.everywhere.said(every))
             self._move(answer.ramps, answer.reason)
-        elif found != self.thresholds:
+        elif found != self.thresholds and self.promise.may_leave:
             self.changed = True
             self.reason = f"thresholds tuned on {len(self.promise.rows)} judged rows"
-        self.thresholds = found
+        self.thresholds = found if self.promise.may_leave else {}
         if found:
             self.retry_s = RETRY_S
 
     def status(self) -> ExitsStatus:
         promise, ramps = self.promise, self.ramps
-        unsure, agrees = columns(tuple(promise.rows)[-WINDOW:], ramps)
+        unsure, agrees = (said[-WINDOW:] for said in promise.rows.said(ramps))
         agreement = {
             ramp: float(agrees[seen, at].mean())
             for at, ramp in enumerate(ramps)

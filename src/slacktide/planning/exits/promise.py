@@ -17,18 +17,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 
 from slacktide.domain import ExitReport
-from slacktide.domain.read_only import read_only
-from slacktide.planning.exits.thresholds import (
-    Array,
-    ThresholdSearch,
-    most_likely,
-    most_wrong,
-)
+from slacktide.planning.exits.thresholds import Array, ThresholdSearch, most_likely, most_wrong
 
 WINDOW, MOST_ROWS = 512, 8192
 WINDOW_WRONG = 5
@@ -46,13 +40,41 @@ FRESH = 64
 """Rows judged anew before rows in doubt may leave."""
 
 
-@read_only
-class JudgedRow:
-    """One row, and what the ramps that were active said of it."""
+Said: TypeAlias = tuple[Array, Array]
+"""(uncertainty, agreement), each [rows, ramps], in the order rows came; infinite and true where a
+ramp was not asked."""
 
-    ramps: tuple[int, ...]
-    uncertainty: tuple[float, ...]
-    agrees: tuple[bool, ...]
+
+class JudgedWindow:
+    """What ramps said of the last rows that were judged."""
+
+    def __init__(self, rows: int, positions: int = 0) -> None:
+        """`rows`: most that are kept; `positions`: how many the model has."""
+        self._unsure: Array = np.full((rows, positions), np.inf)
+        self._agrees: Array = np.ones((rows, positions), bool)
+        self.added = 0
+        """Rows so far."""
+
+    def __len__(self) -> int:
+        return min(self.added, len(self._unsure))
+
+    def add(
+        self,
+        ramps: Sequence[int],
+        unsure: Sequence[Sequence[float]] | Array,
+        agrees: Sequence[Sequence[bool]] | Array,
+    ) -> None:
+        """Rows in the order they came: what the ramps at these positions said."""
+        newest = np.arange(self.added, self.added + len(unsure))[-len(self._unsure) :]
+        at, self.added = newest % len(self._unsure), self.added + len(unsure)
+        self._unsure[at], self._agrees[at] = np.inf, True
+        self._unsure[at[:, None], ramps] = unsure[-len(at) :]
+        self._agrees[at[:, None], ramps] = agrees[-len(at) :]
+
+    def said(self, ramps: Sequence[int]) -> Said:
+        """By the ramps at these positions; a copy."""
+        at = np.arange(self.added - len(self), self.added) % len(self._unsure)
+        return self._unsure[at][:, ramps], self._agrees[at][:, ramps]
 
 
 class Promise:
@@ -62,7 +84,7 @@ class Promise:
         """`loss`: most of the answers that may differ."""
         self.loss = loss
         self.window = min(MOST_ROWS, max(WINDOW, math.ceil(WINDOW_WRONG / loss)))
-        self.rows: deque[JudgedRow] = deque(maxlen=self.window)
+        self.rows = JudgedWindow(self.window)
         self.run = self.judged = 0
         """Rows so far."""
         self.wrong = 0
@@ -82,14 +104,11 @@ class Promise:
     def add(self, report: ExitReport) -> bool:
         """Rows that were judged, in order; whether there is an alarm."""
         alarm = False
-        ramps = report.ramps
+        self.rows.add(report.ramps, report.uncertainty, report.agrees)
         weight = 1.0 + self._skipped / len(report.left)
         self.run += len(report.left)
         self._skipped = 0
-        for unsure, agrees, left in zip(
-            report.uncertainty, report.agrees, report.left, strict=True
-        ):
-            self.rows.append(JudgedRow(ramps, unsure, agrees))
+        for agrees, left in zip(report.agrees, report.left, strict=True):
             self.judged += 1
             if left >= 0 and not agrees[left]:
                 self.wrong += 1
@@ -114,9 +133,12 @@ class Promise:
         """Rows from this number on may be unlike those before; None: from the next."""
         self._doubted = self.judged if since is None else max(since, 0)
 
-    def forget(self) -> None:
-        """The ramps are others: what was judged says nothing of them."""
-        self.rows.clear()
+    def forget(self, positions: int, known: Said | None = None) -> None:
+        """What was judged says nothing of the ramps that are active now. `known`: what ramps at all
+        positions said of other rows, which are to stand in its place."""
+        self.rows = JudgedWindow(self.window, positions)
+        if known is not None:
+            self.rows.add(range(positions), *known)
 
     def wrong_among(self, rows: int) -> int:
         """Of so many last rows."""
@@ -155,16 +177,10 @@ class Promise:
         return 1.0 - len(self._wrong_at) / max(1, len(self.rows))
 
 
-def search_of(
-    rows: Sequence[JudgedRow],
-    ramps: Sequence[int],
-    saved: Sequence[float],
-    loss: float,
-    fresh: int,
-) -> ThresholdSearch:
+def search_of(said: Said, saved: Sequence[float], loss: float, fresh: int) -> ThresholdSearch:
     """`fresh`: how many of the last rows were judged anew. A ramp that is too new to tell from
     lets no row leave, and one that saw fewer rows than others may be wrong less often."""
-    unsure, agrees = columns(rows, ramps)
+    unsure, agrees = said[0].copy(), said[1]
     seen = np.isfinite(unsure).sum(0).tolist()
     allowed = [most_wrong(each, loss) for each in seen]
     most = max(allowed, default=-1)
@@ -173,28 +189,6 @@ def search_of(
         price[:, ramp] = (most + 1) / (each + 1) if each >= 0 else 1.0
         if each < 0:
             unsure[:, ramp] = np.inf
-    if fresh < len(rows):
-        price[len(rows) - fresh :] *= 2 * (most + 1)  # spread, half of it counts up to the row
+    if fresh < len(unsure):
+        price[len(unsure) - fresh :] *= 2 * (most + 1)  # spread, half of it counts up to the row
     return ThresholdSearch(unsure, agrees, saved, max(most, 0), price=price, blur=BLUR)
-
-
-def columns(rows: Sequence[JudgedRow], ramps: Sequence[int]) -> tuple[Array, Array]:
-    """(uncertainty, agreement) of `rows` at positions `ramps`; infinite and true where unknown."""
-    unsure: Array = np.full((len(rows), len(ramps)), np.inf)
-    agrees: Array = np.ones((len(rows), len(ramps)), bool)
-    begin = 0
-    while begin < len(rows):
-        of = rows[begin].ramps
-        end = begin
-        while end < len(rows) and rows[end].ramps == of:
-            end += 1
-        part, shape = rows[begin:end], (end - begin, len(of))
-        said = np.fromiter(chain.from_iterable([each.uncertainty for each in part]), float)
-        right = np.fromiter(chain.from_iterable([each.agrees for each in part]), bool)
-        said, right = said.reshape(shape), right.reshape(shape)
-        for column, ramp in enumerate(ramps):
-            if ramp in of:
-                unsure[begin:end, column] = said[:, of.index(ramp)]
-                agrees[begin:end, column] = right[:, of.index(ramp)]
-        begin = end
-    return unsure, agrees

@@ -7,7 +7,7 @@ session, and for each position a chain that is cut there alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from slacktide.exits.manifest import Ramp
 from slacktide.exits.training import RampTrainer, judged_rows
+from slacktide.reproduce.apparate.deeper_ramps import DEEPER, hidden_layers, units
 from slacktide.reproduce.apparate.experiments import EXPERIMENTS, ExitScope
 from slacktide.reproduce.apparate.setting import STREAMS, ExitStream, TableFile
 from slacktide.reproduce.apparate.stage_times import StageTimes, stage_times
@@ -31,11 +32,17 @@ _TIMED = (
     "reproduce/apparate/stage_times.py",
 )
 """Code that times depend on."""
-_CODE = (*_TIMED, "exits/training.py", "exits/manifest.py", "reproduce/apparate/make_tables.py")
+_CODE = (
+    *_TIMED,
+    *(f"exits/{name}.py" for name in ("training", "manifest")),
+    *(f"reproduce/apparate/{name}.py" for name in ("make_tables", "deeper_ramps")),
+)
 """Code that tables depend on, beside the features."""
 QUICK_INPUTS, QUICK_STREAMS = 4_000, 2
 
 Array = NDArray[Any]
+_Rows = Callable[[int, int], Iterator[tuple[list[Array], Array]]]
+"""As `StreamFeatures.rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +52,18 @@ class TableOrder:
     stream: ExitStream
     inputs: int
     trained: int
+    style: str = ""
+    """Of the ramps; empty: as they are served."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.stream.name}, {self.style}" if self.style else self.stream.name
 
     def path(self, features: StreamFeatures) -> Path:
         """Where it lies once it is made: elsewhere for other code, another model or stream."""
         known = f"{features.folder.name}-{fingerprint(_CODE)[:6]}"
-        return cached(f"{known}-{self.inputs}-{self.trained}.npz")
+        style = f"-{self.style.replace(' ', '-')}" if self.style else ""
+        return cached(f"{known}-{self.inputs}-{self.trained}{style}.npz")
 
 
 def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: Moved) -> ExitScope:
@@ -59,45 +73,50 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
     """
     if scope.tables:
         return scope
-    known = tuple(TableFile(each.name, Path(), "", each.rate) for each in STREAMS.values())
+    every = [_order(scope, name, style) for name in STREAMS for style in ("", *DEEPER)]
+    known = [TableFile(one.name, Path(), "", one.stream.rate, one.style) for one in every]
     wanted = {
         point.setting
         for name in experiments
         if (points := EXPERIMENTS[name].points) is not None
-        for point in points(replace(scope, tables=known))
-    } or set(STREAMS)
-    orders = [_order(scope, name) for name in STREAMS if name in wanted]
-    if scope.quick:  # the first stream of each model
-        first = {order.stream.model: order for order in reversed(orders)}
-        orders = [order for order in orders if order in first.values()][:QUICK_STREAMS]
+        for point in points(replace(scope, tables=tuple(known)))
+    }
+    first = {order.stream.model: order.stream for order in reversed(every)}
+    if "figure-9" in experiments:
+        wanted.update(order.name for order in every if order.stream in first.values())
+    orders = [order for order in every if order.name in (wanted or STREAMS)]
+    if scope.quick:
+        mine = [one for one in orders if one.stream in first.values() and not one.style]
+        orders = mine[:QUICK_STREAMS]
     features = {order: StreamFeatures(order.stream) for order in orders}
     paths = {order: order.path(each) for order, each in features.items()}
     missing = [order for order, path in paths.items() if not path.exists()]
     models = {order.stream.model: order for order in missing}
     for name, _ in done_in_processes(_timed, models.items(), jobs=jobs):  # before all else runs
         moved(0.0, f"how long {name} takes")
-    tasks = ((order.stream.name, order) for order in missing)
+    tasks = ((order.name, order) for order in missing)
     for done, (name, _) in enumerate(done_in_processes(make_table, tasks, jobs=jobs), start=1):
         moved(done / len(missing), f"exit table of {name}")
-    files = (TableFile.of(order.stream.name, path) for order, path in paths.items())
+    files = (TableFile.of(order.name, path, order.style) for order, path in paths.items())
     return replace(scope, tables=tuple(files))
 
 
-def _order(scope: ExitScope, name: str) -> TableOrder:
+def _order(scope: ExitScope, name: str, style: str = "") -> TableOrder:
     stream = STREAMS[name]
     if scope.quick:
-        return TableOrder(stream, QUICK_INPUTS, QUICK_INPUTS // 4)
+        return TableOrder(stream, QUICK_INPUTS, QUICK_INPUTS // 4, style)
     trained = stream.length // 10
     played = scope.inputs or stream.length
-    return TableOrder(stream, min(trained + played, stream.length), trained)
+    return TableOrder(stream, min(trained + played, stream.length), trained, style)
 
 
 def make_table(order: TableOrder) -> dict[str, Any]:
     """Make what is ordered. Raises ExitError, OSError."""
     features = StreamFeatures(order.stream)
-    times, ramps = _times(features), _learnt(order, features)
+    times, rows_of = _times(features), _rows_of(order, features)
+    ramps = _learnt(order, features, rows_of)
     said: list[tuple[Array, Array]] = []
-    for pooled, logits in features.rows(order.trained, order.inputs):
+    for pooled, logits in rows_of(order.trained, order.inputs):
         answers = logits.argmax(axis=1)
         judged = [
             judged_rows(ramp.logits(rows) / ramp.temperature, answers)
@@ -107,7 +126,7 @@ def make_table(order: TableOrder) -> dict[str, Any]:
         said.append((uncertainty, np.stack([each.agrees for each in judged], axis=1)))
     uncertainty, agrees = (np.concatenate(each) for each in zip(*said, strict=True))
     ExitTable(
-        title=f"{order.stream.name}, {order.inputs} inputs, ramps of the first {order.trained}",
+        title=f"{order.name}, {order.inputs} inputs, ramps of the first {order.trained}",
         rate=order.stream.rate,
         positions=tuple(ramp.tensor for ramp in ramps),
         uncertainty=uncertainty.astype(np.float32),
@@ -133,10 +152,27 @@ def _times(features: StreamFeatures) -> StageTimes:
     return stage_times(features.model, features.proto, features.graph, path)
 
 
-def _learnt(order: TableOrder, features: StreamFeatures) -> list[Ramp]:
+def _rows_of(order: TableOrder, features: StreamFeatures) -> _Rows:
+    """The features that ramps of this style see: with layers of their own, what these make."""
+    if not order.style:
+        return features.rows
+    columns, said = zip(*features.rows(0, order.trained), strict=True)
+    layers = [
+        hidden_layers(order.style, np.concatenate(column), np.concatenate(said))
+        for column in zip(*columns, strict=True)
+    ]
+
+    def rows(start: int, stop: int) -> Iterator[tuple[list[Array], Array]]:
+        for pooled, logits in features.rows(start, stop):
+            yield [units(*each) for each in zip(pooled, layers, strict=True)], logits
+
+    return rows
+
+
+def _learnt(order: TableOrder, features: StreamFeatures, rows: _Rows) -> Sequence[Ramp]:
     """Ramps of the stream's beginning."""
     positions = features.graph.positions
     trainer = RampTrainer([one.tensor for one in positions], [one.cost for one in positions])
-    for rows, logits in features.rows(0, order.trained):
-        trainer.add(rows, logits)
-    return list(trainer.train())
+    for pooled, logits in rows(0, order.trained):
+        trainer.add(pooled, logits)
+    return trainer.train()

@@ -10,20 +10,21 @@ from slacktide.reproduce.apparate.experiments import EXPERIMENTS, ExitCell, Exit
 from slacktide.reproduce.apparate.goals import ExitRow, goals_of, rows_of
 from slacktide.reproduce.apparate.make_tables import prepared
 from slacktide.reproduce.apparate.play import LOSS, PlayedExits, play
+from slacktide.reproduce.apparate.ramp_styles import OURS, compared_styles
 from slacktide.reproduce.apparate.setting import MAX_BATCH, load_table, minute_counts
 from slacktide.reproduce.apparate.show import ExitFigures, goals_title, parts
 from slacktide.reproduce.apparate.tuning import timed_searches
 from slacktide.reproduce.harness.experiments import Goal, Point
 from slacktide.reproduce.harness.run import SIMULATED, Publication
+from slacktide.simulation.exit_tables import ExitTable
 
 _ASSUMED = (
     "What ramps say of every input, and what passes take, was measured once with the model and "
     "stands for the worker; scheduling, planner and engine are the server's. One lane of one "
     f"core, batches of at most {MAX_BATCH}.",
-    "`release` has what the paper has: answered rows run on, the first ramps evenly, 2 % of a pass "
-    "for ramps. The others have 5 % and place the first ramps by what is known of them. Accuracy "
-    f"may fall by {LOSS:.0%}, by the model's own answers. Ramps open half a second after they are "
-    "asked for.",
+    "`release` has what the paper has: answered rows run on, 2 % of a pass for ramps. The others "
+    f"have 5 %. Accuracy may fall by {LOSS:.0%}, by the model's own answers. Ramps open half a "
+    "second after they are asked for.",
     "Videos come at 30/s. The SLO is 2 × the time of one request alone; a latency runs from the "
     "arrival to the answer, of requests that were answered. Savings are of percentiles.",
     "`fifo` stands for TF-Serving: in order, at most two batches waiting.",
@@ -34,6 +35,9 @@ _ASSUMED = (
     "earliest ramp that agrees, at no cost. Online ones have every ramp, free; thresholds are "
     "those that were best for the last batches, more and less boldly, of which the best for the "
     "next 20 is taken that keeps the accuracy so far.",
+    "DeeBERT's own ramps, with a layer trained by numpy on the same inputs, are in rows of `TEXT, "
+    "DeeBERT`. Figure 9's convolutions are the layers that come next in the model, run for the "
+    "ramp alone.",
 )
 _OWN = (
     "Streams are drawn: eight videos of sixteen minutes of rendered streets, and texts. Ramps are "
@@ -76,9 +80,17 @@ def _conclude(
     searches = [
         search
         for one in (scope.tables if "figure-11" in experiments else ())
+        if not one.style
         for search in timed_searches(one.name, load_table(one.path, one.digest), LOSS)
     ]
-    return rows, goals_of(rows, searches), ExitFigures(runs, searches)
+    styles: dict[str, dict[str, ExitTable]] = {}
+    for one in scope.tables if "figure-9" in experiments else ():
+        table = load_table(one.path, one.digest)
+        styles.setdefault(one.name.partition(", ")[0], {})[one.style or OURS] = table
+    if scope.own:  # a stream of each model has them all
+        styles = {name: found for name, found in styles.items() if len(found) > 1 or scope.quick}
+    compared = [row for name, found in styles.items() for row in compared_styles(name, found, LOSS)]
+    return rows, goals_of(rows, searches), ExitFigures(runs, searches, compared)
 
 
 PAPER = Publication(

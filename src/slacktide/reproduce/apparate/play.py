@@ -144,7 +144,6 @@ def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits 
         accuracy_loss=loss,
         ramp_budget=float(options.get("ramp_budget", 0.05)),
         mode=ExitMode(str(options["mode"])),
-        evenly=bool(options.get("evenly")),
         moving=not options.get("fixed"),
     )
 

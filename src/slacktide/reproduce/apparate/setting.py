@@ -36,15 +36,17 @@ class TableFile:
     path: Path
     digest: str
     rate: float
+    style: str = ""
+    """Of its ramps; empty: as they are served."""
 
     @classmethod
-    def of(cls, name: str, path: Path) -> TableFile:
+    def of(cls, name: str, path: Path, style: str = "") -> TableFile:
         """Raises ReproduceError if it is none."""
         try:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
         except OSError as error:
             raise ReproduceError(f"exit table {path}: {error.strerror}") from None
-        return cls(name, path, digest, load_table(path, digest).rate)
+        return cls(name, path, digest, load_table(path, digest).rate, style)
 
 
 @lru_cache(maxsize=4)

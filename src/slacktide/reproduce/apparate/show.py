@@ -11,6 +11,7 @@ from slacktide.reports import Curve, TextTable, curves
 from slacktide.reproduce.apparate.experiments import ExitScope
 from slacktide.reproduce.apparate.goals import ExitRow
 from slacktide.reproduce.apparate.play import WINDOW, PlayedExits
+from slacktide.reproduce.apparate.ramp_styles import RampStyle
 from slacktide.reproduce.apparate.tuning import TimedSearch
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 
@@ -24,6 +25,7 @@ class ExitFigures:
     runs: Mapping[tuple[str, str, str, str], PlayedExits]
     """By experiment, stream, case and contender."""
     searches: Sequence[TimedSearch]
+    styles: Sequence[RampStyle]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -36,6 +38,7 @@ class ExitFigures:
                 for key, run in self.runs.items()
             ],
             "searches": self.searches,
+            "styles": self.styles,
         }
 
 
@@ -52,6 +55,8 @@ def goals_title(experiments: Sequence[str], scope: ExitScope) -> str:
 def parts(result: Result, plots: bool) -> Iterator[Part]:
     """The tables, and the plots of a page."""
     figures = result.extras
+    if figures.styles:
+        yield _styles(result.heading("figure-9"), figures.styles)
     if figures.searches:
         yield _searches(result.heading("figure-11"), figures.searches)
     for experiment, rows in groupby(result.rows, key=lambda row: row.experiment):
@@ -100,6 +105,27 @@ def _searches(title: str, searches: Sequence[TimedSearch]) -> TextTable:
             )
             for one in searches
         ],
+    )
+
+
+def _styles(title: str, styles: Sequence[RampStyle]) -> TextTable:
+    headings = ["stream", "ramps", "budget", "how many", "each takes"]
+    return TextTable(
+        title,
+        [*headings, "saved p25", "p50", "mean", "exits"],
+        [
+            (
+                one.stream,
+                one.style,
+                f"{one.budget:.0%}",
+                str(one.ramps),
+                f"{one.cost:.1%}",
+                *(f"{each:.1%}" for each in (one.saved_p25, one.saved_p50, one.saved)),
+                f"{one.exits:.0%}",
+            )
+            for one in styles
+        ],
+        words=2,
     )
 
 

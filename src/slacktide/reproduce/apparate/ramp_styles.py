@@ -1,0 +1,100 @@
+"""Figure 9: light ramps beside heavier ones under the same budget.
+
+As in the paper ramps are spaced evenly, as many as the budget has room for, with the thresholds
+that are best in hindsight. Heavier ones are those of `deeper_ramps`, and ramps that begin with
+layers of their own, as the paper's convolutions: for these stand the one or two layers that come
+next in the model, run for the ramp alone, so that a ramp says what ours does one or two positions
+on, and takes as much longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slacktide.planning.exits.thresholds import ThresholdSearch
+from slacktide.simulation.exit_tables import ExitTable
+
+BUDGETS = (0.05, 0.2)
+OURS = "ours"
+LAYERS = (1, 2)
+"""Of the model, in front of a ramp."""
+
+
+@dataclass(frozen=True, slots=True)
+class RampStyle:
+    """Ramps of one style on a stream. Shares of the time of one row without exits."""
+
+    stream: str
+    style: str
+    budget: float
+    ramps: int
+    cost: float
+    """Of one ramp, on average over all positions."""
+    saved_p25: float
+    saved_p50: float
+    saved: float
+    """On average."""
+    exits: float
+    """Share of the rows."""
+
+
+def compared_styles(stream: str, tables: Mapping[str, ExitTable], loss: float) -> list[RampStyle]:
+    """Every style under every budget. `tables`: by style, at least `OURS`."""
+    ours = tables[OURS]
+    every = {**tables, **{f"+ {n} of the model's layers": _behind(ours, n) for n in LAYERS}}
+    return [
+        _style(stream, style, table, budget, loss)
+        for budget in BUDGETS
+        for style, table in every.items()
+    ]
+
+
+def _behind(table: ExitTable, layers: int) -> ExitTable:
+    """The same with the next layers of the model in each ramp."""
+    earlier = slice(0, len(table.positions) - layers)
+    return replace(
+        table,
+        positions=table.positions[earlier],
+        uncertainty=table.uncertainty[:, layers:],
+        agrees=table.agrees[:, layers:],
+        agreement=table.agreement[layers:],
+        before=table.before[:, earlier],
+        ramp=table.ramp[:, layers:] + table.before[:, layers:] - table.before[:, earlier],
+    )
+
+
+def _style(stream: str, style: str, table: ExitTable, budget: float, loss: float) -> RampStyle:
+    whole = float(table.whole[0])
+    cost = table.ramp[0] / whole
+    places = list(_evenly(cost.tolist(), budget))
+    ends = table.before[0][places] / whole + np.cumsum(cost[places])
+    total = 1.0 + float(cost[places].sum())
+    seen = table.uncertainty[:, places], table.agrees[:, places]
+    left = np.zeros(len(table), np.int64)
+    if places:
+        search = ThresholdSearch(*seen, (total - ends).tolist(), loss * len(table))
+        left = search.leaves(np.array(search.best().thresholds))
+    saved = 1.0 - np.append(ends, total)[left]
+    return RampStyle(
+        stream,
+        style,
+        budget,
+        len(places),
+        float(cost.mean()),
+        float(np.percentile(saved, 75)),
+        float(np.median(saved)),
+        float(saved.mean()),
+        float((left < len(places)).mean()),
+    )
+
+
+def _evenly(cost: Sequence[float], budget: float) -> Iterator[int]:
+    """Positions at even distances: as many as the budget has room for."""
+    for count in range(len(cost), 0, -1):
+        places = np.linspace(0, len(cost) - 1, count + 2)[1:-1].round().astype(int).tolist()
+        if len(set(places)) == count and sum(cost[each] for each in places) <= budget:
+            yield from places
+            return
