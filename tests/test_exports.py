@@ -31,11 +31,11 @@ EXPORTS = {
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
         BatchTiming Cancelled Circuit Command Deployment Event ExitMode ExitPolicy ExitReport
-        FreeSlots InputSize LaneResized LaneSpec Leaving
-        MemoryShort Notice Outcome OutcomeKind Plan PlanChanged PoolId PublishExits Reason Refused
-        Replica
-        ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch Signature
-        StartReplica StopReplica Submitted TellCircuit TimerFired is_judged
+        FreeSlots InputSize LaneResized LaneSpec Leaving MemoryShort
+        ModelWindow Notice Outcome OutcomeKind Plan PlanChanged PoolId PublishExits Reason
+        Refused Replica ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch
+        Signature StagePlace StartReplica StopReplica Submitted TellCircuit TimerFired Timetable
+        going_on is_judged
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle LaneSnapshot
@@ -50,6 +50,9 @@ EXPORTS = {
     "slacktide.load.report": """
         SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore
         Window percentiles
+    """,
+    "slacktide.pipelines": """
+        FanOut Frames of_children
     """,
     "slacktide.profiles": """
         ENOUGH_SAMPLES MOST_CLASSES BatchLatency
@@ -69,7 +72,7 @@ EXPORTS = {
         profile_page render render_comparison render_sweep rich_table sweep_page summary
     """,
     "slacktide.runtime": """
-        Runtime RuntimeEvent Watch
+        Runtime RuntimeCommand RuntimeEvent Watch WatchFrames
     """,
     "slacktide.scheduling": """
         DEFAULT_POLICY POLICIES
@@ -95,6 +98,11 @@ EXPORTS = {
     "slacktide.planning.exits": """
         ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsJudged RampsLearnt
         RampsRefused StatedExits
+    """,
+    "slacktide.planning.pipelines": """
+        DeviceView FormTimes Inflow LinkView PipelineView PlacedPortion PlacedStage
+        PlacementAnswer PlacementError PlacementQuestion StageForm StageView
+        burstiness
     """,
     "slacktide.planning.scaling": """
         ModelView ReplicaView ScaledModel ScalingLimits

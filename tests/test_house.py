@@ -17,6 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("workloads", "profiles"),
     ("engine",),
     ("scheduling",),
+    ("pipelines",),
     ("planning",),
     ("recording",),
     ("runtime",),
@@ -35,7 +36,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("reproduce",),
     ("cli",),
 )
-PURE = ("domain", "workloads", "profiles", "engine", "scheduling", "planning", "runtime")
+PURE = (
+    "domain", "workloads", "profiles", "engine", "scheduling", "pipelines", "planning", "runtime",
+)  # fmt: skip
 IMPURE_MODULES = {
     "asyncio",
     "concurrent",

@@ -266,9 +266,9 @@ class World:
         }
         return Request(id=id, **values)  # type: ignore[arg-type]  # a builder of any field
 
-    def announce(self, id: int, *, slo: float = 1.0, size: int = 0) -> list[Command]:
+    def announce(self, id: int, *, slo: float = 1.0, **fields: Any) -> list[Command]:
         notice = Notice(
-            id, "m", self.now, self.now + slo, 100, complete_at=self.now + 0.01, size=size
+            id, "m", self.now, self.now + slo, 100, complete_at=self.now + 0.01, **fields
         )
         return self.send(Announced(notice))
 

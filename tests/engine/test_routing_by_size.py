@@ -59,6 +59,14 @@ def test_the_route_of_its_client_comes_first(family):
     assert waits_in(family, 1) == "416"
 
 
+def test_a_variant_that_it_names_comes_before_the_route_of_its_client(family):
+    family.submit(1, size=128, client="mapped", names_variant=True)
+    family.announce(2, size=256, client="mapped", names_variant=True)
+    assert (waits_in(family, 1), waits_in(family, 2)) == ("128", "256")
+    family.send(PlanChanged(family_plan(Route("m", variant(256), client="mapped"))))
+    assert waits_in(family, 1) == "128", "its client's route has changed, its own wish has not"
+
+
 def test_a_variant_that_is_not_up_is_passed_over(family):
     up = {replica.pool: replica.id for replica in family.started}
     family.send(ReplicaLost(up[variant(128)], "it died"))

@@ -114,6 +114,7 @@ def sized(items: Sequence[Item], seed: int) -> list[Item]:
     for item in items:
         client, size = f"c{chance.integers(4)}", int(chance.choice((0, 0, 64, 100, 250, 999)))
         fields: dict[str, Any] = {"model": "a", "client": client, "size": size, "signature": ()}
+        fields["names_variant"] = size > 0 and bool(chance.random() < 0.3)
         if isinstance(item, ExternalEvent):
             continue
         if isinstance(item, SimulatedUpload):

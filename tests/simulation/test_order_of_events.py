@@ -15,6 +15,7 @@ from slacktide.domain import (
     ReplicaLost,
     Submitted,
 )
+from slacktide.domain.frames import FRAME_EVENTS
 from slacktide.engine import EngineSettings
 from slacktide.planning.exits.events import EXIT_EVENTS
 from slacktide.planning.sessions import SESSION_EVENTS
@@ -24,7 +25,7 @@ from slacktide.simulation.items import ExternalEvent, Failure
 
 
 def test_every_event_has_its_kind():
-    assert set(ORDER_OF) == {*Event.__args__, *SESSION_EVENTS, *EXIT_EVENTS}
+    assert set(ORDER_OF) == {*Event.__args__, *SESSION_EVENTS, *EXIT_EVENTS, *FRAME_EVENTS}
     assert list(EventOrder) == sorted(EventOrder)
 
 

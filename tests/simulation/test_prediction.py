@@ -194,7 +194,7 @@ def test_a_body_that_was_never_read_is_made_up_only_if_nobody_wanted_it() -> Non
 
 
 def test_parts_whose_beginning_is_gone_are_predicted_with_what_they_state(path: Path) -> None:
-    recording = record(path, poisson(500.0, 3000), SLOWER, limit=120_000)
+    recording = record(path, poisson(500.0, 3000), SLOWER, limit=160_000)
     assert not recording.whole
     found = predicted(recording)
     assert 500 < found.recorded.total.submitted < 1500

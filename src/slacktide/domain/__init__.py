@@ -41,6 +41,8 @@ from slacktide.domain.plan import LaneSpec as LaneSpec
 from slacktide.domain.plan import Plan as Plan
 from slacktide.domain.plan import PoolId as PoolId
 from slacktide.domain.plan import Route as Route
+from slacktide.domain.plan import StagePlace as StagePlace
+from slacktide.domain.plan import going_on as going_on
 from slacktide.domain.plan import is_judged as is_judged
 from slacktide.domain.request import Batch as Batch
 from slacktide.domain.request import BatchTiming as BatchTiming
@@ -49,3 +51,5 @@ from slacktide.domain.request import Notice as Notice
 from slacktide.domain.request import Replica as Replica
 from slacktide.domain.request import Request as Request
 from slacktide.domain.request import Signature as Signature
+from slacktide.domain.timetable import ModelWindow as ModelWindow
+from slacktide.domain.timetable import Timetable as Timetable

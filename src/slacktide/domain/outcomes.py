@@ -41,6 +41,8 @@ class Reason(Enum):
     ON_TIME = ("on_time", OutcomeKind.SERVED)
     EARLY_EXIT = ("early_exit", OutcomeKind.SERVED)
     """On time as well: a ramp in the middle of the model was sure enough."""
+    PARTIAL = ("partial", OutcomeKind.SERVED)
+    """On time, with what was complete of a pipeline: the detail names the other stages."""
 
     AFTER_DEADLINE = ("after_deadline", OutcomeKind.LATE)
 

@@ -105,11 +105,14 @@ class Request:
     parent: int | None = None
     """The frame of a pipeline this request is a part of."""
     size: int = 0
-    """Side in pixels at which its image asks to be run, where no route of its client says which
-    variant of a family serves it; 0: the route decides."""
+    """Which variant of a family it asks for: the side in pixels at which its image is to be run, or
+    of several files the place, from 1; 0: the route decides. A route of its client comes first,
+    unless it `names_variant`."""
     final: bool = False
     """Whether only the model's end may answer it: its client asked for that, or for an output that
     no early exit makes."""
+    names_variant: bool = False
+    """Whether `size` is that of a variant it names, not of its image."""
 
     def check(self) -> None:
         """For what comes from a file or a network. Raises ValueError that says what cannot be."""
@@ -143,6 +146,7 @@ class Notice:
     is refused by it. None: only its body states it."""
     size: int = 0
     """See `Request`; 0 also where only its body states it."""
+    names_variant: bool = False
 
     @property
     def planned_due(self) -> float | None:

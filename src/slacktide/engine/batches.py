@@ -15,6 +15,7 @@ from slacktide.domain import (
     FreeSlots,
     Leaving,
     Reason,
+    Replica,
     Request,
     RowsReleased,
     RunBatch,
@@ -29,6 +30,7 @@ from slacktide.engine.recovery import Crash
 from slacktide.engine.requests import Requests
 from slacktide.engine.state import EngineState
 from slacktide.engine.unmeasured import UnmeasuredWork
+from slacktide.engine.windows import Offer
 from slacktide.engine.worth import best_effort_value, fair_shares, worth
 
 FAIRNESS_FLOOR = 0.01
@@ -65,7 +67,7 @@ class Batches:
         lane.wait_until = math.inf
         if lane.awaited_until < math.inf:
             return
-        offers: list[tuple[Placement, Proposal]] = []
+        offers: list[Offer] = []
         for placement in lane.placements:
             if placement.standby or not placement.phase.serves:
                 continue
@@ -75,6 +77,11 @@ class Batches:
                 lane.wait_until = min(lane.wait_until, proposal.at)
             elif proposal is not None:
                 offers.append((placement, proposal))
+        if offers and lane.windows is not None:
+            offers, opens = lane.windows.admit(
+                offers, lane.placements, self._proposed, self._state.now
+            )
+            lane.wait_until = min(lane.wait_until, opens)
         if offers:
             placement, proposal = offers[0] if len(offers) == 1 else self._best(offers)
             members = self._idle.isolated(placement, proposal.members, turn=self._next_id)
@@ -90,7 +97,7 @@ class Batches:
                 placement, request = again
                 self._start(lane, placement, (request,), request.rows, solo=True)
 
-    def _best(self, offers: Sequence[tuple[Placement, Proposal]]) -> tuple[Placement, Proposal]:
+    def _best(self, offers: Sequence[Offer]) -> Offer:
         """The offer worth most, given what each model has had of the lane; on ties the first."""
         now = self._state.now
         had = fair_shares(
@@ -122,6 +129,11 @@ class Batches:
                 replica = replace(replica, max_batch=widest)
         proposal = pool.scheduler.propose(replica, now=self._state.now)
         return proposal if isinstance(proposal, Proposal | WaitUntil) else None
+
+    def _proposed(self, placement: Placement, replica: Replica) -> Proposal | None:
+        """What the pool proposes where `replica` stands for its own."""
+        proposal = placement.pool.scheduler.propose(replica, now=self._state.now)
+        return proposal if isinstance(proposal, Proposal) else None
 
     def _worth(self, placement: Placement, proposal: Proposal) -> float:
         pool, now = placement.pool, self._state.now
@@ -185,6 +197,8 @@ class Batches:
         self._next_id += 1
         running = lane.running = Running(batch, placement, now + time.expected)
         running.may_stop = may_stop
+        if lane.windows is not None:
+            lane.windows.ran(pool.id.model, now=now)
         state.running[batch.id] = running
         state.runs.append(RunBatch(batch, state.cause, time.expected, time.p99))
         return running
@@ -288,6 +302,8 @@ class Batches:
         placement.lane_time.add(took, now=state.now)
         placement.lane.running = None
         placement.lane.free_since = state.now
+        if placement.lane.windows is not None:
+            placement.lane.windows.ran(placement.pool.id.model, now=state.now)
         if running.batch.solo:
             self._idle.ended(running.batch, placement)
         else:

@@ -25,6 +25,7 @@ from slacktide.engine.replicas import ReplicaLifecycle
 from slacktide.engine.requests import Requests
 from slacktide.engine.resizing import LaneResizing
 from slacktide.engine.state import EngineState, RouteTable
+from slacktide.engine.windows import windows_of
 
 
 class Deploying:
@@ -87,6 +88,7 @@ class Deploying:
                 lane = state.lanes[spec.name] = Lane(spec)
             else:
                 self._resizing.aim(lane, spec.cores)
+            lane.windows = windows_of(spec.timetable, lane.windows, state.now)
             lane.removed = False
 
     def _place(self, deployments: Sequence[Deployment]) -> None:

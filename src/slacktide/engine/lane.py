@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from slacktide.domain import Batch, LaneSpec
 from slacktide.engine.placement import Placement
 from slacktide.engine.settings import EngineSettings
+
+if TYPE_CHECKING:  # it needs pools, which need this file
+    from slacktide.engine.windows import LaneWindows
 
 
 class Running:
@@ -60,7 +64,7 @@ class Lane:
     __slots__ = (
         "awaited_until", "cores", "device", "free_since", "held", "name", "placements", "planned",
         "removed", "resize_began", "resize_time", "running", "size", "target", "usable",
-        "wait_until",
+        "wait_until", "windows",
     )  # fmt: skip
 
     def __init__(self, spec: LaneSpec) -> None:
@@ -84,6 +88,8 @@ class Lane:
         """When its last batch left it."""
         self.wait_until = math.inf
         """When a policy asked to be asked again (WaitUntil)."""
+        self.windows: LaneWindows | None = None
+        """Its timetable at work; None: it has none."""
         self.removed = False
         """No longer in the plan; goes once its last batch is done."""
 

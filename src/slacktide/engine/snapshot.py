@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -59,6 +59,9 @@ class LaneSnapshot:
     free_at: float
     """When it is expected to start another batch, absolute seconds; now if it is free."""
     running: RunningBatch | None
+    missed: Mapping[str, int] = field(default_factory=dict)
+    """Windows of its timetable that closed without a batch though a request had waited, by model;
+    models that missed none are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +293,7 @@ def _lane(lane: Lane, now: float) -> LaneSnapshot:
         any(placement.phase.serves and not placement.standby for placement in lane.placements),
         now + max(0.0, lane.free_in(now=now)),
         None if lane.running is None else _running(lane.running),
+        {} if lane.windows is None else dict(lane.windows.missed),
     )
 
 
@@ -305,7 +309,7 @@ def _plain(value: Any) -> Any:
         case PoolId():
             return str(value)
         case PoolSnapshot():
-            named = {field.name: getattr(value, field.name) for field in fields(value)}
+            named = {each.name: getattr(value, each.name) for each in fields(value)}
             times, cores = named.pop("times"), value.cores
             sizes = batch_sizes(value.max_batch)
             batches = {rows: times.of(rows, cores) for rows in sizes}
@@ -316,5 +320,5 @@ def _plain(value: Any) -> Any:
         case tuple() | list():
             return [_plain(each) for each in value]
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     return value

@@ -30,9 +30,8 @@ from slacktide.engine.settings import EngineSettings
 
 
 class RouteTable:
-    """Routes by (model, version), narrowed by client, then application; of a family whose variants
-    run images of different sizes, to the variant of the request's own size unless a route is its
-    client's."""
+    """Routes by (model, version), narrowed by client, then application; in a family to the variant
+    that the request names, or to that of its image's size unless a route is its client's."""
 
     __slots__ = ("_by_application", "_by_client", "_by_size", "_plain", "_pools")
 
@@ -74,9 +73,9 @@ class RouteTable:
         pool = None
         if self._by_client:
             pool = self._by_client.get((model, version, request.client))
-            if pool is not None:
+            if pool is not None and not request.names_variant:
                 return self._pools.get(pool)
-        if self._by_application:
+        if pool is None and self._by_application:
             pool = self._by_application.get((model, version, request.application))
         if pool is None:
             pool = self._plain.get((model, version))

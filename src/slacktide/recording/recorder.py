@@ -29,11 +29,13 @@ import orjson
 
 from slacktide._version import __version__
 from slacktide.domain import Command, Event, Plan, PlanChanged, PoolId
+from slacktide.domain.frames import FrameCommand, FrameEvent
 from slacktide.engine import EngineSettings
 from slacktide.recording.layout import RecordingError
 from slacktide.recording.records import (
     Header,
     PoolOpened,
+    frames_line,
     header_line,
     plain_commands,
     plain_events,
@@ -75,7 +77,7 @@ class Recorder:
         self._in_part = 0
         self._plan: Plan | None = None
         self._pools: dict[PoolId, tuple[int, PoolRecipe, Export]] = {}
-        self._calls: list[tuple[float, Sequence[Event], Sequence[Command]]] = []
+        self._calls: list[tuple[float, Sequence[Event], Sequence[Command]] | dict[str, Any]] = []
         self._writer = _Writer(path, flush_s)
         self._begin_part()
 
@@ -93,12 +95,22 @@ class Recorder:
         """The engine has handled `events` at `now`: remember it until `encode`."""
         self._calls.append((now, events, commands))
 
+    def framed(
+        self, event: FrameEvent | None, what: str, now: float, commands: Sequence[FrameCommand]
+    ) -> None:
+        """The same for what has happened to frames of pipelines."""
+        self._calls.append(frames_line(event, what, now, commands))
+
     def encode(self) -> None:
         """Hand over what has been remembered; once the commands are carried out."""
         calls, self._calls = self._calls, []
         if self._writer.failure is not None:
             return
-        for now, events, commands in calls:
+        for call in calls:
+            if isinstance(call, dict):
+                self._put(call)
+                continue
+            now, events, commands = call
             for event in events:
                 if type(event) is PlanChanged:
                     self._plan = event.plan

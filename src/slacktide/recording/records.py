@@ -7,6 +7,9 @@
    before the call that opened the pool, and again, as learnt meanwhile, at the head of later parts.
 3. A *call* (`Call`): one `Engine.handle_all(events, now)`, and the commands that it gave.
 
+4. *Frames* (`FramesCall`), where pipelines are served: one call of `Frames`, and what it commanded.
+   What it told the engine is in the calls of the engine that follow.
+
 Commands are written to be compared and counted, so they name replicas and members by id, and leave
 out what equals the time of the call.
 """
@@ -35,6 +38,14 @@ from slacktide.domain import (
     StartReplica,
     StopReplica,
     TellCircuit,
+)
+from slacktide.domain.frames import (
+    FRAME_COMMANDS,
+    FRAME_EVENTS,
+    AnswerFrame,
+    FrameCommand,
+    FrameEvent,
+    PreparePayload,
 )
 from slacktide.engine import EngineSettings
 from slacktide.profiles import ProfileError, reading
@@ -94,12 +105,25 @@ class Call:
     commands: tuple[Plain, ...] = field(default=())
 
 
-Record: TypeAlias = PoolOpened | Call
+@dataclass(frozen=True, slots=True)
+class FramesCall:
+    """What has happened above the engine, and what was to be done."""
+
+    now: float
+    event: FrameEvent | None
+    """None: see `what`."""
+    what: str
+    """`answers`: of the engine's last call, to children; `due`: time has passed."""
+    commands: tuple[Plain, ...] = ()
+
+
+Record: TypeAlias = PoolOpened | Call | FramesCall
 
 RENAMED: Mapping[tuple[str, str], str] = {("RunBatch", "sample"): "solo"}
 """(type, field as earlier versions called it) -> its present name."""
 
 EVENTS: Mapping[str, type] = {type_.__name__: type_ for type_ in get_args(Event)}
+FRAMES: Mapping[str, type] = {type_.__name__: type_ for type_ in FRAME_EVENTS}
 _COMMANDS = {type_.__name__ for type_ in get_args(Command)}
 
 
@@ -115,7 +139,15 @@ _replica = record_encoder(Replica)
 _pool = record_encoder(PoolId)
 _policy = record_encoder(ExitPolicy)
 _EVENT_ENCODERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    type_: (name, record_encoder(type_)) for name, type_ in EVENTS.items()
+    type_: (name, record_encoder(type_)) for name, type_ in (*EVENTS.items(), *FRAMES.items())
+}
+_FRAME_ENCODERS: dict[type, Callable[[Any], Any]] = {
+    type_: record_encoder(
+        type_,
+        {"request": lambda request: request.id} if type_ is PreparePayload else None,
+        left_out=("at",) if type_ is AnswerFrame else (),
+    )
+    for type_ in FRAME_COMMANDS
 }
 _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
     RunBatch: lambda c: ("RunBatch", c.cause, *_batch(c.batch), c.expected, c.p99),
@@ -150,7 +182,7 @@ def of_type(call: Call, name: str) -> Iterator[Plain]:
     return (command[1:] for command in call.commands if command[0] == name)
 
 
-def plain_events(events: Sequence[Event]) -> list[Any]:
+def plain_events(events: Sequence[Event | FrameEvent]) -> list[Any]:
     """Events ready for JSON."""
     found = []
     for event in events:
@@ -164,9 +196,22 @@ def plain_commands(commands: Sequence[Command]) -> list[Any]:
     return [_COMMAND_ENCODERS[type(command)](command) for command in commands]
 
 
+def frames_line(
+    event: FrameEvent | None, what: str, now: float, commands: Sequence[FrameCommand]
+) -> dict[str, Any]:
+    """A call of `Frames` ready for JSON."""
+    plain = plain_events(() if event is None else (event,))
+    return {"frames": now, "events": plain, "what": what, "commands": frame_commands(commands)}
+
+
+def frame_commands(commands: Sequence[FrameCommand]) -> list[Any]:
+    """Ready for JSON."""
+    return [(type(each).__name__, *_FRAME_ENCODERS[type(each)](each)) for each in commands]
+
+
 def layout() -> dict[str, list[str]]:
     """The fields of every array in a recording, in order."""
-    found = layout_of((*EVENTS.values(), EngineSettings))
+    found = layout_of((*EVENTS.values(), *FRAMES.values(), EngineSettings))
     found["RunBatch"] = ["cause", *names_of(Batch), "expected", "p99"]
     found["RunBatch"].remove("started")
     found["Answer"] = ["cause", "id", *names_of(Outcome)]
@@ -231,7 +276,7 @@ def _stated(value: object, software: str) -> dict[str, list[str]]:
             if gone:
                 raise LayoutError(f"{name} has other fields: {', '.join(gone)}")
         decoders = Decoders(changed)
-        for type_ in (*EVENTS.values(), EngineSettings):
+        for type_ in (*EVENTS.values(), *FRAMES.values(), EngineSettings):
             decoders.of(type_)
     except LayoutError as error:
         raise LayoutError(
@@ -260,17 +305,22 @@ class Reader:
         here = layout()
         self._decoders = Decoders(stated)
         self._events = {name: self._decoders.of(type_) for name, type_ in EVENTS.items()}
+        self._frames = {name: self._decoders.of(type_) for name, type_ in FRAMES.items()}
         self._places: dict[str, list[int | None]] = {
             name: [names.index(each) + 1 if each in names else None for each in here[name]]
             for name, names in stated.items()
             if name in _COMMANDS
         }
         """Of commands that had other fields: where each field of this version stood."""
+        policy = here["ExitPolicy"]
+        self._policy = [policy.index(each) for each in stated.get("ExitPolicy", policy)]
+        """Fields of the policies that commands publish, by their place in this version."""
+        self._other = bool(self._places) or "ExitPolicy" in stated
 
     def record(self, line: object) -> Record:
         """Any line but a header. Raises LayoutError naming the field."""
         if isinstance(line, dict):
-            return _read_pool(line)
+            return self._frames_call(line) if "frames" in line else _read_pool(line)
         if not isinstance(line, list) or len(line) != 3:
             raise LayoutError("expected [now, events, commands]")
         now, events, commands = line
@@ -285,9 +335,24 @@ class Reader:
             raise LayoutError(f"now: expected a number, got {now!r}")
         return Call(float(now), tuple([self._event(each) for each in events]), tuple(commands))
 
+    def _frames_call(self, line: Mapping[str, Any]) -> FramesCall:
+        fields = _keys(line, "frames", ("frames", "events", "what", "commands"))
+        events, commands = fields["events"], fields["commands"]
+        if not isinstance(events, list) or not isinstance(commands, list) or len(events) > 1:
+            raise LayoutError("expected lists of an event at most, and of commands")
+        event: FrameEvent | None = None
+        if events:
+            name = events[0][0] if isinstance(events[0], list) and events[0] else None
+            if name not in self._frames:
+                expected = ", ".join(self._frames)
+                raise LayoutError(f"events: expected one of {expected}, got {events[0]!r}")
+            event = self._frames[name](events[0][1:], name)
+        now, what = decoder(float)(fields["frames"], "frames"), decoder(str)(fields["what"], "what")
+        return FramesCall(now, event, what, tuple(commands))
+
     def recorded(self, commands: Sequence[Plain]) -> list[Plain]:
         """`commands` of this version without what the recording lacks."""
-        if not self._places:
+        if not self._other:
             return list(commands)
         return [self._without(command) for command in commands]
 
@@ -301,6 +366,9 @@ class Reader:
         return [command[0], *(None if place is None else command[place] for place in places)]
 
     def _without(self, command: Plain) -> Plain:
+        if command[0] == "PublishExits":
+            *values, policy = command
+            command = [*values, [policy[at] for at in self._policy]]
         places = self._places.get(command[0])
         if places is None:
             return command

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
 import orjson
 
-from slacktide.domain import Command, PoolId
+from slacktide.domain import Answer, Command, Event, FreeSlots, PoolId
 from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.pipelines import Frames, of_children
 from slacktide.profiles import (
     BatchLatency,
     ClassedTimes,
@@ -31,7 +32,14 @@ from slacktide.profiles.latency_fit import latency_on
 from slacktide.profiles.record import plain_sizes, read_signature, read_sizes
 from slacktide.recording.layout import LayoutError, RecordingError
 from slacktide.recording.reading import RecordedLine, Recording
-from slacktide.recording.records import Call, Plain, PoolOpened, plain_commands
+from slacktide.recording.records import (
+    Call,
+    FramesCall,
+    Plain,
+    PoolOpened,
+    frame_commands,
+    plain_commands,
+)
 
 Predictions = CorrectedTimes | ClassedTimes | ShapedTimes
 """What a pool that is recorded may predict with."""
@@ -188,6 +196,7 @@ def replay(
         )
     pools = pools or RecordedPools()
     engine = Engine(pools.parts, recording.header.settings)
+    frames = ReplayedFrames(engine)
     calls = count = 0
     for line in recording.lines():
         record = line.record
@@ -196,10 +205,22 @@ def replay(
             continue
         if record.now >= until:
             break
+        if isinstance(record, FramesCall):
+            done: list[Plain] = orjson.loads(orjson.dumps(frames.call(record)))
+            if done != list(record.commands):
+                place = _first_difference(record.commands, done)
+                call, first = Call(record.now, (), record.commands), engine.events_seen
+                found = Difference(line, call, first, place, record.commands, tuple(done))
+                return Replayed(calls, engine.events_seen, count, found, engine)
+            continue
+        if (told := frames.untold(record.events)) is not None:
+            found = Difference(line, record, engine.events_seen, 0, ([str(told)],), ())
+            return Replayed(calls, engine.events_seen, count, found, engine)
         for watcher in watchers:
             watcher.before(record, engine)
         first = engine.events_seen
         commands = handled(engine, record)
+        frames.ended += of_children(commands)
         as_read: list[Plain] = orjson.loads(orjson.dumps(plain_commands(commands)))
         replayed = recording.reader.recorded(as_read)
         if replayed != list(record.commands):
@@ -211,6 +232,37 @@ def replay(
         calls += 1
         count += len(commands)
     return Replayed(calls, engine.events_seen, count, None, engine)
+
+
+class ReplayedFrames:
+    """Frames above an engine that is replayed. What they tell it must be what it was told."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.ended: list[Answer | FreeSlots] = []
+        """Of the engine's last call."""
+        self._frames = Frames(engine)
+        self._told: list[Event] = []
+
+    def call(self, call: FramesCall) -> list[Plain]:
+        """What is to be done."""
+        ended: list[Answer | FreeSlots] = []
+        if call.what == "answers":
+            ended, self.ended = self.ended, []
+        try:
+            if call.what == "due":
+                told, done = self._frames.expire(now=call.now)
+            else:
+                events = () if call.event is None else (call.event,)
+                told, done = self._frames.handle(events, ended, now=call.now)
+        except ValueError:  # as it did in the server, which went on with what there was by then
+            told, done = self._frames.taken()
+        self._told += told
+        return frame_commands(done)
+
+    def untold(self, events: Sequence[Event]) -> Event | None:
+        """The first that the engine should have been told with these and was not; None: it was."""
+        told, self._told = self._told, []
+        return next((event for event in told if event not in events), None)
 
 
 def handled(engine: Engine, call: Call) -> list[Command]:

@@ -1,5 +1,7 @@
 """What both drivers own: the engine with its planners. Events and `now` in, commands out."""
 
 from slacktide.runtime.runtime import Runtime as Runtime
+from slacktide.runtime.runtime import RuntimeCommand as RuntimeCommand
 from slacktide.runtime.runtime import RuntimeEvent as RuntimeEvent
 from slacktide.runtime.runtime import Watch as Watch
+from slacktide.runtime.runtime import WatchFrames as WatchFrames

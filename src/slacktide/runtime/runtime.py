@@ -3,6 +3,8 @@
 Both drivers own one: events and `now` go in, commands come out, and `next_wakeup` says when
 TimerFired must be delivered. Planners see events first, and what they plan comes before them; what
 is recorded is what the engine handled, plans included, so a recording replays without planners.
+Where pipelines are served, `Frames` is above the engine: what happens to frames is turned into
+events for it, and its answers to their stages into what happens next, before anything is returned.
 
 Where `on_fault` is given, nothing that fails costs more than it must. An event that the engine
 cannot handle costs what it asked for; the commands of all others are carried out, for they hold the
@@ -16,8 +18,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from slacktide.domain import Command, Event, Plan, PlanChanged
+from slacktide.domain import Answer, Command, Event, FreeSlots, Plan, PlanChanged
+from slacktide.domain.frames import FRAME_EVENTS, FrameCommand, FrameEvent
 from slacktide.engine import Engine
+from slacktide.pipelines import Frames, of_children
 from slacktide.planning import Composer, ExitEvent, Job, JobDone, Planner, SessionEvent, Stated
 from slacktide.planning.exits.events import EXIT_EVENTS
 from slacktide.planning.sessions import SESSION_EVENTS
@@ -25,10 +29,17 @@ from slacktide.planning.sessions import SESSION_EVENTS
 PAUSE_S = 10.0
 """Seconds without plans after a planner has failed."""
 
-RuntimeEvent: TypeAlias = Event | JobDone | SessionEvent | ExitEvent
-"""What drivers deliver. The engine is handed events alone; the others are for planners."""
+RuntimeEvent: TypeAlias = Event | JobDone | SessionEvent | ExitEvent | FrameEvent
+"""What drivers deliver. The engine is handed events alone; the others are for planners and
+`Frames`."""
 
-_FOR_PLANNERS: frozenset[type] = frozenset((*SESSION_EVENTS, *EXIT_EVENTS))
+RuntimeCommand: TypeAlias = Command | FrameCommand
+
+_NOT_FOR_ENGINE: frozenset[type] = frozenset((*SESSION_EVENTS, *EXIT_EVENTS, *FRAME_EVENTS))
+
+WatchFrames = Callable[[FrameEvent | None, str, float, Sequence[FrameCommand]], None]
+"""(what has happened to a frame, or None: `answers` of the last call of the engine, or frames that
+are `due`; now; commands), after every call of `Frames`."""
 
 Watch = Callable[[Sequence[Event], float, Sequence[Command]], None]
 """(events handed over together, now, the engine's commands), after every call of the engine."""
@@ -75,6 +86,7 @@ class Runtime:
         planners: Sequence[Planner] = (),
         *,
         watch: Watch | None = None,
+        watch_frames: WatchFrames | None = None,
         on_fault: Faults | None = None,
         on_lanes: Callable[[Mapping[str, int], float], None] | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
@@ -83,6 +95,8 @@ class Runtime:
         when they have changed, and when. `stopwatch`: a clock in seconds by which planning is
         timed. Raises PlannerError if two planners own one field."""
         self.engine = engine
+        self.frames: Frames | None = None
+        """None: no pipeline was ever served."""
         self.composer = Composer(planners)
         self.usage = CoreSeconds()
         self.plans = 0
@@ -92,6 +106,7 @@ class Runtime:
         self.plan_fault: Exception | None = None
         """Why the last plan could not be put in force; None: it is."""
         self._watch = watch
+        self._watch_frames = watch_frames
         self._on_fault = on_fault
         self._on_lanes = on_lanes
         self._stopwatch = stopwatch
@@ -104,22 +119,82 @@ class Runtime:
         self.plan_fault = None
         return self.composer.rebase(base, stated, self.engine.snapshot(now=now), now=now)
 
-    def handle(self, events: Sequence[RuntimeEvent], *, now: float) -> list[Command]:
+    def handle(self, events: Sequence[RuntimeEvent], *, now: float) -> Sequence[RuntimeCommand]:
         """What is to be done, in order, now that `events` have happened together."""
+        framed: Sequence[FrameEvent] = ()
+        told: Sequence[Event | JobDone] = events  # type: ignore[assignment]  # unless found out
         for event in events:
-            if type(event) in _FOR_PLANNERS:
-                return self._handled(self._after_planners(events, now), now)
-        return self._handled(events, now)  # type: ignore[arg-type]  # there is none
+            if type(event) in _NOT_FOR_ENGINE:
+                framed, told = self._after_planners(events, now)
+                break
+        if self.frames is None:
+            if not framed:
+                return self._handled(told, now)
+            self.frames = Frames(self.engine)
+        return self._handled_with_frames(self.frames, framed, told, now)
+
+    def _handled_with_frames(
+        self,
+        frames: Frames,
+        framed: Sequence[FrameEvent],
+        events: Sequence[Event | JobDone],
+        now: float,
+    ) -> Sequence[RuntimeCommand]:
+        commands: list[RuntimeCommand] = []
+        told: list[Event | JobDone] = []
+        for event in framed:
+            told += self._framed(frames, event, "", (), now, commands)
+        told += events
+        while True:
+            while told:
+                given = self._handled(told, now)
+                commands += given
+                ended = of_children(given)
+                if not ended:
+                    break
+                told = [*self._framed(frames, None, "answers", ended, now, commands)]
+            if frames.due > now:
+                return commands
+            told = [*self._framed(frames, None, "due", (), now, commands)]
+
+    def _framed(
+        self,
+        frames: Frames,
+        event: FrameEvent | None,
+        what: str,
+        ended: Sequence[Answer | FreeSlots],
+        now: float,
+        commands: list[RuntimeCommand],
+    ) -> Sequence[Event]:
+        """What the engine is to be told; what drivers are to do is added to `commands`."""
+        try:
+            if what == "due":
+                told, done = frames.expire(now=now)
+            else:
+                told, done = frames.handle(() if event is None else (event,), ended, now=now)
+        except Exception as error:
+            if self._on_fault is None:
+                raise
+            self._on_fault("what has happened to a frame could not be taken in", error)
+            told, done = frames.taken()
+        if self._watch_frames is not None:
+            self._watch_frames(event, what, now, done)
+        commands += done
+        return told
 
     def _after_planners(
         self, events: Sequence[RuntimeEvent], now: float
-    ) -> Sequence[Event | JobDone]:
-        """`events` without what is said of sessions and exits, which planners have heard then."""
+    ) -> tuple[Sequence[FrameEvent], Sequence[Event | JobDone]]:
+        """What is said of frames, and what is for the engine. What is said of sessions and exits
+        planners have heard then."""
         sessions: list[SessionEvent] = []
         exits: list[ExitEvent] = []
+        framed: list[FrameEvent] = []
         others: list[Event | JobDone] = []
         for event in events:
-            if isinstance(event, SESSION_EVENTS):
+            if isinstance(event, FRAME_EVENTS):
+                framed.append(event)
+            elif isinstance(event, SESSION_EVENTS):
                 sessions.append(event)
             elif isinstance(event, EXIT_EVENTS):
                 exits.append(event)
@@ -136,7 +211,7 @@ class Runtime:
             if self._on_fault is None:
                 raise
             self._on_fault(f"a planner could not take in what is said of {what}", error)
-        return others
+        return framed, others
 
     def _handled(self, events: Sequence[Event | JobDone], now: float) -> list[Command]:
         told: Sequence[Event] = events  # type: ignore[assignment]  # no job ends that did not begin
@@ -166,6 +241,8 @@ class Runtime:
         `more`: whether anything else is to come. If not, and the engine waits for nothing, then
         planners do not either: they would look at an empty queue for ever."""
         at = self.engine.next_wakeup()
+        if self.frames is not None and (due := self.frames.due) < (math.inf if at is None else at):
+            at = due
         if self.composer.idle or (at is None and not more):
             return at
         planned = self.composer.next_wakeup(self.engine.snapshot())

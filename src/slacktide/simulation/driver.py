@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from slacktide.domain import (
     Announced,
@@ -27,6 +27,7 @@ from slacktide.domain import (
     BatchFailed,
     BatchFinished,
     Cancelled,
+    Command,
     Event,
     LaneResized,
     MemoryShort,
@@ -43,6 +44,18 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
+from slacktide.domain.frames import (
+    FRAME_COMMANDS,
+    FrameAnnounced,
+    FrameArrived,
+    FrameCancelled,
+    FrameCommand,
+    FrameEvent,
+    FrameRefused,
+    PartAnswered,
+    PipelinesChanged,
+    StageYielded,
+)
 from slacktide.engine import Engine, check_invariants
 from slacktide.planning import (
     ExitEvent,
@@ -54,7 +67,7 @@ from slacktide.planning import (
     Stated,
 )
 from slacktide.planning.exits import ExitsArranged, RampsJudged, RampsLearnt, RampsRefused
-from slacktide.runtime import Runtime, RuntimeEvent, Watch
+from slacktide.runtime import Runtime, RuntimeCommand, RuntimeEvent, Watch, WatchFrames
 from slacktide.simulation.acting import SimulatedClients, Turn
 from slacktide.simulation.exit_courses import EarlyExits
 from slacktide.simulation.hardware import Execution, Hardware, Report
@@ -88,7 +101,7 @@ class EventOrder(IntEnum):
     """Last: whatever ends, comes or goes at this instant has changed what is due."""
 
 
-ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent], EventOrder] = {
+ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent | FrameEvent], EventOrder] = {
     BatchFinished: EventOrder.BATCH,
     BatchFailed: EventOrder.BATCH,
     BatchAborted: EventOrder.BATCH,
@@ -105,16 +118,32 @@ ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent], EventOrder] = {
     RampsJudged: EventOrder.REPLICA,
     RampsRefused: EventOrder.REPLICA,
     ExitsArranged: EventOrder.REPLICA,
+    StageYielded: EventOrder.BATCH,
+    PartAnswered: EventOrder.BATCH,
+    PipelinesChanged: EventOrder.REPLICA,
     Announced: EventOrder.NOTICE,
+    FrameAnnounced: EventOrder.NOTICE,
     Submitted: EventOrder.REQUEST,
+    FrameArrived: EventOrder.REQUEST,
     Cancelled: EventOrder.WITHDRAWAL,
+    FrameCancelled: EventOrder.WITHDRAWAL,
     Refused: EventOrder.WITHDRAWAL,
+    FrameRefused: EventOrder.WITHDRAWAL,
     TimerFired: EventOrder.TIMER,
 }
 
 
 Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
 """Told of every request's outcome; of a `Notice` where no body was to come."""
+
+
+class SimulatedFrames(Protocol):
+    """What stages give, and where frames end, in a run that has pipelines."""
+
+    def answered(self, child: Answer, *, now: float) -> StageYielded | None:
+        """A request of a stage has its outcome: what its outputs hand on; None: nothing is due."""
+
+    def carry_out(self, command: FrameCommand, *, now: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +176,8 @@ class Simulation:
         stated: Stated | None = None,
         job_s: float = 0.0,
         exits: Mapping[str, EarlyExits] | None = None,
+        frames: SimulatedFrames | None = None,
+        watch_frames: WatchFrames | None = None,
         check: bool = False,
     ) -> None:
         """`plan` comes into force at `begin`; a replica is up `start_s` seconds after its start,
@@ -154,8 +185,8 @@ class Simulation:
 
         Where there are `planners`, `plan` is the base of theirs, with what is `stated` of its
         models; what they have computed off the loop is there after `job_s` seconds. `exits`: by
-        model, of those that have early exits. `check` has the engine's invariants checked after
-        every event: for tests, it is slow. Raises PlannerError.
+        model, of those that have early exits. `frames`: where there are pipelines. `check` has the
+        engine's invariants checked after every event: for tests, it is slow. Raises PlannerError.
         """
         self.engine = engine
         self.now = begin
@@ -163,7 +194,14 @@ class Simulation:
             engine, execution, self._put_report, start_s=start_s, resize_s=resize_s, exits=exits
         )
         """For reading: what has run, and on how many cores."""
-        self.runtime = Runtime(engine, planners, watch=watch, on_lanes=self.hardware.lanes_changed)
+        self.runtime = Runtime(
+            engine,
+            planners,
+            watch=watch,
+            watch_frames=watch_frames,
+            on_lanes=self.hardware.lanes_changed,
+        )
+        self._frames = frames
         self._answered = answered
         self._check = check
         self._job_s = job_s
@@ -312,7 +350,10 @@ class Simulation:
 
     def _deliver(self, events: Sequence[RuntimeEvent], at: float) -> None:
         self.now = at
-        commands = self.runtime.handle(events, now=at)
+        given = self.runtime.handle(events, now=at)
+        commands = cast(Sequence[Command], given)
+        if self.runtime.frames is not None:
+            commands = self._framed(given, at)
         clients = self._clients
         if clients is not None and clients.plan is not self.engine.plan:
             clients.plan_changed(self.engine.plan, now=at)
@@ -330,6 +371,24 @@ class Simulation:
                     clients.answered(command.id, command)
                 if self._answered is not None:
                     self._answered(request, command)
+
+    def _framed(self, commands: Sequence[RuntimeCommand], at: float) -> Sequence[Command]:
+        """What is left for the hardware once frames have had their part."""
+        frames = self._frames
+        assert frames is not None, "a run with pipelines needs to know what their stages give"
+        others: list[Command] = []
+        for command in commands:
+            if isinstance(command, FRAME_COMMANDS):
+                frames.carry_out(command, now=at)
+                continue
+            others.append(command)
+            if isinstance(command, Answer) and command.id < 0:
+                yielded = frames.answered(command, now=at)
+                if yielded is not None:
+                    self._put(at, EventOrder.BATCH, yielded)
+        if self._check and self.runtime.frames is not None:
+            self.runtime.frames.check()
+        return others
 
 
 def _announced_in(events: Sequence[_Happens], what: object) -> bool:

@@ -300,9 +300,9 @@ class Hardware:
         self.batches += 1
         self.rows += batch.rows
         running = self._running[batch.id] = _Running(batch, cores, now, now + seconds)
-        ramps = self._open_ramps.get(batch.replica.id)
-        if ramps and seconds < math.inf:
-            policy = self._policies[batch.replica.id]
+        ramps = self._open_ramps.get(batch.replica.id, ())
+        policy = self._policies.get(batch.replica.id)
+        if policy is not None and (ramps or policy.features) and seconds < math.inf:
             if policy.ramps != ramps:  # what it asks for is not open yet
                 known = dict(zip(policy.ramps, policy.thresholds, strict=True))
                 thresholds = tuple([known.get(ramp, 0.0) for ramp in ramps])
@@ -316,7 +316,8 @@ class Hardware:
         for at, event in running.released:
             self._put(at, event)
         if running.ends_at < math.inf:
-            exits = None if running.course is None else running.course.report
+            course = running.course
+            exits = course.report if course is not None and course.report.ramps else None
             self._put(running.ends_at, BatchFinished(running.batch.id, exits=exits))
 
     def _abort(self, id: int, now: float) -> None:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from slacktide.domain import Event, Notice, Request
+from slacktide.domain.frames import FrameEvent
 from slacktide.domain.read_only import read_only
 from slacktide.planning import ExitEvent, SessionEvent
 
@@ -79,11 +80,11 @@ class SimulatedUpload:
 
 @dataclass(frozen=True, slots=True)
 class ExternalEvent:
-    """Any other event: a client withdraws or says something of its session, a plan changes, a lane
-    is resized."""
+    """Any other event: a client withdraws or says something of its session, a frame of a pipeline
+    comes, a plan changes, a lane is resized."""
 
     arrival: float
-    event: Event | SessionEvent | ExitEvent
+    event: Event | SessionEvent | ExitEvent | FrameEvent
 
 
 @dataclass(frozen=True, slots=True)

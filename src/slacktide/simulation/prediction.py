@@ -29,9 +29,9 @@ from slacktide.load.report import Provenance, Report
 from slacktide.profiles import ShapedTimes, TimeDistribution
 from slacktide.recording import Call, RecordedPools, Recording, RecordingError, Watcher, replay
 from slacktide.simulation.driver import Simulation
-from slacktide.simulation.hardware import scatter
+from slacktide.simulation.hardware import ARRANGE_S, scatter
 from slacktide.simulation.items import SimulationError, stream
-from slacktide.simulation.recorded_exits import ObservedExits, RecordedExits
+from slacktide.simulation.recorded_exits import ObservedExits, RecordedExits, whole_passes
 from slacktide.simulation.recorded_inputs import RecordedInputs, recorded_inputs
 from slacktide.simulation.results import Scorer
 
@@ -65,7 +65,7 @@ class Observations(Watcher):
                 batch = running.batch
                 if event.exits is not None:
                     observed = self.exits.setdefault(batch.replica.pool, ObservedExits())
-                    observed.note(batch, event.exits, call.now - batch.started)
+                    observed.note(batch, event.exits, call.now - batch.started, _own(engine, batch))
                 if batch.leaving is Leaving.SHRINK and not batch.judged:
                     continue  # rows have left it: no whole pass
                 kept = self._batches.setdefault(batch.replica.pool, deque(maxlen=LATEST))
@@ -74,6 +74,15 @@ class Observations(Watcher):
     def of(self, pool: PoolId) -> Iterable[Observation]:
         """Those of one pool, oldest first."""
         return self._batches.get(pool, ())
+
+
+def _own(engine: Engine, batch: Batch) -> BatchTimes | None:
+    """Times of whole passes of a model with exits of its own: none of its batches is judged."""
+    pool = batch.replica.pool
+    policy = next((each for each in engine.plan.exits if each.pool == pool), None)
+    if policy is None or policy.feedback > 0.0:
+        return None
+    return whole_passes(engine.snapshot().pools[pool].times)
 
 
 class TrainedTimes:
@@ -210,8 +219,11 @@ def _run(
         found.plan,
         execution,
         answered=lambda request, outcome: scores.ended(request.id, outcome),
-        # A plan that was in force already has its replicas up by the time requests come.
-        begin=found.start - 2.0 * found.start_s if found.plan_at is None else found.plan_at,
+        # A plan that was in force already has its replicas up, and their models cut into stages, by
+        # the time requests come.
+        begin=found.start - 2.0 * (found.start_s + ARRANGE_S)
+        if found.plan_at is None
+        else found.plan_at,
         start_s=found.start_s,
         resize_s=found.resize_s,
         exits=dict.fromkeys(

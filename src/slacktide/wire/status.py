@@ -29,6 +29,7 @@ _GONE = WireStatus(499, "CANCELLED")
 STATUS: Mapping[Reason, WireStatus] = {
     Reason.ON_TIME: OK,
     Reason.EARLY_EXIT: OK,
+    Reason.PARTIAL: OK,
     Reason.AFTER_DEADLINE: OK,
     Reason.SHORTER_THAN_ALONE: _TOO_LATE,
     Reason.EXPIRED: _TOO_LATE,

@@ -496,6 +496,19 @@ def test_frames_are_answered_by_the_variant_they_are_mapped_to() -> None:
     assert {round(each.compute_s, 6) for each in ran.outcomes.values()} == {0.06}
 
 
+def test_frames_that_name_a_variant_are_answered_by_it_and_not_as_their_session_is_mapped() -> None:
+    """The first of them already, as it is then served beside the one of the session."""
+    happens: list[tuple[float, Any]] = [(0.5, opened("a", slo=PLENTY)), (0.5, measured("a"))]
+    for n in range(40):
+        at = 1.0 + n / 10
+        named: dict[str, Any] = {"size": 128, "names_variant": True} if n % 2 else {}
+        happens.append((at, request(n, at=at, client="a", **named)))
+    ran = VirtualFamily(items_of(happens), options={"lanes": "own"})
+    took = [round(ran.outcomes[n].compute_s, 6) for n in range(40)]
+    assert set(took[::2]) == {0.06}
+    assert set(took[1::2]) == {0.01}
+
+
 class TestLearnedRoom:
     def test_it_falls_while_too_many_are_lost_and_rises_again(self) -> None:
         room = LearnedRoom(0.01)

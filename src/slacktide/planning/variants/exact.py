@@ -56,7 +56,7 @@ def bound(
     no client between variants, which is closer and takes a few times as long. −∞ if none maps so
     many, None if nothing is known after `seconds`. Raises SolverMissingError."""
     runs = _configurations(fleet)
-    program = _Program()
+    program = LinearProgram()
     counts = program.add(len(runs), most=fleet.replicas, whole=whole)
     program.require(((at, 1.0) for at in counts), most=fleet.replicas)
     taken = _fractions(fleet, program, runs, whole=undivided)
@@ -85,7 +85,7 @@ def optimum(fleet: Fleet, *, seconds: float = 60.0) -> Optimum | None:
     """The best assignment with one queue for each replica; None if none is found in `seconds`.
     Raises SolverMissingError."""
     runs = _configurations(fleet)
-    program = _Program()
+    program = LinearProgram()
     chosen = [program.add(len(runs)) for _ in range(fleet.replicas)]
     parts = [_fractions(fleet, program, runs, whole=True) for _ in range(fleet.replicas)]
     for client in range(len(fleet.clients)):
@@ -152,7 +152,7 @@ def _configurations(fleet: Fleet) -> list[tuple[int, int, int]]:
 
 
 def _fractions(
-    fleet: Fleet, program: _Program, runs: list[tuple[int, int, int]], *, whole: bool = False
+    fleet: Fleet, program: LinearProgram, runs: list[tuple[int, int, int]], *, whole: bool = False
 ) -> dict[tuple[int, int], int]:
     """A variable for each (client, variant) that can be served; of one client 1 in all, at most."""
     found: dict[tuple[int, int], int] = {}
@@ -169,14 +169,16 @@ def _fractions(
 
 
 @dataclass(frozen=True, slots=True)
-class _Solved:
+class Solution:
+    """What a program has come to within its time."""
+
     values: NDArray[np.float64] | None
     most: float | None
     """No solution is worth more."""
     proven: bool
 
 
-class _Program:
+class LinearProgram:
     """Variables from 0 to a bound, rows that bound sums of them, and what each is worth."""
 
     def __init__(self) -> None:
@@ -208,7 +210,7 @@ class _Program:
             self._factors.append(float(factor))
         self._rows.append((least, most))
 
-    def solved(self, seconds: float) -> _Solved:
+    def solved(self, seconds: float) -> Solution:
         """The solution that is worth the most, as far as it is found in that time."""
         optimize, sparse = _scipy()
         matrix = sparse.coo_matrix(
@@ -228,7 +230,7 @@ class _Program:
             bounds = np.inf
         elif bounds is None and found.status == 0:
             bounds = found.fun
-        return _Solved(found.x, None if bounds is None else -float(bounds), found.status == 0)
+        return Solution(found.x, None if bounds is None else -float(bounds), found.status == 0)
 
 
 def _scipy() -> tuple[Any, Any]:

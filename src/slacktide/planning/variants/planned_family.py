@@ -244,7 +244,7 @@ class PlannedFamily:
             known.pop(id, None)
 
     def see(self, request: Request, *, now: float) -> None:
-        """A request without a session has come."""
+        """A request without a session, or one that names its variant, has come."""
         asked = UNMAPPED
         if request.size:
             # Of files a request names the place, from 1.

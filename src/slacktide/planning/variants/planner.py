@@ -141,7 +141,9 @@ class VariantsPlanner(Planner):
             if isinstance(event, Submitted):
                 request = event.request
                 state = families.get(request.model)
-                if state is not None and request.client not in self._sessions:
+                if state is not None and (
+                    request.names_variant or request.client not in self._sessions
+                ):
                     state.see(request, now=now)
             elif isinstance(event, ReplicaUp):
                 self._came_up = True

@@ -237,6 +237,8 @@ class _Builder:
             changes["scheduler"] = model.scheduler
         if model.share is not None:
             changes["share"] = model.share
+        if model.window is not None:
+            changes["window"] = model.window
         return (folder or ModelSettings()).model_copy(update=changes)
 
     def _model(

@@ -32,6 +32,7 @@ from slacktide.models.repository.fields import (
     Seconds,
     Section,
     Size,
+    WindowSettings,
     ascending,
     name_to_section,
     number_to_cores,
@@ -156,6 +157,8 @@ class SimulatedModel(Section):
     it. Without it the one that suits."""
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Weight where several models share a lane. Without it that of the folder, or 1."""
+    window: WindowSettings | None = None
+    """When it comes first on its lane. Without it as its folder states."""
     predictions: Literal["known", "learned"] = "known"
     """Where requests have lengths: with `known` the policies know each application's distribution
     of them beforehand (from 4,000 separate samples). With `learned` they start from the profile and

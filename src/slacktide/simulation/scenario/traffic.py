@@ -8,7 +8,7 @@ say the same. Over a link, the server hears of a request at its first byte and h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from heapq import heappop, heappush
 from itertools import repeat
 
@@ -233,6 +233,14 @@ def _edges(hints: Column) -> tuple[float, ...]:
     return tuple(dict.fromkeys(np.quantile(hints, levels, method="inverted_cdf").tolist()))
 
 
+_NAMES = [field.name for field in fields(DrawnRequest)]
+_REST = [
+    repeat(field.default)
+    for field in fields(DrawnRequest)[_NAMES.index("network_time") + 1 : _NAMES.index("length")]
+]
+"""Of fields that scenarios state nothing of."""
+
+
 class _Sender:
     """Makes the items of one application: what they have in common is looked up once."""
 
@@ -255,7 +263,7 @@ class _Sender:
         whose = (repeat(one.deadlines is None), none, owned, repeat(one.name))
         # By position, a column at a time: keywords would cost as much again.
         hinted = none if one.hint is None else hint
-        work = (hinted, repeat(self._reserve), network, none, repeat(0), repeat(False), length)
+        work = (hinted, repeat(self._reserve), network, *_REST, length)
         signatures: Iterable[Signature] = repeat(one.signatures[0])
         if len(one.signatures) > 1:
             signatures = map(one.signatures.__getitem__, shapes)

@@ -1,0 +1,130 @@
+"""What becomes of a frame between two stages of a pipeline: which boxes count, and how each is made
+ready for a stage's model.
+
+Boxes are x0, y0, x1, y1 in fractions of the frame, from its upper left corner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_BOXES = 100
+"""Of a frame that go on to one stage, unless something else is stated."""
+_TRIED = 4
+_WIDEST = 8
+_INEXACT = 1e-3
+"""Pixels by which an edge may be off, as 32 bits do not hold tenths: none is added for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glue:
+    """What is done in front of a stage's session, in its worker. That images are decoded, cut out
+    along their boxes and resized follows from what the model takes."""
+
+    margin: float = 0.0
+    """Added to each box on every side, as a part of its width and height."""
+    function: str = ""
+    """A function, as `module:name`, that is given each crop before it is resized: pixels [height,
+    width, 3] of uint8; it returns such, of any size. Empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxChoice:
+    """Which boxes of a detector go on."""
+
+    classes: tuple[int, ...] = ()
+    """Empty: all."""
+    score: float = 0.0
+    """Lowest that counts."""
+    overlap: float = 1.0
+    """Of two boxes of one class whose intersection is more than this part of their union, the one
+    with the lower score goes (non-maximum suppression)."""
+    most: int = MOST_BOXES
+    """Those with the highest scores. Overlaps are looked for among four times as many."""
+
+    def choose(
+        self,
+        boxes: NDArray[np.float32],
+        scores: NDArray[np.float32] | None = None,
+        classes: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.intp]:
+        """Indices of those that go on, highest score first. `boxes` [n, 4], `scores` and `classes`
+        [n], of one frame; None where a detector has no such output: all alike.
+
+        Boxes that are not finite, turned over, or outside of the frame never go on. Raises
+        ValueError where the arrays do not belong together.
+        """
+        count = len(boxes)
+        alike = [column for column in (scores, classes) if column is not None]
+        if boxes.shape != (count, 4) or any(column.shape != (count,) for column in alike):
+            shapes = " and ".join(str(list(array.shape)) for array in (boxes, *alike))
+            raise ValueError(f"expected [n, 4] and [n] of boxes, got {shapes}")
+        with np.errstate(invalid="ignore"):
+            inside = np.minimum(np.maximum(boxes, 0.0), 1.0)
+            sides = inside[:, 2:] - inside[:, :2]
+            good = (sides.min(1) > 0) & np.isfinite(boxes).all(1)
+            if scores is not None:
+                good &= scores >= self.score
+        if classes is not None and self.classes:
+            good &= np.logical_or.reduce([classes == wanted for wanted in self.classes])
+        chosen = np.flatnonzero(good)
+        if scores is not None:
+            chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
+        if self.overlap < 1 and len(chosen) > 1:
+            chosen = chosen[: _TRIED * self.most]
+            kinds = None if classes is None else classes[chosen]
+            chosen = chosen[_apart(inside[chosen], kinds, self.overlap)]
+        return chosen[: self.most]
+
+
+def _apart(
+    boxes: NDArray[np.float32], kinds: NDArray[np.int64] | None, overlap: float
+) -> list[int]:
+    """Of boxes with the best first, those that no better one of their kind overlaps too much."""
+    low, high = boxes[:, :2], boxes[:, 2:]
+    sides = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
+    shared = np.maximum(sides[..., 0], 0) * np.maximum(sides[..., 1], 0)
+    areas = (high[:, 0] - low[:, 0]) * (high[:, 1] - low[:, 1])
+    hides = shared > overlap * (areas[:, None] + areas - shared)
+    if kinds is not None:
+        hides &= kinds[:, None] == kinds
+    kept: list[int] = []
+    hidden = np.zeros(len(boxes), np.bool_)
+    for at in range(len(boxes)):
+        if not hidden[at]:
+            kept.append(at)
+            hidden |= hides[at]
+    return kept
+
+
+def crop_extent(
+    box: NDArray[np.float32], width: int, height: int, margin: float = 0.0
+) -> tuple[int, int, int, int] | None:
+    """Columns and rows x0, y0, x1, y1 of a frame of this size that a box covers in part or whole,
+    cut off at the frame's edges; None if there are none, or the box is not one."""
+    x0, y0, x1, y1 = box.tolist()
+    if not (x0 < x1 and y0 < y1) or x1 - x0 == float("inf") or y1 - y0 == float("inf"):
+        return None  # NaN included
+    across, down = margin * (x1 - x0), margin * (y1 - y0)
+    if x0 - across >= 1 or y0 - down >= 1 or x1 + across <= 0 or y1 + down <= 0:
+        return None
+    left, right = _covered(x0 - across, x1 + across, width)
+    top, bottom = _covered(y0 - down, y1 + down, height)
+    return left, top, right, bottom
+
+
+def _covered(low: float, high: float, size: int) -> tuple[int, int]:
+    """The pixels of so many that lie between two fractions; one at least."""
+    last = max(1, min(size, ceil(high * size - _INEXACT)))
+    return max(0, min(floor(low * size + _INEXACT), last - 1)), last
+
+
+def crop_width(extent: tuple[int, int, int, int], height: int) -> int:
+    """Width of a crop that is resized to this height and keeps its shape, but is squeezed where it
+    were more than eight times as wide as high."""
+    left, top, right, bottom = extent
+    return min(max(1, round(height * (right - left) / (bottom - top))), _WIDEST * height)

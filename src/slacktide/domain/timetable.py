@@ -1,0 +1,79 @@
+"""`Timetable`: which model comes first on a lane, and when, again and again.
+
+It is what OctopInf (§III-C) calls an inference stream: a *period* (its duty cycle) with *windows*
+(its portions), each of one model. Pure arithmetic of time; what follows from it is the engine's
+(engine/windows.py). Periods count from time 0 of the driver's clock, so those of several lanes that
+are equally long are in step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+_SAME = 1e-6
+"""Seconds that count as no time: what clocks of many days lose by rounding is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWindow:
+    """A part of the period in which `model` comes first. Seconds from the period's start."""
+
+    model: str
+    start: float
+    end: float
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.start * 1e3:g} to {self.end * 1e3:g} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """Windows of one lane, ascending; between them no model comes first. Raises ValueError if they
+    overlap or do not fit into the period, or if that is no time."""
+
+    period: float
+    """Seconds."""
+    windows: tuple[ModelWindow, ...]
+
+    def __post_init__(self) -> None:
+        if not 1e-3 <= self.period < math.inf:
+            raise ValueError(f"the period must be at least 1 ms, got {self.period * 1e3:g} ms")
+        for window in self.windows:
+            if not 0.0 <= window.start < window.end:
+                raise ValueError(f"a window must end after it starts: {window}")
+            if window.end > self.period:
+                raise ValueError(f"a window ends after the period of {self.period:g} s: {window}")
+        for before, after in pairwise(self.windows):
+            if after.start < before.end:
+                raise ValueError(f"windows overlap or are not ascending: {before}, {after}")
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Those that have a window."""
+        return frozenset(window.model for window in self.windows)
+
+    def at(self, now: float) -> ModelWindow | None:
+        """The window that is open."""
+        into = now - self._begin(now)
+        for window in self.windows:
+            if window.start - _SAME <= into < window.end - _SAME:
+                return window
+        return None
+
+    def next_start(self, window: ModelWindow, now: float) -> float:
+        """When `window` opens next, after `now`; absolute seconds."""
+        start = self._begin(now) + window.start
+        return start if start > now + _SAME else start + self.period
+
+    def last(self, window: ModelWindow, now: float) -> tuple[float, float]:
+        """When it opened and closed the last time that it closed, absolute seconds."""
+        begin = self._begin(now)
+        if begin + window.end > now + _SAME:
+            begin -= self.period
+        return begin + window.start, begin + window.end
+
+    def _begin(self, now: float) -> float:
+        """When the present period began."""
+        return math.floor((now + _SAME) / self.period) * self.period

@@ -1,0 +1,119 @@
+"""Lanes with a timetable: which of the batches on offer may start now (OctopInf §III-C, CORAL).
+
+Inside its window a model comes first, whatever the others' batches are worth. Otherwise the lane is
+free for whatever is sure to end (its p99) before the next window that is *wanted*: whose model has
+a request waiting. A batch that would take longer is made smaller if that helps, else it waits for
+that window to open. A lane whose windows are not wanted serves as one without a timetable.
+
+Each model on the lane has a window, so none waits for ever. A batch may outlast its own: then the
+window behind it begins late. A window that closes
+without a batch of its model, though one had waited, is counted as missed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from slacktide.domain import Replica, Timetable
+from slacktide.engine.placement import Placement
+from slacktide.engine.pool import Pool
+from slacktide.engine.ports import Proposal
+
+Offer: TypeAlias = tuple[Placement, Proposal]
+
+Smaller: TypeAlias = Callable[[Placement, Replica], Proposal | None]
+"""What a pool proposes for a replica with another cap; None: nothing."""
+
+
+class LaneWindows:
+    """The timetable of one lane, and what became of its windows."""
+
+    __slots__ = ("_checked", "_ran", "missed", "table")
+
+    def __init__(self, table: Timetable, *, now: float) -> None:
+        self.table = table
+        self.missed: Counter[str] = Counter()
+        """Windows that closed without a batch of their model though one had waited, by model."""
+        self._ran: dict[str, float] = {}
+        """When a batch of a model was on the lane last."""
+        self._checked = dict.fromkeys(table.windows, now)
+        """When a window closed that was looked at last."""
+
+    def ran(self, model: str, *, now: float) -> None:
+        """A batch of `model` begins or ends."""
+        self._ran[model] = now
+
+    def admit(
+        self, offers: Sequence[Offer], placements: Sequence[Placement], smaller: Smaller, now: float
+    ) -> tuple[list[Offer], float]:
+        """Those of `offers` that may start, and when the next window opens for which another waits
+        (absolute seconds; infinite: none does)."""
+        self._count_missed(placements, now)
+        window = self.table.at(now)
+        if window is not None:
+            first = [offer for offer in offers if offer[0].pool.id.model == window.model]
+            if first:
+                return first, math.inf
+        waiting = {p.pool.id.model for p in placements if _wants(p.pool)}
+        opens = {
+            model: min(self.table.next_start(each, now) for each in windows)
+            for model in waiting
+            if (windows := [each for each in self.table.windows if each.model == model])
+        }
+        fitting, again = [], math.inf
+        for placement, proposal in offers:
+            model = placement.pool.id.model
+            limit = min((at for other, at in opens.items() if other != model), default=math.inf)
+            found = _ending_by(limit - now, placement, proposal, smaller)
+            if found is None:
+                again = min(again, limit)
+            else:
+                fitting.append((placement, found))
+        return fitting, again
+
+    def _count_missed(self, placements: Sequence[Placement], now: float) -> None:
+        for window in self.table.windows:
+            opened, closed = self.table.last(window, now)
+            if closed <= self._checked[window]:
+                continue
+            self._checked[window] = closed
+            if self._ran.get(window.model, -math.inf) >= opened:
+                continue
+            pools = [p.pool for p in placements if p.pool.id.model == window.model]
+            waited = (one.arrival < closed for pool in pools for one in pool.scheduler.pending())
+            self.missed[window.model] += any(waited)
+
+
+def _wants(pool: Pool) -> bool:
+    return bool(len(pool.scheduler) or pool.quarantine or pool.announced)
+
+
+def _ending_by(
+    seconds: float, placement: Placement, proposal: Proposal, smaller: Smaller
+) -> Proposal | None:
+    """`proposal`, or one of fewer rows, that is sure to take no longer than `seconds`; or none."""
+    pool, cores, found = placement.pool, placement.lane.size, proposal
+    while pool.times.of(found.rows, cores, found.members).p99 > seconds:
+        if len(found.members) < 2:
+            return None
+        fewer = smaller(placement, replace(placement.replica, max_batch=max(1, found.rows // 2)))
+        if fewer is None or fewer.rows >= found.rows:
+            return None
+        found = fewer
+    return found
+
+
+def windows_of(
+    table: Timetable | None, before: LaneWindows | None, now: float
+) -> LaneWindows | None:
+    """What a lane with this timetable has from now on; what was counted, stays counted."""
+    if table is None or (before is not None and before.table == table):
+        return before if table is not None else None
+    found = LaneWindows(table, now=now)
+    if before is not None:
+        found.missed = before.missed
+    return found

@@ -1,0 +1,8 @@
+"""Calls of pipelines above the engine: one call, many requests, one deadline.
+
+It decides nothing that a scheduler decides: children are requests like any others.
+"""
+
+from slacktide.pipelines.fan_out import FanOut as FanOut
+from slacktide.pipelines.frames import Frames as Frames
+from slacktide.pipelines.frames import of_children as of_children

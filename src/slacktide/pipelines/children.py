@@ -1,0 +1,147 @@
+"""`Children`: rows become requests of a stage's model, or a part for another device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from slacktide.domain import Event, Request, Signature, StagePlace, Submitted
+from slacktide.domain.frames import Feed, Frame, FrameCommand, PreparePayload, SendPart, Yield
+from slacktide.domain.pipelines import Edge
+from slacktide.pipelines.live_frames import Child, LiveFrame, StageProgress
+
+
+class Children:
+    """Of all frames, by id, with what the engine is to be told and drivers are to do for them."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Child] = {}
+        """And parts."""
+        self.events: list[Event] = []
+        self.commands: list[FrameCommand] = []
+        self.now = -math.inf
+        self._next_id = 0
+
+    def begin(
+        self,
+        live: LiveFrame,
+        stage: StageProgress,
+        rows: int,
+        taken: Sequence[tuple[Edge | None, Feed, Yield]],
+    ) -> None:
+        """Hand so many rows to a stage, by each of the edges into it: to its model, in requests as
+        large as that takes, or to another device."""
+        rest, now = live.served.rest, self.now
+        by_edge = [
+            [(feed, one) for other, feed, one in taken if other is edge]
+            for edge in dict.fromkeys(edge for edge, _, _ in taken)
+        ]
+        signature = tuple(shape for each in by_edge for shape in each[0][1].signature)
+        hint = by_edge[0][0][1].work_hint
+        place = rest.place(stage.name, now=now)
+        # What was handed over to this device begins here, whatever its plan says by now.
+        here = live.announced is not None or (
+            isinstance(live.frame, Frame) and live.frame.stage == stage.name
+        )
+        if place is not None and not here:
+            feeds = tuple(feed for each in by_edge for feed, _ in each)
+            nbytes = sum(one.nbytes for _, _, one in taken)
+            self._send(live, stage, place, rows, signature, hint, feeds, nbytes)
+            return
+        most = rest.most_rows(stage.name, now=now) or rows
+        for first in range(0, rows, most):
+            end = min(rows, first + most)
+            feeds = tuple(
+                feed for each in by_edge for feed in _cut([feed for feed, _ in each], first, end)
+            )
+            self._submit(live, stage, end - first, signature, hint, feeds)
+
+    def _submit(
+        self,
+        live: LiveFrame,
+        stage: StageProgress,
+        rows: int,
+        signature: Signature,
+        hint: float | None,
+        feeds: tuple[Feed, ...],
+    ) -> None:
+        frame, now = live.frame, self.now
+        assert isinstance(frame, Frame)
+        source = not frame.stage and stage.name == live.begin
+        model = live.served.pipeline.by_name[stage.name]
+        left = (frame.deadline if frame.best_effort else live.due) - now
+        reserve = live.served.rest.reserve(stage.name, left, now=now)
+        id, live.announced = live.announced, None
+        request = Request(
+            self.new(live, stage, rows) if id is None else id,
+            model.model,
+            frame.arrival if source else now,
+            frame.deadline if frame.best_effort else live.due - reserve,
+            rows,
+            frame.penalty,
+            signature,
+            frame.best_effort,
+            model.version,
+            frame.application,
+            frame.client,
+            hint,
+            reserve,
+            frame.network_time if source else 0.0,
+            frame.id,
+            frame.size if source else 0,
+            frame.final,
+        )
+        if id is not None:
+            self.by_id[id].rows = rows
+        self.commands.append(PreparePayload(request, stage.name, feeds))
+        self.events.append(Submitted(request))
+
+    def _send(
+        self,
+        live: LiveFrame,
+        stage: StageProgress,
+        place: StagePlace,
+        rows: int,
+        signature: Signature,
+        hint: float | None,
+        feeds: tuple[Feed, ...],
+        nbytes: int,
+    ) -> None:
+        frame = live.frame
+        assert isinstance(frame, Frame)
+        part = replace(
+            frame,
+            id=self.new(live, stage, rows, device=place.device),
+            deadline=frame.deadline if frame.best_effort else live.due - place.back,
+            rows=rows,
+            signature=signature,
+            work_hint=hint,
+            stage=stage.name,
+            parent=frame.id,
+            nbytes=nbytes,
+        )
+        self.commands.append(SendPart(part, place.device, feeds))
+
+    def new(self, live: LiveFrame, stage: StageProgress, rows: int, *, device: str = "") -> int:
+        """`device`: the one that it is handed over to, if it is a part."""
+        self._next_id -= 1
+        id = self._next_id
+        self.by_id[id] = Child(id, live, stage, rows, is_part=bool(device))
+        live.open[id] = device
+        live.named += not device
+        stage.open += 1
+        stage.unanswered += 1
+        return id
+
+
+def _cut(feeds: Sequence[Feed], first: int, end: int) -> list[Feed]:
+    """Rows `first` to `end` of those of all `feeds`, one behind the other."""
+    found, at = [], 0
+    for feed in feeds:
+        rows = feed.end - feed.first
+        low, high = max(first - at, 0), min(end - at, rows)
+        if low < high:
+            found.append(Feed(feed.edge, feed.request, feed.first + low, feed.first + high))
+        at += rows
+    return found

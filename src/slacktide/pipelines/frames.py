@@ -1,0 +1,461 @@
+"""`Frames`: what becomes of the calls of pipelines, above the engine.
+
+Theory of operation. A frame begins at its source with one request, a *child*, and what a child's
+outputs hand on begins the children of the stages behind. Rows that go to one stage together are one
+child, split only at the model's largest batch. A stage is *finished* when all that feed it are and
+none of its children is open; it is *missing* then if a child of it, or what feeds it, was lost. The
+frame has its outcome when all of its stages are finished, or shortly before its deadline with what
+is complete by then; its other children are cancelled, and none begins after that.
+
+The engine knows children as requests like any others, and a frame not at all. So this machine
+turns what happens to frames into events for the engine (`Submitted`, `Announced`, `Cancelled`), and
+is handed the engine's answers to children. What a frame brought is named by its children, so its
+slot is free once the last of them is. A stage that the plan places on another device is handed over
+with all that is behind it, as a *part*, which ends like a child.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from slacktide.domain import (
+    Announced,
+    Answer,
+    Cancelled,
+    Command,
+    Event,
+    FreeSlots,
+    Notice,
+    OutcomeKind,
+    Reason,
+)
+from slacktide.domain.frames import (
+    AnswerFrame,
+    CancelPart,
+    Feed,
+    Frame,
+    FrameAnnounced,
+    FrameArrived,
+    FrameCancelled,
+    FrameCommand,
+    FrameEvent,
+    FrameRefused,
+    FreeFrame,
+    PartAnswered,
+    PipelinesChanged,
+    StageYielded,
+    Yield,
+)
+from slacktide.domain.pipelines import Edge, Pipeline
+from slacktide.engine import Engine
+from slacktide.engine.ledger import ModelCounts
+from slacktide.pipelines.children import Children
+from slacktide.pipelines.fan_out import FanOut
+from slacktide.pipelines.live_frames import (
+    Child,
+    LiveFrame,
+    ServedPipeline,
+    StageProgress,
+    check_live,
+)
+
+MARGIN_S = 0.001
+"""Seconds before its deadline at which a frame is answered with what is complete: timers are late,
+and an answer takes a moment to be written."""
+
+SWEEP_FLOOR = 64
+"""Deadlines below which it is not worth looking for those of frames that have ended."""
+
+HAS_RESULT = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
+
+Steps: TypeAlias = tuple[list[Event], list[FrameCommand]]
+"""What the engine is to be told, and what the driver is to do."""
+
+
+def of_children(commands: Iterable[Command]) -> list[Answer | FreeSlots]:
+    """What concerns children among the engine's commands: their ids are negative."""
+    found: list[Answer | FreeSlots] = []
+    for command in commands:
+        if type(command) is Answer:
+            if command.id < 0:
+                found.append(command)
+        elif type(command) is FreeSlots and min(command.ids) < 0:
+            found.append(command)
+    return found
+
+
+class Frames:
+    """The frames of one engine, which is only read. Pure, and not thread-safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.pipelines: dict[str, ServedPipeline] = {}
+        self.counts: dict[str, ModelCounts] = {}
+        """How frames have ended so far, by pipeline; parts among them."""
+        self._engine = engine
+        self._live: dict[int, LiveFrame] = {}
+        self._children = Children()
+        self._awaited: dict[int, Child] = {}
+        """Children that have a result: what that hands on is due."""
+        self._deadlines: list[tuple[float, int]] = []
+        """Heap of (due, frame); those that have ended stay until they surface, or are many."""
+        self._sweep_at = SWEEP_FLOOR
+
+    @property
+    def due(self) -> float:
+        """When `expire` has something to do at the earliest; infinite: never."""
+        heap = self._deadlines
+        while heap and not self._is_live(heap[0][1]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
+
+    def check(self) -> None:
+        """Raises AssertionError unless everything agrees: for tests."""
+        check_live(self._live.values(), self._children.by_id.values(), self._awaited)
+        going = Counter(e.served.pipeline.name for e in self._live.values() if not e.ended)
+        for name, counts in self.counts.items():
+            assert counts.in_flight == going.pop(name, 0), name
+            assert counts.known == counts.ended + counts.in_flight, name
+        assert not going
+        assert self.taken() == ([], [])
+
+    @property
+    def in_flight(self) -> int:
+        """Frames that are here, or whose slot is not free yet."""
+        return len(self._live)
+
+    def handle(
+        self, events: Iterable[FrameEvent], ended: Iterable[Answer | FreeSlots] = (), *, now: float
+    ) -> Steps:
+        """What follows from `events`, and from what the engine has commanded for children that
+        `ended` (`of_children`). Raises ValueError for what cannot be: a fault of the driver's, not
+        of a client."""
+        self._children.now = now
+        for event in events:
+            match event:
+                case StageYielded():
+                    self._yielded(event)
+                case FrameArrived():
+                    self._arrived(event.frame)
+                case FrameAnnounced():
+                    self._announced(event.notice)
+                case FrameCancelled():
+                    live = self._live.get(event.id)
+                    if live is not None and not live.ended:
+                        self._end(live, event.reason, event.detail)
+                case FrameRefused():
+                    self._refused(event)
+                case PartAnswered():
+                    self._part_answered(event)
+                case PipelinesChanged():
+                    self._changed(event.pipelines)
+        for command in ended:
+            if isinstance(command, Answer):
+                self._answered(command)
+            else:
+                for id in command.ids:
+                    self._freed(id)
+        return self.taken()
+
+    def expire(self, *, now: float) -> Steps:
+        """Answer the frames whose time is up with what is complete."""
+        self._children.now = now
+        heap = self._deadlines
+        while heap and heap[0][0] <= now:
+            id = heapq.heappop(heap)[1]
+            live = self._live.get(id)
+            if live is None or live.ended:
+                continue
+            if live.due > now:  # its body stated a later deadline than its headers
+                heapq.heappush(heap, (live.due, id))
+            elif live.stages[live.begin].answered:
+                self._end_with_result(live)
+            else:
+                self._end(live, Reason.EXPIRED, f"stage {live.begin!r} was not done in time")
+        return self.taken()
+
+    def taken(self) -> Steps:
+        """What is to be told and done so far; also where `handle` has raised."""
+        children = self._children
+        steps = children.events, children.commands
+        children.events, children.commands = [], []
+        return steps
+
+    # ── frames come ──────────────────────────────────────────────────────────────────────────
+
+    def _changed(self, pipelines: Sequence[Pipeline]) -> None:
+        before, self.pipelines = self.pipelines, {}
+        for pipeline in pipelines:
+            known: dict[Edge, FanOut] = {}
+            if (old := before.get(pipeline.name)) is not None:
+                known = dict(zip(old.pipeline.edges, old.fan_outs, strict=True))
+            learnt = [known.get(edge) or FanOut() for edge in pipeline.edges]
+            self.pipelines[pipeline.name] = ServedPipeline(pipeline, learnt, self._engine)
+
+    def _announced(self, notice: Notice) -> None:
+        live = self._opened(notice.id, notice.model, notice, "")
+        if live is None:
+            return
+        stage = live.stages[live.begin]
+        rest = live.served.rest
+        if rest.place(stage.name, now=self._children.now) is not None:
+            return  # it is another device's
+        model = live.served.pipeline.by_name[stage.name]
+        left = notice.deadline - self._children.now
+        reserve = rest.reserve(stage.name, left, now=self._children.now)
+        likely = notice.likely_due
+        own = replace(
+            notice,
+            id=self._children.new(live, stage, 1),
+            model=model.model,
+            version=model.version,
+            deadline=notice.deadline if notice.best_effort else live.due - reserve,
+            likely_due=None if likely is None else likely - reserve,
+        )
+        live.announced = own.id
+        self._children.events.append(Announced(own))
+
+    def _arrived(self, frame: Frame) -> None:
+        live = self._live.get(frame.id)
+        if live is None:
+            live = self._opened(frame.id, frame.pipeline, frame, frame.stage)
+            if live is None:
+                return
+        elif live.ended or not isinstance(live.frame, Notice):
+            raise ValueError(f"frame {frame.id} is here already")
+        else:
+            live.frame = frame
+            self._set_due(live)
+        stage = live.stages[live.begin]
+        whole = Feed(None, frame.id, 0, frame.rows)
+        one = Yield(frame.rows, frame.signature, frame.work_hint, frame.nbytes)
+        self._children.begin(live, stage, frame.rows, [(None, whole, one)])
+
+    def _opened(
+        self, id: int, pipeline: str, frame: Frame | Notice, stage: str
+    ) -> LiveFrame | None:
+        """A frame becomes known; None: it ends in the same breath. Raises ValueError if its id is
+        in use."""
+        if id in self._live:
+            raise ValueError(f"frame {id} is here already")
+        counts = self.counts.setdefault(pipeline, ModelCounts())
+        counts.known += 1
+        served = self.pipelines.get(pipeline)
+        if served is None:
+            self._turn_away(id, pipeline, Reason.UNAVAILABLE, "")
+            return None
+        if stage and stage not in served.pipeline.by_name:
+            detail = f"the pipeline has no stage {stage!r}"
+            self._turn_away(id, pipeline, Reason.BAD_INPUT, detail)
+            return None
+        if frame.deadline <= self._children.now and not frame.best_effort:
+            self._turn_away(id, pipeline, Reason.EXPIRED, "")
+            return None
+        counts.in_flight += 1
+        live = self._live[id] = LiveFrame(frame, served, stage or served.pipeline.source)
+        self._set_due(live)
+        return live
+
+    def _turn_away(self, id: int, pipeline: str, reason: Reason, detail: str) -> None:
+        """A frame that has just become known ends."""
+        by_reason = self.counts[pipeline].by_reason
+        by_reason[reason] = by_reason.get(reason, 0) + 1
+        self._children.commands.append(
+            AnswerFrame(reason, self._children.now, detail=detail, id=id, pipeline=pipeline)
+        )
+        self._children.commands.append(FreeFrame(id))
+
+    def _refused(self, event: FrameRefused) -> None:
+        live = self._live.get(event.id)
+        if live is None:
+            self.counts.setdefault(event.pipeline, ModelCounts()).known += 1
+            self._turn_away(event.id, event.pipeline, event.reason, event.detail)
+        elif not isinstance(live.frame, Notice):
+            raise ValueError(f"frame {event.id} is here already")
+        elif not live.ended:
+            self._end(live, event.reason, event.detail)
+
+    def _set_due(self, live: LiveFrame) -> None:
+        frame = live.frame
+        if frame.best_effort:
+            live.due = math.inf
+            return
+        live.due = frame.deadline - min(MARGIN_S, 0.1 * (frame.deadline - self._children.now))
+        heapq.heappush(self._deadlines, (live.due, frame.id))
+        if len(self._deadlines) > self._sweep_at:
+            self._deadlines = [each for each in self._deadlines if self._is_live(each[1])]
+            heapq.heapify(self._deadlines)
+            self._sweep_at = 2 * len(self._deadlines) + SWEEP_FLOOR
+
+    def _is_live(self, id: int) -> bool:
+        live = self._live.get(id)
+        return live is not None and not live.ended
+
+    # ── children end ─────────────────────────────────────────────────────────────────────────
+
+    def _answered(self, answer: Answer) -> None:
+        child = self._children.by_id.get(answer.id)
+        if child is None:
+            return
+        live, stage = child.live, child.stage
+        if live.ended:
+            return
+        del live.open[answer.id]
+        stage.unanswered -= 1
+        if stage.name == live.begin:
+            if answer.kind in HAS_RESULT:
+                live.started = live.started or answer
+            else:
+                live.lost = live.lost or answer
+        if answer.kind not in HAS_RESULT:
+            stage.missing = True
+        else:
+            stage.answered += 1
+            if live.served.pipeline.out_of[stage.name]:
+                self._awaited[answer.id] = child
+                live.awaited.append(answer.id)
+                return
+        stage.open -= 1
+        self._settle(live, stage)
+
+    def _yielded(self, event: StageYielded) -> None:
+        child = self._awaited.pop(event.request, None)
+        if child is None:
+            return  # its frame has ended meanwhile
+        live, stage = child.live, child.stage
+        live.awaited.remove(event.request)
+        served = live.served
+        edges = served.pipeline.out_of[stage.name]
+        if len(event.yields) != len(edges):
+            raise ValueError(f"{len(event.yields)} yields for {len(edges)} edges of {stage.name}")
+        stage.open -= 1
+        for edge, one in zip(edges, event.yields, strict=True):
+            after = live.stages[edge.downstream]
+            if one.refused is not None:
+                after.missing = True
+                continue
+            number = served.pipeline.edges.index(edge)
+            served.fan_outs[number].observe(child.rows, one.rows)
+            if not one.rows:
+                continue
+            feed = Feed(number, event.request, 0, one.rows)
+            if len(served.pipeline.into[after.name]) > 1:
+                after.fed.append((edge, feed, one))
+            else:
+                self._children.begin(live, after, one.rows, [(edge, feed, one)])
+        self._settle(live, stage)
+
+    def _part_answered(self, event: PartAnswered) -> None:
+        child = self._children.by_id.pop(event.id, None)
+        if child is None:
+            return  # its frame has ended meanwhile
+        live, stage = child.live, child.stage
+        del live.open[event.id]
+        stage.unanswered -= 1
+        served = event.reason.kind in HAS_RESULT
+        for name in live.served.pipeline.branches[stage.name]:
+            if not served or name in event.missing:
+                live.stages[name].missing = True
+        if served:
+            stage.answered += 1
+        elif stage.name == live.begin and live.lost is None:
+            live.lost = Answer(event.reason, self._children.now, detail=event.detail, id=event.id)
+        stage.open -= 1
+        self._settle(live, stage)
+
+    def _freed(self, id: int) -> None:
+        child = self._children.by_id.pop(id, None)
+        if child is not None:
+            child.live.named -= 1
+            self._maybe_free(child.live)
+
+    # ── stages and frames end ────────────────────────────────────────────────────────────────
+
+    def _settle(self, live: LiveFrame, stage: StageProgress) -> None:
+        """Something of a stage has ended: is it finished, and so perhaps the frame?"""
+        if stage.open or stage.waits_for or live.ended:
+            return
+        live.unfinished -= 1
+        for name in live.served.pipeline.downstream(stage.name):
+            after = live.stages[name]
+            after.waits_for -= 1
+            after.missing = after.missing or stage.missing
+            if not after.waits_for:
+                if after.fed and not after.missing:
+                    self._begin_join(live, after)
+                self._settle(live, after)
+        if not live.unfinished and not live.ended:
+            if live.lost is not None and not live.stages[live.begin].answered:
+                self._end(live, live.lost.reason, live.lost.detail)
+            else:
+                self._end_with_result(live)
+
+    def _begin_join(self, live: LiveFrame, stage: StageProgress) -> None:
+        edges = live.served.pipeline.into[stage.name]
+        fed = sorted(stage.fed, key=lambda each: -each[1].request)  # as their children began
+        rows = {sum(one.rows for edge, _, one in fed if edge is each) for each in edges}
+        if len(rows) == 1:
+            taken = [each for edge in edges for each in fed if each[0] is edge]
+            self._children.begin(live, stage, rows.pop(), taken)
+        else:
+            stage.missing = True
+
+    def _end_with_result(self, live: LiveFrame) -> None:
+        """Its time is up, or nothing is left to be done: the outcome is what is complete."""
+        missing = live.missing()
+        frame = live.frame
+        reason = Reason.PARTIAL if missing else Reason.ON_TIME
+        if self._children.now > frame.deadline and not frame.best_effort:
+            reason = Reason.AFTER_DEADLINE
+        detail = f"not complete: {', '.join(missing)}" if missing else ""
+        self._end(live, reason, detail, missing)
+
+    def _end(
+        self, live: LiveFrame, reason: Reason, detail: str = "", missing: tuple[str, ...] = ()
+    ) -> None:
+        """A frame gets its outcome, and what is open of it goes."""
+        live.ended = True
+        frame, now = live.frame, self._children.now
+        pipeline = live.served.pipeline.name
+        counts = self.counts[pipeline]
+        counts.in_flight -= 1
+        counts.by_reason[reason] = counts.by_reason.get(reason, 0) + 1
+        began, lost = live.started, live.lost
+        waited = max(0.0, now - frame.arrival) if began is None else began.queue_s
+        self._children.commands.append(
+            AnswerFrame(
+                reason,
+                now,
+                waited,
+                0.0 if began is None else max(0.0, now - frame.arrival - waited),
+                0 if began is None else began.batch_rows,
+                None if frame.best_effort else frame.deadline - now,
+                detail,
+                None if lost is None else lost.needed_s,
+                None if lost is None else lost.wait_s,
+                None,
+                frame.id,
+                pipeline,
+                missing or (() if reason.kind in HAS_RESULT else tuple(live.stages)),
+            )
+        )
+        gone = Reason.EXPIRED if reason.kind in HAS_RESULT else reason
+        for id, device in list(live.open.items()):
+            if device:
+                del self._children.by_id[id]
+                self._children.commands.append(CancelPart(id, device, gone))
+            else:
+                self._children.events.append(Cancelled(id, gone))
+        live.open.clear()
+        for id in live.awaited:
+            del self._awaited[id]
+        self._maybe_free(live)
+
+    def _maybe_free(self, live: LiveFrame) -> None:
+        if live.ended and not live.named:
+            del self._live[live.frame.id]
+            self._children.commands.append(FreeFrame(live.frame.id))

@@ -1,0 +1,110 @@
+"""`Rest`: how long the stages behind a stage are expected to take, and so how long it may take.
+
+A stage's request has the frame's deadline less the rest of its longest branch: the p99 of each
+stage alone, for as many rows as are likely, and of transfers between devices. How long requests
+will wait is not in it: that is for the schedulers, which know their deadlines. Where less time is
+left than all p99 take together, the lack is shared in proportion: as a rule such a frame is still
+in time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from slacktide.domain import Plan, Request, StagePlace
+from slacktide.domain.pipelines import Pipeline
+from slacktide.engine import Engine
+from slacktide.pipelines.fan_out import FanOut
+
+REFRESH_S = 0.1
+"""Seconds that predictions are used for before they are made anew."""
+
+
+class Rest:
+    """Of one pipeline, as its models are served by one engine, which is only read."""
+
+    def __init__(self, pipeline: Pipeline, fan_outs: Sequence[FanOut], engine: Engine) -> None:
+        """`fan_outs`: of each edge of the pipeline."""
+        self._pipeline = pipeline
+        self._engine = engine
+        self._fan_outs = dict(zip(pipeline.edges, fan_outs, strict=True))
+        self._plan: Plan | None = None
+        self._until = -math.inf
+        self._work: dict[str, float] = {}
+        """Seconds of each stage, on its own."""
+        self._behind: dict[str, float] = {}
+        """Seconds of the longest branch behind each stage."""
+        self._most_rows: dict[str, int] = {}
+        self._places: Mapping[str, StagePlace] = {}
+
+    def reserve(self, stage: str, left: float, *, now: float) -> float:
+        """Of the `left` seconds of a frame, those to be kept for what is behind `stage`."""
+        self._refresh(now)
+        behind = self._behind[stage]
+        needed = behind + self._work[stage]
+        return behind if needed <= left else behind * max(0.0, left) / needed
+
+    def most_rows(self, stage: str, *, now: float) -> int:
+        """Of one request of a stage; 0: its model is not served."""
+        self._refresh(now)
+        return self._most_rows[stage]
+
+    def place(self, stage: str, *, now: float) -> StagePlace | None:
+        """Where another device is to run a stage and all behind it; None: it runs here."""
+        self._refresh(now)
+        return self._places.get(stage)
+
+    def _refresh(self, now: float) -> None:
+        plan = self._engine.plan
+        if now < self._until and plan is self._plan:
+            return
+        self._until, self._plan = now + REFRESH_S, plan
+        pipeline = self._pipeline
+        self._places = {
+            place.stage: place
+            for place in plan.places
+            if place.pipeline == pipeline.name
+            and place.device
+            and place.stage in pipeline.by_name
+            and pipeline.is_closed(place.stage)
+        }
+        rows = {pipeline.source: 1}
+        for name in pipeline.order:
+            for edge in pipeline.out_of[name]:
+                likely = self._fan_outs[edge].likely(rows[name])
+                rows[edge.downstream] = max(rows.get(edge.downstream, 0), likely)
+            self._work[name] = self._work_of(name, rows[name], now)
+        for name in reversed(pipeline.order):
+            self._behind[name] = max(
+                (self._step(name, after) for after in pipeline.downstream(name)),
+                default=self._way_back(name),
+            )
+
+    def _work_of(self, stage: str, rows: int, now: float) -> float:
+        one = self._pipeline.by_name[stage]
+        asked = Request(0, one.model, now, now, version=one.version)
+        pool = self._engine.snapshot(now=now).pool_for(asked)
+        self._most_rows[stage] = 0 if pool is None else pool.max_batch
+        if (place := self._places.get(stage)) is not None:
+            return place.p99
+        if pool is None:
+            return 0.0
+        most = pool.max_batch
+        rounds = math.ceil(math.ceil(rows / most) / max(1, len(pool.replicas)))
+        return rounds * pool.times.of(min(rows, most), pool.cores).p99
+
+    def _step(self, before: str, after: str) -> float:
+        place = self._places.get(after)
+        way = 0.0
+        if self._device(after) != self._device(before):
+            way = self._way_back(before) if place is None else place.transfer
+        return way + self._work[after] + self._behind[after]
+
+    def _way_back(self, stage: str) -> float:
+        place = self._places.get(stage)
+        return 0.0 if place is None else place.back
+
+    def _device(self, stage: str) -> str:
+        place = self._places.get(stage)
+        return "" if place is None else place.device

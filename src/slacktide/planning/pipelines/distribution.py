@@ -1,0 +1,193 @@
+"""Which stages run on which device, in which batches, as published: CWD (OctopInf, Algorithm 1).
+
+For each pipeline all stages begin on a server with batches of one. Batches are doubled while the
+throughput grows and no path takes longer than half the SLO, the burstiest stage first. Then stages
+are moved to the device where the frames come in, depth first and the least bursty first; on the way
+back one returns if what it sends over the link is more than what it gets, and none that comes after
+it stays. Replicas follow from the rates, which are weighted by fan-out.
+
+Where the paper leaves something open (decision 0063): throughput is the
+least share of its rows that a stage or link has the capacity for, then equation 2; where already
+the first placement takes too long, a move must at least not make it longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slacktide.planning.pipelines.estimate import (
+    NEVER,
+    EstimateRules,
+    Load,
+    PipelineEstimate,
+    PipelineEstimator,
+    StageCost,
+    estimators,
+)
+from slacktide.planning.pipelines.problem import PlacedStage, PlacementError, PlacementQuestion
+
+Throughput = tuple[float, float]
+Placed = tuple[tuple[PlacedStage, ...], ...]
+"""By pipeline and stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticBatches:
+    """Batches that do not follow the load (paper, §IV-A4)."""
+
+    edge: int = 4
+    server: int = 8
+    source: int = 2
+
+    def of(self, stage: int, server: bool) -> int:
+        return self.source if stage == 0 else self.server if server else self.edge
+
+
+@dataclass(frozen=True, slots=True)
+class DistributionOptions:
+    """How CWD is run. Without a part: its ablations (paper, §IV-C5)."""
+
+    alpha: float = 0.6
+    """A stage stays at the edge if its output is at most this share of its input (of its code)."""
+    edge: bool = True
+    static: StaticBatches | None = None
+    """Batches that are not looked for."""
+
+
+STATIC = StaticBatches()
+RULES = EstimateRules(shared=False)
+"""Its stages get windows of their own."""
+
+
+def distribute(
+    question: PlacementQuestion,
+    options: DistributionOptions = DistributionOptions(),
+    rules: EstimateRules = RULES,
+) -> Placed:
+    """The published placement, pipeline by pipeline in their order."""
+    load = Load(len(question.devices))
+    placed = []
+    for judge in estimators(question, rules):
+        costs = _Distribution(judge, load, options).run()
+        load.add(judge.load(costs), judge.places)
+        placed.append(judge.placed(costs))
+    return tuple(placed)
+
+
+class _Distribution:
+    """One pipeline."""
+
+    def __init__(
+        self, judge: PipelineEstimator, others: Load, options: DistributionOptions
+    ) -> None:
+        self.judge, self.others, self.options = judge, others, options
+        stages = judge.pipeline.stages
+        self.burstiness = [stage.burstiness for stage in stages]
+        self.costs = [self._first(at) for at in range(len(stages))]
+        self.now = judge.estimate(self.costs, others)
+
+    def run(self) -> list[StageCost]:
+        if self.options.static is None:
+            self._grow_batches()
+        if self.options.edge:
+            self._to_edge(0)
+        return self.costs
+
+    def _first(self, at: int) -> StageCost:
+        """On the server that is least busy; at the source where no server can run it."""
+        devices = self.judge.devices
+        load = [self.others.busy[place] for place in self.judge.places]
+        order = sorted(
+            range(len(devices)), key=lambda d: (not devices[d].server, load[d] / devices[d].lanes)
+        )
+        for device in order:
+            cost = self._cost(at, device)
+            if cost is not None:
+                return cost
+        name = self.judge.pipeline.stages[at].name
+        raise PlacementError(f"stage {name!r} has no times on any device that it fits")
+
+    def _cost(self, at: int, device: int, batch: int = 0) -> StageCost | None:
+        static = self.options.static
+        if static is not None:
+            rows = static.of(at, self.judge.devices[device].server)
+            known = self.judge.question.batches
+            batch = max(number for number, each in enumerate(known) if each <= rows)
+            while batch and self.judge.cost(at, device, 0, batch) is None:
+                batch -= 1
+        return self.judge.cost(at, device, 0, batch)
+
+    def _grow_batches(self) -> None:
+        """A stage that cannot grow now cannot later: others only make paths longer."""
+        growing = sorted(range(len(self.costs)), key=lambda at: -self.burstiness[at])
+        most = len(self.judge.question.batches) - 1
+        while growing:
+            for at in list(growing):
+                cost = self.costs[at]
+                larger = self.judge.cost(at, cost.device, 0, min(most, cost.batch + 1))
+                growing.remove(at)
+                if larger is None or larger.batch == cost.batch or not self._may_do(larger):
+                    continue
+                found = self._tried(at, larger)
+                throughput = self._throughput(found, at, larger)
+                if self._in_time(found) and throughput > self._throughput(self.now):
+                    self.costs[at], self.now = larger, found
+                    growing.append(at)
+
+    def _to_edge(self, at: int) -> None:
+        if self.costs[at].device == 0:
+            return
+        before, least = self.costs[at], self._throughput(self.now)[0]
+        best: tuple[Throughput, StageCost, PipelineEstimate] | None = None
+        for batch in range(len(self.judge.question.batches) if self.options.static is None else 1):
+            cost = self._cost(at, 0, batch)
+            if cost is None or not self._may_do(cost):
+                break
+            found = self._tried(at, cost)
+            throughput = self._throughput(found, at, cost)
+            kept = self._in_time(found) and throughput[0] >= least
+            if kept and (best is None or throughput > best[0]):
+                best = throughput, cost, found
+            if not kept and throughput[0] >= least:
+                break  # a larger one takes longer
+        if best is None:
+            return
+        _, self.costs[at], self.now = best
+        after = sorted(self.judge.downstream[at], key=lambda other: self.burstiness[other])
+        for other in after:
+            self._to_edge(other)
+        if any(self.costs[other].device == 0 for other in after):
+            return
+        rates, stages = self.judge.rates, self.judge.pipeline.stages
+        taken = rates[at] * stages[at].row_bytes
+        sent = sum(rates[other] * stages[other].row_bytes for other in after)
+        if self.options.alpha * taken < sent:
+            found = self._tried(at, before)
+            if self._in_time(found):
+                self.costs[at], self.now = before, found
+
+    def _tried(self, at: int, cost: StageCost) -> PipelineEstimate:
+        kept, self.costs[at] = self.costs[at], cost
+        found = self.judge.estimate(self.costs, self.others)
+        self.costs[at] = kept
+        return found
+
+    def _may_do(self, cost: StageCost) -> bool:
+        return cost.latency <= max(self.judge.budget, self.now.latency)
+
+    def _in_time(self, found: PipelineEstimate) -> bool:
+        return self.now.latency >= NEVER or found.latency <= max(
+            self.judge.budget, self.now.latency
+        )
+
+    def _throughput(
+        self, found: PipelineEstimate, at: int = -1, cost: StageCost | None = None
+    ) -> Throughput:
+        """Of these costs, or with `cost` for one stage: to be compared."""
+        rows = self.judge.question.batches
+        each: Sequence[StageCost] = [
+            cost if cost is not None and at == number else known
+            for number, known in enumerate(self.costs)
+        ]
+        return min(found.shares), -sum(one.expected / rows[one.batch] for one in each)

@@ -1,0 +1,383 @@
+"""Which stages run on which device, in which form and batches: what we place by.
+
+CWD takes stages one by one and cannot go back on what it has done (distribution.py); here all
+choices for the stages of one pipeline are judged together, beside what the others load devices and
+links with. Where there are too many, some neighbouring stages at a time, from several starts, until
+no such change helps. The best serves the most (estimate.py), then is the least work for servers.
+
+Choices that no path has the time for, or that another beats in everything, are left out first. The
+rest span an array, one axis for each stage, in which everything is computed at once: what depends
+on two stages alone has two axes. It computes what `PipelineEstimator.estimate` does, which a test
+compares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.planning.pipelines.distribution import Placed
+from slacktide.planning.pipelines.estimate import (
+    FULL,
+    NEVER,
+    EstimateRules,
+    Load,
+    PipelineEstimator,
+    PlacementScore,
+    StageCost,
+    better,
+    estimators,
+)
+from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
+
+Array = NDArray[np.float64]
+Picks = list[NDArray[np.intp]]
+"""By stage: indices of its choices."""
+
+RULES = EstimateRules()
+AT_ONCE = 16384
+"""Combinations that are judged together."""
+BLOCK = 1024
+"""The same, of a part of the stages."""
+ROUNDS = 3
+"""In the second and third, pipelines are placed anew that others have made worse."""
+_SLIGHT = 1e-9
+_BY_DEVICE = ("busy", "squares", "utilisation", "memory")
+_COSTS = ("latency", "alone", "row_share", *_BY_DEVICE)
+
+
+def search(
+    question: PlacementQuestion, rules: EstimateRules = RULES, start: Placed | None = None
+) -> Placed:
+    """The best placement that is found. `start`: one to begin with, among others, where a pipeline
+    has too many choices to judge them all."""
+    judges = estimators(question, rules)
+    load = Load(len(question.devices))
+    chosen: list[list[StageCost]] = []
+    scores: list[PlacementScore] = []
+    for number, judge in enumerate(judges):
+        begin = [] if start is None else judge.chosen(start[number])
+        chosen.append(_Pipeline(judge, load).best(begin))
+        scores.append(judge.estimate(chosen[-1], load).score)
+        load.add(judge.load(chosen[-1]), judge.places)
+    for _ in range(1, ROUNDS):
+        moved = False
+        for number, judge in enumerate(judges):
+            costs = chosen[number]
+            load.add(judge.load(costs), judge.places, -1.0)
+            now = judge.estimate(costs, load).score
+            if now.worth < scores[number].worth * (1.0 - _SLIGHT):
+                other = _Pipeline(judge, load).best(costs)
+                scores[number] = judge.estimate(other, load).score
+                if better(scores[number], now):
+                    chosen[number], moved = other, True
+            load.add(judge.load(chosen[number]), judge.places)
+        if not moved:
+            break
+    return tuple(judge.placed(each) for judge, each in zip(judges, chosen, strict=True))
+
+
+class _Pipeline:
+    """One of them, beside what others take."""
+
+    def __init__(self, judge: PipelineEstimator, others: Load) -> None:
+        self.judge, self.others = judge, others
+        stages = judge.pipeline.stages
+        self.choices = [judge.choices(at) for at in range(len(stages))]
+        for stage, choices in zip(stages, self.choices, strict=True):
+            if not choices:
+                raise PlacementError(f"stage {stage.name!r} has no times on a device that it fits")
+        self.table: list[dict[str, Array]] = []
+        """By stage: fields of `StageCost`, of each choice."""
+        self.on: list[Array] = []
+        """By stage: (device, choice), 1 where it runs there."""
+        devices = np.arange(len(judge.devices))[:, None]
+        for choices in self.choices:
+            values = np.array([choice[6:] for choice in choices]).T
+            self.table.append(dict(zip(StageCost._fields[6:], values, strict=True)))
+            self.on.append((devices == [choice.device for choice in choices]).astype(float))
+        self.useful = self._useful(judge.budget)
+
+    def best(self, start: Sequence[StageCost] = ()) -> list[StageCost]:
+        """The best choices that are found."""
+        picks, score = self._best(self._starts(start))
+        if score.worth < self.judge.most * (1.0 - _SLIGHT):
+            self.useful = self._useful(math.inf)  # a path may be given up for the others
+            picks, score = self._best([picks])
+        return [choices[at] for choices, at in zip(self.choices, picks, strict=True)]
+
+    def _best(self, starts: Iterable[list[int]]) -> tuple[list[int], PlacementScore]:
+        if math.prod(map(len, self.useful)) <= AT_ONCE:
+            return self._best_of(self.useful)
+        picks: list[int] = []
+        top = PlacementScore(-math.inf, 0.0)
+        for start in starts:
+            other, score = self._descended(start)
+            if better(score, top):
+                picks, top = other, score
+        return picks, top
+
+    def _useful(self, budget: float) -> Picks:
+        """Choices that may be part of the best, if paths take no longer than the budget."""
+        judge = self.judge
+        least = [float(table["latency"].min()) for table in self.table]
+        count = len(least)
+        before, after = [0.0] * count, [0.0] * count
+        for at, stage in enumerate(judge.pipeline.stages):
+            sums = [before[each.stage] + least[each.stage] for each in stage.inflows]
+            before[at] = max(sums, default=0.0)
+        for at in range(count - 1, -1, -1):
+            after[at] = min([least[to] + after[to] for to in judge.downstream[at]], default=0.0)
+        found = []
+        for at, table in enumerate(self.table):
+            kept = np.flatnonzero(before[at] + table["latency"] + after[at] <= budget)
+            if not len(kept):
+                kept = np.arange(len(self.choices[at]))
+            costs = np.stack(
+                [table[name] for name in ("latency", "alone", "row_share", *_BY_DEVICE)]
+            )[:, kept]
+            gains = np.stack([table["share"], table["accuracy"]])[:, kept]
+            device = self.on[at].argmax(axis=0)[kept]
+            beats = (costs[:, :, None] <= costs[:, None, :]).all(axis=0)
+            beats &= (gains[:, :, None] >= gains[:, None, :]).all(axis=0)
+            beats &= device[:, None] == device[None, :]
+            alike = beats & beats.T  # of those that are, the first
+            beats &= ~np.tril(alike)
+            found.append(kept[~beats.any(axis=0)])
+        return found
+
+    def _starts(self, start: Sequence[StageCost]) -> Iterator[list[int]]:
+        """All on servers, all at the source, each where it takes the least time, as given."""
+        for device in (1, 0, -1):
+            picks = []
+            for at, useful in enumerate(self.useful):
+                table, on = self.table[at], self.on[at]
+                away = np.zeros(len(useful))
+                if device >= 0:
+                    away = on[0, useful] if device else 1.0 - on[0, useful]
+                picks.append(int(useful[np.lexsort((table["latency"][useful], away))[0]]))
+            yield picks
+        if start:
+            yield [choices.index(cost) for choices, cost in zip(self.choices, start, strict=True)]
+
+    def _descended(self, picks: list[int]) -> tuple[list[int], PlacementScore]:
+        """Blocks of stages are chosen anew until none is better for it."""
+        blocks = self._blocks()
+        score, left = PlacementScore(-math.inf, 0.0), len(blocks)
+        at = 0
+        while left:
+            block = blocks[at % len(blocks)]
+            tried = [
+                self.useful[stage] if stage in block else np.array([picks[stage]])
+                for stage in range(len(picks))
+            ]
+            other, found = self._best_of(tried)
+            at, left = at + 1, left - 1
+            if better(found, score):
+                picks, score, left = other, found, len(blocks) - 1
+        return picks, score
+
+    def _blocks(self) -> list[list[int]]:
+        """For each stage: it, and as many of those next to it as can be judged with it."""
+        found: list[list[int]] = []
+        for first in range(len(self.useful)):
+            block: list[int] = []
+            size, queue = 1, [first]
+            while queue:
+                at = queue.pop(0)
+                size *= len(self.useful[at])
+                if block and size > BLOCK:
+                    break
+                block.append(at)
+                above = [each.stage for each in self.judge.pipeline.stages[at].inflows]
+                near = self.judge.downstream[at] + above
+                near += [to for one in above for to in self.judge.downstream[one]]
+                queue += [to for to in near if to not in block and to not in queue]
+            if sorted(block) not in found:
+                found.append(sorted(block))
+        return found
+
+    def _best_of(self, picks: Picks) -> tuple[list[int], PlacementScore]:
+        """Of all combinations."""
+        worth, work, longest = self._judged(picks)
+        shape = tuple(map(len, picks))
+        most = float(worth.max())
+        least = work if most > 0.0 else longest
+        least = np.where(worth >= most - _SLIGHT * (1.0 + most), least, math.inf)
+        least = np.broadcast_to(least, shape)
+        at = int(least.argmin())
+        found = [int(each[i]) for each, i in zip(picks, np.unravel_index(at, shape), strict=True)]
+        return found, PlacementScore(most, -float(least.flat[at]))
+
+    def _judged(self, picks: Picks) -> tuple[Array, Array, Array]:
+        """(worth, work of servers, longest path) of all combinations, one axis for each stage."""
+        judge, count = self.judge, len(picks)
+        shapes = [tuple(-1 if at == axis else 1 for axis in range(count)) for at in range(count)]
+
+        def of(at: int, field: str) -> Array:
+            return self.table[at][field][picks[at]].reshape(shapes[at])
+
+        on = [self.on[at][:, picks[at]] for at in range(count)]
+        there = [[row.reshape(shapes[at]) for row in on[at]] for at in range(count)]
+        used = [[bool(row.any()) for row in on[at]] for at in range(count)]
+        waits: dict[int, Array | float] = {}
+        limits: dict[int, Array] = {}
+        for device in range(len(judge.devices)):
+            stages = [at for at in range(count) if used[at][device]]
+            own = {
+                field: [of(at, field) * there[at][device] for at in stages] for field in _BY_DEVICE
+            }
+            self._device(device, own, waits, limits)
+        crossing = self._crossings(there, used)
+        sizes = [of(at, "row_share") for at in range(count)]
+        over_link, passing = self._links(crossing, sizes)
+        one: Array = np.ones((1,) * count)
+        began: list[Array] = [0.0 * one] * count
+        shares, accuracies, ended = [one] * count, [one] * count, [one] * count
+        worth, longest, seen = 0.0 * one, 0.0 * one, [False] * count
+        for (begin, at, _, size), ends in zip(judge.hand_overs, crossing, strict=True):
+            over, served, exact = 0.0 * one, one, one
+            if begin >= 0:
+                if not seen[begin]:
+                    seen[begin] = True
+                    ended[begin] = (
+                        began[begin]
+                        + of(begin, "latency")
+                        + self._wait(of(begin, "alone"), there[begin], used[begin], waits)
+                    )
+                    shares[begin] = np.minimum(shares[begin], of(begin, "share"))
+                    for device, limit in limits.items():
+                        if used[begin][device]:
+                            lost = 1.0 - there[begin][device] * (1.0 - limit)
+                            shares[begin] = np.minimum(shares[begin], lost)
+                    accuracies[begin] = accuracies[begin] * of(begin, "accuracy")
+                over, served, exact = ended[begin], shares[begin], accuracies[begin]
+            for pair, crosses in ends.items():
+                taken = self._transfer(pair, size * sizes[at] if at >= 0 else size)
+                over = over + crosses * (taken + over_link[pair])
+                if pair in passing:
+                    served = np.minimum(served, 1.0 - crosses * (1.0 - passing[pair]))
+            if at >= 0:
+                began[at] = np.maximum(began[at], over)
+                shares[at] = np.minimum(shares[at], served)
+                accuracies[at] = np.minimum(accuracies[at], exact)
+                continue
+            longest = np.maximum(longest, over)
+            worth = worth + np.where(over <= judge.budget, judge.rates[begin] * served * exact, 0.0)
+        work = sum((of(at, "work") for at in range(count)), start=0.0 * one)
+        return worth, work, longest
+
+    def _device(
+        self,
+        at: int,
+        own: dict[str, list[Array]],
+        waits: dict[int, Array | float],
+        limits: dict[int, Array],
+    ) -> None:
+        """What its lanes make wait, and how much of the rows it has no room for."""
+        host, place = self.judge.devices[at], self.judge.places[at]
+        before = {field: getattr(self.others, field)[place] for field in _BY_DEVICE}
+        lanes, most = FULL * host.lanes, host.accelerators * host.utilisation
+        if not own["busy"]:
+            return
+        busy = _total(own["busy"])
+        if self.judge.rules.shared:
+            squares = _total(own["squares"]) + before["squares"]
+            ratio = np.minimum((busy + before["busy"]) / host.lanes, FULL)
+            waits[at] = squares / (2.0 * host.lanes * (1.0 - ratio))
+        for field, room, needed in (("busy", lanes, busy), ("utilisation", most, None)):
+            if _largest(own[field]) + before[field] > room:
+                total = _total(own[field]) if needed is None else needed
+                left = max(0.0, room - before[field])
+                limit = np.minimum(1.0, left / np.maximum(total, 1e-300))
+                limits[at] = limit if at not in limits else np.minimum(limits[at], limit)
+        memory = host.accelerators * host.memory - before["memory"]
+        if _largest(own["memory"]) > memory:
+            total = _total(own["memory"])
+            fits = ((total <= memory) | (total == 0.0)).astype(float)
+            limits[at] = limits[at] * fits if at in limits else fits
+
+    def _wait(
+        self,
+        alone: Array,
+        there: list[Array],
+        used: list[bool],
+        waits: dict[int, Array | float],
+    ) -> Array:
+        shared = [
+            there[device] * wait if not all_there else wait
+            for device, wait in waits.items()
+            if used[device]
+            for all_there in (sum(used) == 1,)
+        ]
+        return np.maximum(alone, _total(shared)) if shared else alone
+
+    def _crossings(
+        self, there: list[list[Array]], used: list[list[bool]]
+    ) -> list[dict[tuple[int, int], Array]]:
+        """By hand-over: 1 where it crosses from one device to another."""
+        devices = range(len(self.judge.devices))
+        found = []
+        for begin, at, _, _ in self.judge.hand_overs:
+            ends = {}
+            for a in devices:
+                for b in devices:
+                    if a == b or not (used[begin][a] if begin >= 0 else a == 0):
+                        continue
+                    if not (used[at][b] if at >= 0 else b == 0):
+                        continue
+                    crosses: Array | float = there[begin][a] if begin >= 0 else 1.0
+                    ends[a, b] = np.asarray(crosses * (there[at][b] if at >= 0 else 1.0))
+            found.append(ends)
+        return found
+
+    def _transfer(self, pair: tuple[int, int], size: Array | float) -> Array | float:
+        """Seconds of one hand-over, without waiting."""
+        link = self.judge.links.get(pair)
+        if link is None or link.bandwidth <= 0.0:
+            return NEVER
+        return link.latency + np.maximum(0.0, size - link.burst) / link.bandwidth
+
+    def _links(
+        self, crossing: list[dict[tuple[int, int], Array]], sizes: list[Array]
+    ) -> tuple[dict[tuple[int, int], Array], dict[tuple[int, int], Array]]:
+        """By link: the wait for it, and the share that gets through where it may be too little."""
+        rates: dict[tuple[int, int], list[Array]] = {}
+        squares: dict[tuple[int, int], list[Array]] = {}
+        for (_, at, rate, whole), ends in zip(self.judge.hand_overs, crossing, strict=True):
+            size = whole * sizes[at] if at >= 0 else whole
+            for pair, crosses in ends.items():
+                rates.setdefault(pair, []).append(rate * size * crosses)
+                squares.setdefault(pair, []).append(rate * size * size * crosses)
+        waits, passing = {}, {}
+        for pair, each in rates.items():
+            link = self.judge.links.get(pair)
+            places = self.judge.places[pair[0]], self.judge.places[pair[1]]
+            before = self.others.links.get(places, (0.0, 0.0))
+            bandwidth = 0.0 if link is None else link.bandwidth
+            total = _total(each)
+            if bandwidth > 0.0:
+                ratio = np.minimum((total + before[0]) / bandwidth, FULL)
+                square = _total(squares[pair]) + before[1]
+                waits[pair] = square / (2.0 * bandwidth**2 * (1.0 - ratio))
+            else:
+                waits[pair] = np.zeros((1,) * total.ndim)
+            room = FULL * bandwidth - before[0]
+            if _largest(each) > room:
+                passing[pair] = np.minimum(1.0, max(0.0, room) / np.maximum(total, 1e-300))
+        return waits, passing
+
+
+def _total(each: Sequence[Array | float]) -> Array:
+    found: Array | float = 0.0
+    for one in each:
+        found = found + one
+    return np.asarray(found)
+
+
+def _largest(each: Sequence[Array]) -> float:
+    """No sum of them is larger."""
+    return math.fsum(float(one.max()) for one in each)

@@ -1,0 +1,81 @@
+"""How much of a frame's time is kept for the stages behind one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.pipelines.play import EngineStub, graph
+
+from slacktide.domain import Plan, StagePlace
+from slacktide.pipelines import FanOut
+from slacktide.pipelines.rest import Rest
+
+LINE = graph("a>b", "b>c", "a>d")
+
+
+def rest(seconds, *, max_batch=8, places=(), seen=()):
+    engine = EngineStub(seconds, max_batch)
+    engine.plan = Plan(places=places)
+    fan_outs = [FanOut() for _ in LINE.edges]
+    for edge, rows in seen:
+        fan_outs[edge].observe(1, rows)
+    return Rest(LINE, fan_outs, engine), engine, fan_outs  # type: ignore[arg-type]
+
+
+def test_the_longest_branch_counts():
+    found, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.04})
+    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.05)
+    assert found.reserve("b", 1.0, now=0.0) == pytest.approx(0.03)
+    assert found.reserve("c", 1.0, now=0.0) == 0.0
+
+
+def test_rows_that_are_likely_count_in_as_many_batches_as_they_take():
+    found, *_ = rest({"A": 0.01, "B": 0.001, "C": 0.0, "D": 0.0}, max_batch=4, seen=[(0, 10)])
+    # 10 rows are three batches of four.
+    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.012)
+
+
+def test_where_time_is_short_the_lack_is_shared():
+    found, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.04})
+    assert found.reserve("a", 0.06, now=0.0) == pytest.approx(0.05)
+    assert found.reserve("a", 0.03, now=0.0) == pytest.approx(0.025)
+    assert found.reserve("a", -1.0, now=0.0) == 0.0
+
+
+def test_transfers_count_where_the_device_changes():
+    far = {"device": "server", "p99": 0.02, "transfer": 0.1, "back": 0.05}
+    places = (StagePlace("p", "b", **far), StagePlace("p", "c", **far))
+    found, *_ = rest({"A": 0.01, "B": 9.0, "C": 9.0, "D": 0.04}, places=places)
+    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.1 + 0.02 + 0.02 + 0.05)
+    assert found.place("b", now=0.0) is places[0]
+    assert found.place("d", now=0.0) is None
+
+
+def test_predictions_are_kept_for_a_moment_or_until_the_plan_changes():
+    found, engine, _ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.0})
+    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.05)
+    engine.seconds["C"] = 0.1
+    assert found.reserve("a", 1.0, now=0.05) == pytest.approx(0.05)
+    assert found.reserve("a", 1.0, now=0.15) == pytest.approx(0.12)
+    engine.plan = Plan(places=(StagePlace("p", "c", "far", p99=0.0),))
+    assert found.reserve("a", 1.0, now=0.15) == pytest.approx(0.02)
+
+
+def test_a_model_that_is_not_served_takes_no_time():
+    found, *_ = rest({"A": 0.01, "D": 0.0})
+    assert found.reserve("a", 1.0, now=0.0) == 0.0
+    assert found.most_rows("b", now=0.0) == 0
+    assert found.most_rows("a", now=0.0) == 8
+
+
+def test_fan_out_is_learnt_with_how_much_it_varies():
+    fan_out = FanOut()
+    assert (fan_out.mean, fan_out.burstiness, fan_out.likely(3)) == (1.0, 0.0, 3)
+    for rows in (0, 8) * 500:
+        fan_out.observe(2, rows)
+    assert fan_out.mean == pytest.approx(2.0, abs=0.1)
+    assert fan_out.burstiness == pytest.approx(1.0, abs=0.1)
+    assert fan_out.likely(2) in (8, 9)
+    for _ in range(1000):
+        fan_out.observe(1, 0)
+    assert fan_out.likely(5) == 1
+    assert fan_out.mean == pytest.approx(0.0, abs=0.001)

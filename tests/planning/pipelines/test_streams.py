@@ -1,0 +1,185 @@
+"""CORAL: portions never overlap, none is lost, and no condition is ever broken."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planning.pipelines.questions import TRAFFIC, at_random, question
+
+from slacktide.planning.pipelines.distribution import distribute
+from slacktide.planning.pipelines.problem import DeviceView, PlacedStage
+from slacktide.planning.pipelines.streams import DeviceStreams, Resident, Streams
+
+DEVICE = DeviceView("d", "d", accelerators=2, streams=2, memory=100.0, utilisation=1.0)
+
+
+def resident(name="p", at=0, replica=0, *, seconds=0.01, cycle=0.1, **fields) -> Resident:
+    own = {"earliest": 0.0, "latest": cycle - seconds, **fields}
+    return Resident(
+        (name, at, replica), seconds, own.pop("earliest"), own.pop("latest"), cycle, **own
+    )
+
+
+def assert_sound(streams: DeviceStreams, there: dict[tuple, Resident]) -> None:
+    """All three conditions, from what is handed out alone."""
+    device, taken = streams.device, streams.portions()
+    assert {(p.pipeline, p.stage, p.replica) for p in taken} == set(there)
+    by_stream: dict[int, list] = {at: [] for at in range(device.lanes)}
+    for portion in taken:
+        own = there[portion.pipeline, portion.stage, portion.replica]
+        assert own.earliest <= portion.start <= own.latest + 1e-12
+        assert portion.end - portion.start == pytest.approx(own.seconds)
+        assert portion.end <= portion.period <= own.cycle
+        by_stream[portion.stream].append((portion, own))
+    free = {at: [] for at in range(device.lanes)}
+    for stream, start, end in streams.free():
+        assert start < end
+        free[stream].append((start, end))
+    for stream, portions in by_stream.items():
+        periods = {portion.period for portion, _ in portions}
+        assert len(periods) <= 1
+        end = periods.pop() if periods else math.inf
+        pieces = sorted([(p.start, p.end) for p, _ in portions] + free[stream])
+        assert pieces[0][0] == 0.0 and pieces[-1][1] == end  # noqa: PT018
+        for before, after in pairwise(pieces):
+            assert before[1] == after[0]  # nothing overlaps, nothing is lost
+        for before, after in pairwise(sorted(free[stream])):
+            assert before[1] < after[0]  # what is free and adjacent is one
+    for accelerator in range(device.accelerators):
+        own = [by_stream[at] for at in range(device.lanes) if at // device.streams == accelerator]
+        weights = sum(r.weights for portions in own for _, r in portions)
+        most = sum(max((r.intermediate for _, r in portions), default=0.0) for portions in own)
+        assert weights + most <= device.memory + 1e-6
+        used = sum(max((r.utilisation for _, r in portions), default=0.0) for portions in own)
+        assert used <= device.utilisation + 1e-6
+
+
+@st.composite
+def residents(draw) -> Resident:
+    cycle = draw(st.sampled_from([0.05, 0.075, 0.1]))
+    seconds = draw(st.floats(0.001, cycle))
+    earliest = draw(st.floats(0.0, cycle))
+    return Resident(
+        (draw(st.sampled_from("pqr")), draw(st.integers(0, 3)), draw(st.integers(0, 4))),
+        seconds,
+        earliest,
+        draw(st.floats(earliest, cycle)),
+        cycle,
+        draw(st.floats(0.0, 40.0)),
+        draw(st.floats(0.0, 40.0)),
+        draw(st.floats(0.0, 0.7)),
+    )
+
+
+@given(st.lists(st.tuples(st.booleans(), residents()), max_size=40))
+@settings(deadline=None)
+def test_whatever_comes_and_goes_portions_stay_sound(steps):
+    streams, there = DeviceStreams(DEVICE), {}
+    for goes, one in steps:
+        if one.key in there:
+            if goes:
+                streams.give_back(one.key)
+                del there[one.key]
+        elif streams.place(one) is not None:
+            there[one.key] = one
+        assert_sound(streams, there)
+    for key in list(there):
+        streams.give_back(key)
+    assert_sound(streams, {})
+    assert streams.free() == [(at, 0.0, math.inf) for at in range(DEVICE.lanes)]
+    assert streams.weights == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert streams.intermediate == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert streams.utilisation == pytest.approx([0.0, 0.0], abs=1e-9)
+
+
+def test_the_portion_that_leaves_least_is_taken():
+    streams = DeviceStreams(replace(DEVICE, accelerators=1))
+    first = streams.place(resident("a", seconds=0.06))
+    streams.place(resident("b", seconds=0.09))
+    third = streams.place(resident("c", seconds=0.01))
+    assert first.stream == 0
+    assert (third.stream, third.start) == (1, pytest.approx(0.09))
+    fourth = streams.place(resident("d", seconds=0.04))
+    assert (fourth.stream, fourth.start) == (0, pytest.approx(0.06))
+    assert streams.place(resident("e", seconds=0.001)) is None
+
+
+def test_a_stream_keeps_its_cycle_until_it_is_empty():
+    streams = DeviceStreams(replace(DEVICE, accelerators=1, streams=1))
+    streams.place(resident("slow", cycle=0.1))
+    assert streams.place(resident("fast", cycle=0.05)) is None
+    assert streams.place(resident("slower", cycle=0.15)).period == 0.1
+    streams.give_back(("slow", 0, 0))
+    assert streams.place(resident("fast", cycle=0.05)) is None
+    streams.give_back(("slower", 0, 0))
+    assert streams.place(resident("fast", cycle=0.05)).period == 0.05
+
+
+def test_memory_and_utilisation_bound_what_an_accelerator_holds():
+    streams = DeviceStreams(DEVICE)
+    heavy = {"weights": 30.0, "intermediate": 60.0, "utilisation": 0.6}
+    assert streams.place(resident("a", **heavy)).stream == 0
+    assert (
+        streams.place(resident("b", weights=10.0, intermediate=60.0, utilisation=0.6)).stream == 0
+    )
+    assert streams.place(resident("c", **heavy)).stream in (2, 3)
+    with pytest.raises(ValueError, match="already"):
+        streams.place(resident("c", **heavy))
+    with pytest.raises(KeyError):
+        streams.give_back(("unknown", 0, 0))
+
+
+def placed(asked, **changes):
+    return tuple(
+        tuple(PlacedStage("server", **changes) for _ in pipeline.stages)
+        for pipeline in asked.pipelines
+    )
+
+
+def test_stages_follow_one_another_within_half_of_the_slo():
+    asked = question(replace(TRAFFIC, slo=0.2), replace(TRAFFIC, name="other", slo=0.3))
+    answer = Streams(asked).schedule(placed(asked))
+    assert answer.unscheduled == ()
+    ends = {(p.pipeline, p.stage): p for p in answer.portions}
+    for name, cycle in (("traffic", 0.1), ("other", 0.15)):
+        for stage in (1, 2):
+            assert ends[name, stage].start >= ends[name, 0].end
+            assert ends[name, stage].end <= cycle
+
+
+def test_each_pipeline_has_one_replica_before_any_has_two():
+    asked = question(*(replace(TRAFFIC, name=f"p{k}") for k in range(30)))
+    answer = Streams(asked).schedule(placed(asked, replicas=3))
+    first = [key for key in answer.unscheduled if key[2] == 0]
+    second = [portion for portion in answer.portions if portion.replica > 0]
+    assert answer.unscheduled
+    assert not (first and second)
+    assert len(answer.portions) + len(answer.unscheduled) == 30 * 3 * 3
+
+
+def test_the_autoscaler_takes_portions_and_gives_them_back():
+    asked = question()
+    streams, stages = Streams(asked), placed(asked)[0]
+    before = streams.schedule((stages,)).portions
+    found = streams.add(asked.pipelines[0], stages, 1, 1)
+    assert found.start >= next(p.end for p in before if p.stage == 0)
+    streams.remove("traffic", stages, 1, 1)
+    assert streams.devices["server"].portions() == list(before)
+    with pytest.raises(KeyError):
+        streams.remove("traffic", stages, 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_cwd_places_is_scheduled_or_said_not_to_be(seed):
+    asked = at_random(np.random.default_rng(seed))
+    answer = Streams(asked).schedule(distribute(asked))
+    replicas = sum(stage.replicas for stages in answer.pipelines for stage in stages)
+    assert len(answer.portions) + len(answer.unscheduled) == replicas
+    for portion in answer.portions:
+        assert portion.end <= portion.period <= 0.5 * asked.pipelines[0].slo
