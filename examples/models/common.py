@@ -136,8 +136,10 @@ def ship(
     score: float,
     *,
     file: str = "model.onnx",
+    script: str = "",
 ) -> None:
-    """Describe the model in its metadata and write it where the package looks for it."""
+    """Describe the model in its metadata and write it where the package looks for it. `script`:
+    what trained it, unless that is called after it."""
     model.graph.name = name
     model.doc_string = description
     onnx.helper.set_model_props(
@@ -146,7 +148,7 @@ def ship(
             "description": description,
             "classes": ",".join(classes),
             "accuracy": f"{score:.4f}",
-            "trained_by": f"examples/models/train_{name}.py",
+            "trained_by": f"examples/models/{script or f'train_{name}.py'}",
         },
     )
     onnx.checker.check_model(model, full_check=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,6 +20,12 @@ import slacktide
 from slacktide.wire.proto import messages as m
 
 METHOD = f"/{m.FRAME_SERVICE}/StreamFrames"
+FAMILY = """
+slo: 20s
+variants:
+  sizes: [32, 64, 128]
+  accuracy: {"32": 0.3, "64": 0.5, "128": 0.8}
+"""
 ROW = np.array([[1, 0, 0, 0]], "<f4").tobytes()
 
 
@@ -43,6 +51,16 @@ class Client:
         request = m.ModelInferRequest(model_name=self.model, raw_input_contents=[ROW])
         request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
         self.send(frame=m.Frame(id=id, request=request))
+
+    def picture(self, id: int, **parameters: str) -> Any:
+        """The answer to an image for a family."""
+        request = m.ModelInferRequest(model_name=self.model, raw_input_contents=[bytes(4800)])
+        request.inputs.add(name="image", datatype="UINT8", shape=[1, 40, 40, 3])
+        for name, value in parameters.items():
+            request.parameters[name].string_param = value
+        self.send(announcement=m.Announcement(id=id, bytes=4800))
+        self.send(frame=m.Frame(id=id, request=request))
+        return next(each for kind, each in iter(lambda: self.read(1)[0], None) if kind == "answer")
 
     def end(self) -> None:
         self._sent.put(None)
@@ -94,6 +112,22 @@ def test_frames_are_acknowledged_and_answered_and_the_session_is_on_the_page(hou
     assert client.call.code() is grpc.StatusCode.OK
     gone(house)
     assert sessions(house) == []
+
+
+def test_a_frame_that_names_a_variant_is_answered_by_it(zoo, serve):
+    """Not by the one to which the planner has mapped its session, which answers the others."""
+    zoo.sight(settings=FAMILY)
+    with serve(zoo) as house, grpc.insecure_channel(house.grpc) as channel:
+        client = Client(channel, "sight", slo_ms=20_000.0)
+        client.read(1)
+        numbers = itertools.count(1)
+        until = time.monotonic() + 60.0
+        for wanted, parameters in (("128", {}), ("32", {"variant": "32"}), ("128", {})):
+            while (answer := client.picture(next(numbers), **parameters)).variant != wanted:
+                assert time.monotonic() < until, answer
+            side = np.frombuffer(answer.response.raw_output_contents[1], "<f4")
+            assert side == int(wanted)
+        client.end()
 
 
 def test_the_engine_sees_the_session_as_the_client(house, channel):

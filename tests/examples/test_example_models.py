@@ -16,6 +16,7 @@ from slacktide.examples import MODELS, make_inputs, stories
 from slacktide.examples.catalog import example
 from slacktide.examples.dense import SEED, dense_model, layer_weights
 from slacktide.examples.frames import STREAM_FRAMES, STREAMS, Video
+from slacktide.examples.road_users import QUESTIONS
 
 Open = Callable[[str], Any]
 Axes = dict[str, tuple[str, list[Any]]]
@@ -77,6 +78,18 @@ INTERFACES: dict[str, tuple[Axes, Axes]] = {
         {"image": ("tensor(uint8)", ["batch", 96, 96, 3])},
         {"logits": ("tensor(float)", ["batch", 10])},
     ),
+    "brand": (
+        {"image": ("tensor(uint8)", ["batch", 64, 64, 3])},
+        {"logits": ("tensor(float)", ["batch", 10])},
+    ),
+    "clothing": (
+        {"image": ("tensor(uint8)", ["batch", 48, 48, 3])},
+        {"logits": ("tensor(float)", ["batch", 8])},
+    ),
+    "direction": (
+        {"image": ("tensor(uint8)", ["batch", 48, 48, 3])},
+        {"logits": ("tensor(float)", ["batch", 2])},
+    ),
 }
 FLOORS = {
     "mlp": 0.93,
@@ -85,6 +98,9 @@ FLOORS = {
     "chained": 0.9,
     "whereabouts": 0.82,
     "vehicles": 0.93,
+    "brand": 0.9,
+    "clothing": 0.95,
+    "direction": 0.95,
 }
 
 
@@ -116,6 +132,7 @@ def test_shipped_files_stay_small() -> None:
         len(example(name).onnx()) < 2e6 for name in ("chained", "whereabouts", "street_depth")
     )
     assert max(map(len, example("vehicles").onnx_files().values())) < 1e6
+    assert all(len(example(name).onnx()) < 300_000 for name in QUESTIONS if name in MODELS)
 
 
 @pytest.mark.parametrize("name", MODELS)

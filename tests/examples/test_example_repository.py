@@ -37,7 +37,7 @@ def test_every_model_is_written_in_tritons_layout(tmp_path: Path) -> None:
             onnx.checker.check_model(onnx.load(folder / "1" / f"{model}.onnx"))
         samples = Samples.read(folder / "inputs" / "samples.npz")
         assert len(samples) == MODELS[name].samples
-    assert steps == [(name, i, 9) for i, name in enumerate(MODELS)] + [("vehicles", 9, 9)]
+    assert steps == [(name, i, 12) for i, name in enumerate(MODELS)] + [("direction", 12, 12)]
     assert all(f"`{name}`" in (tmp_path / "repo" / "README.md").read_text() for name in MODELS)
 
 

@@ -8,10 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import BatchTiming, ExitReport, Leaving
+from slacktide.domain.crops import Glue
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import protocol as p
+from slacktide.executors.crop_frames import (
+    decode_attach,
+    decode_crops,
+    encode_attach,
+    encode_crops,
+)
 from slacktide.executors.ports import (
+    CropPayload,
     ExitSource,
     OpenedModel,
     OutputRun,
@@ -19,7 +27,7 @@ from slacktide.executors.ports import (
     SessionSize,
     TensorRef,
 )
-from slacktide.executors.protocol import SpawnRequest
+from slacktide.executors.spawning import SpawnRequest
 
 WORD = st.integers(0, 2**63 - 1)
 SHAPE = st.lists(WORD, max_size=5).map(tuple)
@@ -31,6 +39,8 @@ DECODERS = [
     p.decode_number,
     p.decode_ready,
     p.decode_aborted,
+    decode_crops,
+    decode_attach,
 ]
 
 
@@ -203,3 +213,25 @@ def test_spawn_requests_come_back(kit, tmp_path) -> None:
     )
     request = SpawnRequest(7, source, (0, 3), "cuda:1")
     assert SpawnRequest.decode(request.encode()) == request
+
+
+@given(st.dictionaries(st.integers(0, 99), st.tuples(WORD, st.binary(max_size=64)), max_size=4))
+def test_crops_come_through_a_stream(crops: dict[int, tuple[int, bytes]]) -> None:
+    whole = {
+        place: (number, boxes[: len(boxes) // 16 * 16]) for place, (number, boxes) in crops.items()
+    }
+    members = {
+        place: CropPayload(len(boxes) // 16, (TensorRef(0, 0, ()),), number, boxes)
+        for place, (number, boxes) in whole.items()
+    }
+    ((kind, body),) = p.FrameReader().feed(encode_crops(members))
+    assert kind is p.FrameKind.CROPS
+    assert decode_crops(body) == whole
+    with pytest.raises(ValueError, match="5 bytes of boxes for 1 rows"):
+        encode_crops({0: CropPayload(1, (), 1, b"12345")})
+
+
+def test_glue_comes_through_a_stream() -> None:
+    glue = Glue(0.25, "shop.pictures:straighten")
+    ((kind, body),) = p.FrameReader().feed(encode_attach(7, glue))
+    assert (kind, decode_attach(body)) == (p.FrameKind.ATTACH, (7, glue))

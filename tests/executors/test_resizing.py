@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from slacktide.executors.measuring import measure
 from slacktide.executors.ports import Resized, SessionSize
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.protocol import FrameKind, encode_number, frame
-from slacktide.executors.worker import _serve
+from slacktide.executors.worker import BatchRunner, _serve
 
 ALL = available_cores()
 ONE, OTHER = ALL[:1], ALL[-1:]
@@ -295,9 +295,10 @@ def test_the_worker_hears_of_its_cores_in_order_with_its_batches() -> None:
     ours, theirs = socket.socketpair()
     seen: list[object] = []
 
-    def execute(body: bytes) -> bytes:
-        seen.append(body)
-        return b""
+    class Runner:
+        def execute(self, body: bytes) -> bytes:
+            seen.append(body)
+            return b""
 
     with ours, theirs:
         for number in (1, 2):
@@ -305,5 +306,5 @@ def test_the_worker_hears_of_its_cores_in_order_with_its_batches() -> None:
                 encode_number(FrameKind.CORES, number) + frame(FrameKind.BATCH, b"%d" % number)
             )
         ours.sendall(frame(FrameKind.STOP))
-        _serve(theirs, execute, seen.append, print, nullcontext())
+        _serve(theirs, cast(BatchRunner, Runner()), seen.append, print, nullcontext())
     assert seen == [1, b"1", 2, b"2"]

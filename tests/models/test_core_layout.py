@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.domain import Deployment, Plan, PoolId
+from slacktide.domain import Deployment, ModelWindow, Plan, PoolId, Timetable
 from slacktide.models.core_layout import LaneError, assign_lanes
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.view import ScalingLimits
@@ -277,3 +277,39 @@ def test_a_lane_whose_cores_may_change_has_a_ladder_of_sessions_unless_one_is_en
     assert layout.scaled_lane("m").threads(ladder) == (1, 2, 4)
     assert layout.scaled_lane("n").threads(one) == (4,)
     assert [len(cores) for cores in layout.core_sets("n")] == [1, 2, 4]  # measured alike
+
+
+def windowed(every="50ms", start="0ms", end="20ms", **fields):
+    return settings(window={"every": every, "start": start, "end": end}, **fields)
+
+
+def test_windows_make_a_timetable():
+    models = {"a": windowed(start="30ms", end="50ms"), "b": windowed()}
+    (lane,) = assign_lanes(models, (0, 1)).lanes
+    assert lane.timetable == Timetable(
+        0.05, (ModelWindow("b", 0.0, 0.02), ModelWindow("a", 0.03, 0.05))
+    )
+    (lane,) = assign_lanes({"a": settings()}, (0, 1)).lanes
+    assert lane.timetable is None
+
+
+@pytest.mark.parametrize(
+    ("other", "blamed", "wrong"),
+    [
+        (windowed(start="10ms", end="30ms"), "b", "overlaps that of model 'a'"),
+        (windowed(every="60ms", start="30ms", end="40ms"), "b", "window.every: expected that"),
+        (settings(), "b", "window: expected one, as model 'a'"),
+        (windowed(start="30ms", end="40ms", cores={"min": 1, "max": 2}), "b", "a range"),
+    ],
+)
+def test_windows_that_do_not_fit_together_are_refused(other, blamed, wrong):
+    with pytest.raises(LaneError, match=wrong) as caught:
+        assign_lanes({"a": windowed(), "b": other}, (0, 1, 2))
+    assert caught.value.model == blamed
+
+
+def test_a_window_that_cannot_be_names_its_key():
+    with pytest.raises(ValueError, match="expected start before end"):
+        windowed(start="30ms", end="20ms")
+    with pytest.raises(ValueError, match="no later than every"):
+        windowed(end="60ms")

@@ -281,3 +281,40 @@ def test_a_request_longer_than_the_model_takes_spoils_no_batch():
 def test_declared_hints_are_read_off_the_request(declared, hint):
     settings = {} if declared is None else {"work_hint": declared}
     assert check_for(IDS, **settings).check([ids(7, rows=2)]).work_hint == hint
+
+
+def pixels(height, width):
+    return TensorSpec("image", Datatype.UINT8, (-1, height, width, 3))
+
+
+def boxes(*rows):
+    return np.array(rows, np.float32).reshape(-1, 4)
+
+
+WIDE, HIGH = (0.0, 0.0, 1.0, 0.25), (0.25, 0.0, 0.5, 1.0)
+
+
+def test_crops_are_as_the_model_takes_them():
+    fixed = check_for(pixels(8, 6)).crops(boxes(WIDE, HIGH), 200, 100)
+    assert (fixed.rows, fixed.signature, fixed.nbytes) == (2, ((8, 6, 3),), 2 * 8 * 6 * 3)
+    pad = {"image": {"pad": {"axis": 2}}}
+    hint = {"input": "image", "axis": 2}
+    padded = check_for(
+        pixels(32, -1), inputs=pad, lengths=[16, 64], work_hint=hint, padding="exact"
+    )
+    both, one = (padded.crops(boxes(*each), 200, 100) for each in ([HIGH, WIDE], [HIGH]))
+    assert both.signature == one.signature == ((32, 3),)
+    assert (both.work_hint, one.work_hint) == (64.0, 4.0)
+    assert padded.crops(boxes(HIGH), 200, 100, 0.5).work_hint == 8.0
+    own = check_for(pixels(-1, -1)).crops(boxes(WIDE), 200, 100)
+    assert own.signature == ((50, 100, 3),)
+    sized = InputCheck(ModelInterface((pixels(-1, -1),), (), 4), ModelSettings(), any_image=True)
+    assert sized.crops(boxes(WIDE), 200, 100).signature == ()
+    with pytest.raises(BadField, match="1 to 4 rows, got 5"):
+        padded.crops(boxes(*[WIDE] * 5), 200, 100)
+    with pytest.raises(BadField, match="1 to 4 rows, got 0"):
+        padded.crops(boxes(), 200, 100)
+    with pytest.raises(TypeError, match="no input of images alone"):
+        check_for(IMAGE).crops(boxes(WIDE), 200, 100)
+    with pytest.raises(TypeError, match="no input of images alone"):
+        check_for(pixels(8, 6), WORDS).crops(boxes(WIDE), 200, 100)

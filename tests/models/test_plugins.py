@@ -122,3 +122,21 @@ def test_a_replay_imports_only_once_it_may() -> None:
         POLICIES.find(OWN)
     plugins.admit_all()
     assert not POLICIES.find(OWN).built_in
+
+
+def test_glue_is_named_by_the_owner_or_an_entry_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plugins, "_GLUE", {})
+    point = EntryPoint("mirror", "shop.pictures:mirror", "slacktide.glue")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: (point,))
+    assert plugins.glue_target("mirror") == "shop.pictures:mirror"
+    with pytest.raises(OptionError, match="got 'miror'; did you mean 'mirror'"):
+        plugins.glue_target("miror")
+    with pytest.raises(OptionError, match="expected the name of a glue function"):
+        plugins.glue_target("os:remove")
+    ServerSettings(glue={"flip": "numpy:fliplr"})
+    assert plugins.glue_target("flip") == "numpy:fliplr"
+    for target, why in [("numpy:nothing", "no attribute"), ("numpy:pi", "it cannot be called")]:
+        with pytest.raises(OptionError, match=f"glue.*flip: '{target}' cannot be used: .*{why}"):
+            ServerSettings(glue={"flip": target})

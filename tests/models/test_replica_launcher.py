@@ -18,8 +18,10 @@ from slacktide.domain import (
     ExitReport,
     PoolId,
     Replica,
+    ReplicaLost,
     TellCircuit,
 )
+from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import Arranged, FeaturesSeen, OpenedModel
@@ -180,3 +182,31 @@ def test_new_stages_are_logged_and_features_go_to_what_learns(
         "m: early exits: none",
         "m: early exits stay as they are: early is no tensor of the model",
     ]
+
+
+class Attaching:
+    """An executor whose replicas note the frame arenas that they are told of."""
+
+    def __init__(self) -> None:
+        self.arenas: list[list[int]] = []
+
+    def start(self, *_: Any) -> Any:
+        told: list[int] = []
+        self.arenas.append(told)
+        return SimpleNamespace(attach=lambda n, arena, glue: told.append(n), detach=told.remove)
+
+
+def test_replicas_are_told_of_frame_arenas_also_those_that_start_later(house: Any) -> None:
+    executor = Attaching()
+    launcher = ReplicaLauncher(house.catalog, {"worker": executor}, house.launcher._engine)
+    arena, second, third = house.version.arena, replace(REPLICA, id=1), replace(REPLICA, id=2)
+    for replica in (REPLICA, second):
+        launcher.start(replica, NOTHING)
+    house.version.attach(4, arena, Glue())
+    house.version.attach(5, arena, Glue(0.5))
+    launcher.start(third, NOTHING)
+    assert executor.arenas == [[4, 5]] * 3
+    launcher.stopped(REPLICA)
+    launcher.lost(second, ReplicaLost(1, "gone"), out_of_memory=False)
+    house.version.detach(4)
+    assert executor.arenas == [[4, 5], [4, 5], [5]]

@@ -27,6 +27,7 @@ from slacktide.domain import (
     LaneSpec,
     Notice,
     Outcome,
+    OutcomeKind,
     Plan,
     PlanChanged,
     PoolId,
@@ -343,7 +344,7 @@ def test_label_values_are_escaped(world: World) -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_failure_has_tritons_word(reason: Reason) -> None:
-    computed = reason in (Reason.ON_TIME, Reason.EARLY_EXIT, Reason.AFTER_DEADLINE)
+    computed = reason.kind in (OutcomeKind.SERVED, OutcomeKind.LATE)
     assert (failure_of(reason) is None) == computed
     assert computed or failure_of(reason) in FAILURES
 

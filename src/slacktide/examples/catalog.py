@@ -8,13 +8,23 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples import dense, frames, sentences, stories, street, text_streams, vectors
+from slacktide.examples import (
+    dense,
+    frames,
+    road_users,
+    sentences,
+    stories,
+    street,
+    text_streams,
+    vectors,
+)
 from slacktide.examples.labelled import LabelledPicture
 
 Array = NDArray[Any]
@@ -30,7 +40,8 @@ class Samples:
     requests: tuple[Mapping[str, Array], ...]
     """For each request, by input name, a tensor whose first axis is the batch axis, of size 1."""
     labels: NDArray[np.int64] | None
-    """Class of each request, exact because we drew it; None where a model has no classes."""
+    """Class of each request, exact because we drew it; of a plate a row, with that of each
+    character. None where a model has no classes."""
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -197,6 +208,17 @@ def _of_streets(name: str, summary: str) -> ExampleModel:
     )
 
 
+def _of_road_users(name: str, summary: str) -> ExampleModel:
+    question = road_users.QUESTIONS[name]
+
+    def drawn(count: int, rng: np.random.Generator) -> Samples:
+        seen = list(islice(road_users.crops(question, rng), count))
+        labels = np.array([question.label(user) for _, user, _ in seen])
+        return _of("image", (crop for crop, _, _ in seen), labels)
+
+    return ExampleModel(name, summary, question.answers, 64, drawn)
+
+
 def _vehicles(count: int, rng: np.random.Generator) -> Samples:
     pictures, labels = frames.frames(count, rng)
     return _of("image", np.ascontiguousarray(pictures.transpose(0, 2, 3, 1)), labels)
@@ -261,6 +283,9 @@ MODELS: Mapping[str, ExampleModel] = {
             _vehicles,
             pictures=_vehicle_pictures,
         ),
+        _of_road_users("brand", "classifier of the brand of a vehicle cut out of a street scene"),
+        _of_road_users("clothing", "classifier of the colour of a coat, of people cut out"),
+        _of_road_users("direction", "classifier of where people cut out are going"),
     )
 }
 """Every example model by name."""

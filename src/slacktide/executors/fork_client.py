@@ -18,7 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from slacktide.executors.protocol import MESSAGE_LIMIT, SpawnRequest
+from slacktide.executors.spawning import MESSAGE_LIMIT, SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ import traceback
 from typing import Any
 
 from slacktide.executors.onnx_runtime import load_onnxruntime
-from slacktide.executors.protocol import DESCRIPTORS, MESSAGE_LIMIT, SpawnRequest
+from slacktide.executors.spawning import DESCRIPTORS, MESSAGE_LIMIT, SpawnRequest
 from slacktide.executors.worker import ignore_terminal_signals, run_worker
 
 

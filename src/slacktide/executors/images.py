@@ -115,22 +115,34 @@ class ImageGatherer:
 def decode_into(jpeg: memoryview | bytes, out: Pixels) -> None:
     """Decode a JPEG and resize it to `out`. Raises ValueError, with what it is instead, and
     TensorError without OpenCV."""
-    cv2 = load_opencv()
-    if cv2 is None:
-        raise TensorError("decoding JPEG needs OpenCV: pip install 'slacktide[images]'")
     height, width = out.shape[:2]
     shorter = min(jpeg_extent(jpeg))
     ways = (flag for factor, flag in _REDUCTIONS if shorter // factor >= max(height, width))
+    cv2, image = _decoded(jpeg, next(ways, "IMREAD_COLOR"))
+    if image.shape[:2] != (height, width):
+        image = cv2.resize(image, (width, height), interpolation=_way(cv2, image, out))
+    cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=out)
+
+
+def decode_whole(jpeg: memoryview | bytes) -> Pixels:
+    """A JPEG at its own size. Raises as `decode_into`."""
+    cv2, image = _decoded(jpeg, "IMREAD_COLOR")
+    pixels: Pixels = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    return pixels
+
+
+def _decoded(jpeg: memoryview | bytes, flag: str) -> tuple[Any, Any]:
+    """OpenCV, and the image, blue first."""
+    cv2 = load_opencv()
+    if cv2 is None:
+        raise TensorError("decoding JPEG needs OpenCV: pip install 'slacktide[images]'")
     try:
-        flag = getattr(cv2, next(ways, "IMREAD_COLOR"))
-        image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), flag)
+        image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), getattr(cv2, flag))
     except cv2.error:
         image = None
     if image is None:
         raise ValueError("one that is damaged")
-    if image.shape[:2] != (height, width):
-        image = cv2.resize(image, (width, height), interpolation=_way(cv2, image, out))
-    cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=out)
+    return cv2, image
 
 
 def resize_into(image: Pixels, out: Pixels) -> None:

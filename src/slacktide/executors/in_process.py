@@ -29,9 +29,11 @@ from slacktide.domain import (
     ReplicaLost,
     ReplicaUp,
 )
+from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.engine.ports import BatchTimes
 from slacktide.executors.arena import Arena, map_read_only
+from slacktide.executors.crops import FrameArenas
 from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import (
     NO_FAULTS,
@@ -74,6 +76,12 @@ class LoopReplica:
         """The model stays whole: what it answered early would wait for the loop, which it holds."""
         detail = "early_exit: only worker processes answer early"
         self._loop.call_soon(self._tell, Arranged(policy.revision, policy.ramps, detail))
+
+    def attach(self, number: int, frames: Arena, glue: Glue) -> None:
+        """Nothing is cut out."""
+
+    def detach(self, number: int) -> None:
+        """Nothing was attached."""
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """Nothing moves: the loop's own core does the work."""
@@ -158,11 +166,14 @@ class InProcessReplica(LoopReplica):
         super().__init__(replica, report)
         self._ended = ended
         self._arena = arena
+        self._frames = FrameArenas()
         self._session: ModelSession | None = None
 
     def opened(self, session: ModelSession) -> None:
         if self._report is not None:
             self._session = session
+            if self._frames.known:
+                session.read_frames(self._frames)
             opened = OpenedModel(session.interface, (), "", session.row_shapes, session.cold)
             self._report(ReplicaUp(self._id), opened=opened)
 
@@ -188,9 +199,18 @@ class InProcessReplica(LoopReplica):
         self._batch = batch
         self._handle = self._loop.call_soon(self._execute, session, batch, members, size)
 
+    def attach(self, number: int, frames: Arena, glue: Glue) -> None:
+        self._frames.attach(number, map_read_only(frames.fd), glue)
+        if self._session is not None:
+            self._session.read_frames(self._frames)
+
+    def detach(self, number: int) -> None:
+        self._frames.detach(number)
+
     def stop(self) -> None:
         super().stop()
         self._session = None
+        self._frames = FrameArenas()
         self._arena = memoryview(b"")  # the mapping would keep the memory of all payloads
         self._ended(self)
 

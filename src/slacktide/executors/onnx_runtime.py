@@ -6,6 +6,7 @@ client may read of an error is one line, bounded, without paths, host names or t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +14,11 @@ from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.tensors import Datatype, TensorSpec
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -158,3 +164,23 @@ def client_detail(error: BaseException | str, *private: Path) -> str:
     if not text:
         text = type(error).__name__ if isinstance(error, BaseException) else "unknown error"
     return text if len(text) <= _LIMIT else text[: _LIMIT - 1] + "…"
+
+
+_BF16_IN_ONNX = 16  # onnx.TensorProto.BFLOAT16
+
+
+def to_value(array: NDArray[Any], spec: TensorSpec) -> Any:
+    """An `OrtValue` of it: NumPy has no bfloat16."""
+    value = load_onnxruntime().OrtValue
+    if spec.datatype is Datatype.BF16:
+        return value.ortvalue_from_numpy_with_onnx_type(array, _BF16_IN_ONNX)
+    return value.ortvalue_from_numpy(array)
+
+
+def from_value(value: Any, spec: TensorSpec) -> NDArray[Any]:
+    """The array of an `OrtValue`."""
+    if spec.datatype is not Datatype.BF16:
+        array: NDArray[Any] = value.numpy()
+        return array
+    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(content, np.uint16).reshape(value.shape())

@@ -24,6 +24,7 @@ from slacktide.domain import (
     ReplicaLost,
     ReplicaUp,
 )
+from slacktide.domain.crops import Glue
 from slacktide.domain.padding import Padding
 from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import ModelInterface
@@ -66,6 +67,17 @@ class Payload:
 
     rows: int
     tensors: tuple[TensorRef, ...]
+
+
+@read_only
+class CropPayload(Payload):
+    """Rows that are cut out of one frame. Their one tensor is the frame, in an arena that the
+    replica was given by `attach`: pixels [1, height, width, 3], or [1] of BYTES, a JPEG."""
+
+    attached: int
+    """Number of that arena."""
+    boxes: bytes
+    """One for each row: [rows, 4] 32-bit floats, as `domain.crops` has them."""
 
 
 Outputs = tuple[tuple[tuple[int, ...], bytes], ...]
@@ -211,9 +223,6 @@ class ExitSource:
     """Tensors that are positions although the search would leave them out."""
     forbid: tuple[str, ...] = ()
     """Tensors that are none although the search would find them."""
-    enlarge: bool = False
-    """Whether batches are planned to end at the last of the model's own exits, and rows go on from
-    there where the time of rows that have left is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +310,15 @@ class ReplicaHandle(Protocol):
 
     def abort(self, batch: int) -> None:
         """Stop this batch if it is running and can be stopped."""
+        ...
+
+    def attach(self, number: int, frames: Arena, glue: Glue) -> None:
+        """Let batches from now on have members that are cut out of frames in this arena, with this
+        glue, both called `number`; also while it starts."""
+        ...
+
+    def detach(self, number: int) -> None:
+        """Let go of that arena, once no batch needs it."""
         ...
 
     def resize(self, cores: tuple[int, ...]) -> None:

@@ -17,8 +17,8 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.fork_client import ForkClient
 from slacktide.executors.output_file import OutputReader, make_output_file
 from slacktide.executors.ports import ModelSource, ReplicaHandle, Reporter
-from slacktide.executors.protocol import SpawnRequest
 from slacktide.executors.shared_replicas import SharedReplicas
+from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
 
 

@@ -1,10 +1,6 @@
-"""What a server says to its fork server and its workers.
+"""What a server and a worker say to each other.
 
-To the fork server: a `SpawnRequest`, as JSON beside four descriptors (SCM_RIGHTS): the worker's
-ends of the control and the abort socket, the pool's input arena, the worker's output file. It
-answers with the process id and a pidfd, and later reports how the process ended.
-
-To a worker, over a stream socket pair: a frame is a header (u32 length of the body, u32 kind) and a
+Over a stream socket pair: a frame is a header (u32 length of the body, u32 kind) and a
 body. Bodies that matter for speed are arrays of native 64-bit integers: both ends are on one
 machine, and one array conversion is cheaper than a struct per tensor. There is no pickle: a worker
 gone mad can send wrong numbers, which are checked, and nothing else.
@@ -17,6 +13,9 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
               if it is pixels, else fewer: BYTES, a JPEG for each row; then the places of members
               that may not leave early
     ABORT     batch                      (on a socket of its own, so that it can overtake)
+    ATTACH    number of a frame arena, its glue as JSON text; beside it goes the arena's descriptor
+    DETACH    that number                (both on the socket of ABORT: a batch waits for its arenas)
+    CROPS     of members of the BATCH that follows: place, number of the arena, boxes, those boxes
     STOP      nothing
     CORES     number of cores for the batches that follow
     READY     the model's interface and the worker's sessions as JSON text
@@ -45,25 +44,18 @@ import json
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from enum import IntEnum
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from slacktide.domain import BatchTiming, ExitReport, Leaving
-from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import (
-    ExitSource,
-    ModelSource,
     OpenedModel,
     OutputRun,
     Payload,
-    RowShapes,
     SessionSize,
     TensorRef,
 )
-from slacktide.exits.own_exits import OwnExit
 
 _HEADER = struct.Struct("=II")
 _WORD: Final = 8
@@ -90,6 +82,9 @@ class FrameKind(IntEnum):
     ARRANGED = 12
     RELEASED = 13
     FEATURES = 14
+    ATTACH = 15
+    DETACH = 16
+    CROPS = 17
 
 
 class ProtocolError(Exception):
@@ -392,58 +387,3 @@ def decode_ready(body: bytes) -> OpenedModel:
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("an interface that cannot be read") from None
-
-
-DESCRIPTORS: Final = 4
-MESSAGE_LIMIT: Final = 1 << 16
-"""Bytes of one message; a model with more warm-up shapes than fit is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnRequest:
-    """One worker to be made. `id` is the server's, and comes back in the answer."""
-
-    id: int
-    source: ModelSource
-    cores: tuple[int, ...]
-    device: str
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self), default=str).encode()  # as text: paths
-
-    @classmethod
-    def decode(cls, message: bytes) -> SpawnRequest:
-        document = json.loads(message)
-        told = document["source"]
-        read = {
-            "path": Path(told["path"]),
-            "root": Path(told["root"]),
-            "providers": tuple(told["providers"]),
-            "warmup_shapes": _shapes(told["warmup_shapes"]),
-            "padding": _padding(told["padding"]),
-            "threads": tuple(told["threads"]),
-            "more_shapes": tuple(_shapes(more) for more in told["more_shapes"]),
-            "samples": None if told["samples"] is None else Path(told["samples"]),
-            "sample_rows": {name: Path(path) for name, path in told["sample_rows"].items()},
-            "image_sizes": tuple(told["image_sizes"]),
-            "exits": _exits(told["exits"]),
-            "own_exits": tuple(OwnExit(**each) for each in told["own_exits"]),
-        }
-        document |= {"source": ModelSource(**{**told, **read}), "cores": tuple(document["cores"])}
-        return cls(**document)
-
-
-def _shapes(document: Mapping[str, Sequence[int]]) -> RowShapes:
-    return {name: tuple(shape) for name, shape in document.items()}
-
-
-def _exits(document: Any) -> ExitSource | None:
-    lists = {name: tuple(document[name]) for name in ("add", "forbid")} if document else {}
-    return ExitSource(**document | lists | {"folder": Path(document["folder"])}) if lists else None
-
-
-def _padding(document: Any) -> Padding | None:
-    if document is None:
-        return None
-    inputs = {name: PaddedInput(**one) for name, one in document["inputs"].items()}
-    return Padding(inputs, document["outputs"], tuple(document["lengths"]))

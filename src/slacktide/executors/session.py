@@ -7,7 +7,6 @@ in, and one is used at a time.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
+from slacktide.executors.crops import CropGatherer, FrameArenas
 from slacktide.executors.images import ImageGatherer, load_opencv
 from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
@@ -27,9 +27,11 @@ from slacktide.executors.onnx_runtime import (
     choose_providers,
     client_detail,
     fault_of,
+    from_value,
     load_onnxruntime,
+    to_value,
 )
-from slacktide.executors.ports import NO_FAULTS, ModelSource, Payload, RowShapes
+from slacktide.executors.ports import NO_FAULTS, CropPayload, ModelSource, Payload, RowShapes
 from slacktide.executors.row_candidates import candidate_rows
 from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.staged import StageChain
@@ -108,6 +110,7 @@ class ModelSession:
             self._gatherers[index] = self._images = ImageGatherer(spec, stated)
         self._source = source
         self._lengths = None if padding is None else LengthReader(padding, interface)
+        self._crops: CropGatherer | None = None
         # NumPy has no bfloat16, and ONNX Runtime's own values are slower for all the rest.
         self._by_value = any(
             spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *interface.outputs)
@@ -314,6 +317,12 @@ class ModelSession:
                     f"outputs.{name}.pad"
                 )
 
+    def read_frames(self, frames: FrameArenas) -> None:
+        """Have batches from now on take members that are cut out of frames."""
+        if self._crops is None:
+            stated, plain = self._source.warmup_shapes, self._gatherers
+            self._crops = CropGatherer(frames, self.interface, plain, self._padding, stated)
+
     def gather(self, members: Sequence[Payload], arena: memoryview, size: int = 0) -> GatheredBatch:
         """The inputs of `members` as one batch; arguments as of `run`. Good until the next batch.
 
@@ -323,6 +332,12 @@ class ModelSession:
         rows = [member.rows for member in members]
         if len(members) > 1 and not self.interface.batches:
             raise TensorError("the model has no batch axis")
+        crops = self._crops
+        if crops is not None and CropPayload in map(type, members):
+            array, members, wrong = crops.gather(members, arena, size)
+            feeds = {self.interface.inputs[0].name: array}
+            lengths = None if self._lengths is None else self._lengths.of(members)
+            return GatheredBatch(feeds, rows, lengths, wrong, begin, time.perf_counter() - begin)
         images = self._images
         if images is not None:
             images.size = size
@@ -384,12 +399,10 @@ class ModelSession:
 
     def _infer(self, feeds: dict[str, NDArray[Any]], run_options: Any) -> list[NDArray[Any]]:
         if self._by_value:
-            values = {
-                spec.name: _to_value(feeds[spec.name], spec) for spec in self.interface.inputs
-            }
+            values = {spec.name: to_value(feeds[spec.name], spec) for spec in self.interface.inputs}
             found = self._session.run_with_ort_values(self._outputs, values, run_options)
             return [
-                _from_value(value, spec)
+                from_value(value, spec)
                 for value, spec in zip(found, self.interface.outputs, strict=True)
             ]
         arrays: list[NDArray[Any]] = self._session.run(self._outputs, feeds, run_options)
@@ -429,21 +442,3 @@ class ModelSession:
 def _gatherer(spec: TensorSpec, padding: Padding | None) -> InputGatherer | PaddedGatherer:
     padded = None if padding is None else padding.inputs.get(spec.name)
     return InputGatherer(spec) if padded is None else PaddedGatherer(spec, padded)
-
-
-_BF16_IN_ONNX = 16  # onnx.TensorProto.BFLOAT16
-
-
-def _to_value(array: NDArray[Any], spec: TensorSpec) -> Any:
-    value = load_onnxruntime().OrtValue
-    if spec.datatype is Datatype.BF16:
-        return value.ortvalue_from_numpy_with_onnx_type(array, _BF16_IN_ONNX)
-    return value.ortvalue_from_numpy(array)
-
-
-def _from_value(value: Any, spec: TensorSpec) -> NDArray[Any]:
-    if spec.datatype is not Datatype.BF16:
-        array: NDArray[Any] = value.numpy()
-        return array
-    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(content, np.uint16).reshape(value.shape())

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from slacktide.domain import ExitPolicy, Leaving, Replica, ReplicaLost, ReplicaUp
+from slacktide.domain.crops import Glue
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import (
     Arranged,
@@ -67,6 +68,7 @@ class _Shared:
         self._running: dict[int, SizedReplica] = {}
         """By batch."""
         self._opened: OpenedModel | None = None
+        self._attached: set[int] = set()
         self._cores = cores
         self._resized: Resized | None = Resized(cores)
         """To `_cores`, as reported last; None until it is."""
@@ -90,6 +92,17 @@ class _Shared:
             self.handle.resize(cores)
         elif self._resized is not None:
             self._loop.call_soon(member.tell, self._resized)
+
+    def attach(self, number: int, frames: Arena, glue: Glue) -> None:
+        """Once for all of them."""
+        if number not in self._attached:
+            self._attached.add(number)
+            self.handle.attach(number, frames, glue)
+
+    def detach(self, number: int) -> None:
+        if number in self._attached:
+            self._attached.discard(number)
+            self.handle.detach(number)
 
     def refuse(self, member: SizedReplica, arranged: Arranged) -> None:
         self._loop.call_soon(member.tell, arranged)
@@ -158,6 +171,12 @@ class SizedReplica:
 
     def abort(self, batch: int) -> None:
         self._shared.handle.abort(batch)
+
+    def attach(self, number: int, frames: Arena, glue: Glue) -> None:
+        self._shared.attach(number, frames, glue)
+
+    def detach(self, number: int) -> None:
+        self._shared.detach(number)
 
     def resize(self, cores: tuple[int, ...]) -> None:
         self._shared.resize(self, cores)

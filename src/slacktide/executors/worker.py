@@ -24,6 +24,8 @@ from slacktide.domain import BatchTiming, ExitPolicy, ExitReport
 from slacktide.executors.arena import map_read_only
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.cgroups import limit_memory
+from slacktide.executors.crop_frames import decode_attach, decode_crops
+from slacktide.executors.crops import FrameArenas
 from slacktide.executors.exit_frames import (
     ReleasedMessage,
     decode_exits,
@@ -39,12 +41,12 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
 )
 from slacktide.executors.output_file import OutputWriter
+from slacktide.executors.ports import CropPayload
 from slacktide.executors.protocol import (
     BatchMessage,
     FinishedMessage,
     FrameKind,
     FrameReader,
-    SpawnRequest,
     decode_batch,
     decode_number,
     encode_aborted,
@@ -55,6 +57,7 @@ from slacktide.executors.protocol import (
 )
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
+from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.staged import StageChain, StagedBatch
 
 NICENESS = 5
@@ -106,17 +109,17 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         confined=confined,
     )
     threading.Thread(
-        target=_watch_aborts, args=(aborts, runner.abort), name="aborts", daemon=True
+        target=_watch_aside, args=(aborts, runner.abort, runner.frames), name="aborts", daemon=True
     ).start()
     with contextlib.suppress(ConnectionError):  # the server is gone: so are we
         control.sendall(encode_ready(pool.opened()))
-        _serve(control, runner.execute, pool.use, arranger.publish, arranger)
+        _serve(control, runner, pool.use, arranger.publish, arranger)
     return 0
 
 
 def _serve(
     control: socket.socket,
-    execute: Callable[[bytes], bytes],
+    runner: BatchRunner,
     use_cores: Callable[[int], None],
     publish: Callable[[ExitPolicy], None],
     turn: AbstractContextManager[object],
@@ -134,12 +137,14 @@ def _serve(
                 return
             if kind is FrameKind.BATCH:
                 with turn:
-                    control.sendall(execute(body))
+                    control.sendall(runner.execute(body))
             if kind is FrameKind.CORES:
                 with turn:
                     use_cores(decode_number(body))
             if kind is FrameKind.EXITS:
                 publish(decode_exits(body))
+            if kind is FrameKind.CROPS:
+                runner.crops = decode_crops(body)
 
 
 class BatchRunner:
@@ -177,6 +182,9 @@ class BatchRunner:
         self._running: int | None = None
         self._options: Any = None
         self._named: int | None = None
+        self.frames = FrameArenas()
+        self.crops: dict[int, tuple[int, bytes]] = {}
+        """Of members of the next batch by place: number of the frame arena, boxes."""
 
     def execute(self, body: bytes) -> bytes:
         """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed, or
@@ -184,6 +192,12 @@ class BatchRunner:
         cpu = time.process_time()
         message = decode_batch(body)
         batch = message.batch
+        if self.crops:
+            self._session.read_frames(self.frames)
+            members, crops, self.crops = message.members, self.crops, {}
+            for place, (number, boxes) in crops.items():
+                rows, tensors = members[place].rows, members[place].tensors
+                members[place] = CropPayload(rows, tensors, number, boxes)
         options = self._new_options()
         with self._lock:
             if self._named == batch:  # the abort overtook its batch
@@ -297,13 +311,25 @@ class BatchRunner:
                 self._options.terminate = True
 
 
-def _watch_aborts(aborts: socket.socket, abort: Callable[[int], None]) -> None:
+def _watch_aside(aside: socket.socket, abort: Callable[[int], None], frames: FrameArenas) -> None:
+    """What comes beside batches: aborts, and frame arenas."""
     reader = FrameReader()
+    descriptors: list[int] = []
     with contextlib.suppress(OSError):
-        while data := aborts.recv(_RECEIVE):
+        while True:
+            data, found, _, _ = socket.recv_fds(aside, _RECEIVE, 8, socket.MSG_CMSG_CLOEXEC)
+            if not data:
+                return
+            descriptors += found
             for kind, body in reader.feed(data):
                 if kind is FrameKind.ABORT:
                     abort(decode_number(body))
+                elif kind is FrameKind.ATTACH:
+                    number, glue = decode_attach(body)
+                    frames.attach(number, map_read_only(descriptors[0]), glue)
+                    os.close(descriptors.pop(0))
+                elif kind is FrameKind.DETACH:
+                    frames.detach(decode_number(body))
 
 
 def _settle(parent: int) -> None:

@@ -28,8 +28,11 @@ from slacktide.domain import (
     ReplicaLost,
     ReplicaUp,
 )
+from slacktide.domain.crops import Glue
 from slacktide.executors.allocator import CpuAllocator, Grant
+from slacktide.executors.arena import Arena
 from slacktide.executors.cgroups import release_memory
+from slacktide.executors.crop_frames import encode_attach, encode_crops
 from slacktide.executors.exit_frames import (
     decode_arranged,
     decode_features,
@@ -40,6 +43,7 @@ from slacktide.executors.output_file import OutputReader
 from slacktide.executors.ports import (
     NO_FAULTS,
     BatchOutputs,
+    CropPayload,
     MembersReleased,
     Outputs,
     Payload,
@@ -65,6 +69,8 @@ _GRACE = 2.0
 """Seconds that a stopped worker has to finish its batch before it is killed."""
 _STATUS_WAIT = 0.05
 """Seconds to wait, after a death, for the fork server to say how it came about."""
+_AGAIN = 0.01
+"""Seconds until a message that found no room is sent again."""
 _RECEIVE = 1 << 18
 
 
@@ -110,6 +116,8 @@ class WorkerHandle:
         """Of the batch that it was given last."""
         self._released: set[int] = set()
         """Places of those that ramps have answered."""
+        self._cuts = False
+        """Whether it was ever told of a frame arena: only then may members be crops."""
         self._faults = NO_FAULTS
         """Of the batch that is about to be reported."""
         self._model_outputs = 0
@@ -158,7 +166,11 @@ class WorkerHandle:
         self._members = len(members)
         if self._released:
             self._released = set()
-        self._send(encode_batch(batch, members, size, leaving, final))
+        data = encode_batch(batch, members, size, leaving, final)
+        if self._cuts:
+            cut = {at: each for at, each in enumerate(members) if isinstance(each, CropPayload)}
+            data = encode_crops(cut) + data if cut else data
+        self._send(data)
 
     def publish(self, policy: ExitPolicy) -> None:
         self._send(encode_exits(policy))
@@ -167,6 +179,24 @@ class WorkerHandle:
         # It may be dead (ReplicaLost follows), or have thousands of aborts unread: nothing to stop.
         with contextlib.suppress(OSError):
             self._aborts.send(encode_number(FrameKind.ABORT, batch))
+
+    def attach(self, number: int, frames: Arena, glue: Glue) -> None:
+        self._cuts = True
+        self._tell_aside(encode_attach(number, glue), frames)
+
+    def detach(self, number: int) -> None:
+        self._tell_aside(encode_number(FrameKind.DETACH, number))
+
+    def _tell_aside(self, data: bytes, frames: Arena | None = None) -> None:
+        """On the socket that batches do not use; later, while thousands of aborts are unread."""
+        if self._aborts.fileno() < 0 or (frames is not None and frames.fd < 0):
+            return
+        try:
+            socket.send_fds(self._aborts, [data], [] if frames is None else [frames.fd])
+        except BlockingIOError:
+            self._loop.call_later(_AGAIN, self._tell_aside, data, frames)
+        except OSError:  # dead; ReplicaLost follows
+            return
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """While the fork server has not answered yet, the worker is moved as soon as it has."""

@@ -8,6 +8,7 @@
 - All others share what is left: what the scaled lanes could not use together, at least one core.
   That is split into as many lanes as the model with the most replicas wants (never more than there
   are cores); a model with r replicas sits on r of them, on those with the fewest replicas first.
+- Where models on a lane state a `window`, all of them do, and the lane has a timetable.
 
 Core sets are disjoint, always.
 
@@ -22,7 +23,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from slacktide.domain import Deployment, LaneSpec, Plan, Route
+from slacktide.domain import Deployment, LaneSpec, ModelWindow, Plan, Route, Timetable
+from slacktide.models.repository.fields import WindowSettings
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning import Stated
@@ -148,7 +150,38 @@ def assign_lanes(
             )
         lanes_of.update(_share(sharing, models, rest, lanes))
     others = tuple(core for core in cores if core not in spare)
+    lanes = [replace(lane, timetable=_timetable(lane.name, models, lanes_of)) for lane in lanes]
     return Layout(tuple(lanes), lanes_of, tuple(scaled), tuple(spare), others, warnings)
+
+
+def _timetable(
+    lane: str, models: Mapping[str, ModelSettings], lanes_of: Mapping[str, Sequence[str]]
+) -> Timetable | None:
+    """The windows of the models on `lane`; None where they state none. Raises LaneError."""
+    found: list[tuple[str, WindowSettings]] = []
+    without = ""
+    for name in sorted(name for name in models if lane in lanes_of[name]):
+        window = models[name].window
+        if window is None:
+            without = name
+        elif models[name].scaled:
+            raise LaneError(name, "window: expected none where cores or replicas have a range")
+        else:
+            found.append((name, window))
+    if not found:
+        return None
+    first, period = found[0][0], found[0][1].every
+    if without:
+        raise LaneError(without, f"window: expected one, as model {first!r} on its lane has one")
+    found.sort(key=lambda one: one[1].start)
+    ends, before = 0.0, first
+    for name, window in found:
+        if window.every != period:
+            raise LaneError(name, f"window.every: expected that of model {first!r} on its lane")
+        if window.start < ends:
+            raise LaneError(name, f"window: overlaps that of model {before!r} on its lane")
+        ends, before = window.end, name
+    return Timetable(period, tuple(ModelWindow(name, each.start, each.end) for name, each in found))
 
 
 def _shares(settings: ModelSettings) -> bool:

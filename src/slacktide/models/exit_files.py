@@ -24,8 +24,7 @@ def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
     if stated is None:
         return ExitSource(folder, mask=mask)
     positions = stated.positions
-    more = (positions.add, positions.forbid, stated.enlarge)
-    return ExitSource(folder, stated.primary or "", mask, *more)
+    return ExitSource(folder, stated.primary or "", mask, positions.add, positions.forbid)
 
 
 def find_ramps(definition: ModelDefinition, folder: Path) -> ExitManifest | None:

@@ -9,11 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slacktide.domain import Reason, Signature
+from slacktide.domain.crops import crop_extent, crop_width
 from slacktide.domain.padding import BATCH_BYTES, Padding
 from slacktide.domain.read_only import read_only
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, crop_input, image_input
 from slacktide.executors.jpeg_header import JPEG_BEGINS
 from slacktide.models.image_inputs import ImageInput
 from slacktide.models.repository.settings import ModelSettings, WorkHint
@@ -153,6 +155,7 @@ class InputCheck:
         self._padded = None if padding is None else PaddedInputs(padding, settings, interface)
         fixed = all(min(tail, default=0) >= 0 for tail in self._tails)
         self._fixed_signature: Signature | None = tuple(self._tails) if fixed else None
+        self._crop_tail = None if crop_input(interface) is None else self._tails[0]
         self._image: ImageInput | None = None
         index = image_input(interface)
         if index is not None and (padding is None or self._names[index] not in padding.inputs):
@@ -211,6 +214,33 @@ class InputCheck:
         hint = None if self._hint is None else self._hint.read(ordered, rows or 1, nbytes)
         size = 0 if image is None else image.size(ordered[image.index])
         return CheckedInputs(ordered, rows or 1, signature, nbytes, hint, size)
+
+    def crops(
+        self, boxes: NDArray[np.float32], height: int, width: int, margin: float = 0.0
+    ) -> CheckedInputs:
+        """What rows are to the model that a worker cuts out of a frame of this size, along `boxes`
+        [rows, 4], with the glue's `margin`; they have no tensors here. Raises BadField, and
+        TypeError if the model takes no crops (`crop_input`)."""
+        if self._crop_tail is None:
+            raise TypeError("the model has no input of images alone")
+        spec, tail, image = self._specs[0], self._crop_tail, self._image
+        rows = self._check_rows(spec.name, len(boxes), None) or 1
+        if -1 in tail and (image is None or not image.any_size):
+            sides = boxes[:, 2:] - boxes[:, :2]
+            widest = int(np.argmax(sides[:, 0] / np.maximum(sides[:, 1], 1e-6)))
+            extent = crop_extent(boxes[widest], width, height, margin) or (0, 0, 1, 1)
+            high = tail[0] if tail[0] > 0 else extent[3] - extent[1]
+            across = crop_width(extent, high) if tail[0] > 0 else extent[2] - extent[0]
+            tail = (high, across, 3)
+        tensor = InputTensor(spec.name, spec.datatype, (rows, *tail), LEFT_OUT)
+        nbytes = rows * abs(math.prod(tail))
+        signature: Signature = (tail,)
+        if self._padded is not None:
+            signature = self._padded.signature([tensor], rows, nbytes)
+        elif image is not None:
+            signature = image.signature(signature, tensor)
+        hint = None if self._hint is None else self._hint.read([tensor], rows, nbytes)
+        return CheckedInputs((), rows, signature, nbytes, hint)
 
     def check_outputs(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of the wanted outputs in the model's order; all if none is named.

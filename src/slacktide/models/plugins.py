@@ -1,22 +1,20 @@
-"""Schedulers and planners that others wrote: from entry points, and as `module:Class`.
+"""Schedulers, planners and glue that others wrote: from entry points, and as `module:Class`.
 
-An installed package registers its own under `slacktide.schedulers` or `slacktide.planners`; they
-are named like those that are built in, wherever a name may stand. `module:Class` imports whatever
-it names: the command line, the Python API, and scenarios that were given `--allow-imports` may say
-it, a file of a repository never.
+An installed package registers its own under `slacktide.schedulers`, `slacktide.planners` or
+`slacktide.glue`; they are named like those that are built in, wherever a name may stand.
+`module:Class` imports whatever it names: the command line, the Python API, and scenarios that were
+given `--allow-imports` may say it, a file of a repository never.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from functools import cache, partial
-from importlib import import_module
-from operator import attrgetter
 from typing import Any
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
+from slacktide.domain.suggestions import suggestion
+from slacktide.executors.crops import load_named
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 
@@ -35,7 +33,7 @@ def offer_entry_points() -> None:
 def admit_all() -> None:
     """Make every name valid in this process, `module:Class` included: for recordings that are
     replayed under `--allow-imports`."""
-    POLICIES.importer = PLANNERS.importer = _imported
+    POLICIES.importer = PLANNERS.importer = load_named
 
 
 def admit_name(registry: Registry[Any], name: str, *, imports: bool) -> None:
@@ -48,11 +46,32 @@ def admit_name(registry: Registry[Any], name: str, *, imports: bool) -> None:
         why = "a file names what is built in or an installed entry point"
         flag = "only the command line, or a scenario under --allow-imports, may name a class"
         raise OptionError(("name", f"{name!r} would import code: {why}; {flag}"))
-    registry.offer(name, partial(_imported, name))
+    registry.offer(name, partial(load_named, name))
 
 
-def _imported(name: str) -> Any:
-    module, _, path = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last, so that nothing there hides an installed module
-    return attrgetter(path)(import_module(module))
+_GLUE: dict[str, str] = {}
+
+
+def offer_glue(name: str, target: str) -> None:
+    """Have `name` mean a function of the server's owner, `module:function`, which is imported here
+    to see that it is there. Raises OptionError."""
+    try:
+        if not callable(load_named(target)):
+            raise TypeError("it cannot be called")
+    except Exception as error:  # it is foreign code that ran
+        told = f"{name}: {target!r} cannot be used: {type(error).__name__}: {error}"
+        raise OptionError(("glue", told)) from error
+    _GLUE[name] = target
+
+
+def glue_target(name: str) -> str:
+    """What `domain.crops.Glue` calls the function of this name, `module:function`: one that the
+    server's owner named, or an entry point. Workers import it. Raises OptionError if there is no
+    such name: a file of a repository cannot name a module."""
+    from importlib.metadata import entry_points
+
+    known = {point.name: point.value for point in entry_points(group="slacktide.glue")} | _GLUE
+    if name not in known:
+        told = f"expected the name of a glue function, got {name!r}"
+        raise OptionError(("function", f"{told}; {suggestion(name, sorted(known))}"))
+    return known[name]

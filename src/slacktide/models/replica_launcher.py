@@ -116,7 +116,11 @@ class ReplicaLauncher:
     def start(self, replica: Replica, report: Reporter) -> ReplicaHandle:
         pool = self._catalog.loaded(replica.pool)
         executor = self._executors[pool.version.definition.settings.executor]
-        return executor.start(replica, pool.source, pool.version.arena, report)
+        handle = executor.start(replica, pool.source, pool.version.arena, report)
+        pool.handles[replica.id] = handle
+        for number, (frames, glue) in pool.version.frames.items():
+            handle.attach(number, frames, glue)
+        return handle
 
     def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
         pool = self._catalog.pool(replica.pool)
@@ -145,6 +149,7 @@ class ReplicaLauncher:
         pool = self._catalog.pool(replica.pool)
         if pool is not None:
             pool.replicas_up.discard(replica.id)
+            pool.handles.pop(replica.id, None)
             pool.version.counters.crashes += 1
             pool.version.counters.out_of_memory += out_of_memory
 
@@ -152,6 +157,7 @@ class ReplicaLauncher:
         pool = self._catalog.pool(replica.pool)
         if pool is not None:
             pool.replicas_up.discard(replica.id)
+            pool.handles.pop(replica.id, None)
             self._tell_if_up(pool)
 
     def finished(

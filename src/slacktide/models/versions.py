@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from slacktide.domain import PoolId
+from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
-from slacktide.executors.ports import ModelSource, SessionSize
+from slacktide.executors.ports import ModelSource, ReplicaHandle, SessionSize
 from slacktide.models.input_blocklist import InputBlocklist
 from slacktide.models.input_check import InputCheck
 from slacktide.models.learnt import PoolTimes
@@ -98,6 +99,8 @@ class LoadedPool:
     """What its times rest on."""
     saved: int | None = None
     """The revision of its times that was stored last."""
+    handles: dict[int, ReplicaHandle] = field(default_factory=dict)
+    """Its replicas, by number, until they are stopped or lost."""
     drifting: bool = False  # the log's last word on batch times
     exits: LoadedExits | None = None
     """None: its settings state no early exits."""
@@ -132,6 +135,8 @@ class LoadedVersion:
     """At least one once it is complete (`add_pool`); of a family smallest first."""
     exits: LoadedExits | None = None
     """Of its only pool."""
+    frames: dict[int, tuple[Arena, Glue]] = field(default_factory=dict)
+    """Arenas of frames that its replicas cut crops out of, by the number that they know."""
     main: int = 0
     """The pool that serves it until a planner decides, by number."""
     in_flight: int = 0
@@ -175,6 +180,20 @@ class LoadedVersion:
         self.pools.append(LoadedPool(id, self, own, source, times, cores, size, known=known))
         self.pools[-1].exits = self.exits
         return self.pools[-1]
+
+    def attach(self, number: int, frames: Arena, glue: Glue) -> None:
+        """Have all replicas take crops of frames in this arena, those that start later, too."""
+        self.frames[number] = (frames, glue)
+        for pool in self.pools:
+            for handle in pool.handles.values():
+                handle.attach(number, frames, glue)
+
+    def detach(self, number: int) -> None:
+        """Let go of that arena, once no crop of its frames waits or runs."""
+        del self.frames[number]
+        for pool in self.pools:
+            for handle in pool.handles.values():
+                handle.detach(number)
 
     @property
     def pool(self) -> LoadedPool:

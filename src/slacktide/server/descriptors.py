@@ -79,6 +79,7 @@ def request_of(
         size=0
         if version.family is None and not options.variant
         else size_asked(version, options, checked.image_size),
+        names_variant=bool(options.variant),
         final=exits is not None and (options.final or not exits.makes(wanted)),
     )
 
@@ -110,6 +111,7 @@ def notice_of(
         client=context.session or context.client,
         likely_due=due(context, options, settings, settings.slo) if deadline is None else None,
         size=size_asked(version, options) if options.variant else 0,
+        names_variant=bool(options.variant),
     )
 
 

@@ -20,7 +20,6 @@ from slacktide.domain import (
     Answer,
     Batch,
     Cancelled,
-    Command,
     FreeSlots,
     MemoryShort,
     Notice,
@@ -43,7 +42,7 @@ from slacktide.engine import Engine
 from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
-from slacktide.runtime import Runtime, RuntimeEvent
+from slacktide.runtime import Runtime, RuntimeCommand, RuntimeEvent
 from slacktide.server.driver_timing import DriverTimer, ReadCoalescing
 from slacktide.server.pending import PendingRequest, PendingRequests
 from slacktide.server.replicas import Launcher, ReplicaSupervisor
@@ -76,6 +75,7 @@ class Driver:
             engine,
             planners,
             watch=None if recorder is None else recorder.called,
+            watch_frames=None if recorder is None else recorder.framed,
             on_fault=self._failed,
             on_lanes=self._lanes_changed,
             stopwatch=time.perf_counter,
@@ -263,7 +263,7 @@ class Driver:
 
     # ── commands out ─────────────────────────────────────────────────────────────────────────
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: RuntimeCommand) -> None:
         match command:
             case Answer():
                 self._requests.answer(command)

@@ -99,6 +99,13 @@ class ServerSettings(Options):
         metavar="KEY=VALUE",
         repeated=True,
     )
+    glue: Mapping[str, object] = _model(
+        {},
+        "NAME=MODULE:FUNCTION of a function that pipelines may name, which is given each crop; may "
+        "be given several times.",
+        metavar="NAME=TARGET",
+        repeated=True,
+    )
     state_dir: Path | None = _model(
         None, "Folder for profiles and uploads if the repository is read-only.", metavar="DIR"
     )
@@ -210,6 +217,10 @@ class ServerSettings(Options):
             name = getattr(self, registry.kind)
             if name is not None:
                 self._check_choice(registry, name, getattr(self, f"{registry.kind}_options"))
+        for name, target in self.glue.items():
+            from slacktide.models.plugins import offer_glue
+
+            offer_glue(name, str(target))
         for kind in ("scheduler", "planner"):
             if getattr(self, kind) is None and getattr(self, f"{kind}_options"):
                 raise OptionError((f"{kind}_options", f"needs {kind}"))

@@ -108,5 +108,6 @@ class EarlyExitSettings(Section):
         if self.judged:
             thresholds = tuple(each.threshold for each in self.judged)
             ramps = tuple(range(len(thresholds)))
-            return StatedExits(mode=mode, ramps=ramps, thresholds=thresholds, learnt=False)
+            own = {"learnt": False, "enlarge": self.enlarge}
+            return StatedExits(mode=mode, ramps=ramps, thresholds=thresholds, **own)
         return StatedExits(self.accuracy_loss, self.ramp_budget, mode, self.feedback)

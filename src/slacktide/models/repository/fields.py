@@ -197,6 +197,23 @@ class ReplicaCount(_Range):
     """Most copies."""
 
 
+class WindowSettings(Section):
+    """`{every: 50ms, start: 0ms, end: 20ms}`: a part of a period, again and again."""
+
+    every: Annotated[Seconds, Field(ge=0.001)]
+    """The period; models on one lane agree on it."""
+    start: Annotated[Seconds, Field(ge=0)]
+    """From the period's start."""
+    end: Seconds
+    """The same; after `start`, and no later than the period's end."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> WindowSettings:
+        if not self.start < self.end <= self.every:
+            raise ValueError("expected start before end, and end no later than every")
+        return self
+
+
 def _named(value: Any, info: ValidationInfo) -> Any:
     section = name_to_section(value)
     if isinstance(section, Mapping) and (name := section.get("name")) is not None:

@@ -35,6 +35,7 @@ from slacktide.models.repository.fields import (
     Seconds,
     Section,
     Size,
+    WindowSettings,
     ascending,
     number_to_cores,
     number_to_replicas,
@@ -257,6 +258,8 @@ class ModelSettings(Section):
     sessions: Literal["ladder", "one"] = "ladder"
     """Where `cores` has a range: `ladder` opens the model once for each size, with that many
     threads, within a quarter of the free memory; `one` opens it once, for `cores.max`."""
+    window: WindowSettings | None = None
+    """When this model comes first on its lane; the others of that lane then state theirs."""
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Weight of this model where several share a lane."""
     executor: Literal["worker", "in_process", "profiled"] = "worker"

@@ -135,6 +135,7 @@ frames_on_time_total             counter  Frames of sessions answered in time
 frames_missed_total              counter  Frames of sessions refused, given up, late or failed
 frames_of_other_size_total       counter  Frames of another size than their client was told
 link_falls_total                 counter  Times that the bandwidth of a session fell
+missed_windows_total             counter  Windows without a batch although a request had waited
 lane_busy                        gauge    1 while a batch runs on the lane
 lane_cores                       gauge    Cores of the lane, as confirmed
 lane_target_cores                gauge    Cores that the lane is to have

@@ -89,6 +89,11 @@ def server_families(
     for name, lane in sorted(snapshot.lanes.items()):
         busy.add(int(lane.running is not None), lane=name)
     yield busy
+    missed = family("missed_windows_total")
+    for name, lane in sorted(snapshot.lanes.items()):
+        for model, windows in sorted(lane.missed.items()):
+            missed.add(windows, lane=name, model=model)
+    yield missed
     rescued, counts = family("rescued_total"), snapshot.counts
     for model in sorted({pool.model for pool in snapshot.pools if pool.variant}):
         rescued.add(counts[model].rescued if model in counts else 0, model=model)

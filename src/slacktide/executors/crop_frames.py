@@ -1,0 +1,59 @@
+"""The messages of frame arenas and crops: `protocol` names them and says what is in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from slacktide.domain.crops import Glue
+from slacktide.executors.ports import CropPayload
+from slacktide.executors.protocol import (
+    FrameKind,
+    ProtocolError,
+    decode_text,
+    encode_text,
+    frame,
+    to_bytes,
+    to_words,
+)
+
+_WORD = 8
+_BOX = 16
+_HEAD = 3 * _WORD
+
+
+def encode_attach(number: int, glue: Glue) -> bytes:
+    return encode_text(FrameKind.ATTACH, number, json.dumps(asdict(glue)))
+
+
+def decode_attach(body: bytes) -> tuple[int, Glue]:
+    number, text = decode_text(body)
+    try:
+        return number, Glue(**json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        raise ProtocolError("glue that cannot be read") from None
+
+
+def encode_crops(members: Mapping[int, CropPayload]) -> bytes:
+    """CROPS frame, of members by their place in the batch."""
+    body = bytearray()
+    for place, member in members.items():
+        if len(member.boxes) != _BOX * member.rows:
+            raise ValueError(f"{len(member.boxes)} bytes of boxes for {member.rows} rows")
+        body += to_bytes((place, member.attached, member.rows)) + member.boxes
+    return frame(FrameKind.CROPS, bytes(body))
+
+
+def decode_crops(body: bytes) -> dict[int, tuple[int, bytes]]:
+    """Number of the arena and boxes, by place."""
+    found, at = {}, 0
+    while at < len(body):
+        head = to_words(body[at : at + _HEAD])
+        if len(head) != 3 or not 0 <= head[2] <= len(body):
+            raise ProtocolError("crops that end early")
+        at += _HEAD + _BOX * head[2]
+        found[head[0]] = head[1], body[at - _BOX * head[2] : at]
+    if at != len(body):
+        raise ProtocolError("crops with a false count")
+    return found

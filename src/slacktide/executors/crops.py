@@ -1,0 +1,309 @@
+"""Crops: rows of a model's image input that are cut out of frames, in front of its session.
+
+A frame lies once in an arena that every worker of a pipeline's stages maps; a member of a batch
+names it and its boxes. Each crop is resized to what the model takes; where that leaves the width
+free, crops keep their shape and are padded on the right, as members of unequal length are. A JPEG
+is decoded once for all crops of a batch; as a whole it is read like that of any request.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.crops import Glue, crop_extent, crop_width
+from slacktide.domain.padding import Padding
+from slacktide.domain.tensors import ModelInterface, crop_input
+from slacktide.executors.images import Pixels, decode_into, decode_whole, resize_into
+from slacktide.executors.jpeg_header import jpeg_extent
+from slacktide.executors.ports import CropPayload, Payload, RowShapes, TensorRef
+from slacktide.executors.tensor_io import InputGatherer, TensorError, split_elements
+
+_PATIENCE = 5.0
+"""Seconds that a batch waits for an arena that was attached before it was sent."""
+_NO_JPEG = "expected a JPEG as frame"
+_MOST_GLUED = 64 << 20
+"""Bytes of what a glue's function may make of one crop."""
+_ALONE = 64
+"""Side of the crops of a batch in which no box is good, where the model fixes none."""
+
+
+class Attached(NamedTuple):
+    """A frame arena and what is done with crops from it."""
+
+    arena: memoryview
+    margin: float
+    function: Callable[[Pixels], Any] | None
+    why_not: str = ""
+    """Why the function cannot be called, though one is named."""
+
+
+class FrameArenas:
+    """Those of one replica, by number. They come on another thread than batches."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Attached] = {}
+        self._changed = threading.Condition()
+
+    def attach(self, number: int, arena: memoryview, glue: Glue) -> None:
+        """Imports the glue's function, which is named by this server's owner."""
+        function, why_not = None, ""
+        if glue.function:
+            try:
+                function = load_named(glue.function)
+            except Exception as error:  # it is foreign code that ran
+                why_not = f"{type(error).__name__}: {error}"
+        with self._changed:
+            self.known[number] = Attached(arena, glue.margin, function, why_not)
+            self._changed.notify_all()
+
+    def detach(self, number: int) -> None:
+        with self._changed:
+            self.known.pop(number, None)
+
+    def get(self, number: int) -> Attached:
+        """Raises TensorError if it is not there soon."""
+        with self._changed:
+            self._changed.wait_for(lambda: number in self.known, _PATIENCE)
+            if number not in self.known:
+                raise TensorError(f"frame arena {number} is not attached")
+            return self.known[number]
+
+
+def load_named(target: str) -> Any:
+    """What `module:name` names, from installed modules or the working folder. Raises whatever
+    importing it raises."""
+    module, _, path = target.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that nothing there hides an installed module
+    return attrgetter(path)(import_module(module))
+
+
+class CropError(Exception):
+    """A member that cannot be made rows of: its own fault, or its glue's."""
+
+
+class _Frame:
+    """One frame, decoded when the first crop asks for it."""
+
+    def __init__(self, data: memoryview, shape: tuple[int, ...]) -> None:
+        """Raises TensorError, or ValueError for what is no JPEG."""
+        self.jpeg: memoryview | bytes | None = None
+        self._pixels: Pixels | None = None
+        if len(shape) == 4:
+            if shape[0] != 1 or shape[3] != 3 or len(data) != np.prod(shape):
+                raise TensorError("the bytes of a frame do not fill its shape")
+            self._pixels = np.frombuffer(data, np.uint8).reshape(shape[1:])
+            self.height, self.width = shape[1:3]
+        else:
+            (self.jpeg,) = [*split_elements(data)][:1] or [b""]
+            self.width, self.height = jpeg_extent(self.jpeg)
+
+    @property
+    def pixels(self) -> Pixels:
+        """Raises ValueError if it cannot be decoded."""
+        if self._pixels is None:
+            assert self.jpeg is not None
+            self._pixels = decode_whole(self.jpeg)
+            self.height, self.width = self._pixels.shape[:2]  # it may say that it lies on its side
+        return self._pixels
+
+
+class _Piece(NamedTuple):
+    """What one row is made of: `pixels`, or `jpeg` as a whole."""
+
+    height: int
+    width: int
+    pixels: Pixels | None
+    jpeg: memoryview | bytes | None = None
+
+    def resize_into(self, out: Pixels) -> None:
+        if self.pixels is not None:
+            resize_into(self.pixels, out)
+        elif self.jpeg is not None:
+            decode_into(self.jpeg, out)
+
+
+class CropGatherer:
+    """Makes the image input of batches that have crops among their members."""
+
+    def __init__(
+        self,
+        frames: FrameArenas,
+        interface: ModelInterface,
+        gatherers: Sequence[Any],
+        padding: Padding | None,
+        stated: RowShapes,
+    ) -> None:
+        """`gatherers`: those of plain members, by input; `stated`: shapes of a row, by input."""
+        self.frames = frames
+        index = crop_input(interface)
+        self._spec = None if index is None else interface.inputs[index]
+        if index is None or self._spec is None:
+            return
+        self._plain = gatherers[index]
+        self._buffer = InputGatherer(self._spec)
+        padded = padding.inputs.get(self._spec.name) if padding else None
+        self._fill = 0 if padded is None else int(padded.value)
+        self._stated = stated.get(self._spec.name)
+
+    def gather(
+        self, members: Sequence[Payload], arena: memoryview, size: int
+    ) -> tuple[NDArray[Any], list[Payload], dict[int, str]]:
+        """The images, joined, good until the next call; the members as they are now, shapes and
+        all; and those at fault by place, whose rows are black. Raises TensorError."""
+        if self._spec is None:
+            raise TensorError("the model has no input of images alone that crops could be made for")
+        faults: dict[int, str] = {}
+        seen: dict[tuple[int, TensorRef], _Frame] = {}
+        made: list[list[_Piece] | NDArray[Any] | None] = []
+        for place, member in enumerate(members):
+            try:
+                if isinstance(member, CropPayload):
+                    made.append(self._cut(member, seen, size))
+                else:
+                    made.append(self._gathered(member, arena, size))
+            except CropError as error:
+                faults[place] = f"input {self._spec.name!r}: {error}"
+                made.append(None)
+        height, width = self._extent(made, size)
+        rows = [member.rows for member in members]
+        room = self._buffer.room(sum(rows) * height * width * 3)
+        joined = room.reshape(sum(rows), height, width, 3)
+        after: list[Payload] = []
+        end = 0
+        for place, (count, parts) in enumerate(zip(rows, made, strict=True)):
+            start, end = end, end + count
+            into, longest = joined[start:end], 1
+            try:
+                longest = self._place(parts, into)
+            except ValueError as error:  # a JPEG that is damaged within
+                into.fill(0)
+                faults[place] = f"input {self._spec.name!r}: {_NO_JPEG}, got {error}"
+            after.append(Payload(count, (TensorRef(0, 0, (count, height, longest, 3)),)))
+        return joined, after, faults
+
+    def _place(self, parts: list[_Piece] | NDArray[Any] | None, into: NDArray[np.uint8]) -> int:
+        """Fill a member's rows; the width of the widest."""
+        if parts is None:
+            into.fill(0)
+            return 1
+        if isinstance(parts, np.ndarray):
+            across = parts.shape[2]
+            into[:, :, :across] = parts
+            into[:, :, across:] = self._fill
+            return int(across)
+        for piece, row in zip(parts, into, strict=True):
+            across = piece.width if self._keeps_shape else row.shape[1]
+            piece.resize_into(row[:, :across])
+            row[:, across:] = self._fill
+        return max(piece.width for piece in parts) if self._keeps_shape else into.shape[2]
+
+    @property
+    def _keeps_shape(self) -> bool:
+        """Whether only the width is free."""
+        return self._spec is not None and self._spec.shape[1] > 0 > self._spec.shape[2]
+
+    def _extent(
+        self, made: Sequence[list[_Piece] | NDArray[Any] | None], size: int
+    ) -> tuple[int, int]:
+        """Height and width of the batch."""
+        assert self._spec is not None
+        fixed = self._spec.shape[1:3]
+        if size:
+            return size, size
+        if min(fixed) > 0:
+            return fixed[0], fixed[1]
+        shapes = set()
+        for parts in made:
+            if isinstance(parts, np.ndarray):
+                shapes.add(parts.shape[1:3])
+            elif parts is not None:
+                shapes |= {(piece.height, piece.width) for piece in parts}
+        if self._keeps_shape:
+            return fixed[0], max((width for _, width in shapes), default=fixed[0])
+        if self._stated is not None:
+            return self._stated[0], self._stated[1]
+        if len(shapes) > 1:
+            raise TensorError(f"input {self._spec.name!r}: unlike shapes in one batch")
+        return shapes.pop() if shapes else (_ALONE, _ALONE)
+
+    def _gathered(self, member: Payload, arena: memoryview, size: int) -> NDArray[Any]:
+        """A plain member's rows, copied. Raises CropError."""
+        plain = self._plain
+        if hasattr(plain, "size"):
+            plain.size = size
+        array: NDArray[Any] = plain.gather([member.tensors[0]], arena).copy()
+        if why := getattr(plain, "faults", None):
+            raise CropError(why[0].partition(": ")[2])
+        return array
+
+    def _cut(
+        self, member: CropPayload, seen: dict[tuple[int, TensorRef], _Frame], size: int
+    ) -> list[_Piece]:
+        """Raises CropError."""
+        attached = self.frames.get(member.attached)
+        tensor = member.tensors[0]
+        if (frame := seen.get((member.attached, tensor))) is None:
+            data = attached.arena[tensor.offset : tensor.offset + tensor.nbytes]
+            if len(data) != tensor.nbytes:
+                raise TensorError("a frame lies outside of its arena")
+            try:
+                frame = _Frame(data, tensor.shape)
+            except ValueError as error:
+                raise CropError(f"{_NO_JPEG}, got {error}") from None
+            seen[member.attached, tensor] = frame
+        if attached.why_not:
+            raise CropError(f"its glue cannot be used: {attached.why_not}")
+        boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
+        if len(boxes) != member.rows:
+            raise TensorError(f"{len(boxes)} boxes for {member.rows} rows")
+        try:
+            return [self._piece(frame, attached, at, box) for at, box in enumerate(boxes)]
+        except ValueError as error:
+            raise CropError(f"{_NO_JPEG}, got {error}") from None
+
+    def _piece(
+        self, frame: _Frame, attached: Attached, at: int, box: NDArray[np.float32]
+    ) -> _Piece:
+        assert self._spec is not None
+        x0, y0, x1, y1 = box.tolist()
+        pixels = None
+        if frame.jpeg is None or attached.function or max(x0, y0, 1 - x1, 1 - y1) > 0:
+            pixels = frame.pixels
+        extent = crop_extent(box, frame.width, frame.height, attached.margin)
+        if extent is None:
+            raise CropError(f"box {at} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) covers none of its frame")
+        left, top, right, bottom = extent
+        if pixels is not None:
+            pixels = pixels[top:bottom, left:right]
+        if pixels is not None and attached.function is not None:
+            pixels = _applied(attached.function, pixels.copy())
+            extent = (0, 0, pixels.shape[1], pixels.shape[0])
+        height, width = extent[3] - extent[1], extent[2] - extent[0]
+        if self._keeps_shape:
+            height, width = self._spec.shape[1], crop_width(extent, self._spec.shape[1])
+        return _Piece(height, width, pixels, frame.jpeg)
+
+
+def _applied(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:
+    """What a function makes of a crop. Raises CropError."""
+    try:
+        made = function(crop)
+    except Exception as error:  # it is foreign code that ran
+        raise CropError(f"its glue raised {type(error).__name__}: {error}") from None
+    what = type(made).__name__
+    if isinstance(made, np.ndarray):
+        pixels = made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3
+        if pixels and 0 < made.size <= _MOST_GLUED:
+            return made
+        what = f"{made.dtype} {list(made.shape)}"
+    raise CropError(f"its glue returned {what}, not pixels [height, width, 3] of uint8")

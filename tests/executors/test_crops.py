@@ -1,0 +1,312 @@
+"""Crops of frames in real workers and in process: the same pixels, and bad ones fail alone."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from slacktide.domain import BatchFinished, ReplicaLost
+from slacktide.domain.crops import Glue, crop_extent, crop_width
+from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.executors import crops as crops_module
+from slacktide.executors import images as images_module
+from slacktide.executors.arena import Arena
+from slacktide.executors.crops import FrameArenas
+from slacktide.executors.images import encode_jpeg, made_up_image, resize_into
+from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.ports import CropPayload, Executor
+from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.tensor_io import TensorError, encode_strings
+
+Body = Callable[[Executor], Coroutine[Any, Any, None]]
+EXECUTORS = [ProcessExecutor, InProcessExecutor]
+FRAME = made_up_image(90, 120, np.random.default_rng(3))
+WHOLE = (0.0, 0.0, 1.0, 1.0)
+BOXES = [WHOLE, (0.1, 0.2, 0.6, 0.5), (-1.0, 0.5, 0.31, 7.0), (0.5, 0.5, 0.501, 0.501)]
+
+
+@pytest.fixture
+def frames() -> Any:
+    arena = Arena(1 << 22, name="frames")
+    yield arena
+    arena.close()
+
+
+def run(executor: Executor, body: Body) -> None:
+    async def whole() -> None:
+        try:
+            await body(executor)
+        finally:
+            await executor.close()
+
+    asyncio.run(whole())
+
+
+def crops(frame: Any, *boxes: tuple[float, ...], number: int = 4) -> CropPayload:
+    array = np.array(boxes, np.float32)
+    return CropPayload(len(boxes), frame.tensors, number, array.tobytes())
+
+
+def expected(
+    frame: Any, box: tuple[float, ...], height: int, width: int, margin: float = 0.0
+) -> Any:
+    extent = crop_extent(np.array(box, np.float32), frame.shape[1], frame.shape[0], margin)
+    assert extent is not None
+    left, top, right, bottom = extent
+    out = np.empty((height, width or crop_width(extent, height), 3), np.uint8)
+    resize_into(frame[top:bottom, left:right], out)
+    return out
+
+
+def pixels(case: Any, member: int) -> Any:
+    return np.frombuffer(case.results[member][0], np.uint8).reshape(case.shapes[member][0])
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_crops_are_cut_out_of_one_frame_and_resized(models, kit, arena, frames, kind) -> None:
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
+        case.handle.attach(4, frames, Glue())
+        await case.ready()
+        frame = kit.put(frames, FRAME[None])
+        plain = kit.put(arena, made_up_image(20, 30, np.random.default_rng(1))[None])
+        report = await case.run(1, crops(frame, *BOXES), plain, crops(frame, BOXES[1]))
+        assert isinstance(report, BatchFinished), report
+        assert not case.faults
+        assert report.timing.input_s > 0
+        for box, got in zip(BOXES, pixels(case, 0), strict=True):
+            assert np.array_equal(got, expected(FRAME, box, 20, 30))
+        assert pixels(case, 1).tobytes() == bytes(arena.view(plain.tensors[0]))
+        assert np.array_equal(pixels(case, 2)[0], expected(FRAME, BOXES[1], 20, 30))
+        # Attached to one that runs, with other glue; plain batches go on as before.
+        case.handle.attach(9, frames, Glue(margin=0.25))
+        assert isinstance(await case.run(2, crops(frame, BOXES[1], number=9)), BatchFinished)
+        assert np.array_equal(pixels(case, 0)[0], expected(FRAME, BOXES[1], 20, 30, 0.25))
+        assert isinstance(await case.run(3, plain), BatchFinished)
+        thousand = [(x / 100, y / 20, x / 100 + 0.01, 1.0) for x in range(100) for y in range(10)]
+        assert isinstance(await case.run(4, crops(frame, *thousand)), BatchFinished)
+        assert np.array_equal(pixels(case, 0)[-1], expected(FRAME, thousand[-1], 20, 30))
+
+    run(kind(), body)
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_crops_keep_their_shape_where_the_width_is_free(models, kit, arena, frames, kind) -> None:
+    async def body(executor: Executor) -> None:
+        padding = Padding({"x": PaddedInput(2, value=7)}, {"y": 2}, (16, 64))
+        path = models.identity(TensorProto.UINT8, (16, "width", 3))
+        case = kit.Case(executor, path, arena, padding=padding)
+        case.handle.attach(4, frames, Glue())
+        await case.ready()
+        frame = kit.put(frames, FRAME[None])
+        plain = kit.put(arena, np.full((2, 16, 5, 3), 200, np.uint8))
+        members = [crops(frame, BOXES[1], BOXES[3]), plain, crops(frame, WHOLE)]
+        assert isinstance(await case.run(1, *members), BatchFinished)
+        wide, narrow, whole = (expected(FRAME, b, 16, 0) for b in (BOXES[1], BOXES[3], WHOLE))
+        assert wide.shape[1] > whole.shape[1] > narrow.shape[1]
+        got = pixels(case, 0)
+        assert got.shape == (2, *wide.shape)
+        assert np.array_equal(got[0], wide)
+        assert np.array_equal(got[1, :, : narrow.shape[1]], narrow)
+        assert (got[1, :, narrow.shape[1] :] == 7).all()
+        assert pixels(case, 1).shape == (2, 16, 5, 3)
+        assert (pixels(case, 1) == 200).all()
+        assert np.array_equal(pixels(case, 2)[0], whole)
+
+    run(kind(), body)
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_a_jpeg_is_decoded_once_for_all_of_its_crops(models, kit, arena, frames, kind) -> None:
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.mean(), arena)
+        case.handle.attach(4, frames, Glue())
+        await case.ready()
+        jpegs = [encode_jpeg(np.full((60, 80, 3), colour, np.uint8)) for colour in (50, 90)]
+        damaged = jpegs[0].replace(b"\xff\xda", b"\xff\xfe")
+        first, second, bad, none = (
+            kit.put(frames, ((1,), encode_strings(np.array([data], object))))
+            for data in (*jpegs, damaged, b"no jpeg")
+        )
+        members = [
+            crops(first, *BOXES),
+            crops(bad, BOXES[1]),
+            crops(second, WHOLE),
+            crops(none, WHOLE),
+            crops(bad, WHOLE),
+        ]
+        assert isinstance(await case.run(1, *members, size=32), BatchFinished)
+        damage = "input 'image': expected a JPEG as frame, got one that is damaged"
+        assert case.faults[1] == case.faults[4] == damage
+        assert case.faults[3] == "input 'image': expected a JPEG as frame, got something else"
+        rows = [np.frombuffer(case.results[at][0], np.float32).reshape(-1, 4) for at in (0, 2)]
+        assert np.allclose(rows[0][:, :3], 50, atol=2)
+        assert np.allclose(rows[1][:, :3], 90, atol=2)
+
+    run(kind(), body)
+
+
+BAD = {
+    "not a number": (math.nan, 0.0, 1.0, 1.0),
+    "without end": (0.0, 0.0, math.inf, 1.0),
+    "outside": (1.5, 0.0, 2.0, 1.0),
+    "turned over": (0.6, 0.0, 0.4, 1.0),
+    "empty": (0.5, 0.5, 0.5, 1.0),
+}
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_a_bad_box_costs_its_request_alone(models, kit, arena, frames, kind) -> None:
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.identity(TensorProto.UINT8, (8, 8, 3)), arena)
+        case.handle.attach(4, frames, Glue())
+        await case.ready()
+        frame = kit.put(frames, FRAME[None])
+        members = [crops(frame, WHOLE, box) for box in BAD.values()]
+        assert isinstance(await case.run(1, crops(frame, WHOLE), *members), BatchFinished)
+        assert sorted(case.faults) == [1, 2, 3, 4, 5]
+        told = "input 'x': box 1 (1.5, 0, 2, 1) covers none of its frame"
+        assert case.faults[3] == told
+        assert np.array_equal(pixels(case, 0)[0], expected(FRAME, WHOLE, 8, 8))
+
+    run(kind(), body)
+
+
+def test_a_batch_waits_for_an_arena_that_is_on_its_way_and_no_longer(
+    models, kit, arena, frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = FrameArenas()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(known.get, 3)
+        known.attach(3, memoryview(b"abc"), Glue(0.5))
+        assert waiting.result() == (b"abc", 0.5, None, "")
+    known.detach(3)
+    monkeypatch.setattr(crops_module, "_PATIENCE", 0.0)
+    with pytest.raises(TensorError, match="frame arena 3 is not attached"):
+        known.get(3)
+
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.identity(TensorProto.UINT8, (8, 8, 3)), arena)
+        for number in (4, 5):
+            case.handle.attach(number, frames, Glue())
+        await case.ready()
+        frame = kit.put(frames, FRAME[None])
+        case.handle.detach(4)
+        report = await case.run(1, crops(frame, WHOLE))
+        assert "frame arena 4 is not attached" in report.detail
+        assert isinstance(await case.run(2, crops(frame, WHOLE, number=5)), BatchFinished)
+
+    run(InProcessExecutor(), body)
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_glue_of_a_user_costs_its_request_alone(
+    models, kit, arena, frames, kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slack_glue.py").write_text(
+        "import numpy as np\n"
+        "def mirrored(crop):\n"
+        "    crop[:, :1] = 0\n"
+        "    return crop[:, ::-1]\n"
+        "def picky(crop):\n"
+        "    if crop.shape[0] < 50: raise RuntimeError('too small')\n"
+        "    return crop\n"
+        "def nonsense(crop):\n"
+        "    return crop.astype(float) if crop.shape[0] < 50 else 'a picture'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
+        for number, name in enumerate(["mirrored", "picky", "nonsense", "missing"]):
+            case.handle.attach(number, frames, Glue(function=f"slack_glue:{name}"))
+        await case.ready()
+        frame = kit.put(frames, FRAME[None])
+        members = [
+            crops(frame, BOXES[1], number=0),
+            crops(frame, BOXES[1], number=1),
+            crops(frame, BOXES[1], number=2),
+            crops(frame, BOXES[1], number=3),
+            crops(frame, WHOLE, number=1),
+            crops(frame, WHOLE, number=2),
+        ]
+        assert isinstance(await case.run(1, *members), BatchFinished)
+        assert case.faults == {
+            1: "input 'x': its glue raised RuntimeError: too small",
+            2: "input 'x': its glue returned float64 [27, 60, 3], not pixels [height, width, 3] "
+            "of uint8",
+            3: "input 'x': its glue cannot be used: AttributeError: module 'slack_glue' has no "
+            "attribute 'missing'",
+            5: "input 'x': its glue returned str, not pixels [height, width, 3] of uint8",
+        }
+        cut = FRAME[18:45, 12:72].copy()
+        cut[:, :1] = 0
+        want = np.empty((20, 30, 3), np.uint8)
+        resize_into(np.ascontiguousarray(cut[:, ::-1]), want)
+        assert np.array_equal(pixels(case, 0)[0], want)
+        assert np.array_equal(pixels(case, 4)[0], expected(FRAME, WHOLE, 20, 30))
+        assert bytes(frames.view(frame.tensors[0])) == FRAME.tobytes()
+
+    run(kind(), body)
+
+
+def test_glue_that_hangs_ends_with_its_worker(
+    models, kit, arena, frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a model that hangs does: the driver kills what exceeds the batch's hang limit."""
+    (tmp_path / "hanging_glue.py").write_text("import time\ndef wait(crop): time.sleep(600)\n")
+    monkeypatch.chdir(tmp_path)
+
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
+        case.handle.attach(4, frames, Glue(function="hanging_glue:wait"))
+        await case.ready()
+        case.handle.run(1, [crops(kit.put(frames, FRAME[None]), WHOLE)])
+        case.handle.abort(1)
+        case.handle.kill()
+        assert isinstance(await case.next(), ReplicaLost)
+
+    run(ProcessExecutor(), body)
+
+
+def test_without_opencv_crops_are_nearly_the_same(
+    models, kit, arena, frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
+        case.handle.attach(4, frames, Glue())
+        await case.ready()
+        frame = kit.put(frames, FRAME[None])
+        exact = [expected(FRAME, box, 20, 30) for box in BOXES]
+        with monkeypatch.context() as patch:
+            patch.setattr(images_module, "load_opencv", lambda: None)
+            assert isinstance(await case.run(1, crops(frame, *BOXES)), BatchFinished)
+            jpeg = encode_strings(np.array([encode_jpeg_before], object))
+            refused = crops(kit.put(frames, ((1,), jpeg)), BOXES[1])
+            report = await case.run(2, refused)
+            assert "needs OpenCV" in report.detail
+        for want, got in zip(exact, pixels(case, 0), strict=True):
+            assert np.abs(want.astype(int) - got).mean() < 6
+
+    encode_jpeg_before = encode_jpeg(FRAME)
+    run(InProcessExecutor(), body)
+
+
+def test_models_without_an_image_input_take_no_crops(models, kit, arena, frames) -> None:
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        case.handle.attach(4, frames, Glue())
+        await case.ready()
+        report = await case.run(1, crops(kit.put(frames, FRAME[None]), WHOLE))
+        assert "no input of images alone" in report.detail
+
+    run(ProcessExecutor(), body)
