@@ -1,0 +1,217 @@
+"""From an answer to plans: what each device is to run, and what it hands over to which.
+
+A replica of a model on a stream is a deployment of its pool on a lane (sitting.py says which);
+portions are windows of the lane's timetable.
+
+Where two pipelines run a model on one device in different forms, that in which most of its rows run
+has the plain route; a frame of the other pipelines needs the pipeline's name as its client.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
+from slacktide.domain.plan import StagePlace
+from slacktide.planning.pipelines.distribution import Placed
+from slacktide.planning.pipelines.estimate import (
+    NEVER,
+    EstimateRules,
+    Load,
+    PipelineEstimator,
+    StageCost,
+    estimators,
+)
+from slacktide.planning.pipelines.problem import (
+    DeviceView,
+    PipelineView,
+    PlacedReplica,
+    PlacedStage,
+    PlacementAnswer,
+    PlacementError,
+    PlacementQuestion,
+    StageForm,
+)
+from slacktide.planning.pipelines.sitting import seated
+
+RULES = EstimateRules()
+PoolOf = Callable[[str, StageForm], PoolId]
+"""Which pool, of this model, runs one of its forms."""
+
+
+def pool_of(model: str, form: StageForm) -> PoolId:
+    """The variant that is called like the form."""
+    return PoolId(model, "1", form.name)
+
+
+def lanes_of(device: DeviceView) -> tuple[LaneSpec, ...]:
+    """One for each stream of its accelerators."""
+    return tuple(
+        LaneSpec(f"{accelerator}.{stream}", (), f"cuda:{accelerator}")
+        for accelerator in range(device.accelerators)
+        for stream in range(device.streams)
+    )
+
+
+def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
+    """`placed`, so that each stage that leaves the device of the one before it can be handed over
+    with all that is behind it: those between a fork and its join stay where the fork is. Raises
+    PlacementError if one cannot run there."""
+    found = []
+    for judge, stages in zip(estimators(question, RULES), placed, strict=True):
+        own = list(stages)
+        for at, view in enumerate(judge.pipeline.stages):
+            device = own[view.inflows[0].stage].device if at else own[0].device
+            if own[at].device != device and not _is_closed(judge.pipeline, at):
+                own[at] = _moved(judge, at, own[at], device)
+        found.append(tuple(own))
+    return tuple(found)
+
+
+class DevicePlans:
+    """Of one answer: the plan of each device."""
+
+    def __init__(self, question: PlacementQuestion, answer: PlacementAnswer) -> None:
+        """Raises ValueError for an answer that cannot be."""
+        self.question, self.answer = question, answer
+        self._judges = estimators(question, RULES)
+        pairs = zip(self._judges, answer.pipelines, strict=True)
+        self._costs = [judge.chosen(placed) for judge, placed in pairs]
+        self._load = Load(len(question.devices))
+        for judge, costs in zip(self._judges, self._costs, strict=True):
+            self._load.add(judge.load(costs), judge.places)
+        self.replicas, self.timetables = seated(question, answer)
+
+    def of(self, device: str, lanes: Sequence[LaneSpec] = (), pool_of: PoolOf = pool_of) -> Plan:
+        """What `device` is to do. `lanes`: its streams, in order (none: those of `lanes_of`)."""
+        host = self.question.device(device)
+        lanes = lanes or lanes_of(host)
+        if len(lanes) != host.lanes:
+            raise PlacementError(f"device {device!r} has {host.lanes} streams, not {len(lanes)}")
+        found = [
+            replace(lane, timetable=self.timetables.get((device, stream)))
+            for stream, lane in enumerate(lanes)
+        ]
+        deployments = tuple(
+            Deployment(pool_of(each.model, self._form(each)), lanes[each.stream].name, each.batch)
+            for each in self.replicas
+            if each.device == device
+        )
+        routes = tuple(self._routes(device, pool_of))
+        places = tuple(self._places(device))
+        return Plan(tuple(found), deployments, routes, places=places)
+
+    def _form(self, replica: PlacedReplica) -> StageForm:
+        name, at = replica.stages[0]
+        return self._view(name).stages[at].forms[replica.form]
+
+    def _view(self, name: str) -> PipelineView:
+        return next(each for each in self.question.pipelines if each.name == name)
+
+    def _routes(self, device: str, pool_of: PoolOf) -> Iterator[Route]:
+        """Of each model: a plain one, and one for each pipeline that runs it in another form."""
+        rows: dict[str, dict[PoolId, float]] = {}
+        by_pipeline: dict[tuple[str, str], PoolId] = {}
+        for judge, placed in zip(self._judges, self.answer.pipelines, strict=True):
+            for view, stage, rate in zip(judge.pipeline.stages, placed, judge.rates, strict=True):
+                if stage.device == device:
+                    model = view.model_in(judge.pipeline)
+                    pool = pool_of(model, view.forms[stage.form])
+                    pools = rows.setdefault(model, {})
+                    pools[pool] = pools.get(pool, 0.0) + rate
+                    by_pipeline[model, judge.pipeline.name] = pool
+        plain = {model: max(pools, key=pools.__getitem__) for model, pools in rows.items()}
+        for model, pool in plain.items():
+            yield Route(model, pool)
+        for (model, pipeline), pool in by_pipeline.items():
+            if pool != plain[model]:
+                yield Route(model, pool, client=pipeline)
+
+    # ── what is handed over ──────────────────────────────────────────────────────────────────
+
+    def _places(self, here: str) -> Iterator[StagePlace]:
+        """Of all stages elsewhere that are behind one that is here, or behind the camera."""
+        for judge, costs, placed in zip(
+            self._judges, self._costs, self.answer.pipelines, strict=True
+        ):
+            there = [stage.device == here for stage in placed]
+            reached = [judge.pipeline.source == here] * len(there)
+            for at, view in enumerate(judge.pipeline.stages):
+                before = [each.stage for each in view.inflows]
+                reached[at] = reached[at] or any(there[up] or reached[up] for up in before)
+            for at in range(len(placed)):
+                if reached[at] and not there[at]:
+                    yield self._place(judge, costs, placed, at, here)
+
+    def _place(
+        self,
+        judge: PipelineEstimator,
+        costs: Sequence[StageCost],
+        placed: Sequence[PlacedStage],
+        at: int,
+        here: str,
+    ) -> StagePlace:
+        stage = placed[at]
+        before = {placed[each.stage].device for each in judge.pipeline.stages[at].inflows}
+        if before != {stage.device} and not _is_closed(judge.pipeline, at):
+            name = f"{judge.pipeline.name}/{judge.pipeline.stages[at].name}"
+            raise PlacementError(f"{name} cannot be handed over without stages that feed others")
+        place = [device.name for device in judge.devices].index(here)
+        cost, transfer, back = costs[at], 0.0, 0.0
+        for begin, to, _, size in judge.hand_overs:
+            share = costs[to].row_share if to >= 0 else 1.0
+            if to == at:
+                origin = costs[begin].device if begin >= 0 else 0
+                transfer = max(transfer, self._transfer(judge, origin, cost.device, size * share))
+            elif (begin, to) == (at, -1):
+                back = self._transfer(judge, cost.device, place, size)
+        back = back or self._transfer(judge, cost.device, place, 0.0)
+        rows = max(1, math.ceil(judge.rates[at] / judge.pipeline.rate - 1e-9))
+        batches = [each for each in self.question.batches if each <= stage.batch]
+        batch = min((b for b in batches if b >= rows), default=stage.batch)
+        rounds = math.ceil(math.ceil(rows / batch) / max(1, stage.replicas))
+        one = judge.cost(at, cost.device, cost.form, self.question.batches.index(batch))
+        assert one is not None
+        return StagePlace(
+            judge.pipeline.name,
+            judge.pipeline.stages[at].name,
+            stage.device,
+            rounds * one.p99,
+            transfer,
+            back,
+        )
+
+    def _transfer(self, judge: PipelineEstimator, begin: int, end: int, size: float) -> float:
+        """Seconds, beside all that the link carries. 0 where nothing passes: what is behind it is
+        lost, and no other branch is to be given up for its sake."""
+        ends = judge.places[begin], judge.places[end]
+        seconds = judge.transfer(begin, end, size, self._load.links.get(ends, (0.0, 0.0)))
+        return 0.0 if seconds >= NEVER else seconds
+
+
+def _is_closed(pipeline: PipelineView, stage: int) -> bool:
+    """Whether nothing outside its branch feeds what is behind it (`Pipeline.is_closed`)."""
+    branch = {stage}
+    for at, view in enumerate(pipeline.stages):
+        fed = [inflow.stage in branch for inflow in view.inflows]
+        if any(fed):
+            if not all(fed):
+                return False
+            branch.add(at)
+    return True
+
+
+def _moved(judge: PipelineEstimator, at: int, stage: PlacedStage, device: str) -> PlacedStage:
+    names = [each.name for each in judge.devices]
+    batches = [each for each in judge.question.batches if each <= stage.batch]
+    for batch in reversed(range(len(batches))):
+        cost = judge.cost(at, names.index(device), stage.form, batch)
+        if cost is not None:
+            return PlacedStage(device, batches[batch], cost.replicas, stage.form)
+    view = judge.pipeline.stages[at]
+    raise PlacementError(
+        f"pipeline {judge.pipeline.name!r}: stage {view.name!r} is joined with others behind it, "
+        f"so it must run on {device!r}, which it does not fit"
+    )

@@ -1,0 +1,253 @@
+"""From answers to plans: each replica on one lane, windows as portions, all stages reachable."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.planning.pipelines.questions import SERVER, TRAFFIC, at_random, form, question
+
+from slacktide.domain import LaneSpec, PoolId
+from slacktide.planning.pipelines.baselines import distream, jellyfish, rim
+from slacktide.planning.pipelines.distribution import distribute
+from slacktide.planning.pipelines.plans import DevicePlans, lanes_of, placed_whole
+from slacktide.planning.pipelines.problem import (
+    DeviceView,
+    Inflow,
+    LinkView,
+    PlacedStage,
+    PlacementAnswer,
+    PlacementError,
+    PlacementQuestion,
+    StageView,
+)
+from slacktide.planning.pipelines.search import search
+from slacktide.planning.pipelines.streams import Streams
+
+
+def many(seed: int) -> PlacementQuestion:
+    """Several random pipelines from several edge devices, models shared by some; with joins."""
+    draw = np.random.default_rng(seed)
+    pick = random.Random(seed)
+    asked = [at_random(draw, forms=2) for _ in range(pick.randint(1, 5))]
+    edges, links, pipelines = [], [], []
+    for number, one in enumerate(asked):
+        name = f"edge{number}"
+        edges.append(replace(one.devices[0], name=name, kind=f"kind{number}"))
+        links.append(replace(one.links[0], begin=name))
+        stages = []
+        for at, stage in enumerate(one.pipelines[0].stages):
+            forms = tuple(
+                replace(
+                    each,
+                    name=f"v{size}",
+                    times=tuple(
+                        replace(t, kind=f"kind{number}") if t.kind == "edge" else t
+                        for t in each.times
+                    ),
+                )
+                for size, each in enumerate(stage.forms)
+            )
+            inflows = stage.inflows
+            if at >= 2 and pick.random() < 0.3:
+                inflows = tuple(Inflow(before, 1.0) for before in range(at))
+            model = f"m{at}" if pick.random() < 0.5 else ""
+            stages.append(replace(stage, forms=forms, inflows=inflows, model=model))
+        fresh = {"name": f"p{number}", "source": name, "stages": tuple(stages)}
+        pipelines.append(replace(one.pipelines[0], **fresh))
+    server = replace(asked[0].devices[1], streams=pick.choice([1, 2, 4]))
+    return PlacementQuestion((*edges, server), tuple(links), tuple(pipelines), asked[0].batches)
+
+
+def answers(asked: PlacementQuestion, seed: int) -> list[PlacementAnswer]:
+    cwd = placed_whole(asked, distribute(asked))
+    ours = placed_whole(asked, search(asked))
+    found = [PlacementAnswer(ours), PlacementAnswer(cwd)]
+    found += [Streams(asked).schedule(cwd), Streams(asked).schedule(ours)]
+    others = [distream(asked, np.random.default_rng(seed)), rim(asked), jellyfish(asked)]
+    return found + [PlacementAnswer(placed_whole(asked, each)) for each in others]
+
+
+def followed(plans, asked) -> dict[tuple[str, str], str]:
+    """Where each stage runs, if a frame goes from device to device as the plans say."""
+    places = {
+        device: {(each.pipeline, each.stage): each.device for each in plan.places}
+        for device, plan in plans.items()
+    }
+    found = {}
+    for pipeline in asked.pipelines:
+        at = [""] * len(pipeline.stages)
+        for number, stage in enumerate(pipeline.stages):
+            befores = {at[inflow.stage] for inflow in stage.inflows} or {pipeline.source}
+            assert len(befores) == 1  # a join takes what is on one device
+            here = befores.pop()
+            at[number] = places[here].get((pipeline.name, stage.name), here)
+            found[pipeline.name, stage.name] = at[number]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_plans_are_whole(seed):
+    asked = many(seed)
+    for answer in answers(asked, seed):
+        made = DevicePlans(asked, answer)
+        plans = {device.name: made.of(device.name) for device in asked.devices}
+        assert_replicas_sit_on_one_lane(made, plans, asked)
+        assert_portions_are_windows(made, plans, asked)
+        assert_stages_are_reached(made, plans, asked)
+
+
+def assert_replicas_sit_on_one_lane(made, plans, asked):
+    seats = [(each.device, each.stream, each.model, each.form) for each in made.replicas]
+    assert len(seats) == len(set(seats))
+    for name, plan in plans.items():
+        own = [each for each in made.replicas if each.device == name]
+        lanes = [lane.name for lane in plan.lanes]
+        assert [lane.name for lane in lanes_of(asked.device(name))] == lanes
+        placed = {(str(d.pool), d.lane, d.max_batch) for d in plan.deployments}
+        pools = {str(PoolId(r.model, "1", f"v{r.form}")): r for r in own}
+        assert len(plan.deployments) == len(own) == len(placed)
+        assert {str(d.pool) for d in plan.deployments} == set(pools)
+        assert {d.pool.model for d in plan.deployments} == {
+            r.model for r in plan.routes if r.client is None
+        }
+
+
+def assert_portions_are_windows(made, plans, asked):
+    for portion in made.answer.portions:
+        lane = plans[portion.device].lanes[portion.stream]
+        view = next(each for each in asked.pipelines if each.name == portion.pipeline)
+        model = view.stages[portion.stage].model_in(view)
+        if lane.timetable is None:  # given up for a model without a portion anywhere
+            assert made.answer.unscheduled
+            continue
+        assert lane.timetable.period == portion.period
+        windows = [(w.model, w.start, w.end) for w in lane.timetable.windows]
+        assert windows.count((model, portion.start, portion.end)) == 1
+        # that windows do not overlap, and that each model has one, is checked by the plan
+    if not made.answer.portions:
+        assert all(lane.timetable is None for plan in plans.values() for lane in plan.lanes)
+
+
+def assert_stages_are_reached(made, plans, asked):
+    at = followed(plans, asked)
+    for view, placed in zip(asked.pipelines, made.answer.pipelines, strict=True):
+        for stage, each in zip(view.stages, placed, strict=True):
+            assert at[view.name, stage.name] == each.device
+            model, plan = stage.model_in(view), plans[each.device]
+            routes = {r.client: r.pool for r in plan.routes if r.model == model}
+            wanted = PoolId(model, "1", f"v{each.form}")
+            assert routes.get(view.name, routes[None]) == wanted
+            assert wanted in [d.pool for d in plan.deployments]
+            caps = [d.max_batch for d in plan.deployments if d.pool == wanted]
+            assert max(caps) >= each.batch
+
+
+def test_what_is_handed_over_has_its_times():
+    asked = question()
+    placed = (PlacedStage("edge", 1), PlacedStage("server", 4, 2), PlacedStage("server", 2, 1))
+    plans = DevicePlans(asked, PlacementAnswer((placed,)))
+    brand, plate = plans.of("edge").places
+    assert (brand.stage, brand.device) == ("brand", "server")
+    assert brand.p99 == pytest.approx(1.1 * 0.005)  # four rows at once
+    assert plate.p99 == pytest.approx(1.1 * 0.005)  # two
+    assert 0.005 < brand.transfer < 0.02
+    assert 0.005 < brand.back < 0.006
+    assert plans.of("server").places == ()
+    one = (placed[0], PlacedStage("server", 1, 2), placed[2])
+    slower = DevicePlans(asked, PlacementAnswer((one,))).of("edge").places[0]
+    assert slower.p99 == pytest.approx(2 * 1.1 * 0.002)  # two rounds of two
+
+
+def test_a_branch_that_no_link_reaches_costs_the_others_nothing():
+    asked = question(bandwidth=0.0)
+    placed = (PlacedStage("edge"), PlacedStage("server"), PlacedStage("edge"))
+    (place,) = DevicePlans(asked, PlacementAnswer((placed,))).of("edge").places
+    assert (place.stage, place.transfer, place.back) == ("brand", 0.0, 0.0)
+
+
+def test_stages_of_one_model_share_what_a_device_has_of_it():
+    pair = [replace(TRAFFIC, name=name) for name in "ab"]
+    shared = [
+        replace(each, stages=tuple(replace(s, model=s.name) for s in each.stages)) for each in pair
+    ]
+    asked = question(*shared)
+    placed = tuple(PlacedStage("server", at) for at in (1, 4, 2))
+    plan = DevicePlans(asked, PlacementAnswer((placed, placed))).of("server")
+    assert {each.pool.model for each in plan.deployments} == {"detector", "brand", "plate"}
+    assert len(plan.routes) == 3
+
+
+def test_pipelines_that_run_other_forms_have_routes_of_their_own():
+    forms = (form(0.003, 0.004, name="large"), form(0.002, 0.002, name="small"))
+    stages = (replace(TRAFFIC.stages[0], forms=forms, model="detector"), *TRAFFIC.stages[1:])
+    busy, calm = (
+        replace(TRAFFIC, name=n, rate=r, stages=stages) for n, r in (("busy", 9.0), ("calm", 3.0))
+    )
+    asked = question(busy, calm)
+    rest = (PlacedStage("server"),) * 2
+    answer = PlacementAnswer(
+        ((PlacedStage("server", form=1), *rest), (PlacedStage("server", form=0), *rest))
+    )
+    routes = DevicePlans(asked, answer).of("server").routes
+    found = {r.client: r.pool.variant for r in routes if r.model == "detector"}
+    assert found == {None: "small", "calm": "large"}
+
+
+def test_a_model_without_a_portion_still_comes_first_at_times():
+    asked = question(devices=(replace(SERVER, accelerators=1, streams=1), EDGE_WITH_ROOM))
+    placed = tuple(PlacedStage("server", at) for at in (8, 8, 16))
+    answer = Streams(asked).schedule((placed,))
+    assert answer.unscheduled == ()
+    late = [portion for portion in answer.portions if portion.stage != 2]
+    answer = PlacementAnswer((placed,), tuple(late), (("traffic", 2, 0),))
+    (lane,) = DevicePlans(asked, answer).of("server").lanes
+    gap = next(each for each in lane.timetable.windows if each.model == "traffic/plate")
+    assert gap.end - gap.start > 0.04  # of 100 ms; the others take 35 and 9.9
+    full = replace(late[0], start=0.0, end=late[0].period)
+    answer = PlacementAnswer((placed,), (full,), (("traffic", 1, 0), ("traffic", 2, 0)))
+    (lane,) = DevicePlans(asked, answer).of("server").lanes
+    assert lane.timetable is None
+
+
+EDGE_WITH_ROOM = DeviceView("edge", "edge")
+
+
+def test_what_lies_between_a_fork_and_its_join_stays_together():
+    stages = (
+        *TRAFFIC.stages,
+        StageView("both", (form(0.001, 0.001),), (Inflow(1, 1.0), Inflow(2, 1.0))),
+    )
+    asked = question(replace(TRAFFIC, stages=stages))
+    apart = tuple(PlacedStage(device) for device in ("edge", "server", "edge", "server"))
+    with pytest.raises(PlacementError, match="traffic/brand cannot be handed over"):
+        DevicePlans(asked, PlacementAnswer((apart,))).of("edge")
+    (whole,) = placed_whole(asked, (apart,))
+    assert [each.device for each in whole] == ["edge", "edge", "edge", "server"]
+    only = (*stages[:1], replace(stages[1], devices=("server",)), *stages[2:])
+    asked = question(replace(TRAFFIC, stages=only))
+    with pytest.raises(PlacementError, match="'brand' is joined with others"):
+        placed_whole(asked, (apart,))
+
+
+def test_lanes_of_others_are_used_in_their_order():
+    asked = question()
+    placed = tuple(PlacedStage("edge") for _ in range(3))
+    plans = DevicePlans(asked, PlacementAnswer((placed,)))
+    lane = LaneSpec("cpu", (0, 1))
+    assert {each.lane for each in plans.of("edge", (lane,)).deployments} == {"cpu"}
+    with pytest.raises(PlacementError, match="'server' has 8 streams, not 1"):
+        plans.of("server", (lane,))
+    assert plans.of("server").deployments == ()
+
+
+def test_a_device_without_a_link_to_it_is_no_part_of_a_plan():
+    asked = question(
+        devices=(EDGE_WITH_ROOM, SERVER, DeviceView("other", "edge")),
+        links=(LinkView("edge", "server", 1e7), LinkView("other", "server", 1e7)),
+    )
+    placed = tuple(PlacedStage("server") for _ in range(3))
+    plan = DevicePlans(asked, PlacementAnswer((placed,))).of("other")
+    assert (plan.deployments, plan.routes, plan.places) == ((), (), ())
