@@ -15,7 +15,8 @@ request has its *answer* sooner, if a ramp is sure of it: `quantile` and `on_tim
 
 Where all is refused that only an early answer could serve, nothing is learnt any more, by these nor
 by whatever finds the thresholds. So each refusal on an idle lane raises the chance of the first
-ramp, until one is let in to try; the more while ramps are new.
+ramp, until one is let in to try: of those that have next to no chance nine in ten, for the lane is
+idle else.
 """
 
 from __future__ import annotations
@@ -36,10 +37,8 @@ NEW_ROWS, TUNED_ROWS = 8, 32
 SHARE_GAIN, FACTOR_GAIN = 0.05, 0.02
 HOPE = 0.5
 """Chance of a ramp that begins to answer."""
-REFUSAL, MOST_HOPED = 1.0 / 512.0, 0.5
+REFUSAL, MOST_HOPED = 1.0 / 64.0, 0.5
 """What a refusal on an idle lane adds to the chance of the first ramp, and up to which chance."""
-LEARNING_ROWS, EAGER = 512, 8.0
-"""Of the first rows of new ramps, by which thresholds are found: refusals add so much more."""
 NOTICEABLE_CHANCE, NOTICEABLE_SHARE, NOTICEABLE_LANE = 0.05, 0.02, 0.05
 LEAST_SHARE = 1e-3
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
@@ -132,8 +131,6 @@ class ExitTimes:
         """By position, of the policy in force, front to end."""
         self._rows = 0.0
         """Rows that the chances were learnt from."""
-        self._seen = 0
-        """Rows since the ramps have changed."""
         self._factor = 1.0
         self._mix: ExitMix | None = None
         """As published; None: no row leaves early."""
@@ -168,7 +165,7 @@ class ExitTimes:
     def discount(self, request: Request | None = None) -> None:
         first = next((ramp for ramp in self._ramps.values() if ramp.batches), None)
         if first is not None and first.chance < MOST_HOPED:
-            first.chance += REFUSAL * (EAGER if self._seen < LEARNING_ROWS else 1.0)
+            first.chance += REFUSAL
             self._publish()
         elif self._learner is not None:
             self._learner.discount(request)
@@ -192,8 +189,6 @@ class ExitTimes:
             if not self._ramps[position].batches:
                 self._ramps[position].share, self._ramps[position].batches = cost, 1
         self._rows = min(self._rows, NEW_ROWS if wakes else TUNED_ROWS)
-        if known.keys() != self._ramps.keys():
-            self._seen = 0
         if wakes and any(thresholds):
             first = next(p for p, threshold in zip(ramps, thresholds, strict=True) if threshold)
             self._ramps[first].chance = max(self._ramps[first].chance, HOPE)
@@ -226,7 +221,6 @@ class ExitTimes:
         fades = 1.0 - math.exp(-rows / ROWS)
         gain = max(rows / (self._rows + rows), fades)
         self._rows = min(self._rows + rows, ROWS)
-        self._seen += rows
         for index, ramp in enumerate(found):
             if ramp is None:  # the worker had not changed to the policy in force
                 continue

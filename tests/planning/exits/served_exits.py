@@ -95,6 +95,8 @@ class ServedExits:
         """What the worker has open."""
         self.positions = 0
         self.cut = CUT
+        self.left_s = 10.0
+        """From the arrival of a request to its deadline."""
         self.job: tuple[int, Any] | None = None
         self.started: list[RunBatch] = []
         stated_all = {"m": stated or StatedExits()}
@@ -150,7 +152,7 @@ class ServedExits:
         """A row by itself: what ramps at all positions would say of it."""
         self.ids += 1
         self.now += 1e-6  # the lane has been idle, so that all rows run on
-        self.turn(Submitted(Request(self.ids, "m", self.now, self.now + 10.0)))
+        self.turn(Submitted(Request(self.ids, "m", self.now, self.now + self.left_s)))
         policy, chain = self.policy, self.chain
         limit = dict(zip(policy.ramps, policy.thresholds, strict=True))
         left = next(

@@ -193,3 +193,53 @@ def test_ramps_that_are_not_to_move_stay() -> None:
     first = served.policy.ramps
     served.rows(*always([0.1] * 3, [False] * 3, 1500))
     assert served.policy.ramps == first
+
+
+def test_answers_in_time_are_worth_a_pass_to_requests_that_leave_less() -> None:
+    times = PassTimes(facts((0.9,) * 4))  # answers after 0.2125, 0.425, …
+    times.measure(arranged((0, 1, 2), 4, 0.01))
+    times.hurry([0.35, 0.7, 2.0, 3.0], 1.03)
+    assert times.budgets == pytest.approx([0.35, 0.7, 1.0, 1.0])
+    assert times.worth((0, 1, 2)) == pytest.approx(
+        [(2 + 2 * 0.79) / 4, (1 + 2 * 0.58) / 4, (1 + 2 * 0.37) / 4, -2 * 0.03 / 4]
+    )
+    saved = times.saved((0, 1, 2))
+    assert saved == sorted(saved, reverse=True)
+
+
+@given(
+    st.lists(st.floats(1.0, 100.0), max_size=20),
+    st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4),
+)
+def test_deadlines_longer_than_a_pass_change_nothing(left: list[float], found: list[float]) -> None:
+    times, hurried = PassTimes(facts((0.9,) * 4)), PassTimes(facts((0.9,) * 4))
+    hurried.hurry(left, 1.0)
+    rates = dict(enumerate(found))
+    assert hurried.worth((0, 2)) == times.worth((0, 2))
+    assert best_ramps(range(4), hurried, 0.05, rates) == best_ramps(range(4), times, 0.05, rates)
+
+
+@given(
+    st.lists(st.floats(0.0, 2.0), min_size=1, max_size=20),
+    st.lists(st.integers(0, 9), min_size=1, unique=True),
+)
+def test_sooner_answers_are_never_worth_less(left: list[float], ramps: list[int]) -> None:
+    times = PassTimes(facts((0.9,) * 10))
+    times.hurry(left, 1.0)
+    worth = times.worth(sorted(ramps))
+    assert worth == sorted(worth, reverse=True)
+
+
+def test_where_deadlines_are_short_ramps_go_to_where_answers_are_in_time() -> None:
+    def placed(left_s: float) -> tuple[int, ...]:
+        served = ServedExits(StatedExits(ramp_budget=0.015))
+        served.left_s = left_s
+        served.learn(learnt((0.9,) * 4))
+        unsure = np.tile([0.5, 0.5, 0.1, 0.1], (800, 1))
+        unsure[np.arange(800) % 5 < 3, :2] = 0.1  # three in five are easy from the first on
+        served.rows(unsure, unsure < 0.3)
+        assert not any(served.wrong)
+        return served.policy.ramps
+
+    assert placed(10.0) == (0,)
+    assert placed(0.7 * 0.02) == (2,)  # after 0.61 of a pass, and all leave there

@@ -7,10 +7,11 @@ and ramps move, off the loop; an alarm takes thresholds to 0 at once.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from slacktide.domain import BatchAborted, BatchFinished, Event, Plan, PoolId
+from slacktide.domain import BatchAborted, BatchFinished, Event, Plan, PoolId, Submitted
 from slacktide.engine import Snapshot
 from slacktide.planning.exits.events import (
     ExitEvent,
@@ -23,6 +24,9 @@ from slacktide.planning.exits.events import (
 from slacktide.planning.exits.pool_exits import ExitsStatus, PoolExits
 from slacktide.planning.exits.ramps import ExitsAnswer
 from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated, stated_as
+
+RECENT = 128
+"""Requests whose deadlines say what answers are worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class ExitsPlanner(Planner):
         self._pools: dict[PoolId, PoolExits] = {}
         self._heard: dict[PoolId, RampsLearnt | RampsRefused] = {}
         """The last of each pool, which may be heard before the pool is served."""
+        self._left: dict[str, deque[float]] = {}
+        """By model: seconds to the deadline of the last requests, as they came."""
         self._at_work: str | None = None
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
@@ -50,6 +56,7 @@ class ExitsPlanner(Planner):
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         """See `Planner`. Pools that stay keep what is known of them."""
         self._stated = stated_as(StatedExits, stated)
+        self._left = {m: self._left.get(m, deque(maxlen=RECENT)) for m in self._stated}
         pools = {}
         for pool in {each.pool: None for each in base.deployments}:
             wanted = self._stated.get(pool.model)
@@ -84,7 +91,11 @@ class ExitsPlanner(Planner):
         if not self._pools:
             return
         for event in events:
-            if isinstance(event, (BatchFinished, BatchAborted)):
+            if isinstance(event, Submitted):
+                left = self._left.get(event.request.model)
+                if left is not None and not event.request.best_effort:
+                    left.append(event.request.deadline - now)
+            elif isinstance(event, (BatchFinished, BatchAborted)):
                 running = snapshot.running(event.batch) if event.exits is not None else None
                 if running is None or event.exits is None:
                     continue
@@ -117,11 +128,13 @@ class ExitsPlanner(Planner):
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
         if any(state.changed for state in self._pools.values()):
             return None  # first that
-        asked = {
-            pool: (state.doubts, state.question())
-            for pool, state in self._pools.items()
-            if state.due
-        }
+        asked = {}
+        for pool, state in self._pools.items():
+            if state.due and pool in snapshot.pools:
+                served = snapshot.pools[pool]
+                end_s = served.times.of(1, served.cores).p99
+                state.times.hurry(self._left[pool.model], end_s)
+                asked[pool] = state.doubts, state.question()
         if not asked:
             return None
 

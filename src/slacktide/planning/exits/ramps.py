@@ -11,7 +11,8 @@ only this tells whether a ramp pays beside the others.)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -44,11 +45,14 @@ class PassTimes:
         """Seconds by rows."""
         self.chains: dict[tuple[int, ...], float] = {}
         """By ramps: the overhead of their chain when it was measured last."""
+        self.budgets: tuple[float, ...] = ()
+        """Time that the last requests left, in passes, ascending; those of a pass or more count as
+        1. None: answers are in time at the end."""
         if known is not None:
             self.front.update({r: s for r, s in known.front.items() if r in self.front})
             self.costs = {r: each for r, each in known.costs.items() if r in self.front}
             self.overhead, self.whole_s = known.overhead, known.whole_s
-            self.chains = known.chains.copy()
+            self.chains, self.budgets = known.chains.copy(), known.budgets
 
     def measure(self, arranged: ExitsArranged) -> None:
         """A chain was measured."""
@@ -62,6 +66,12 @@ class PassTimes:
             cost = max(LEAST_COST, self.overhead / len(answers))
             self.costs[ramp] = (self.costs.get(ramp, cost) + cost) / 2
             self.front[ramp] = min(max(answer - cost * number, 0.0), 1.0)
+
+    def hurry(self, left_s: Iterable[float], end_s: float) -> None:
+        """The last requests left so many seconds; answers of the end take at most `end_s`."""
+        whole_s = end_s / (1.0 + max(0.0, self.overhead or 0.0))
+        budgets = sorted(min(max(each / whole_s, 0.0), 1.0) for each in left_s)
+        self.budgets = tuple(budgets) if budgets and budgets[0] < 1.0 else ()
 
     def cost(self, ramp: int) -> float:
         known = self.costs
@@ -83,20 +93,34 @@ class PassTimes:
             found.append(last)
         return [*found, 1.0 + spent]
 
+    def worth(self, ramps: Sequence[int]) -> list[float]:
+        """What an answer of each ramp is worth on average, then one of the end: the share of a pass
+        that it comes earlier than without ramps; to requests that leave less than a pass 1 if it is
+        in time, else nothing."""
+        answers = self.answers(ramps)
+        if not self.budgets:
+            return [1.0 - each for each in answers]
+        number, hurried = len(self.budgets), bisect_left(self.budgets, 1.0)
+        return [
+            (max(0, hurried - bisect_left(self.budgets, at)) + (number - hurried) * (1.0 - at))
+            / number
+            for at in answers
+        ]
+
     def saved(self, ramps: Sequence[int]) -> list[float]:
         """What a row that leaves at each saves; never rises from ramp to ramp."""
-        *answers, end = self.answers(ramps)
-        return [max(0.0, end - each) for each in answers]
+        *worth, end = self.worth(ramps)
+        return [max(0.0, each - end) for each in worth]
 
     def guess(self, ramps: Sequence[int], rates: Mapping[int, float]) -> float:
         """What `ramps` save of a pass if each, alone, would let so many rows leave."""
-        *answers, end = self.answers(ramps)
+        *worth, end = self.worth(ramps)
         left = saved = 0.0
-        for ramp, answer in zip(ramps, answers, strict=True):
+        for ramp, each in zip(ramps, worth, strict=True):
             gone = max(left, rates.get(ramp, 0.0))
-            saved += (gone - left) * (1.0 - answer)
+            saved += (gone - left) * each
             left = gone
-        return saved + (1.0 - left) * (1.0 - end)
+        return saved + (1.0 - left) * end
 
     def seconds(self, rows: int) -> float:
         """Of a whole pass of so many rows; 0: not known."""
