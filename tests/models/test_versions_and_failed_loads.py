@@ -109,7 +109,10 @@ class Unreadable:
     """A repository of one name that nothing can be read of."""
 
     def scan(self) -> tuple[Any, ...]:
-        return (SimpleNamespace(name="odd", problem=None),)
+        return (SimpleNamespace(name="odd", problem=None, pipeline=None),)
+
+    def pipeline(self, name: str) -> None:
+        return None
 
     def read(self, name: str, *, config_override: str | None = None) -> tuple[Any, ...]:
         raise RuntimeError("nobody foresaw this")

@@ -25,9 +25,11 @@ from slacktide.models.exit_learner import RampLearner
 from slacktide.models.families import at_first, first_route, prepare_version
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
+from slacktide.models.pipelines import PipelineShelf
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_measuring
 from slacktide.models.repository.errors import NotFoundError, RepositoryError
+from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
@@ -78,6 +80,7 @@ class ModelManager:
     ) -> None:
         """`executors` by the name that a model's settings give. `learner` of early exits; None:
         none are learnt, and what was learnt before is not used."""
+        self.pipelines = PipelineShelf(catalog)
         self._settings = settings
         self._catalog = catalog
         self._profiles = profiles
@@ -126,7 +129,7 @@ class ModelManager:
         async with self._lock:
             models = await asyncio.to_thread(repository.scan)
             self._catalog.expect(listed.name for listed in models)
-            for listed in models:
+            for listed in sorted(models, key=lambda one: one.pipeline is not None):
                 if listed.problem is not None:
                     if (cause := listed.problem.__cause__) is not None:  # unforeseen
                         log.error("reading %s", listed.name, exc_info=cause)
@@ -141,6 +144,9 @@ class ModelManager:
 
         async def work() -> None:
             async with self._lock:
+                if self.pipelines.knows(name):
+                    self.pipelines.unload(name)
+                    return
                 old = tuple(self._catalog.serving(name).values())
                 if not old:
                     raise ControlError("not_found", f"model {name!r} is not loaded")
@@ -150,6 +156,7 @@ class ModelManager:
                     self._catalog.mark_absent(
                         name, version.version, VersionState.UNAVAILABLE, UNLOADED
                     )
+                self.pipelines.refresh()
                 await self._profiles.learnt.save(old)  # an upload's folder goes with it
                 await self._retire(old)
 
@@ -172,6 +179,11 @@ class ModelManager:
         """Load, and log and index why if that fails. Raises ControlError, nothing else."""
         definitions: Sequence[ModelDefinition] = ()
         try:
+            pipeline = await asyncio.to_thread(repository.pipeline, name)
+            self._check_kind(name, is_pipeline=pipeline is not None)
+            if pipeline is not None:
+                await self._load_pipeline(repository, pipeline, config_override)
+                return
             definitions = await asyncio.to_thread(
                 repository.read, name, config_override=config_override
             )
@@ -187,6 +199,32 @@ class ModelManager:
             log.exception("loading %s", name)
             reason = f"unexpected {type(error).__name__}; see the log"
             raise self._failed(name, reason, definitions) from error
+
+    def _check_kind(self, name: str, *, is_pipeline: bool) -> None:
+        """Raises ControlError where a model would become a pipeline while it serves, or the other
+        way round."""
+        was_pipeline = self.pipelines.knows(name)
+        if is_pipeline != was_pipeline and (was_pipeline or self._catalog.serving(name)):
+            serves = "pipeline" if was_pipeline else "model"
+            raise ControlError("bad_input", f"a {serves} of this name is loaded; unload it first")
+
+    async def _load_pipeline(
+        self, repository: Repository, pipeline: PipelineDefinition, config_override: str | None
+    ) -> None:
+        """Load those of its models that are not, then the pipeline. Raises RepositoryError,
+        ControlError."""
+        if config_override is not None:
+            raise ControlError("bad_input", "parameter 'config': expected none, for a pipeline")
+        at_start = pipeline.name in self._catalog.loading  # then each model was tried before
+        for model in () if at_start else pipeline.models:
+            if not (
+                self._catalog.serving(model)
+                or self.pipelines.knows(model)
+                or model == pipeline.name
+            ):
+                with contextlib.suppress(ControlError):  # logged, and in the index
+                    await self._try(repository, model)
+        self.pipelines.load(pipeline)
 
     async def _load(
         self, name: str, definitions: Sequence[ModelDefinition], cleanup: Callable[[], None] | None
@@ -221,6 +259,7 @@ class ModelManager:
             version.counters.load_s = seconds
             version.cleanup = cleanup
         self._catalog.serve(name, {version.version: version for version in new})
+        self.pipelines.refresh()
         versions = ", ".join(version.version for version in new)
         log.info("%s is ready (version %s, %.2f s)", name, versions, seconds)
         if self._learner is not None:

@@ -6,6 +6,8 @@
         config.pbtxt            optional
         1/model.onnx            a version; the highest is served by default
         1/profile.….json        written by the profiler
+      traffic/                  a pipeline of models
+        pipeline.yaml
 
 A model that is broken does not stop the others: `scan` lists it with its problem. Nothing here
 opens an ONNX file.
@@ -36,6 +38,11 @@ from slacktide.models.repository.paths import (
     read_bounded,
     resolve,
     unreadable,
+)
+from slacktide.models.repository.pipeline import (
+    PIPELINE_FILE,
+    PipelineDefinition,
+    parse_pipeline,
 )
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import (
@@ -155,12 +162,13 @@ class ModelDefinition:
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model folder, and what became of reading it: definitions, or the problem."""
+    """A folder, and what became of reading it: definitions, a pipeline, or the problem."""
 
     name: str
     definitions: tuple[ModelDefinition, ...] = ()
     """The versions to serve, in ascending order."""
     problem: RepositoryError | None = None
+    pipeline: PipelineDefinition | None = None
 
 
 class Repository:
@@ -189,6 +197,8 @@ class Repository:
         the `config` of a load call (JSON), which stands in for config.pbtxt. Raises
         RepositoryError."""
         folder = self._model_folder(model)
+        if self._has(model, PIPELINE_FILE):
+            raise FolderError(model, f"expected a model, got a pipeline (it holds {PIPELINE_FILE})")
         own_where, config_where = f"{model}/{SETTINGS_FILE}", f"{model}/{CONFIG_FILE}"
         own = self._optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES, parse_settings)
         if config_override is not None:
@@ -232,6 +242,24 @@ class Repository:
             for version in chosen
         )
 
+    def pipeline(self, name: str) -> PipelineDefinition | None:
+        """The pipeline of that name; None if it is a model. Raises RepositoryError."""
+        self._model_folder(name)
+        if not self._has(name, PIPELINE_FILE):
+            return None
+        where = f"{name}/{PIPELINE_FILE}"
+        for file in (SETTINGS_FILE, CONFIG_FILE):
+            if self._has(name, file):
+                raise FolderError(f"{name}/{file}", f"expected none beside {PIPELINE_FILE}")
+        with only_fails(where):
+            real = resolve(self.root, name, PIPELINE_FILE, kind=PathKind.FILE)
+            data = read_bounded(real, MAX_SETTINGS_BYTES, where=where)
+            settings = parse_pipeline(data, where=where)
+            return PipelineDefinition(name, settings, settings.pipeline(name))
+
+    def _has(self, name: str, file: str) -> bool:
+        return os.path.lexists(self.root / name / file)
+
     def _place(
         self, model: str, version: str, file: str, *, stated: bool = False
     ) -> tuple[Path, Path]:
@@ -262,6 +290,8 @@ class Repository:
     def _list(self, name: str) -> ListedModel:
         try:
             with only_fails(name):
+                if (pipeline := self.pipeline(name)) is not None:
+                    return ListedModel(name, pipeline=pipeline)
                 return ListedModel(name, self.read(name))
         except RepositoryError as problem:
             return ListedModel(name, problem=problem)
@@ -281,7 +311,7 @@ class Repository:
 
     def _refuse_bare_model(self, names: tuple[str, ...]) -> None:
         """A common slip: naming the model's folder, or a version's, instead of the one above."""
-        files = [SETTINGS_FILE, CONFIG_FILE, "model.onnx"]
+        files = [SETTINGS_FILE, CONFIG_FILE, PIPELINE_FILE, "model.onnx"]
         signs = [name for name in files if os.path.exists(self.root / name)]
         versions = (name for name in names if is_version(name))
         signs += [v for v in versions if os.path.exists(self.root / v / "model.onnx")]

@@ -33,6 +33,13 @@ Document = Mapping[str, Any]
 
 def parse_settings(data: bytes, *, where: str) -> Document:
     """The document in a settings file, known to be valid by itself. Raises SettingsError."""
+    document = parse_document(data, where=where)
+    validate_settings(document, where=where)
+    return document
+
+
+def parse_document(data: bytes, *, where: str) -> Document:
+    """The keys and values in a file, not yet validated. Raises SettingsError."""
     try:
         document = parse_yaml(data.decode())
     except (YamlError, UnicodeDecodeError) as error:
@@ -42,7 +49,6 @@ def parse_settings(data: bytes, *, where: str) -> Document:
         return {}
     if not isinstance(document, dict):
         raise SettingsError(where, f"expected keys and values, got {shown(document)}")
-    validate_settings(document, where=where)
     return document
 
 
@@ -183,7 +189,10 @@ def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:
     for part in path:
         below = _step(below, part)
     return tuple(
-        key for kind in _alternatives(below) if _is_section(kind) for key in kind.model_fields
+        field.alias or key
+        for kind in _alternatives(below)
+        if _is_section(kind)
+        for key, field in kind.model_fields.items()
     )
 
 
@@ -191,8 +200,8 @@ def _step(annotation: Any, part: int | str) -> Any:
     """The annotation of what stands under `part`; the section itself if it has no such key."""
     for kind in _alternatives(annotation):
         if _is_section(kind):
-            field = kind.model_fields.get(str(part))
-            return kind if field is None else field.annotation
+            fields = {field.alias or key: field for key, field in kind.model_fields.items()}
+            return fields[str(part)].annotation if part in fields else kind
         if get_origin(kind) is dict:
             return get_args(kind)[1]
         if get_origin(kind) in (tuple, list):

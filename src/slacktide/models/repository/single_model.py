@@ -58,6 +58,9 @@ class SingleModel(Repository):
     def _optional(self, *file: Any) -> Mapping[str, Any]:
         return {}  # what lies beside it belongs to others
 
+    def _has(self, name: str, file: str) -> bool:
+        return False
+
     def _versions(self, model: str, folder: Path) -> Iterator[str]:
         yield "1"
 

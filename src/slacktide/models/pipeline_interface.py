@@ -1,0 +1,250 @@
+"""What a pipeline takes and gives, and whether the models of its stages fit each other.
+
+Whatever does not fit is named by its key in pipeline.yaml. Only what models declare is looked at:
+none has to be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slacktide.domain.suggestions import suggestion
+from slacktide.domain.tensors import (
+    Datatype,
+    ModelInterface,
+    TensorSpec,
+    crop_input,
+    image_input,
+)
+from slacktide.models.repository.errors import Problem, SettingsError
+from slacktide.models.repository.pipeline import PipelineDefinition
+
+ROWS = "rows"
+"""Beside a stage's outputs, where boxes or rows were chosen for it: which they are."""
+_NUMBERS = (Datatype.FP32, Datatype.FP16, Datatype.FP64)
+_CLASSES = tuple(each for each in Datatype if "INT" in each.wire_name)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTensors:
+    """What a stage's model takes and gives."""
+
+    interface: ModelInterface
+    optional: frozenset[str] = frozenset()
+    """Inputs that may be left out: masks."""
+
+
+def pipeline_interface(
+    definition: PipelineDefinition, models: Mapping[str, StageTensors]
+) -> ModelInterface:
+    """The inputs of the source, and `STAGE.OUTPUT` of every stage; with `max_batch` 0, as the rows
+    of stages are not those of the source: shapes are whole. `models` by stage. Raises SettingsError
+    with everything that does not fit."""
+    pipeline = definition.pipeline
+    problems = [
+        Problem(f"stages.{stage.name}.model", f"expected a model with a batch axis, {it} has none")
+        for stage in pipeline.stages
+        if not models[stage.name].interface.batches and (it := repr(stage.model))
+    ]
+    if not problems:
+        checks = [_EdgeCheck(definition, at, models) for at in range(len(pipeline.edges))]
+        problems = [problem for check in checks for problem in check.problems()]
+        problems += _of_frames(definition, models)
+        problems += [] if problems else _of_inputs(definition, models, checks)
+    outputs: dict[str, TensorSpec] = {}
+    for stage, spec in _outputs(definition, models):
+        if spec.name in outputs:
+            told = (
+                f"expected a model without an output {ROWS!r}: '{spec.name}' says what was chosen"
+            )
+            problems.append(Problem(f"stages.{stage}.model", told))
+        outputs[spec.name] = spec
+    if problems:
+        raise SettingsError(definition.where, *problems)
+    return ModelInterface(models[pipeline.source].interface.inputs, tuple(outputs.values()), 0)
+
+
+def _outputs(
+    definition: PipelineDefinition, models: Mapping[str, StageTensors]
+) -> Iterator[tuple[str, TensorSpec]]:
+    for name in definition.pipeline.order:
+        for spec in models[name].interface.outputs:
+            shape = (-1, *spec.shape[1:])
+            yield name, TensorSpec(f"{name}.{spec.name}", spec.datatype, shape)
+        if any(edge.each or edge.when is not None for edge in definition.pipeline.into[name]):
+            yield name, TensorSpec(f"{name}.{ROWS}", Datatype.INT64, (-1,))
+
+
+def _of_frames(
+    definition: PipelineDefinition, models: Mapping[str, StageTensors]
+) -> Iterator[Problem]:
+    """What stands in the way of cutting crops out of frames."""
+    pipeline = definition.pipeline
+    source = models[pipeline.source].interface
+    if any(edge.each for edge in pipeline.edges) and image_input(source) is None:
+        key = f"stages.{pipeline.source}.model"
+        wanted = "one input of images, uint8 [rows, height, width, 3]"
+        told = f"expected a model with {wanted}, as boxes are cut out of them"
+        yield Problem(key, f"{told}; got {_listed(source.inputs)}")
+    for number, edge in enumerate(pipeline.edges):
+        upstream = edge.upstream
+        while edge.each and pipeline.into[upstream]:
+            before = pipeline.into[upstream][0]
+            if before.each:
+                told = f"expected a stage that sees whole frames, {edge.upstream!r} sees boxes"
+                yield Problem(f"edges[{number}].each", told)
+                break
+            upstream = before.upstream
+
+
+def _of_inputs(
+    definition: PipelineDefinition, models: Mapping[str, StageTensors], checks: Sequence[_EdgeCheck]
+) -> Iterator[Problem]:
+    """Inputs that no edge feeds, or several."""
+    for name in definition.pipeline.order[1:]:
+        into = [check for check in checks if check.edge.downstream == name]
+        if into[0].edge.each:
+            continue
+        for spec in models[name].interface.inputs:
+            by = [check for check in into if spec.name in check.pairs.values()]
+            if not by and spec.name not in models[name].optional:
+                told = f"no edge feeds the input {spec.name!r} of {name!r}"
+                yield Problem(f"{into[-1].key}.tensors", told)
+            if len(by) > 1:
+                told = f"the input {spec.name!r} of {name!r} is fed by an edge before this one"
+                yield Problem(f"{by[-1].key}.tensors", told)
+
+
+class _EdgeCheck:
+    """Checks one edge."""
+
+    def __init__(
+        self, definition: PipelineDefinition, number: int, models: Mapping[str, StageTensors]
+    ) -> None:
+        stages = definition.pipeline.by_name
+        self.edge = edge = definition.pipeline.edges[number]
+        self.key = f"edges[{number}]"
+        self._stated = definition.settings.edges[number]
+        self._giver, self._taker = stages[edge.upstream].model, stages[edge.downstream].model
+        self._outputs = {s.name: s for s in models[edge.upstream].interface.outputs}
+        self._downstream = models[edge.downstream].interface
+        self._inputs = {s.name: s for s in self._downstream.inputs}
+        self._classes = len(definition.settings.stages[edge.upstream].classes)
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        """Outputs that go on, each with the input that takes it."""
+        alike = {name: name for name in self._outputs if name in self._inputs}
+        return dict(self.edge.tensors) or alike
+
+    def problems(self) -> Iterator[Problem]:
+        of_rows = (*self._of_rows(), *self._handed_on()) if not self.edge.each else ()
+        for key, told in self._of_boxes() if self.edge.each else of_rows:
+            yield Problem(f"{self.key}.{key}", told)
+
+    def _of_boxes(self) -> Iterator[tuple[str, str]]:
+        boxes = self._outputs.get(self.edge.boxes)
+        if boxes is None or len(boxes.shape) != 3 or boxes.shape[2] not in (-1, 4):
+            yield "boxes", self._wanted(self.edge.boxes, "an output [rows, n, 4]")
+        else:
+            count = boxes.shape[1]
+            yield from self._of_numbers("boxes", _NUMBERS)
+            wanted = f"[rows, {'n' if count < 0 else count}]"
+            for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
+                spec = self._outputs.get(getattr(self.edge, key))
+                ranks = (2, 3) if key == "scores" else (2,)
+                yield from self._of_numbers(key, datatypes)
+                if spec is not None and not (
+                    len(spec.shape) in ranks and (-1 in (count, n := spec.shape[1]) or n == count)
+                ):
+                    yield key, self._wanted(spec.name, f"an output {wanted}")
+            yield from self._of_choice(of_classes=3)
+        if crop_input(self._downstream) is None:
+            wanted = "one input, of images, uint8 [rows, height, width, 3]"
+            told = f"expected a model that takes crops, with {wanted}; {self._taker!r} has "
+            yield "to", told + _listed(self._downstream.inputs)
+
+    def _of_rows(self) -> Iterator[tuple[str, str]]:
+        if self.edge.when is None:
+            return
+        for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
+            yield from self._of_numbers(key, datatypes)
+            spec = self._outputs.get(getattr(self.edge, key))
+            ranks, wanted = ((1, 2), "[rows] or [rows, n]") if key == "scores" else ((1,), "[rows]")
+            if spec is not None and len(spec.shape) not in ranks:
+                yield key, self._wanted(spec.name, f"an output {wanted}")
+        yield from self._of_choice(of_classes=2)
+
+    def _of_numbers(self, key: str, datatypes: tuple[Datatype, ...]) -> Iterator[tuple[str, str]]:
+        """What is wrong with what an output holds; and that it is missing, if it was stated."""
+        name = getattr(self.edge, key)
+        spec = self._outputs.get(name)
+        if spec is None and getattr(self._stated, key) is not None:
+            yield key, self._wanted(name, "an output")
+        if spec is not None and spec.datatype not in datatypes:
+            kind = "of whole numbers" if datatypes is _CLASSES else "of FP32, FP16 or FP64"
+            yield key, self._wanted(name, f"an output {kind}")
+
+    def _of_choice(self, of_classes: int) -> Iterator[tuple[str, str]]:
+        """`of_classes`: rank of scores that are those of each class."""
+        when = self._stated.when
+        if when is None:
+            return
+        scores = self._outputs.get(self.edge.scores)
+        if scores is None and when.score is not None:
+            yield "when.score", self._wanted(self.edge.scores, "an output with scores")
+        if not when.wanted or self.edge.classes in self._outputs:
+            return
+        if scores is None or len(scores.shape) != of_classes:
+            yield "when.class", self._wanted(self.edge.classes, "an output with classes")
+            return
+        count, known = scores.shape[-1], self._classes
+        assert self.edge.when is not None
+        if count >= 0 and known not in (0, count):
+            told = f"expected as many classes as 'stages.{self.edge.upstream}.classes', {known}"
+            yield "scores", f"{told}; got {_told(scores)} of {self._giver!r}"
+        elif count >= 0 and max(self.edge.when.classes) >= count:
+            yield "when.class", f"expected 0 to {count - 1}, got {max(self.edge.when.classes)}"
+
+    def _handed_on(self) -> Iterator[tuple[str, str]]:
+        for output, into in self.pairs.items():
+            key = f"tensors.{output}" if self.edge.tensors else "tensors"
+            gives, takes = self._outputs.get(output), self._inputs.get(into)
+            if gives is None:
+                yield key, self._wanted(output, "an output")
+            elif takes is None:
+                hint = suggestion(into, self._inputs, noun="there are")
+                yield key, f"{self._taker!r} has no input {into!r}; {hint}"
+            elif not _fit(gives, takes):
+                wanted = f"what the input {_told(takes)} of {self._taker!r} takes"
+                yield key, f"expected {wanted}, got {_told(gives)} of {self._giver!r}"
+        if not self.pairs:
+            given, taken = _listed(self._outputs.values()), _listed(self._inputs.values())
+            told = f"no output of {self._giver!r} ({given}) has the name of an input of "
+            yield "tensors", f"{told}{self._taker!r} ({taken})"
+
+    def _wanted(self, name: str, wanted: str) -> str:
+        if name in self._outputs:
+            return f"expected {wanted}, got {_told(self._outputs[name])} of {self._giver!r}"
+        hint = suggestion(name, self._outputs, noun="there are")
+        return f"expected {wanted}; {self._giver!r} has no output {name!r}; {hint}"
+
+
+def _fit(gives: TensorSpec, takes: TensorSpec) -> bool:
+    """Whether rows of an output can be rows of an input: the first axis counts them."""
+    return (
+        gives.datatype is takes.datatype
+        and len(gives.shape) == len(takes.shape)
+        and all(
+            a == b or -1 in (a, b) for a, b in zip(gives.shape[1:], takes.shape[1:], strict=True)
+        )
+    )
+
+
+def _told(spec: TensorSpec) -> str:
+    return f"{spec.name!r}, {spec.datatype.wire_name} {list(spec.shape)}"
+
+
+def _listed(specs: Iterable[TensorSpec]) -> str:
+    return "; ".join(map(_told, specs))

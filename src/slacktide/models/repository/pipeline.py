@@ -1,0 +1,287 @@
+"""`PipelineSettings`: what `pipeline.yaml` says, which makes a folder a pipeline of other models.
+
+slo: 200ms
+stages:
+  street: {model: street, classes: [car, taxi]}
+  brand: brand                                      short for {model: brand}
+  plate: {model: plate, crop: {margin: 0.05}}
+edges:
+  - {from: street, to: brand, each: box, when: {class: car, score: 0.4}}
+  - {from: street, to: plate, each: box, when: {class: [car, taxi], most: 10}}
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, model_validator
+
+from slacktide.domain.crops import MOST_BOXES, BoxChoice, Glue
+from slacktide.domain.options import OptionError
+from slacktide.domain.pipelines import BOX, MOST_STAGES, Edge, Pipeline, PipelineError
+from slacktide.domain.pipelines import PipelineStage as Stage
+from slacktide.domain.suggestions import shown, suggestion
+from slacktide.domain.units import format_seconds
+from slacktide.models.plugins import glue_target
+from slacktide.models.repository.errors import SettingsError
+from slacktide.models.repository.fields import Name, Section, short_for
+from slacktide.models.repository.settings import Duration
+from slacktide.models.repository.settings_file import parse_document, validation_problems
+
+PIPELINE_FILE = "pipeline.yaml"
+MOST_EDGES = 256
+MOST_CLASSES = 10_000
+MOST_FAN_OUT = 1000
+"""Boxes of one frame that may go on to one stage."""
+
+_STAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_STAGE_RULE = "letters, digits, '_' and '-', starting with a letter or digit, at most 64"
+
+
+def _stage_name(value: Any) -> Any:
+    if isinstance(value, str) and _STAGE.fullmatch(value) is None:  # STAGE.OUTPUT has one reading
+        raise ValueError(f"expected {_STAGE_RULE}, got {shown(value)}")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+StageName = Annotated[str, BeforeValidator(_stage_name)]
+ClassName = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _class_ref(value: Any) -> int | str:
+    number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**31
+    if not (number or isinstance(value, str)):
+        raise ValueError(f"expected the name of a class, or its number, got {shown(value)}")
+    return value  # type: ignore[no-any-return]
+
+
+ClassRef = Annotated[int | str, PlainValidator(_class_ref)]
+
+
+class CropSettings(Section):
+    """What is done to crops in front of a stage's model."""
+
+    margin: Annotated[float, Field(ge=0, le=4)] = 0.0
+    """Added to each box on every side, as a part of its width and height."""
+    function: str = ""
+    """A function that is given each crop before it is resized, by the name that
+    [`serve --glue`](own-policies.md) or an entry point gave it."""
+
+
+class StageSettings(Section):
+    """One stage of a pipeline."""
+
+    model: Name
+    """The model that answers: one of the same repository, with a batch axis, and no pipeline."""
+    classes: Annotated[
+        tuple[ClassName, ...], Field(strict=False, min_length=1, max_length=MOST_CLASSES)
+    ] = ()
+    """Names of the classes that the model tells apart, in its order, for `when.class`."""
+    crop: CropSettings | None = None
+    """Of a stage behind `each: box`."""
+
+    @model_validator(mode="after")
+    def _each_class_once(self) -> StageSettings:
+        for number, name in enumerate(self.classes):
+            if self.classes.index(name) < number:
+                raise OptionError((f"classes[{number}]", f"{name!r} is stated twice"))
+        return self
+
+
+class WhenSettings(Section):
+    """Which boxes, or which rows, go on."""
+
+    wanted: Annotated[
+        tuple[ClassRef, ...],
+        BeforeValidator(_listed),
+        Field(strict=False, alias="class", min_length=1, max_length=MOST_CLASSES),
+    ] = ()
+    """Only those of this class, or of one of a list: a name among the stage's `classes`, or a
+    number from 0. Without it, of any."""
+    score: float | None = None
+    """Only those whose score is as high. Without it, boxes from 0, rows of any score."""
+    overlap: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of two boxes of one class whose intersection is more than this part of their union, the one
+    with the lower score goes. 1: none does."""
+    most: Annotated[int, Field(ge=1, le=MOST_FAN_OUT)] | None = None
+    """So many boxes of a frame, or rows of a request, at most: those with the highest scores.
+    Without it 100 boxes, or all rows."""
+
+
+class EdgeSettings(Section):
+    """What one stage hands to another."""
+
+    upstream: str = Field(alias="from")
+    """The stage that hands on."""
+    downstream: str = Field(alias="to")
+    """The stage that takes it."""
+    each: Literal["box"] | None = None
+    """`box`: the downstream gets a row for each box that the upstream finds, cut out of the frame.
+    Without it, it gets the upstream's outputs, row by row."""
+    when: WhenSettings | None = None
+    """Which boxes or rows go on. Without it all rows, and 100 boxes at most."""
+    boxes: str | None = None
+    """The upstream's output with boxes, FP32 [rows, n, 4]: x0, y0, x1, y1 in fractions of the
+    frame. Without it `boxes`."""
+    scores: str | None = None
+    """Its output with their scores, FP32 [rows, n]; of rows, [rows] or [rows, classes], where the
+    highest counts. Without it `scores`, if there is one."""
+    classes: str | None = None
+    """Its output with their classes, INT64 or INT32 of the same shape. Without it `classes`, if
+    there is one."""
+    tensors: Annotated[dict[str, str], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
+    """By output of the upstream, the downstream's input that takes it. Without it those that have
+    one name."""
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> EdgeSettings:
+        problems = []
+        if self.each is not None and self.tensors:
+            problems.append(("tensors", "expected none beside 'each: box', which hands on pixels"))
+        if self.each is None:
+            wanted = "expected 'each: box' beside it"
+            problems += [("boxes", wanted)] if self.boxes is not None else []
+            if self.when is not None and self.when.overlap < 1:
+                problems.append(("when.overlap", wanted))
+            if self.when is None:
+                stated = {"scores": self.scores, "classes": self.classes}.items()
+                wanted = "expected 'when' or 'each: box' beside it"
+                problems += [(name, wanted) for name, value in stated if value is not None]
+        if problems:
+            raise OptionError(*problems)
+        return self
+
+
+class PipelineSettings(Section):
+    """All of a pipeline.yaml."""
+
+    slo: Duration | None = None
+    """Deadline of a frame that states none, from its first byte, for all stages together. Without
+    it such a frame is best effort."""
+    max_slo: Duration | None = None
+    """No frame gets a longer deadline than this."""
+    stages: Annotated[
+        dict[StageName, Annotated[StageSettings, short_for("model")]],
+        Field(min_length=1, max_length=MOST_STAGES),
+    ]
+    """The models, each under the name that its outputs have in front of theirs: `STAGE.OUTPUT`. A
+    word is short for `{model: WORD}`."""
+    edges: Annotated[tuple[EdgeSettings, ...], Field(strict=False, max_length=MOST_EDGES)] = ()
+    """What goes from stage to stage: without circles, and with one stage that no edge leads to,
+    which takes what the client sends."""
+
+    @model_validator(mode="after")
+    def _is_a_pipeline(self) -> PipelineSettings:
+        if self.slo is not None and self.max_slo is not None and self.slo > self.max_slo:
+            slo, max_slo = format_seconds(self.slo), format_seconds(self.max_slo)
+            raise ValueError(f"expected slo at most max_slo, got {slo} and {max_slo}")
+        try:
+            self.pipeline("")
+        except PipelineError as error:
+            raise OptionError((error.key, error.message)) from None
+        return self
+
+    def pipeline(self, name: str) -> Pipeline:
+        """The graph, no version pinned. Raises PipelineError for what is none, OptionError for a
+        class or glue that does not exist."""
+        cropped = {edge.downstream for edge in self.edges if edge.each is not None}
+        stages = [
+            Stage(stage, stated.model, _glue(stage, stated.crop))
+            for stage, stated in self.stages.items()
+        ]
+        edges = [self._edge(number, edge) for number, edge in enumerate(self.edges)]
+        pipeline = Pipeline(name, tuple(stages), tuple(edges), self.slo)
+        for stage, stated in self.stages.items():
+            if stated.crop is not None and stage not in cropped:
+                wanted = "expected an edge with 'each: box' to this stage"
+                raise PipelineError(f"stages.{stage}.crop", wanted)
+        return pipeline
+
+    def _edge(self, number: int, edge: EdgeSettings) -> Edge:
+        classes: tuple[int, ...] = ()
+        if edge.when is not None and edge.upstream in self.stages:
+            known = self.stages[edge.upstream].classes
+            classes = tuple(
+                _class(f"edges[{number}].when.class[{at}]", wanted, edge.upstream, known)
+                for at, wanted in enumerate(edge.when.wanted)
+            )
+        choice = None
+        if (when := edge.when) is not None:
+            least, most = (0.0, MOST_BOXES) if edge.each else (-math.inf, 2**31)
+            least = least if when.score is None else when.score
+            choice = BoxChoice(classes, least, when.overlap, when.most or most)
+        return Edge(
+            edge.upstream,
+            edge.downstream,
+            BOX if edge.each is not None else "",
+            choice,
+            edge.boxes or "boxes",
+            edge.scores or "scores",
+            edge.classes or "classes",
+            tuple(edge.tensors.items()),
+        )
+
+
+def _glue(stage: str, crop: CropSettings | None) -> Glue:
+    if crop is None:
+        return Glue()
+    try:
+        return Glue(crop.margin, glue_target(crop.function) if crop.function else "")
+    except OptionError as error:
+        told = "; ".join(message for _, message in error.problems)
+        raise OptionError((f"stages.{stage}.crop.function", told)) from None
+
+
+def _class(key: str, wanted: int | str, stage: str, known: tuple[str, ...]) -> int:
+    """The number of a class. Raises OptionError if there is no such."""
+    if isinstance(wanted, str) and not known:
+        message = f"expected 'stages.{stage}.classes' to name the classes, or a number"
+        raise OptionError((key, f"{message}; got {shown(wanted)}"))
+    if isinstance(wanted, str) and wanted not in known:
+        message = f"{stage} has no class {shown(wanted)}; {suggestion(wanted, known[:50])}"
+        raise OptionError((key, message))
+    if isinstance(wanted, int) and known and wanted >= len(known):
+        raise OptionError((key, f"expected 0 to {len(known) - 1}, got {wanted}"))
+    return known.index(wanted) if isinstance(wanted, str) else wanted
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineDefinition:
+    """One pipeline folder, read; whether its models are there is not known."""
+
+    name: str
+    settings: PipelineSettings
+    pipeline: Pipeline
+    """No version pinned."""
+
+    @property
+    def where(self) -> str:
+        """The file relative to the repository, for messages."""
+        return f"{self.name}/{PIPELINE_FILE}"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Those of its stages, each once."""
+        return tuple(dict.fromkeys(stage.model for stage in self.pipeline.stages))
+
+
+def parse_pipeline(data: bytes, *, where: str) -> PipelineSettings:
+    """The settings in a pipeline.yaml. Raises SettingsError with every problem in it."""
+    return validate_pipeline(parse_document(data, where=where), where=where)
+
+
+def validate_pipeline(document: Mapping[str, Any], *, where: str) -> PipelineSettings:
+    """The settings that a document states. Raises SettingsError with every problem in it."""
+    try:
+        return PipelineSettings.model_validate(document)
+    except ValidationError as error:
+        problems = (each.problem for each in validation_problems(error, PipelineSettings))
+        raise SettingsError(where, *problems) from None

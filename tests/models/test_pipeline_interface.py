@@ -1,0 +1,249 @@
+"""Models of a pipeline fit each other, or the key in pipeline.yaml is named that says otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
+from slacktide.models.repository.errors import SettingsError
+from slacktide.models.repository.pipeline import PipelineDefinition, parse_pipeline
+
+
+def specs(*stated: str) -> tuple[TensorSpec, ...]:
+    """`"image UINT8 -1 64 64 3"`."""
+    found = []
+    for text in stated:
+        name, datatype, *shape = text.split()
+        found.append(TensorSpec(name, Datatype[datatype], tuple(map(int, shape))))
+    return tuple(found)
+
+
+def model(inputs: str | tuple[str, ...], *outputs: str, max_batch: int = 8) -> ModelInterface:
+    inputs = (inputs,) if isinstance(inputs, str) else inputs
+    return ModelInterface(specs(*inputs), specs(*outputs), max_batch)
+
+
+FRAME, CROP = "image UINT8 -1 -1 -1 3", "image UINT8 -1 64 64 3"
+BOXES = ("boxes FP32 -1 96 4", "scores FP32 -1 96", "classes INT64 -1 96")
+MODELS = {
+    "detect": model(FRAME, *BOXES),
+    "brand": model(CROP, "logits FP32 -1 10"),
+    "plate": model("image UINT8 -1 64 -1 3", "logits FP32 -1 4 20"),
+    "embed": model("text INT64 -1 -1", "features FP32 -1 64"),
+    "score": model("features FP32 -1 64", "scores FP32 -1 3", "kind INT64 -1"),
+    "join": model(("features FP32 -1 64", "scores FP32 -1 3"), "y FP32 -1 2"),
+}
+TRAFFIC = """
+stages: {street: {model: detect, classes: [car, taxi]}, brand: brand, plate: plate}
+edges:
+  - {from: street, to: brand, each: box, when: {class: car, score: 0.4}}
+  - {from: street, to: plate, each: box}
+"""
+JOINED = """
+stages: {e: embed, s: {model: score, classes: [a, b, c]}, j: join}
+edges: [{from: e, to: s}, {from: e, to: j}, {from: s, to: j}]
+"""
+
+
+def fitted(text: str, **changed: ModelInterface) -> ModelInterface:
+    settings = parse_pipeline(text.encode(), where="p/pipeline.yaml")
+    definition = PipelineDefinition("p", settings, settings.pipeline("p"))
+    models = {**MODELS, **changed}
+    return pipeline_interface(
+        definition,
+        {
+            s.name: StageTensors(models[s.model], frozenset({"mask"}))
+            for s in definition.pipeline.stages
+        },
+    )
+
+
+def test_a_pipeline_takes_what_its_source_takes_and_names_the_outputs_of_all_stages() -> None:
+    found = fitted(TRAFFIC)
+    assert found.inputs == specs(FRAME)
+    assert found.outputs == specs(
+        "street.boxes FP32 -1 96 4",
+        "street.scores FP32 -1 96",
+        "street.classes INT64 -1 96",
+        "brand.logits FP32 -1 10",
+        "brand.rows INT64 -1",
+        "plate.logits FP32 -1 4 20",
+        "plate.rows INT64 -1",
+    )
+    assert not found.batches, "rows of stages are not those of the source"
+
+
+def test_outputs_go_to_inputs_of_their_name_and_only_chosen_rows_have_places() -> None:
+    names = [spec.name for spec in fitted(JOINED).outputs]
+    assert names == ["e.features", "s.scores", "s.kind", "j.y"]
+    chosen = """
+        stages: {s: {model: score, classes: [a, b, c]}, t: again}
+        edges: [{from: s, to: t, when: {class: b, score: 0.1}, tensors: {kind: kind}}]
+    """
+    again = model("kind INT64 -1", "y FP32 -1 1")
+    assert [s.name for s in fitted(chosen, again=again).outputs][2:] == ["t.y", "t.rows"]
+
+
+def test_a_detector_may_lack_scores_and_classes_that_nobody_asks_for() -> None:
+    bare = model(FRAME, "boxes FP32 -1 -1 4")
+    assert (
+        len(fitted(TRAFFIC.replace(", when: {class: car, score: 0.4}", ""), detect=bare).outputs)
+        == 5
+    )
+    of_each = model(FRAME, "boxes FP16 -1 96 4", "scores FP32 -1 96 2")
+    assert len(fitted(TRAFFIC, detect=of_each).outputs) == 6
+
+
+def test_a_mask_may_be_left_out() -> None:
+    masked = model(("features FP32 -1 64", "mask INT64 -1 8"), "y FP32 -1 1")
+    text = "stages: {e: embed, s: masked}\nedges: [{from: e, to: s}]"
+    assert fitted(text, masked=masked).outputs
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        (
+            {"detect": model(FRAME, "bxoes FP32 -1 96 4", *BOXES[1:])},
+            "edges[0].boxes: expected an output [rows, n, 4]; 'detect' has no output 'boxes'; did",
+        ),
+        (
+            {"detect": model(FRAME, "boxes FP32 -1 4", *BOXES[1:])},
+            "edges[1].boxes: expected an output [rows, n, 4], got 'boxes', FP32 [-1, 4] of",
+        ),
+        (
+            {"detect": model(FRAME, "boxes INT32 -1 96 4", *BOXES[1:])},
+            "edges[0].boxes: expected an",
+        ),
+        (
+            {"detect": model(FRAME, BOXES[0], "scores FP32 -1 95", BOXES[2])},
+            "edges[0].scores: expected an output [rows, 96], got 'scores', FP32 [-1, 95]",
+        ),
+        (
+            {"detect": model(FRAME, *BOXES[:2], "classes FP32 -1 96")},
+            "edges[0].classes: expected an output of whole numbers",
+        ),
+        (
+            {"detect": model(FRAME, *BOXES[:2])},
+            "edges[0].when.class: expected an output with classes; 'detect' has no output 'classes",
+        ),
+        (
+            {"detect": model(FRAME, BOXES[0], BOXES[2])},
+            "edges[0].when.score: expected an output with scores",
+        ),
+        (
+            {"detect": model(FRAME, BOXES[0], "scores FP32 -1 96 5")},
+            "edges[0].scores: expected as many classes as 'stages.street.classes', 2",
+        ),
+        (
+            {"detect": model("image FP32 -1 3 64 64", *BOXES)},
+            "stages.street.model: expected a model with one input of images",
+        ),
+        (
+            {"brand": model("image FP32 -1 64 64 3", "y FP32 -1 2")},
+            "edges[0].to: expected a model that takes crops, with one input, of images, uint8",
+        ),
+        (
+            {"brand": model((CROP, "threshold FP32 -1 1"), "y FP32 -1 2")},
+            "'brand' has 'image', UINT8 [-1, 64, 64, 3]; 'threshold', FP32 [-1, 1]",
+        ),
+        (
+            {"brand": model(CROP, "y FP32 -1 2", max_batch=0)},
+            "stages.brand.model: expected a model with a batch axis, 'brand' has none",
+        ),
+        (
+            {"plate": model(CROP, "rows FP32 -1 2")},
+            "stages.plate.model: expected a model without an output 'rows'",
+        ),
+    ],
+)
+def test_what_does_not_fit_for_boxes(changed: dict[str, ModelInterface], problem: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        fitted(TRAFFIC, **changed)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("from: e, to: s}", "from: e, to: s, tensors: {y: features}}", "edges[0].tensors.y: expec"),
+        (
+            "from: e, to: s}",
+            "from: e, to: s, tensors: {features: x}}",
+            "edges[0].tensors.features: 'score' has no input 'x'; there are: features",
+        ),
+        (
+            "{from: e, to: j}, {from: s, to: j}",
+            "{from: s, to: j}",
+            "edges[1].tensors: no edge feeds the input 'features' of 'j'",
+        ),
+        (
+            "{from: e, to: j}, {from: s",
+            "{from: e, to: j, tensors: {features: scores}}, {from: s",
+            "edges[1].tensors.features: expected what the input 'scores', FP32 [-1, 3] of 'join'",
+        ),
+        (
+            "{from: e, to: j}, ",
+            "{from: e, to: j}, {from: s, to: e, tensors: {kind: text}}, ",
+            "edges: expected no circle",
+        ),
+        (
+            "s: {model: score",
+            "s: {model: other",
+            "edges[2].tensors: no output of 'other' ('kind', INT64 [-1]) has the name of an input",
+        ),
+        (
+            "s: {model: score",
+            "s: {model: twice",
+            "edges[2].tensors: the input 'features' of 'j' is fed by an edge before this one",
+        ),
+        (
+            "{from: s, to: j}",
+            "{from: s, to: j, when: {class: 2}}",
+            "edges[2]: e and s have not the same rows",
+        ),
+    ],
+)
+def test_what_does_not_fit_for_rows(old: str, new: str, problem: str) -> None:
+    assert old in JOINED
+    with pytest.raises(SettingsError) as caught:
+        fitted(
+            JOINED.replace(old, new),
+            other=model("features FP32 -1 64", "kind INT64 -1"),
+            twice=model("features FP32 -1 64", "features FP32 -1 64", "scores FP32 -1 3"),
+        )
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("edge", "outputs", "problem"),
+    [
+        ("when: {class: 3}", ("scores FP32 -1 3",), "edges[0].when.class: expected 0 to 2, got 3"),
+        ("when: {class: a}", ("scores FP32 -1",), "edges[0].when.class: expected an output with"),
+        ("when: {class: a}", ("scores FP32 -1 2",), "edges[0].scores: expected as many classes"),
+        ("when: {score: 1}", ("x FP32 -1",), "edges[0].when.score: expected an output with scores"),
+        ("when: {}, scores: z", ("scores FP32 -1",), "edges[0].scores: expected an output; 'one'"),
+        ("when: {}", ("scores FP32 -1 3 3",), "edges[0].scores: expected an output [rows] or"),
+        ("when: {}", ("classes INT64 -1 3",), "edges[0].classes: expected an output [rows]"),
+        ("when: {}", ("scores INT64 -1",), "edges[0].scores: expected an output of FP32"),
+    ],
+)
+def test_what_does_not_fit_for_chosen_rows(
+    edge: str, outputs: tuple[str, ...], problem: str
+) -> None:
+    classes = "" if "class: 3" in edge else ", classes: [a, b, c]"
+    text = f"stages: {{a: {{model: one{classes}}}, b: two}}\nedges: [{{from: a, to: b, {edge}}}]"
+    one = model("x FP32 -1 4", "y FP32 -1 4", *outputs)
+    with pytest.raises(SettingsError) as caught:
+        fitted(text, one=one, two=model("y FP32 -1 4", "z FP32 -1 1"))
+    assert problem in str(caught.value)
+
+
+def test_boxes_of_boxes_are_refused() -> None:
+    text = """
+        stages: {a: detect, b: second, c: brand}
+        edges: [{from: a, to: b, each: box}, {from: b, to: c, each: box}]
+    """
+    with pytest.raises(SettingsError, match=r"edges\[1\].each: expected a stage that sees whole"):
+        fitted(text, second=model(CROP, *BOXES))
