@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from slacktide.domain import (
     Answer,
+    Command,
     Deployment,
     LaneSpec,
     OutcomeKind,
@@ -102,6 +103,9 @@ class Street:
                 self.freed.append(command.id)
             case SendPart():
                 self.parts.append(command)
+
+    def told(self, commands: Sequence[Command], *, now: float) -> None:
+        assert not any(isinstance(each, AnswerFrame) for each in commands)
 
 
 class World:

@@ -14,7 +14,7 @@ No rule of serving lives here. The engine, its schedulers and its profiles are t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -145,6 +145,9 @@ class SimulatedFrames(Protocol):
 
     def carry_out(self, command: FrameCommand, *, now: float) -> None: ...
 
+    def told(self, commands: Sequence[Command], *, now: float) -> None:
+        """The engine's other commands, before they are carried out."""
+
 
 @dataclass(frozen=True, slots=True)
 class _ClientTurn:
@@ -211,6 +214,8 @@ class Simulation:
         """Known to the engine and without an outcome."""
         self._turns = 0
         self._clients: SimulatedClients | None = None
+        self._source: Iterator[Item] = iter(())
+        self._coming: Item | None = None
         plan = self.runtime.rebase(plan, stated or {}, now=begin)
         self._put(begin, EventOrder.REPLICA, PlanChanged(plan))
         for pool in dict.fromkeys(each.pool for each in plan.deployments):
@@ -237,40 +242,49 @@ class Simulation:
         `items` must come in the order of their arrivals. Raises SimulationError if they do not, or
         if the run ends of itself while a request has no outcome; ValueError if an event cannot be.
         """
-        source = iter(items)
-        coming = next(source, None)
-        heap, next_wakeup = self._heap, self.runtime.next_wakeup
-        while True:
-            due = heap[0][0] if heap else math.inf
-            arrival = math.inf if coming is None else coming.arrival
-            at = arrival if arrival < due else due
-            wakeup = next_wakeup(more=at < math.inf)
-            if wakeup is not None and wakeup < at:
-                if wakeup > until:
-                    break
-                self._fire(max(wakeup, self.now))
-                continue
-            if at == math.inf or at > until:
-                break
-            if at < self.now:
-                raise SimulationError(f"an item of {at} s comes after one of {self.now} s")
-            if coming is not None and arrival == at:
-                item, coming = coming, next(source, None)
-                lone = arrival < due and (coming is None or coming.arrival > at)
-                if lone and isinstance(item, Request):
-                    # As a rule: there is nothing to be put in order.
-                    self._open[item.id] = item
-                    self._deliver((Submitted(item),), at)
-                    continue
-                self._take_in(item)
-                while coming is not None and coming.arrival == at:
-                    self._take_in(coming)
-                    coming = next(source, None)
-            self._step()
+        self.begin(items)
+        while (at := self.next_at()) <= until and at < math.inf:
+            self.turn(at)
         if self._open and until == math.inf:
             raise SimulationError(
                 f"{len(self._open)} requests have no outcome, and no event is left"
             )
+
+    def begin(self, items: Iterable[Item]) -> None:
+        """What comes from outside from now on; `run` does so itself."""
+        self._source = iter(items)
+        self._coming = next(self._source, None)
+
+    @property
+    def waits_for_more(self) -> bool:
+        """Whether anything is still to come from outside."""
+        return self._coming is not None
+
+    def next_at(self, *, more: bool = False) -> float:
+        """When something happens next: infinite if nothing does. `more`: whether anything is to
+        come (`put`) that is not known yet."""
+        heap, coming = self._heap, self._coming
+        at = heap[0][0] if heap else math.inf
+        if coming is not None and coming.arrival < at:
+            at = coming.arrival
+        wakeup = self.runtime.next_wakeup(more=more or at < math.inf)
+        return at if wakeup is None or wakeup >= at else wakeup
+
+    def turn(self, at: float) -> None:
+        """Let happen what comes first at `at`, which `next_at` has said. Raises as `run` does."""
+        coming = self._coming
+        if coming is not None and coming.arrival <= at:
+            if at < self.now:
+                raise SimulationError(f"an item of {at} s comes after one of {self.now} s")
+            self._come(at, coming)
+        elif self._heap and self._heap[0][0] <= at:
+            self._step()
+        else:
+            self._fire(max(at, self.now))
+
+    def put(self, at: float, event: Event | FrameEvent) -> None:
+        """Have something happen at `at`, not before what happens now: for what runs several."""
+        self._put(at, ORDER_OF[type(event)], event)
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
@@ -295,6 +309,24 @@ class Simulation:
             self._put(item.arrival, ORDER_OF[type(item.event)], item.event)
         else:
             self._put(item.arrival, EventOrder.REPLICA, item)
+
+    def _come(self, at: float, item: Item) -> None:
+        """Items that arrive at `at`, with what else happens first then."""
+        source, heap = self._source, self._heap
+        coming = self._coming = next(source, None)
+        lone = (not heap or at < heap[0][0]) and (coming is None or coming.arrival > at)
+        if lone and isinstance(item, Request):
+            # As a rule: there is nothing to be put in order.
+            self._open[item.id] = item
+            self._deliver((Submitted(item),), at)
+            return
+        self._take_in(item)
+        while coming is not None and coming.arrival <= at:
+            if coming.arrival < at:
+                raise SimulationError(f"an item of {coming.arrival} s comes after one of {at} s")
+            self._take_in(coming)
+            coming = self._coming = next(source, None)
+        self._step()
 
     def _fire(self, at: float) -> None:
         """Deliver the engine's timer."""
@@ -386,6 +418,7 @@ class Simulation:
                 yielded = frames.answered(command, now=at)
                 if yielded is not None:
                     self._put(at, EventOrder.BATCH, yielded)
+        frames.told(others, now=at)
         if self._check and self.runtime.frames is not None:
             self.runtime.frames.check()
         return others

@@ -1,0 +1,120 @@
+"""`FrameScore`: what came of frames, and of the objects on them, over all devices.
+
+An object counts where it is answered: at a stage that feeds no other, back on the device where its
+frame came in, and while its frame is waited for. *Effective throughput* is that per second
+(OctopInf, §II). Frames count by when they came, so that all of a run's window are judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from slacktide.domain import OutcomeKind, Reason
+
+LATENCY_MS = 2_000
+"""Most milliseconds of a frame that are told apart."""
+
+
+@dataclass(slots=True)
+class PipelineScore:
+    """Of one pipeline."""
+
+    reasons: Counter[Reason] = field(default_factory=Counter)
+    """Frames by outcome."""
+    offered: int = 0
+    """Objects at the sinks, if everything is served."""
+    in_time: int = 0
+    """Objects at the sinks, in time."""
+    latency_ms: list[int] = field(default_factory=lambda: [0] * (LATENCY_MS + 1))
+    """Answered frames by milliseconds from their arrival on, rounded down."""
+
+    @property
+    def frames(self) -> int:
+        """How many there were."""
+        return self.reasons.total()
+
+    @property
+    def complete(self) -> int:
+        """Frames with all that was wanted, in time."""
+        return self.reasons[Reason.ON_TIME]
+
+    @property
+    def partial(self) -> int:
+        """Frames with a part of it, in time."""
+        return self.reasons[Reason.PARTIAL]
+
+    @property
+    def lost(self) -> int:
+        """All others."""
+        return self.frames - self.complete - self.partial
+
+    def percentile(self, level: float) -> float:
+        """Milliseconds within which a share `level` of the answered frames was; 0 of none."""
+        rank, seen = level * sum(self.latency_ms), 0
+        for each, count in enumerate(self.latency_ms):
+            seen += count
+            if count and seen >= rank:
+                return float(each)
+        return 0.0
+
+    def add(self, other: PipelineScore) -> None:
+        """Count what the other has counted, too."""
+        self.reasons += other.reasons
+        self.offered += other.offered
+        self.in_time += other.in_time
+        self.latency_ms = [a + b for a, b in zip(self.latency_ms, other.latency_ms, strict=True)]
+
+
+class FrameScore:
+    """Of all frames that come from `start` to `end` (seconds)."""
+
+    def __init__(self, *, start: float = 0.0, end: float = math.inf, bin_s: float = 10.0) -> None:
+        self.start, self.end, self.bin_s = start, end, bin_s
+        self.pipelines: dict[str, PipelineScore] = {}
+        self.offered_in: dict[int, int] = {}
+        """Objects by bin, counted from `start`."""
+        self.in_time_in: dict[int, int] = {}
+        self.wasted_s = 0.0
+        """Seconds that batches ran for rows whose frame had already ended, each for its share."""
+        self.ran_s = 0.0
+        """Seconds of batches, all in all."""
+        self.requests = 0
+        """Of stages."""
+        self.rows = 0
+        """Of these."""
+        self.parts: Counter[str] = Counter()
+        """What was handed over, by what came of it: `answered`, `given up`, `cancelled`."""
+
+    def ended(
+        self, pipeline: str, arrival: float, offered: int, in_time: int, reason: Reason, at: float
+    ) -> None:
+        """A frame has its outcome."""
+        if not self.start <= arrival < self.end:
+            return
+        score = self.pipelines.get(pipeline)
+        if score is None:
+            score = self.pipelines[pipeline] = PipelineScore()
+        score.reasons[reason] += 1
+        score.offered += offered
+        score.in_time += in_time
+        number = int((arrival - self.start) / self.bin_s)
+        self.offered_in[number] = self.offered_in.get(number, 0) + offered
+        if in_time:
+            self.in_time_in[number] = self.in_time_in.get(number, 0) + in_time
+        if reason.kind is OutcomeKind.SERVED:
+            score.latency_ms[min(int(1e3 * (at - arrival)), LATENCY_MS)] += 1
+
+    @property
+    def total(self) -> PipelineScore:
+        """Of all pipelines together."""
+        total = PipelineScore()
+        for each in self.pipelines.values():
+            total.add(each)
+        return total
+
+    @property
+    def wasted(self) -> float:
+        """Share of batch seconds that were for frames that had ended."""
+        return self.wasted_s / self.ran_s if self.ran_s else 0.0
