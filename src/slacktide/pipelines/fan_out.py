@@ -11,15 +11,21 @@ WINDOW = 100
 class FanOut:
     """Of one edge. Until something was seen, one row for each."""
 
-    __slots__ = ("_mean", "_seen", "_square")
+    __slots__ = ("_mean", "_seen", "_square", "handed_on", "rows")
 
     def __init__(self) -> None:
+        self.rows = 0
+        """Of the upstream, seen so far."""
+        self.handed_on = 0
+        """What these have handed on."""
         self._seen = 0
         self._mean = 1.0
         self._square = 1.0
 
     def observe(self, rows: int, handed_on: int) -> None:
         """So many `rows` of the upstream have handed on so many."""
+        self.rows += rows
+        self.handed_on += handed_on
         self._seen = min(self._seen + 1, WINDOW)
         each = handed_on / rows
         self._mean += (each - self._mean) / self._seen

@@ -194,7 +194,9 @@ class Frames:
             if (old := before.get(pipeline.name)) is not None:
                 known = dict(zip(old.pipeline.edges, old.fan_outs, strict=True))
             learnt = [known.get(edge) or FanOut() for edge in pipeline.edges]
-            self.pipelines[pipeline.name] = ServedPipeline(pipeline, learnt, self._engine)
+            served = ServedPipeline(pipeline, learnt, self._engine)
+            served.frames = 0 if old is None else old.frames
+            self.pipelines[pipeline.name] = served
 
     def _announced(self, notice: Notice) -> None:
         live = self._opened(notice.id, notice.model, notice, "")
@@ -256,6 +258,7 @@ class Frames:
             self._turn_away(id, pipeline, Reason.EXPIRED, "")
             return None
         counts.in_flight += 1
+        served.frames += not stage
         live = self._live[id] = LiveFrame(frame, served, stage or served.pipeline.source)
         self._set_due(live)
         return live

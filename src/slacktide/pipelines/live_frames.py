@@ -16,12 +16,14 @@ from slacktide.pipelines.rest import Rest
 class ServedPipeline:
     """A pipeline, and what is learnt of it."""
 
-    __slots__ = ("fan_outs", "pipeline", "rest")
+    __slots__ = ("fan_outs", "frames", "pipeline", "rest")
 
     def __init__(self, pipeline: Pipeline, fan_outs: Sequence[FanOut], engine: Engine) -> None:
         self.pipeline = pipeline
         self.fan_outs = tuple(fan_outs)
         """Of its edges."""
+        self.frames = 0
+        """That have come in here so far, without parts that others have handed over."""
         self.rest = Rest(pipeline, fan_outs, engine)
 
 

@@ -41,6 +41,7 @@ class PlanField(Enum):
     LANE_CORES = "the cores of its lanes"
     PLACEMENT = "the lanes that its replicas sit on"
     BATCH_CAPS = "the largest batch"
+    WINDOWS = "when it comes first on its lanes"
     ROUTES = "which pool requests go to"
     EXITS = "early exits"
     INPUTS = "the sizes of inputs"

@@ -376,3 +376,29 @@ def better(score: PlacementScore, than: PlacementScore) -> bool:
     if abs(score.worth - than.worth) > 1e-9 * (1.0 + abs(score.worth)):
         return score.worth > than.worth
     return score.spare > than.spare + 1e-9 * (1.0 + abs(than.spare))
+
+
+def total_score(
+    question: PlacementQuestion, placed: Sequence[Sequence[PlacedStage]], rules: EstimateRules
+) -> PlacementScore:
+    """Of all pipelines together, each beside the others."""
+    judges = estimators(question, rules)
+    pairs = zip(judges, placed, strict=True)
+    return score_of_all(judges, [judge.chosen(stages) for judge, stages in pairs])
+
+
+def score_of_all(
+    judges: Sequence[PipelineEstimator], costs: Sequence[Sequence[StageCost]]
+) -> PlacementScore:
+    """The same, by what each stage costs."""
+    load = Load(len(judges[0].question.devices) if judges else 0)
+    own = [judge.load(each) for judge, each in zip(judges, costs, strict=True)]
+    for judge, part in zip(judges, own, strict=True):
+        load.add(part, judge.places)
+    worth = spare = 0.0
+    for judge, each, part in zip(judges, costs, own, strict=True):
+        load.add(part, judge.places, -1.0)
+        worth += judge.estimate(each, load).score.worth
+        load.add(part, judge.places)
+        spare -= math.fsum(cost.work for cost in each)
+    return PlacementScore(worth, spare)

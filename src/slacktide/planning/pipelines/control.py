@@ -1,0 +1,252 @@
+"""`PlacementControl`: when pipelines are placed anew, from what all devices report.
+
+Every six minutes, off the loop. Between two plans a published policy has its instances scaled
+(instances.py). Ours is watched instead: each second what is measured is set against what was
+planned for, and where the placement in force would now serve less than it was to (a link has
+fallen, there are more rows), or rows or links have changed so that another may do better, it plans
+at once.
+
+One of it places for all devices; the device that it runs on is none that is special. It is fed with
+counts and links as data, and what comes of it is a plan for each device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import quantiles
+
+from slacktide.planning.pipelines.demand import KEPT_S, Demand, PipelineCounts
+from slacktide.planning.pipelines.estimate import FULL, estimators, score_of_all, share
+from slacktide.planning.pipelines.instances import StageInstances
+from slacktide.planning.pipelines.plans import DevicePlans
+from slacktide.planning.pipelines.policies import PlacementPolicy
+from slacktide.planning.pipelines.problem import LinkView, PlacementAnswer, PlacementQuestion
+
+INTERVAL_S = 360.0
+"""From one plan to the next (OctopInf, §IV-A)."""
+WINDOWS_S = (15.0, 30.0, KEPT_S)
+"""Over which rates are taken; the largest counts."""
+CHECK_S = 1.0
+"""From one look at what was predicted to the next."""
+SCALE_S = 5.0
+"""From one look at the instances to the next."""
+SHORT_S = 2.0
+"""Over which a surge is seen."""
+CALM_S = 30.0
+"""Over which it is seen that one is over."""
+PAUSE_S = 3.0
+"""Least time from one plan to the next."""
+LINK_QUANTILE = 4
+"""A link is planned with what it had at least in all but one of so many seconds."""
+SETTLED = 3
+"""Seconds of which, where it has fallen, the least counts."""
+CHANGED = 0.15
+"""Share by which rates or links must differ from what was planned for, to be looked into."""
+LESS = 0.02
+"""Share by which must be served less than was planned for, to plan anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDecision:
+    """What a job has found."""
+
+    question: PlacementQuestion
+    answer: PlacementAnswer
+    seconds: float = 0.0
+    """It took."""
+
+
+class PlacementControl:
+    """Of all pipelines and devices."""
+
+    def __init__(
+        self,
+        stated: PlacementQuestion,
+        policy: PlacementPolicy,
+        *,
+        interval: float = INTERVAL_S,
+        stopwatch: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`stated`: devices, and links and pipelines as they are until more is known of them.
+        `stopwatch`: a clock in seconds by which planning is timed."""
+        self.policy = policy
+        self.plans: DevicePlans | None = None
+        """In force, or about to be; None: nothing is placed yet."""
+        self.revision = 0
+        """Rises with each change of them."""
+        self.decided = 0
+        """Times that it has planned, the changes of instances not counted."""
+        self.early = 0
+        """Those of them that could not wait."""
+        self.scaled = 0
+        """Changes of instances."""
+        self.planning_s = 0.0
+        self._stated = stated
+        self._stopwatch = stopwatch
+        self._interval = interval
+        self._demands = {each.name: Demand(each) for each in stated.pipelines}
+        self._links: dict[tuple[str, str], deque[tuple[float, float]]] = {}
+        self._instances = StageInstances()
+        self._due = -math.inf
+        self._decided_at = -math.inf
+        self._check_at = self._scale_at = -math.inf
+        self._windows: Sequence[float] = WINDOWS_S
+        self._share = 1.0
+        """Of what could be served, what the placement in force was to."""
+
+    def count(self, device: str, counts: Mapping[str, PipelineCounts], *, now: float) -> None:
+        """What a device reports, each second."""
+        for name, each in counts.items():
+            if (demand := self._demands.get(name)) is not None:
+                demand.note(device, each, now=now)
+
+    def measure(self, links: Sequence[LinkView], *, now: float) -> None:
+        """What links have had in the last second."""
+        for link in links:
+            known = self._links.setdefault((link.begin, link.end), deque())
+            known.append((now, link.bandwidth))
+            while known[0][0] < now - KEPT_S:
+                known.popleft()
+
+    def next_wakeup(self) -> float:
+        """When it is to be asked (absolute seconds)."""
+        at = self._due
+        if self.plans is not None and self.policy.watches:
+            at = min(at, self._check_at)
+        if self.plans is not None and self.policy.scales:
+            at = min(at, self._scale_at)
+        return at
+
+    def look(self, *, now: float) -> None:
+        """Scale instances, or look whether a plan is wanted before its time."""
+        if self.plans is None:
+            return
+        if self.policy.scales and now >= self._scale_at:
+            self._scale_at = now + SCALE_S
+            names = [each.name for each in self._stated.pipelines]
+            answer = self._instances.checked(
+                lambda pipeline, stage: self._demands[names[pipeline]].rows(stage), now=now
+            )
+            if answer is not None:
+                self.plans = DevicePlans(self.plans.question, answer)
+                self.revision += 1
+                self.scaled += 1
+        if self.policy.watches and now >= self._check_at:
+            self._check_at = now + CHECK_S
+            if now < self._due and now >= self._decided_at + PAUSE_S:
+                windows = self._broken(self.plans, now)
+                if windows is not None:
+                    self._windows, self._due = windows, now
+                    self.early += 1
+
+    def job(self, *, now: float) -> Callable[[], PlacementDecision] | None:
+        """What is to be computed off the loop; None: nothing yet."""
+        if now < self._due:
+            return None
+        question = self.question(self._windows, now=now)
+        self._due, self._windows = now + self._interval, WINDOWS_S
+        present = None if self.plans is None else self.plans.answer.pipelines
+        policy, stopwatch = self.policy, self._stopwatch
+
+        def compute() -> PlacementDecision:
+            begin = stopwatch()
+            answer = policy.decide(question, present)
+            return PlacementDecision(question, answer, stopwatch() - begin)
+
+        return compute
+
+    def take(self, decision: PlacementDecision, *, now: float) -> None:
+        """A job is done: what it has found is in force from now on."""
+        self.plans = DevicePlans(decision.question, decision.answer)
+        self.revision += 1
+        self.decided += 1
+        self.planning_s += decision.seconds
+        self._decided_at = now
+        self._check_at, self._scale_at = now + CHECK_S, now + SCALE_S
+        if self.policy.watches:
+            self._share = self._served(decision.question, self.plans)
+        if self.policy.scales:
+            self._instances.begin(decision.question, decision.answer)
+
+    def decide(self, *, now: float) -> None:
+        """Plan at once: for a driver that begins."""
+        self._due = now
+        compute = self.job(now=now)
+        assert compute is not None
+        self.take(compute(), now=now)
+
+    def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
+        """What is asked now, of demand over these windows."""
+        pipelines = [each.seen(windows, now=now) for each in self._demands.values()]
+        recent = SHORT_S in windows
+        links = [self._link(link, recent) for link in self._stated.links]
+        return replace(self._stated, pipelines=tuple(pipelines), links=tuple(links))
+
+    def _link(self, link: LinkView, recent: bool) -> LinkView:
+        known = self._links.get((link.begin, link.end))
+        if not known:
+            return link
+        found = [rate for _, rate in known]
+        last = min(found[-SETTLED:])
+        if len(found) >= LINK_QUANTILE:
+            usual = quantiles(found, n=LINK_QUANTILE)[0]
+            last = min(last, usual) if recent else usual
+        return replace(link, bandwidth=last)
+
+    def _broken(self, plans: DevicePlans, now: float) -> Sequence[float] | None:
+        """Over which windows to plan anew; None: what was predicted holds."""
+        planned, measured = plans.question, self.question((SHORT_S,), now=now)
+        less = self._share - LESS
+        if _is_more(planned, measured) and self._served(measured, plans) < less:
+            return (SHORT_S, *WINDOWS_S)
+        if now >= self._decided_at + CALM_S:
+            calm = self.question((CALM_S,), now=now)
+            if _rows(calm) < _rows(planned) / (1.0 + 3.0 * CHANGED):
+                return (CALM_S,)
+            if self._share < 1.0 - LESS and _is_more(measured, planned):
+                return WINDOWS_S
+        return None
+
+    def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:
+        """Share of what could be served at best, predicted for the replicas that there are."""
+        judges = estimators(question, self.policy.rules)
+        most = math.fsum(judge.most for judge in judges)
+        if most <= 0.0:
+            return 1.0
+        try:
+            pairs = zip(judges, plans.answer.pipelines, strict=True)
+            costs = [judge.chosen(stages) for judge, stages in pairs]
+        except ValueError:  # it cannot run so any more
+            return 0.0
+        there = Counter((each.device, each.model, each.form) for each in plans.replicas)
+        groups: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
+        for number, (judge, each) in enumerate(zip(judges, costs, strict=True)):
+            for at, (view, cost) in enumerate(zip(judge.pipeline.stages, each, strict=True)):
+                device = judge.devices[cost.device].name
+                key = device, view.model_in(judge.pipeline), cost.form
+                groups.setdefault(key, []).append((number, at))
+        for key, stages in groups.items():
+            busy = math.fsum(costs[number][at].busy for number, at in stages)
+            for number, at in stages:
+                enough = share(FULL * there[key], busy)
+                costs[number][at] = costs[number][at]._replace(share=enough)
+        return score_of_all(judges, costs).worth / most
+
+
+def _is_more(before: PlacementQuestion, after: PlacementQuestion) -> bool:
+    """Whether clearly more is asked, or links have less, than before."""
+    most = 1.0 + CHANGED
+    for old, new in zip(before.pipelines, after.pipelines, strict=True):
+        rates = zip(old.rates(), new.rates(), strict=True)
+        if any(later > most * earlier for earlier, later in rates):
+            return True
+    links = zip(before.links, after.links, strict=True)
+    return any(old.bandwidth > most * new.bandwidth for old, new in links)
+
+
+def _rows(question: PlacementQuestion) -> float:
+    """Per second, of all stages."""
+    return math.fsum(math.fsum(pipeline.rates()) for pipeline in question.pipelines)

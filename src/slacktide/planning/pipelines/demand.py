@@ -1,0 +1,158 @@
+"""What is asked of pipelines, as learnt: rates, fan-out, burstiness.
+
+Devices count (sums since they began, so that a count that is lost costs nothing); whoever plans
+takes differences over times of up to a minute. A frame counts where its camera is, also if its link
+loses it; fan-out is that of rows that were answered, so that what is dropped does not look like
+less demand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slacktide.pipelines import Frames
+from slacktide.planning.pipelines.problem import PipelineView
+
+KEPT_S = 60.0
+"""Seconds over which anything is averaged at most."""
+LEAST_ROWS = 10
+"""Rows from which a fan-out or a burstiness is learnt; before that, what was stated holds."""
+
+
+class StageArrivals:
+    """Sums over the rows of one stage that came to one device. Constant work for each request."""
+
+    __slots__ = ("_last", "gaps", "rows", "seconds", "squares")
+
+    def __init__(self) -> None:
+        self._last = math.nan
+        self.rows = 0
+        self.gaps = 0
+        """Times between rows: of those of one request they are 0."""
+        self.seconds = 0.0
+        """Their sum."""
+        self.squares = 0.0
+
+    def seen(self, rows: int, at: float) -> None:
+        """So many come together at this moment."""
+        gap = at - self._last
+        self._last = at
+        self.rows += rows
+        if gap >= 0.0:  # not the first
+            self.gaps += rows
+            self.seconds += gap
+            self.squares += gap * gap
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCounts:
+    """What one device has counted of a pipeline, since it began."""
+
+    frames: int
+    """That came in there."""
+    edges: Mapping[tuple[str, str], tuple[int, int]]
+    """By (upstream, downstream): rows of the upstream that were answered there, and what they
+    handed on."""
+    stages: Mapping[str, tuple[int, int, float, float]]
+    """By stage that runs there: rows, gaps, seconds, squares, as `StageArrivals`."""
+
+
+def counts_of(
+    frames: Frames | None, arrivals: Mapping[str, Mapping[str, StageArrivals]]
+) -> dict[str, PipelineCounts]:
+    """What a device is to report, by pipeline. `arrivals`: by pipeline and stage."""
+    found = {}
+    for name, served in {} if frames is None else frames.pipelines.items():
+        edges = zip(served.pipeline.edges, served.fan_outs, strict=True)
+        found[name] = PipelineCounts(
+            served.frames,
+            {(e.upstream, e.downstream): (fan.rows, fan.handed_on) for e, fan in edges},
+            {
+                stage: (one.rows, one.gaps, one.seconds, one.squares)
+                for stage, one in arrivals.get(name, {}).items()
+            },
+        )
+    return found
+
+
+class Demand:
+    """Of one pipeline, from the counts of all devices."""
+
+    def __init__(self, view: PipelineView) -> None:
+        """`view`: what was stated, which holds until more is known."""
+        self.view = view
+        self._history: dict[str, deque[tuple[float, list[float]]]] = {}
+        """By device: (when, counts), a minute of them."""
+
+    def note(self, device: str, counts: PipelineCounts, *, now: float) -> None:
+        """What a device has counted."""
+        flat: list[float] = [counts.frames]
+        stages = self.view.stages
+        for stage in stages:
+            for inflow in stage.inflows:
+                flat += counts.edges.get((stages[inflow.stage].name, stage.name), (0, 0))
+        for stage in stages:
+            flat += counts.stages.get(stage.name, (0, 0, 0.0, 0.0))
+        known = self._history.setdefault(device, deque())
+        if known and any(new < old for new, old in zip(flat, known[-1][1], strict=True)):
+            known.clear()  # it has begun anew
+        known.append((now, flat))
+        while len(known) > 2 and known[1][0] <= now - KEPT_S:
+            known.popleft()
+
+    def rows(self, stage: int) -> int:
+        """That have come to a stage so far, on whichever device."""
+        first = self._first(stage)
+        return int(sum(known[-1][1][first] for known in self._history.values()))
+
+    def seen(self, windows: Sequence[float], *, now: float) -> PipelineView:
+        """The pipeline with what was measured in the last so many seconds: of several windows, the
+        largest rate and fan-outs; burstiness over the longest."""
+        found = [each for each in (self._over(w, now) for w in windows) if each is not None]
+        if not found:
+            return self.view
+        rate = max(each[0] for each in found)
+        longest = found[-1][1]
+        at, stages = 0, []
+        for number, stage in enumerate(self.view.stages):
+            inflows = []
+            for inflow in stage.inflows:
+                fan_outs = []
+                for _, counts in found:
+                    rows, handed_on = counts[1 + at : 3 + at]
+                    if rows >= LEAST_ROWS:
+                        fan_outs.append(handed_on / rows)
+                at += 2
+                inflows.append(replace(inflow, fan_out=max(fan_outs, default=inflow.fan_out)))
+            _, gaps, seconds, squares = longest[self._first(number) :][:4]
+            bursts = stage.burstiness
+            if gaps >= LEAST_ROWS and seconds > 0.0:
+                bursts = math.sqrt(max(0.0, gaps * squares / (seconds * seconds) - 1.0))
+            stages.append(replace(stage, inflows=tuple(inflows), burstiness=bursts))
+        return replace(self.view, rate=rate, stages=tuple(stages))
+
+    def _over(self, window: float, now: float) -> tuple[float, list[float]] | None:
+        """(frames per second, counts) of the last so many seconds; None if nobody knows as much."""
+        total: list[float] = []
+        rate, known_for = 0.0, 0.0
+        for known in self._history.values():
+            begin = known[0]
+            for each in reversed(known):
+                begin = each
+                if each[0] <= now - window:
+                    break
+            seconds = known[-1][0] - begin[0]
+            if seconds <= 0.0 or seconds < 0.5 * window:
+                continue
+            known_for = max(known_for, seconds)
+            counts = [new - old for new, old in zip(known[-1][1], begin[1], strict=True)]
+            rate += counts[0] / seconds
+            total = [a + b for a, b in zip(total, counts, strict=True)] if total else counts
+        return (rate, total) if known_for > 0.0 else None
+
+    def _first(self, stage: int) -> int:
+        edges = sum(len(each.inflows) for each in self.view.stages)
+        return 1 + 2 * edges + 4 * stage

@@ -1,0 +1,213 @@
+"""How pipelines are placed, by name: `make_placement("octopinf", {})`.
+
+`octopinf` is what was published, CWD and CORAL; `pipeline` is ours. The others are there to be
+compared with.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slacktide.domain.options import Options, option
+from slacktide.domain.registry import Registry
+from slacktide.planning.pipelines.baselines import distream, jellyfish, rim
+from slacktide.planning.pipelines.distribution import (
+    STATIC,
+    DistributionOptions,
+    Placed,
+    StaticBatches,
+    distribute,
+)
+from slacktide.planning.pipelines.estimate import EstimateRules, better, estimators, total_score
+from slacktide.planning.pipelines.plans import placed_whole
+from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion
+from slacktide.planning.pipelines.search import search
+from slacktide.planning.pipelines.streams import Streams
+
+
+class PlacementPolicy(ABC):
+    """One way to place pipelines. Pure; may take long."""
+
+    scales = False
+    """Whether instances come and go between two plans, as published."""
+    watches = False
+    """Whether it wants to plan at once where what it has predicted does not hold."""
+    rules = EstimateRules()
+    """By which it predicts."""
+
+    @abstractmethod
+    def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
+        """Where everything is to run. `present`: where it does now; None: nowhere. Raises
+        PlacementError."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedOptions(Options):
+    """Options of `octopinf`: without a part of it, its ablations."""
+
+    alpha: float = option(
+        0.6, "Share of its input that a stage's output may be to stay at the edge.", least=0
+    )
+    edge: bool = option(True, "Whether stages may run where the frames come in.")
+    batches: bool = option(True, "Whether batches are chosen; else they are 2, 4 and 8.")
+    streams: bool = option(True, "Whether instances get portions of streams (CORAL).")
+
+
+class PublishedPlacement(PlacementPolicy):
+    """CWD, CORAL and the autoscaler."""
+
+    Options = PublishedOptions
+
+    def __init__(self, options: PublishedOptions) -> None:
+        self._distribution = DistributionOptions(
+            options.alpha, options.edge, None if options.batches else STATIC
+        )
+        self.scales = self._streams = options.streams
+
+    def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
+        placed = placed_whole(question, distribute(question, self._distribution))
+        return Streams(question).schedule(placed) if self._streams else PlacementAnswer(placed)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedOptions(Options):
+    """Options of `pipeline`."""
+
+    budget: float = option(0.5, "Share of the SLO that a path may take.", above=0, most=1)
+    room: float = option(0.8, "Share of its time that a replica is busy at most.", above=0, most=1)
+    streams: bool = option(False, "Whether instances get portions of streams (CORAL).")
+    gain: float = option(
+        0.01,
+        "Share by which another placement must serve more, or work less, to be taken.",
+        least=0,
+    )
+
+
+class SearchedPlacement(PlacementPolicy):
+    """Ours: whatever serves the most, then is the least work for servers. It stays where it is as
+    long as that is about as good."""
+
+    Options = SearchedOptions
+    watches = True
+
+    def __init__(self, options: SearchedOptions) -> None:
+        self._options = options
+        self.rules = EstimateRules(options.budget, options.room, not options.streams)
+
+    def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
+        kept = None if present is None else _renewed(question, present, self.rules)
+        found = placed_whole(question, search(question, self.rules, kept))
+        if kept is not None:
+            before = total_score(question, kept, self.rules)
+            after = total_score(question, found, self.rules)
+            more = after.worth > before.worth * (1.0 + self._options.gain)
+            less = after.spare > before.spare * (1.0 - 10.0 * self._options.gain)
+            if not better(after, before) or not (more or less):
+                found = kept
+        if self._options.streams:
+            return Streams(question).schedule(found)
+        return PlacementAnswer(found)
+
+
+def _renewed(question: PlacementQuestion, present: Placed, rules: EstimateRules) -> Placed | None:
+    """The same places with the replicas that are needed now; None if they cannot be any more."""
+    judges = estimators(question, rules)
+    try:
+        pairs = zip(judges, present, strict=True)
+        return tuple(judge.placed(judge.chosen(stages)) for judge, stages in pairs)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StaticBatchOptions(Options):
+    """Options of baselines: batches that do not follow the load (OctopInf, §IV-A4)."""
+
+    edge: int = option(4, "Rows in a batch on the device of a camera.", least=1)
+    server: int = option(8, "Rows in a batch on a server.", least=1)
+    source: int = option(2, "Rows in a batch of a pipeline's first stage.", least=1)
+
+    @property
+    def batches(self) -> StaticBatches:
+        return StaticBatches(self.edge, self.server, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class DistreamOptions(StaticBatchOptions):
+    """Options of `distream`."""
+
+    seed: int = option(0, "Of the splits that it draws.", least=0)
+
+
+class DistreamPlacement(PlacementPolicy):
+    """See `baselines.distream`."""
+
+    Options = DistreamOptions
+
+    def __init__(self, options: DistreamOptions) -> None:
+        self._options = options
+        self._random = np.random.default_rng(options.seed)
+
+    def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
+        placed = distream(question, self._random, self._options.batches)
+        return PlacementAnswer(placed_whole(question, placed))
+
+
+class RimPlacement(PlacementPolicy):
+    """See `baselines.rim`."""
+
+    Options = StaticBatchOptions
+
+    def __init__(self, options: StaticBatchOptions) -> None:
+        self._batches = options.batches
+
+    def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
+        return PlacementAnswer(placed_whole(question, rim(question, self._batches)))
+
+
+@dataclass(frozen=True, slots=True)
+class JellyfishOptions(Options):
+    """Options of `jellyfish`."""
+
+    batch: int = option(8, "Rows in a batch.", least=1)
+    detectors: int = option(0, "Instances of the first stage; 0: as lanes allow.", least=0)
+    seed: int = option(0, "Of the published planner's first variants.", least=0)
+
+
+class JellyfishPlacement(PlacementPolicy):
+    """See `baselines.jellyfish`."""
+
+    Options = JellyfishOptions
+
+    def __init__(self, options: JellyfishOptions) -> None:
+        self._options = options
+
+    def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
+        own = self._options
+        placed = jellyfish(
+            question, seed=own.seed, detectors=own.detectors or None, batch=own.batch
+        )
+        return PlacementAnswer(placed_whole(question, placed))
+
+
+PLACEMENTS: Registry[PlacementPolicy] = Registry(
+    "planner",
+    {
+        "distream": DistreamPlacement,
+        "jellyfish": JellyfishPlacement,
+        "octopinf": PublishedPlacement,
+        "pipeline": SearchedPlacement,
+        "rim": RimPlacement,
+    },
+)
+"""Every way to place pipelines, by name."""
+
+
+def make_placement(name: str, options: Mapping[str, object] = {}) -> PlacementPolicy:
+    """Raises OptionError if the name or an option is unknown or a value is out of range."""
+    checked = PLACEMENTS.read(name, options)
+    return PLACEMENTS.find(name).make(checked)

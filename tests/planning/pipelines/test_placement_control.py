@@ -1,0 +1,273 @@
+"""When pipelines are placed anew: every six minutes, by instances, when a prediction is broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.planning.pipelines.questions import TRAFFIC, question
+
+from slacktide.domain import LaneSpec, Plan, PlanChanged, PoolId, Request, Submitted, TimerFired
+from slacktide.domain.options import OptionError
+from slacktide.engine import Engine
+from slacktide.planning.composer import Composer
+from slacktide.planning.pipelines.control import INTERVAL_S, PlacementControl
+from slacktide.planning.pipelines.demand import PipelineCounts
+from slacktide.planning.pipelines.instances import StageInstances
+from slacktide.planning.pipelines.planner import OWNED, PipelinesPlanner, PlacedPipeline
+from slacktide.planning.pipelines.plans import lanes_of
+from slacktide.planning.pipelines.policies import PLACEMENTS, make_placement
+from slacktide.planning.pipelines.problem import LinkView
+from slacktide.planning.planner import JobDone, PlanField, PlannerError
+
+
+class World:
+    """Counts as of a camera with so many frames and brands per second."""
+
+    def __init__(self, name: str, asked=None, **options) -> None:
+        self.asked = question() if asked is None else asked
+        self.control = PlacementControl(self.asked, make_placement(name, options))
+        self.control.decide(now=0.0)
+        self.now = 0.0
+        self.frames = self.brands = 0
+        self.rate, self.fan_out, self.bandwidth = 15, 4, 10e6
+        self.decided: list[float] = []
+
+    def runs(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now += 1.0
+            self.frames += self.rate
+            self.brands += self.rate * self.fan_out
+            plates = self.frames * 2
+            edges = {
+                ("detector", "brand"): (self.frames, self.brands),
+                ("detector", "plate"): (self.frames, plates),
+            }
+            stages = {
+                stage: (rows, 0, 0.0, 0.0)
+                for stage, rows in (
+                    ("detector", self.frames),
+                    ("brand", self.brands),
+                    ("plate", plates),
+                )
+            }
+            counts = PipelineCounts(self.frames, edges, stages)
+            self.control.count("edge", {"traffic": counts, "unknown": counts}, now=self.now)
+            self.control.measure((LinkView("edge", "server", self.bandwidth),), now=self.now)
+            if self.control.next_wakeup() <= self.now:
+                self.control.look(now=self.now)
+                compute = self.control.job(now=self.now)
+                if compute is not None:
+                    self.control.take(compute(), now=self.now)
+                    self.decided.append(self.now)
+
+    @property
+    def instances(self) -> int:
+        return sum(each.replicas for each in self.control.plans.answer.pipelines[0])
+
+    @property
+    def devices(self) -> list[str]:
+        return [each.device for each in self.control.plans.answer.pipelines[0]]
+
+
+@pytest.mark.parametrize("name", sorted(PLACEMENTS))
+def test_it_plans_every_six_minutes_from_what_was_measured(name):
+    world = World(name)
+    world.fan_out = 3
+    world.runs(2 * int(INTERVAL_S) + 1)
+    assert world.decided[-1] == pytest.approx(2 * INTERVAL_S, abs=1.0) or world.control.early
+    assert world.control.decided == len(world.decided) + 1
+    (view,) = world.control.plans.question.pipelines
+    assert view.rate == pytest.approx(15.0)
+    assert view.stages[1].inflows[0].fan_out == pytest.approx(3.0)
+    plans = [world.control.plans.of(each.name) for each in world.asked.devices]
+    assert sum(len(plan.deployments) for plan in plans) >= 3
+
+
+def test_published_instances_take_portions_in_a_surge_and_give_them_back():
+    world = World("octopinf", question(replace(TRAFFIC, rate=60.0), bandwidth=60e6))
+    world.bandwidth, world.rate = 60e6, 60
+    world.runs(60)
+    before, portions = world.instances, world.control.plans.answer.portions
+    world.fan_out = 30
+    world.runs(40)
+    assert world.decided == []
+    assert world.instances > before
+    answer = world.control.plans.answer
+    assert len(answer.portions) + len(answer.unscheduled) == world.instances
+    plans = world.control.plans
+    windows = [t for (device, _), t in plans.timetables.items() if device == "server"]
+    assert sum(len(each.windows) for each in windows) >= len(answer.portions) - 1
+    world.fan_out = 4
+    world.runs(250)
+    assert world.instances == before
+    assert set(world.control.plans.answer.portions) == set(portions)
+    assert world.control.scaled >= 2
+
+
+def test_instances_are_those_of_the_last_plan():
+    world = World("octopinf")
+    instances = StageInstances()
+    assert instances.checked(lambda pipeline, stage: 0, now=0.0) is None
+    instances.begin(world.asked, world.control.plans.answer)
+    assert instances.checked(lambda pipeline, stage: 0, now=0.0) is None
+
+
+def test_a_surge_is_planned_for_at_once_and_forgotten_when_it_is_over():
+    asked = question(replace(TRAFFIC, rate=60.0), bandwidth=60e6)
+    world = World("pipeline", asked)
+    world.rate, world.bandwidth = 60, 60e6
+    world.runs(60)
+    before = world.instances
+    assert world.decided == []
+    world.fan_out = 30
+    world.runs(3)
+    assert world.control.early >= 1
+    assert world.instances > before
+    (view,) = world.control.plans.question.pipelines
+    assert view.stages[1].inflows[0].fan_out > 10.0
+    world.runs(60)
+    world.fan_out = 4
+    world.runs(120)
+    assert world.instances == before
+    assert world.decided[-1] < INTERVAL_S
+
+
+def test_a_link_that_falls_is_planned_for_at_once():
+    world = World("pipeline", question(replace(TRAFFIC, slo=0.4)))
+    world.runs(30)
+    assert "server" in world.devices
+    world.bandwidth = 0.2e6
+    world.runs(4)
+    assert world.devices == ["edge"] * 3 or world.devices.count("server") < 3
+    assert world.decided[:1]
+    assert world.decided[0] <= 34.0
+    early = world.control.early
+    world.runs(60)
+    assert world.control.early <= early + 3  # it does not plan for ever
+
+
+def test_what_is_about_as_good_stays():
+    world = World("pipeline")
+    world.runs(30)
+    before = world.control.plans.answer
+    world.control.decide(now=world.now)
+    assert world.control.plans.answer == before
+
+
+def test_options_are_checked():
+    with pytest.raises(OptionError, match="expected a planner, got 'octopus'; did you mean"):
+        make_placement("octopus")
+    with pytest.raises(OptionError, match="alpha"):
+        make_placement("octopinf", {"alpha": -1})
+
+
+# ── the planner of a device ─────────────────────────────────────────────────────────────────────
+
+MODELS = {stage.name: stage.model_in(TRAFFIC) for stage in TRAFFIC.stages}
+STATED = {"traffic": PlacedPipeline(MODELS)}
+
+
+def composed(control, device="server", **fields):
+    planner = PipelinesPlanner(control, device, lambda: None, **fields)
+    composer = Composer([planner])
+    engine = Engine(lambda pool, now: None)
+    lanes = lanes_of(control.plans.question.device(device))
+    plan = composer.rebase(Plan(lanes), STATED, engine.snapshot(now=0.0), now=0.0)
+    return composer, engine, plan
+
+
+def test_a_device_has_its_plan_from_the_start():
+    world = World("octopinf")
+    composer, _, plan = composed(world.control)
+    own = world.control.plans.of("server")
+    assert (plan.lanes, plan.deployments, plan.routes) == (own.lanes, own.deployments, own.routes)
+    assert plan.deployments
+    owned = composer.planners["pipelines"].owns(STATED)
+    assert ("traffic", PlanField.PLACES) in owned
+    assert {(model, field) for model in MODELS.values() for field in OWNED} < owned
+
+
+def test_what_others_have_placed_stays():
+    world = World("pipeline")
+    planner = PipelinesPlanner(world.control, "server", lambda: None)
+    planner.rebase(Plan(), STATED, now=0.0)
+    draft = world.control.plans.of("server")
+    other = replace(draft.deployments[0], pool=PoolId("other", "1"))
+    found = planner.plan(None, replace(draft, deployments=(other,), routes=()), now=0.0)
+    assert found.deployments == (other, *draft.deployments)
+    assert found.routes == draft.routes
+
+
+def test_two_owners_are_refused():
+    world = World("pipeline")
+
+    class Other(PipelinesPlanner):
+        name = "other"
+
+    pair = [kind(world.control, "server", lambda: None) for kind in (PipelinesPlanner, Other)]
+    with pytest.raises(PlannerError, match="would both decide"):
+        Composer(pair).rebase(
+            Plan(), STATED, Engine(lambda pool, now: None).snapshot(now=0.0), now=0.0
+        )
+
+
+def test_one_device_computes_and_all_follow():
+    world = World("pipeline")
+    control = world.control
+    leader, engine, _ = composed(control, leads=True)
+    follower, other, edge_plan = composed(control, "edge")
+    for composer, of in ((leader, engine), (follower, other)):
+        plan = composer.rebase(Plan(composer._base.lanes), STATED, of.snapshot(now=0.0), now=0.0)
+        composer.before([PlanChanged(plan)], of.snapshot(now=0.0), now=0.0)
+    later = INTERVAL_S + 1.0
+    snapshot = engine.snapshot(now=0.0)
+    assert leader.next_wakeup(snapshot) < INTERVAL_S
+    leader.before([TimerFired()], snapshot, now=later)
+    follower.before([TimerFired()], snapshot, now=later)
+    assert follower.jobs == []
+    (job,) = leader.jobs
+    (done,) = [job.run()]
+    assert done.error is None
+    stages = control.plans.answer.pipelines[0]
+    moved = tuple(
+        replace(each, device="server" if each.device == "edge" else "edge", batch=1)
+        for each in stages
+    )
+    answer = replace(done.answer, answer=replace(done.answer.answer, pipelines=(moved,)))
+    events = [JobDone(done.planner, answer)]
+    leader.jobs_done(events)
+    changed = leader.before(events, snapshot, now=later)
+    assert isinstance(changed, PlanChanged)
+    assert control.revision == 2
+    assert follower.next_wakeup(snapshot) == 0.0
+    changed = follower.before([], snapshot, now=later)
+    assert changed.plan != edge_plan
+    assert follower.before([], snapshot, now=later) is None
+    assert follower.next_wakeup(snapshot) > later
+
+
+def test_what_comes_to_stages_is_counted_by_pipeline():
+    world = World("pipeline")
+    planner = PipelinesPlanner(world.control, "server", lambda: None)
+    planner.rebase(Plan(), STATED, now=0.0)
+    model = MODELS["brand"]
+    requests = [
+        Request(-1, model, 0.0, 1.0, rows=3, parent=1, client="traffic"),
+        Request(-2, model, 0.0, 1.0, rows=5, parent=1, client="another"),
+        Request(3, model, 0.0, 1.0, rows=7, client="traffic"),
+    ]
+    planner.observe([Submitted(each) for each in requests], None, now=1.0)
+    assert planner._arrivals["traffic"]["brand"].rows == 3
+    planner.rebase(Plan(), STATED, now=2.0)
+    assert planner._arrivals["traffic"]["brand"].rows == 3
+    planner.rebase(Plan(), {}, now=2.0)
+    assert planner.next_wakeup(None) == float("inf")
+
+
+def test_lanes_are_those_of_the_device():
+    world = World("octopinf")
+    planner = PipelinesPlanner(world.control, "edge", lambda: None)
+    planner.rebase(Plan(), STATED, now=0.0)
+    lane = LaneSpec("gpu", (), "cuda:0")
+    assert [each.name for each in planner.plan(None, Plan((lane,)), now=0.0).lanes] == ["gpu"]
