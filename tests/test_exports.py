@@ -52,7 +52,7 @@ EXPORTS = {
         Window percentiles
     """,
     "slacktide.pipelines": """
-        FanOut Frames of_children
+        FanOut Frames HAS_RESULT of_children
     """,
     "slacktide.profiles": """
         ENOUGH_SAMPLES MOST_CLASSES BatchLatency

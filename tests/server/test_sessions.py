@@ -37,6 +37,7 @@ class Bench:
         self.turns: list[Callable[[], None]] = []
         self.pushed: list[tuple[str, SizeAdvice]] = []
         self.version = SimpleNamespace(family=family, interface=IMAGE)
+        self.version.front = self.version
         catalog: Any = SimpleNamespace(find=lambda model, version: self.version)
         self.sessions = Sessions(
             catalog, self.posted.append, lambda: self.now, self.turns.append, most

@@ -80,8 +80,10 @@ class CropPayload(Payload):
     """One for each row: [rows, 4] 32-bit floats, as `domain.crops` has them."""
 
 
-Outputs = tuple[tuple[tuple[int, ...], bytes], ...]
-"""Shape and raw bytes of every output of one request, in the model's order."""
+OutputTensor = tuple[tuple[int, ...], bytes]
+"""Shape and raw bytes."""
+Outputs = tuple[OutputTensor, ...]
+"""Every output of one request, in the model's order."""
 
 
 class SessionSize(NamedTuple):

@@ -201,6 +201,11 @@ class LoadedVersion:
         return self.pools[self.main]
 
     @property
+    def front(self) -> LoadedVersion:
+        """The version that runs what a client sends: of a pipeline, that of its source."""
+        return self
+
+    @property
     def is_up(self) -> bool:
         """Whether it answers, and a pool has a replica: of a family one variant is enough."""
         return self.state is VersionState.READY and any(pool.replicas_up for pool in self.pools)
@@ -371,5 +376,8 @@ class Catalog:
         return self._absent
 
     def all(self) -> tuple[LoadedVersion, ...]:
-        """Every version that has replicas, also those on their way in or out."""
-        return tuple(dict.fromkeys(pool.version for pool in self._pools.values()))
+        """Every version that has replicas, also those on their way in or out, and pipelines."""
+        found = dict.fromkeys(pool.version for pool in self._pools.values())
+        for versions in self._serving.values():
+            found.update(dict.fromkeys(versions.values()))
+        return tuple(found)

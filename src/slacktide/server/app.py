@@ -48,6 +48,7 @@ from slacktide.server.control_plane import ServerControlPlane
 from slacktide.server.data_plane import ClientLimits, ServerDataPlane
 from slacktide.server.driver import Driver
 from slacktide.server.front_ends import FrontEnds
+from slacktide.server.pipelines import PipelineService
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.parameters import LOOK_ALIKES
 
@@ -149,6 +150,7 @@ class App:
             look_alikes={} if settings.ignore_unknown_parameters else LOOK_ALIKES,
             max_sessions=settings.max_sessions,
         )
+        self.models.pipelines.host = PipelineService(self.catalog, self.driver.post)
         self.control = ServerControlPlane(
             self.catalog,
             self.models,

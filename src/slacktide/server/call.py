@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Cancelled, Outcome, OutcomeKind, Reason, Refused
+from slacktide.domain.frames import FrameCancelled
 from slacktide.executors.arena import Slot
 from slacktide.executors.ports import Payload
 from slacktide.models.input_blocklist import BLOCK_S
 from slacktide.models.input_check import CheckedInputs
+from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.models.versions import LoadedVersion
 from slacktide.observability.observers import AnsweredRequest
 from slacktide.server.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
@@ -27,7 +29,12 @@ from slacktide.server.descriptors import notice_of, refer_payload, request_of, w
 from slacktide.server.pending import PendingRequest
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.errors import WireError
-from slacktide.wire.parameters import PLAIN_OPTIONS, parse_parameters, timing_parameters
+from slacktide.wire.parameters import (
+    PLAIN_OPTIONS,
+    parse_parameters,
+    stage_parameters,
+    timing_parameters,
+)
 from slacktide.wire.status import message_for
 
 if TYPE_CHECKING:
@@ -125,7 +132,10 @@ class ServerCall(PendingRequest):
                     client, length, now=now
                 )
             notice = notice_of(self.id, context, version, length, complete_at, options)
-            plane.driver.announce(notice, self)
+            if isinstance(version, PipelineVersion):
+                plane.driver.frames.announce(notice, self, version)
+            else:
+                plane.driver.announce(notice, self)
         except WireError as error:
             self._refuse(error.reason, error.message)
         plane.driver.flush()
@@ -165,7 +175,10 @@ class ServerCall(PendingRequest):
             self._step(_SUBMIT)
             self.payload = self._store(version, checked)
             request = request_of(self.id, context, version, checked, options, self._wanted)
-            plane.driver.submit(request, self)
+            if isinstance(version, PipelineVersion):
+                plane.driver.frames.submit(request, self, version)
+            else:
+                plane.driver.submit(request, self)
         except WireError as error:
             self._refuse(error.reason, error.message)
         except BaseException:
@@ -185,7 +198,8 @@ class ServerCall(PendingRequest):
         if self.state in _KNOWN:
             version, driver = self._version, self._plane.driver
             assert version is not None
-            if driver.cancel(self, reason):
+            way = driver.frames if isinstance(version, PipelineVersion) else driver
+            if way.cancel(self, reason):
                 outcome = Outcome(reason, driver.clock())
                 version.counters.answered(outcome, self._rows, None)
                 self._observe(version, outcome, has_result=False)
@@ -273,7 +287,8 @@ class ServerCall(PendingRequest):
         version, plane = self._version, self._plane
         if version is not None:
             refused = Refused(self.id, version.name, reason, version.pin, message)
-            plane.driver.refuse(refused, self)
+            piped = isinstance(version, PipelineVersion)
+            (plane.driver.frames if piped else plane.driver).refuse(refused, self)
             return
         # No version can be blamed for it.
         plane.overload.count(reason)
@@ -317,7 +332,9 @@ class ServerCall(PendingRequest):
                 and other._version is version
                 and blocklist.contains(other._tensors(version))
             ):
-                driver.post(Cancelled(other.id, Reason.CRASHED_BEFORE))
+                piped = isinstance(version, PipelineVersion)
+                gone = FrameCancelled if piped else Cancelled
+                driver.post(gone(other.id, Reason.CRASHED_BEFORE))
 
     def _tensors(self, version: LoadedVersion) -> list[tuple[tuple[int, ...], memoryview]]:
         """Shapes and bytes of its inputs, as they lie in shared memory."""
@@ -350,8 +367,11 @@ class ServerCall(PendingRequest):
             exits = version.exits
             left = None if exits is None else exits.name(outcome.ramp)
             reply.parameters = timing_parameters(outcome, self.variant, left)
+            reply.parameters |= stage_parameters(self.stages)
         elif self.variant:
             reply.parameters = {"variant": self.variant}
+        if self.lacks and outputs is not None:
+            reply.parameters["partial"] = ",".join(self.lacks)
         if outputs is None or (options.discard_late and outcome.kind is _LATE):
             self._plane.overload.count(outcome.reason)
             reply.message = message_for(outcome, version.name)
@@ -363,6 +383,8 @@ class ServerCall(PendingRequest):
             return reply
         specs = version.interface.outputs
         reply.outputs = [
-            OutputValue(specs[i].name, specs[i].datatype, *outputs[i]) for i in self._wanted
+            OutputValue(specs[i].name, specs[i].datatype, *tensor)
+            for i in self._wanted
+            if (tensor := outputs[i]) is not None
         ]
         return reply

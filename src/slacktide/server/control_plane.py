@@ -13,8 +13,9 @@ from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.frontends.ports import ModelDescription
 from slacktide.models.model_counters import ComputeSeconds
 from slacktide.models.model_manager import ModelManager
+from slacktide.models.pipeline_version import PipelineVersion, StageSeconds
 from slacktide.models.repository.errors import RepositoryError
-from slacktide.models.repository.interface import config_json, metadata_shape
+from slacktide.models.repository.interface import config_json, config_tensors, metadata_shape
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.staging import Staging, split_parameters
 from slacktide.models.repository.triton.translate import PLATFORM
@@ -30,6 +31,10 @@ EXTENSIONS = (
     "model_configuration", "binary_tensor_data", "parameters", "statistics",
 )  # fmt: skip
 """Only what works, in Triton's order."""
+
+
+ENSEMBLE = "ensemble"
+"""Triton's platform of what is made of several models."""
 
 
 class ServerControlPlane:
@@ -103,12 +108,14 @@ class ServerControlPlane:
             found.name,
             found.version,
             tuple(self._catalog.serving(model)),
-            PLATFORM,
+            ENSEMBLE if isinstance(found, PipelineVersion) else PLATFORM,
             _as_stated(found.interface),
         )
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
         found = self._find(model, version)
+        if isinstance(found, PipelineVersion):
+            return pipeline_config(found)
         return config_json(found.definition, found.interface)
 
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
@@ -122,7 +129,12 @@ class ServerControlPlane:
         exits = self._exits() if any(found.exits is not None for found in versions) else {}
         return {
             "model_stats": [
-                model_statistics(found) | exit_statistics(found, exits.get(found.pool.id))
+                model_statistics(found)
+                | (
+                    stage_statistics(found)
+                    if isinstance(found, PipelineVersion)
+                    else exit_statistics(found, exits.get(found.pool.id))
+                )
                 for found in versions
             ]
         }
@@ -203,6 +215,41 @@ def _as_stated(interface: ModelInterface) -> ModelInterface:
         )
 
     return ModelInterface(stated(interface.inputs), stated(interface.outputs), interface.max_batch)
+
+
+def pipeline_config(version: PipelineVersion) -> dict[str, Any]:
+    """Triton's ModelConfig of what it would call an ensemble; which tensors go where is not said,
+    as boxes have no place in it."""
+    steps = [
+        {"model_name": stage.model, "model_version": int(version.stages[stage.name].version)}
+        for stage in version.pipeline.stages
+    ]
+    return {
+        "name": version.name,
+        "platform": ENSEMBLE,
+        "max_batch_size": 0,
+        "input": config_tensors(version.interface.inputs, version.interface),
+        "output": config_tensors(version.interface.outputs, version.interface),
+        "ensemble_scheduling": {"step": steps},
+    }
+
+
+def stage_statistics(version: PipelineVersion) -> dict[str, Any]:
+    """What became of the requests of its stages, beside the rest of its statistics; ours."""
+    counters, found = version.frame_counters, []
+    for stage in version.pipeline.stages:
+        times = counters.stages.get(stage.name) or StageSeconds()
+        ended = counters.stage_requests.get(stage.name, {})
+        found.append(
+            {
+                "stage": stage.name,
+                "model": stage.model,
+                "outcome_stats": {reason.label: count for reason, count in ended.items()},
+                "success": _stat(times.request_s.count, times.request_s.total),
+                "slack": _stat(times.slack_s.count, times.slack_s.total),
+            }
+        )
+    return {"stage_stats": found}
 
 
 def model_statistics(version: LoadedVersion) -> dict[str, Any]:

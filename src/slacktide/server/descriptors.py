@@ -60,7 +60,8 @@ def request_of(
     wanted: Sequence[int] = (),
 ) -> Request:
     """A call whose tensors are here. `wanted`: indices of the outputs that it asks for."""
-    settings, exits = version.definition.settings, version.exits
+    settings, front = version.definition.settings, version.front
+    exits = front.exits
     deadline = due(context, options, settings, settings.slo)
     return Request(
         id,
@@ -77,8 +78,8 @@ def request_of(
         work_hint=options.work_hint if checked.work_hint is None else checked.work_hint,
         network_time=options.network_s,
         size=0
-        if version.family is None and not options.variant
-        else size_asked(version, options, checked.image_size),
+        if front.family is None and not options.variant
+        else size_asked(front, options, checked.image_size),
         names_variant=bool(options.variant),
         final=exits is not None and (options.final or not exits.makes(wanted)),
     )
@@ -110,7 +111,7 @@ def notice_of(
         application=options.application,
         client=context.session or context.client,
         likely_due=due(context, options, settings, settings.slo) if deadline is None else None,
-        size=size_asked(version, options) if options.variant else 0,
+        size=size_asked(version.front, options) if options.variant else 0,
         names_variant=bool(options.variant),
     )
 

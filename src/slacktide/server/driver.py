@@ -38,12 +38,14 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.domain.events import Announced
+from slacktide.domain.frames import AnswerFrame, FreeFrame, PreparePayload
 from slacktide.engine import Engine
 from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime, RuntimeCommand, RuntimeEvent
 from slacktide.server.driver_timing import DriverTimer, ReadCoalescing
+from slacktide.server.frames import ServedFrames
 from slacktide.server.pending import PendingRequest, PendingRequests
 from slacktide.server.replicas import Launcher, ReplicaSupervisor
 from slacktide.wire.errors import ControlError
@@ -88,6 +90,8 @@ class Driver:
         self._flush_due = False
         self._timer = DriverTimer(self._loop, self.clock, self._wake)
         self._requests = PendingRequests()
+        self.frames = ServedFrames(self._requests, self.post, self._frame_came)
+        """Calls of pipelines."""
         self.replicas = ReplicaSupervisor(
             launcher,
             self.clock,
@@ -123,6 +127,9 @@ class Driver:
         self._requests.add(call)
         self.coalescing.arrived(1, now=request.arrival)
         self.post(Submitted(request))
+
+    def _frame_came(self, at: float) -> None:
+        self.coalescing.arrived(1, now=at)
 
     def refuse(self, event: Refused, call: PendingRequest) -> None:
         """A request that never gets a payload: counted by the engine, like any other."""
@@ -190,8 +197,9 @@ class Driver:
         """Deliver what was posted, now."""
         self._flush_due = False
         if self._events:
-            events, self._events = self._events, []
-            self._deliver(events)
+            while self._events:  # what stages hand on comes while commands are carried out
+                events, self._events = self._events, []
+                self._deliver(events)
             if self.coalescing.may_pause and not self._pause_due:
                 self._pause_due = True
                 self._loop.call_soon(self._pause)
@@ -289,6 +297,12 @@ class Driver:
                 self.replicas.resize(command)
             case TellCircuit():
                 self._launcher.circuit(command)
+            case PreparePayload():
+                self.frames.prepare(command)
+            case AnswerFrame():
+                self.frames.answer(command)
+            case FreeFrame():
+                self.frames.free(command.id)
             case PublishExits():
                 self._hand_over()  # batches that were decided before go by the policy of then
                 self.replicas.publish(command)

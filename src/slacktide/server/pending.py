@@ -7,31 +7,40 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from slacktide.domain import Answer, Batch, BatchTiming, Outcome, Reason, Request
-from slacktide.executors.ports import BatchOutputs, Outputs, Payload
+from slacktide.domain.frames import AnswerFrame
+from slacktide.executors.ports import BatchOutputs, OutputTensor, Payload
 
 log = logging.getLogger("slacktide.driver")
 
+NO_STAGES: Mapping[str, Outcome] = MappingProxyType({})
+
 
 class PendingRequest(ABC):
-    """A request that a driver knows, until nothing names its payload any more. A call is one of
-    these. A call that is more than one request (a pipeline) would have several."""
+    """A request that a driver knows, until nothing names its payload any more: a call, or what a
+    stage of a pipeline's call is to run."""
 
-    __slots__ = ("id", "outputs", "payload", "timing", "variant", "waits")
+    __slots__ = ("id", "lacks", "outputs", "payload", "stages", "timing", "variant", "waits")
 
     def __init__(self, id: int) -> None:
         self.id = id
         self.waits = False
         """For its outcome."""
         self.payload: Payload | None = None
-        self.outputs: Outputs | None = None
-        """None unless a result was computed."""
+        self.outputs: Sequence[OutputTensor | None] | None = None
+        """None unless a result was computed; of a pipeline's call, those of stages that are missing
+        are."""
         self.timing: BatchTiming | None = None
         """Of the batch that computed it."""
         self.variant = ""
         """Of the model, that computed it."""
+        self.lacks: tuple[str, ...] = ()
+        """Of a pipeline's call: the stages that are missing in its outputs."""
+        self.stages: Mapping[str, Outcome] = NO_STAGES
+        """And how the others ended."""
 
     @abstractmethod
     def answered(self, outcome: Outcome) -> None:
@@ -78,7 +87,7 @@ class PendingRequests:
                 request.timing = timing
                 request.variant = variant
 
-    def answer(self, command: Answer) -> None:
+    def answer(self, command: Answer | AnswerFrame) -> None:
         """Report an outcome to the request, if it waits for it."""
         request = self._pending.get(command.id)
         if request is None or not request.waits:

@@ -136,8 +136,9 @@ class StreamSession:
 
     def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
         version = self._of.catalog.find(self.terms.model, self.terms.version)
-        index = None if version is None else image_input(version.interface)
-        name = "" if version is None or index is None else version.interface.inputs[index].name
+        takes = None if version is None else version.front.interface
+        index = None if takes is None else image_input(takes)
+        name = "" if takes is None or index is None else takes.inputs[index].name
         variants = () if self._family is None else self._family.variants
         return name, [(each.name, each.size, each.accuracy) for each in variants]
 

@@ -207,6 +207,19 @@ def timing_parameters(
     return parameters
 
 
+def stage_parameters(stages: Mapping[str, Outcome]) -> dict[str, Parameter]:
+    """The same of the stages of a pipeline: of each, what came of the request that it ended with.
+    `budget_us` is what was left then of the stage's own part of the deadline."""
+    parameters: dict[str, Parameter] = {}
+    for stage, outcome in stages.items():
+        parameters[f"{stage}.queue_us"] = round(outcome.queue_s * 1e6)
+        parameters[f"{stage}.compute_us"] = round(outcome.compute_s * 1e6)
+        parameters[f"{stage}.batch_size"] = outcome.batch_rows
+        if outcome.budget_s is not None:
+            parameters[f"{stage}.budget_us"] = round(outcome.budget_s * 1e6)
+    return parameters
+
+
 def _typed(header: str, parameter: str, value: str) -> Parameter:
     """A header's text as the parameter's own type, checked here so the header gets the blame."""
     if parameter in ("application", "variant"):

@@ -226,8 +226,8 @@ def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[
         "backend": BACKEND,
         "version_policy": _version_policy(settings.versions),
         "max_batch_size": interface.max_batch,
-        "input": _config_tensors(interface.inputs, interface),
-        "output": _config_tensors(interface.outputs, interface),
+        "input": config_tensors(interface.inputs, interface),
+        "output": config_tensors(interface.outputs, interface),
         "instance_group": [_instance_group(settings)],
         "default_model_filename": settings.file,
     }
@@ -251,7 +251,7 @@ def metadata_shape(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ..
     return (-1, *interface.row_axes(spec)) if interface.batches else spec.shape
 
 
-def _config_tensors(specs: Sequence[TensorSpec], interface: ModelInterface) -> list[dict[str, Any]]:
+def config_tensors(specs: Sequence[TensorSpec], interface: ModelInterface) -> list[dict[str, Any]]:
     return [
         {
             "name": spec.name,

@@ -126,6 +126,12 @@ compute_seconds                  histogram Start of the batch to answer, request
 request_seconds                  histogram Arrival to answer, requests with a result
 budget_at_completion_seconds     histogram Budget left at the answer; negative: late
 batch_rows                       histogram Rows in each batch that ran
+stage_requests_total             counter  Requests of a pipeline's stages, by how they ended
+stage_seconds                    histogram Input there to answer, requests of a stage
+stage_slack_seconds              histogram Time left of the stage's part of the deadline
+stage_loop_seconds_total         counter  Event loop time spent between stages, seconds
+edge_rows                        gauge    Rows that a stage hands on for each of its own, lately
+edge_burstiness                  gauge    Coefficient of variation of the same
 session_bytes                    gauge    Memory of a replica's session by its threads, bytes
 client_sessions                  gauge    Clients that stream frames
 client_sessions_mapped           gauge    Those that may expect answers in time
@@ -238,7 +244,8 @@ class VersionView:
     model: str
     version: str
     counters: ModelCounters
-    times: PoolTimes
+    times: PoolTimes | None
+    """None: it is a pipeline, which has none of its own."""
     cores: int = 1
     ready: bool = False
     sessions: Sequence[SessionSize] = ()
@@ -270,13 +277,16 @@ def look(catalog: Catalog, snapshot: Snapshot) -> tuple[VersionView, ...]:
         key = (loaded.name, loaded.version)
         view = views.get(key)
         if view is None:
-            view = views[key] = VersionView(*key, loaded.counters, loaded.pool.times)
-        main = loaded.pool
-        view.counters, view.times, view.cores = loaded.counters, main.times, main.cores
+            view = views[key] = VersionView(*key, loaded.counters, None)
+        view.counters = loaded.counters
         view.ready |= loaded.state is VersionState.READY
+        view.in_flight += loaded.in_flight
+        if loaded.front is not loaded:
+            continue
+        main = loaded.pool
+        view.times, view.cores = main.times, main.cores
         view.sessions = main.sessions or view.sessions
         view.exits = loaded.exits
-        view.in_flight += loaded.in_flight
         view.payload_bytes += loaded.arena.bytes_in_use
         for id in (each.id for each in loaded.pools):
             view.states += requests.get(id, Counter())

@@ -26,6 +26,7 @@ from slacktide.observability.metrics.own import (
     variants_families,
     version_families,
 )
+from slacktide.observability.metrics.stages import stage_families
 from slacktide.observability.metrics.triton import gpu_families, machine_families, model_families
 from slacktide.observability.metrics.usage import (
     Machine,
@@ -73,6 +74,7 @@ class Metrics:
             gpus,
             version_families(views, self.catalog),
             session_families(views),
+            stage_families(self.catalog, self.runtime),
             client_families(self.clients()),
             scaling_families(snapshot, self.runtime, self.scaling, self.resizes),
             variants_families(self.variants.status()),

@@ -49,9 +49,11 @@ _COUNTS: Mapping[str, Callable[[VersionView], float | None]] = {
     "profiling_seconds_total": lambda view: view.counters.samples.run_s,
     "profiling_delayed_requests_total": lambda view: view.counters.samples.delayed,
     "profiling_delay_seconds_total": lambda view: view.counters.samples.delayed_s,
-    "unknown_run_keys": lambda view: view.times.unknown_keys,
-    "prediction_error_ratio": lambda view: view.times.prediction_error,
-    "drift_ratio": lambda view: view.times.drift,
+    "unknown_run_keys": lambda view: None if view.times is None else view.times.unknown_keys,
+    "prediction_error_ratio": lambda view: (
+        None if view.times is None else view.times.prediction_error
+    ),
+    "drift_ratio": lambda view: None if view.times is None else view.times.drift,
 }
 _HISTOGRAMS: Mapping[str, Callable[[ModelCounters], Histogram]] = {
     "queue_seconds": lambda counters: counters.queue_s,
@@ -134,7 +136,7 @@ def _outcomes(views: Sequence[VersionView]) -> MetricFamily:
 def _classes(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     alone, share = family("run_class_seconds"), family("run_class_share")
     for view in views:
-        classes = view.times.classes(view.cores)
+        classes = None if view.times is None else view.times.classes(view.cores)
         for of in range(0 if classes is None else len(classes)):
             assert classes is not None
             labels = {**view.labels, "class": str(of)}

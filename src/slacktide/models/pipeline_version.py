@@ -1,0 +1,171 @@
+"""`PipelineVersion`: a pipeline as its clients see it: one version of one model.
+
+It has no replicas of its own: its stages are other models' versions, and its frames keep all of
+them. A frame's payload lies in the arena of the source's version, as that of any request to it; the
+workers of the stages that cut crops out of frames are given that arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from slacktide.domain import Outcome, OutcomeKind, Reason
+from slacktide.domain.pipelines import Pipeline
+from slacktide.models.input_check import InputCheck
+from slacktide.models.model_counters import LATENCY_BOUNDS, Histogram, ModelCounters
+from slacktide.models.pipeline_interface import ROWS
+from slacktide.models.pipelines import LoadedPipeline
+from slacktide.models.versions import LoadedPool, LoadedVersion, VersionState
+
+
+class StageSeconds:
+    """What the requests of one stage took, in seconds, over all frames."""
+
+    __slots__ = ("request_s", "slack_s")
+
+    def __init__(self) -> None:
+        self.request_s = Histogram(LATENCY_BOUNDS)
+        """From the moment at which its input was there to its answer."""
+        self.slack_s = Histogram(LATENCY_BOUNDS)
+        """Left of its part of the frame's time when it was answered; 0: nothing."""
+
+
+class PipelineCounters(ModelCounters):
+    """Those of frames, and of what they cost the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages: dict[str, StageSeconds] = {}
+        self.stage_requests: dict[str, dict[Reason, int]] = {}
+        """How the requests of each stage ended."""
+        self.loop_s = 0.0
+        """Time of the event loop spent between stages."""
+
+    def stage_answered(self, stage: str, outcome: Outcome) -> None:
+        """A request of that stage has ended."""
+        by_reason = self.stage_requests.setdefault(stage, {})
+        by_reason[outcome.reason] = by_reason.get(outcome.reason, 0) + 1
+        if outcome.kind is OutcomeKind.SERVED or outcome.kind is OutcomeKind.LATE:
+            times = self.stages.get(stage)
+            if times is None:
+                times = self.stages[stage] = StageSeconds()
+            times.request_s.add(outcome.queue_s + outcome.compute_s)
+            if outcome.budget_s is not None:
+                times.slack_s.add(max(0.0, outcome.budget_s))
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class PipelineVersion(LoadedVersion):
+    """Its `state` says whether it answers; whether it can, its stages."""
+
+    pipeline: Pipeline
+    stages: Mapping[str, LoadedVersion]
+    """By the stage's name."""
+    layout: tuple[tuple[str, int], ...]
+    """Of each of its outputs: the stage, and which output of its model; −1: `rows`."""
+    attached: dict[str, int] = field(default_factory=dict)
+    """By stage that cuts crops: the number by which its replicas know the frames' arena."""
+    open_frames: int = 0
+    """Those whose payload may still be read."""
+    withdrawn: bool = False
+
+    @classmethod
+    def of(
+        cls, loaded: LoadedPipeline, generation: int, before: LoadedVersion | None
+    ) -> PipelineVersion:
+        """`before`: what answered for it until now, whose counters go on. Raises KeyError if its
+        interface names what no stage gives."""
+        pipeline = loaded.pipeline
+        source = loaded.stages[pipeline.source]
+        settings = source.definition.settings
+        limits = settings.limits
+        if any(edge.each for edge in pipeline.edges):
+            limits = limits.model_copy(update={"rows": 1})  # a frame is one picture
+        slos = {"slo": loaded.slo, "max_slo": loaded.max_slo, "limits": limits}
+        settings = settings.model_copy(update=slos)
+        definition = replace(
+            source.definition, name=pipeline.name, version=loaded.version, settings=settings
+        )
+        own = replace(source.interface, outputs=loaded.interface.outputs)
+        known = before.counters if isinstance(before, PipelineVersion) else PipelineCounters()
+        places = {
+            f"{name}.{spec.name}": (name, index)
+            for name, version in loaded.stages.items()
+            for index, spec in enumerate(version.interface.outputs)
+        } | {f"{name}.{ROWS}": (name, -1) for name in loaded.stages}
+        return cls(
+            name=pipeline.name,
+            version=loaded.version,
+            generation=generation,
+            definition=definition,
+            interface=loaded.interface,
+            arena=source.arena,
+            check=InputCheck(own, settings, any_image=source.family is not None),
+            counters=known,
+            state=VersionState.READY,
+            pipeline=pipeline,
+            stages=dict(loaded.stages),
+            layout=tuple(places[spec.name] for spec in loaded.interface.outputs),
+        )
+
+    @property
+    def source(self) -> LoadedVersion:
+        return self.stages[self.pipeline.source]
+
+    @property
+    def front(self) -> LoadedVersion:
+        return self.source
+
+    @property
+    def pool(self) -> LoadedPool:
+        return self.source.pool
+
+    @property
+    def is_up(self) -> bool:
+        return self.state is VersionState.READY and all(v.is_up for v in self.stages.values())
+
+    @property
+    def frame_counters(self) -> PipelineCounters:
+        assert isinstance(self.counters, PipelineCounters)
+        return self.counters
+
+    def attach_frames(self, first: int) -> int:
+        """Give stages that cut crops the arena that frames lie in, by numbers from `first` on; the
+        next number."""
+        for edge in self.pipeline.edges:
+            if edge.each and edge.downstream not in self.attached:
+                self.attached[edge.downstream] = first
+                glue = self.pipeline.by_name[edge.downstream].glue
+                self.stages[edge.downstream].attach(first, self.arena, glue)
+                first += 1
+        return first
+
+    def hold(self) -> None:
+        """One frame more needs the stages, as they are."""
+        self.open_frames += 1
+        for version in self.stages.values():
+            version.enter()
+
+    def let_go(self) -> None:
+        """Nothing names what a frame brought any more."""
+        self.open_frames -= 1
+        if self.withdrawn and not self.open_frames:
+            self._detach()
+        for version in self.stages.values():
+            version.leave()
+
+    def withdraw(self) -> None:
+        """No frame comes any more; those that are here are answered."""
+        self.withdrawn = True
+        self.state = VersionState.UNLOADING
+        if not self.open_frames:
+            self._detach()
+
+    def _detach(self) -> None:
+        for stage, number in self.attached.items():
+            self.stages[stage].detach(number)
+        self.attached.clear()
+
+    def _wait_for_idleness(self) -> None:
+        """The arena is the source's to trim."""

@@ -1,0 +1,46 @@
+"""Families of pipelines: what the requests of each stage came to, and what edges hand on. Frames
+are counted as the requests of any model are. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from slacktide.domain import OutcomeKind
+from slacktide.models.pipeline_version import PipelineVersion
+from slacktide.models.versions import Catalog
+from slacktide.observability.metrics.families import MetricFamily, family
+from slacktide.runtime import Runtime
+
+
+def stage_families(catalog: Catalog, runtime: Runtime) -> Iterable[MetricFamily]:
+    """Of every pipeline that serves."""
+    requests, loop = family("stage_requests_total"), family("stage_loop_seconds_total")
+    seconds, slack = family("stage_seconds"), family("stage_slack_seconds")
+    for version in catalog.all():
+        if not isinstance(version, PipelineVersion):
+            continue
+        labels = {"model": version.name, "version": version.version}
+        counters = version.frame_counters
+        loop.add(counters.loop_s, **labels)
+        for stage in version.pipeline.order:
+            ended: Counter[OutcomeKind] = Counter()
+            for reason, count in counters.stage_requests.get(stage, {}).items():
+                ended[reason.kind] += count
+            for kind in OutcomeKind:
+                requests.add(ended[kind], **labels, stage=stage, outcome=kind.value)
+            if (times := counters.stages.get(stage)) is not None:
+                for made, read in ((seconds, times.request_s), (slack, times.slack_s)):
+                    made.add_histogram(read.bounds, read.counts, read.total, **labels, stage=stage)
+    return requests, seconds, slack, loop, *_fan_outs(runtime)
+
+
+def _fan_outs(runtime: Runtime) -> Iterable[MetricFamily]:
+    rows, burstiness = family("edge_rows"), family("edge_burstiness")
+    served = {} if runtime.frames is None else runtime.frames.pipelines
+    for name, one in sorted(served.items()):
+        for edge, learnt in zip(one.pipeline.edges, one.fan_outs, strict=True):
+            labels = {"model": name, "stage": edge.upstream, "next": edge.downstream}
+            rows.add(learnt.mean, **labels)
+            burstiness.add(learnt.burstiness, **labels)
+    return rows, burstiness

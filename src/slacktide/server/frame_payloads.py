@@ -1,0 +1,266 @@
+"""`FramePayloads`: what the stages of one frame are given: crops of it, or rows of outputs.
+
+What a frame brought lies in one slot. Stages that cut crops get that slot and boxes. Where outputs
+go on, their rows are written into the arena of the stage behind as soon as they are there; they
+and what else was written for a frame are freed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from slacktide.domain import Reason, Signature
+from slacktide.domain.frames import Feed, PreparePayload, Yield
+from slacktide.domain.pipelines import Edge
+from slacktide.domain.tensors import Datatype, crop_input, fits, image_input
+from slacktide.executors.arena import ALIGNMENT, Arena, Slot
+from slacktide.executors.jpeg_header import jpeg_extent
+from slacktide.executors.ports import CropPayload, OutputTensor, Payload, TensorRef
+from slacktide.executors.tensor_io import split_elements
+from slacktide.models.input_check import LEFT_OUT, CheckedInputs
+from slacktide.models.pipeline_version import PipelineVersion
+from slacktide.models.versions import LoadedVersion
+from slacktide.server.stage_outputs import (
+    Chosen,
+    StageArrays,
+    chosen_boxes,
+    chosen_rows,
+    taken,
+)
+from slacktide.wire.calls import Buffer, InputTensor
+from slacktide.wire.errors import WireError
+
+
+class HandedOn:
+    """What one request handed on along one edge."""
+
+    __slots__ = ("chosen", "tensors")
+
+    def __init__(self, chosen: Chosen, tensors: dict[str, TensorRef] | None = None) -> None:
+        self.chosen = chosen
+        self.tensors = tensors or {}
+        """By input of the stage behind, in its version's arena; none where crops are cut."""
+
+
+class FramePayloads:
+    """Of one frame, until nothing names what it brought."""
+
+    __slots__ = ("_extent", "_slots", "handed", "version")
+
+    def __init__(self, version: PipelineVersion) -> None:
+        self.version = version
+        self.handed: dict[tuple[int, int], HandedOn] = {}
+        """By the number of the edge, and the request that handed it on."""
+        self._slots: list[tuple[Arena, Slot]] = []
+        self._extent: tuple[int, int] | None = None
+
+    def free(self) -> None:
+        """Nothing names what was written for it any more."""
+        slots, self._slots = self._slots, []
+        for arena, slot in slots:
+            arena.free(slot)
+
+    # ── on the way out of a stage ────────────────────────────────────────────────────────────
+
+    def hand_on(
+        self,
+        edge: Edge,
+        request: int,
+        rows: int,
+        outputs: Sequence[OutputTensor | None],
+        own: Payload | None,
+    ) -> Yield:
+        """What the outputs of a `request` of so many rows hand on along an edge. `own`: what the
+        frame brought. Raises MemoryLimitExceeded; WireError or ValueError where they do not fit."""
+        pipeline = self.version.pipeline
+        upstream, version = (self.version.stages[name] for name in (edge.upstream, edge.downstream))
+        found = StageArrays(upstream.interface, outputs)
+        if edge.each:
+            made, handed = self._boxes(version, edge, found, own)
+        else:
+            made, handed = self._rows(version, edge, found, rows)
+        self.handed[pipeline.edges.index(edge), request] = handed
+        return made
+
+    def _boxes(
+        self, version: LoadedVersion, edge: Edge, found: StageArrays, own: Payload | None
+    ) -> tuple[Yield, HandedOn]:
+        handed = HandedOn(chosen_boxes(edge, found))
+        boxes = handed.chosen.boxes
+        if boxes is None or not len(boxes):
+            return Yield(0), handed
+        most = _most_rows(version)
+        if len(boxes) > most:  # the widest say what they are
+            sides = boxes[:, 2:] - boxes[:, :2]
+            boxes = boxes[np.argsort(-sides[:, 0] / sides[:, 1], kind="stable")[:most]]
+        if self._extent is None:
+            self._extent = self._size_of(self._frame(own))
+        height, width = self._extent
+        margin = self.version.pipeline.by_name[edge.downstream].glue.margin
+        checked = version.check.crops(boxes, height, width, margin)
+        rows = len(handed.chosen.rows)
+        return Yield(rows, checked.signature, checked.work_hint), handed
+
+    def _rows(
+        self, version: LoadedVersion, edge: Edge, found: StageArrays, rows: int
+    ) -> tuple[Yield, HandedOn]:
+        chosen = chosen_rows(edge, found, rows)
+        count = len(chosen.rows)
+        if not count:
+            return Yield(0), HandedOn(chosen)
+        names = [spec.name for spec in version.interface.inputs]
+        inputs = []
+        for output, name in edge.tensors or [(each, each) for each in names if found.has(each)]:
+            spec, tensor = found.tensor(output)
+            inputs.append(InputTensor(name, spec.datatype, *taken(spec, tensor, chosen.rows)))
+        if len(self.version.pipeline.into[edge.downstream]) == 1:
+            checked = _checked(version, inputs, count)
+            signature, hint = checked.signature, checked.work_hint
+            masks = [each for each in checked.tensors if each.data is LEFT_OUT]
+        else:
+            signature, hint, masks = _checked_alone(version, inputs), None, []
+        slot = self._slot(version, sum(_room(each.data) for each in inputs))
+        at, tensors = slot.offset, {}
+        for each in inputs:
+            version.arena.write(at, each.data)
+            tensors[each.name] = TensorRef(at, len(each.data), each.shape)
+            at += _room(each.data)
+        for each in masks:
+            tensors[each.name] = TensorRef(0, 0, (count, *each.shape[1:]))
+        return Yield(count, signature, hint), HandedOn(chosen, tensors)
+
+    # ── on the way into a stage ──────────────────────────────────────────────────────────────
+
+    def payload(self, command: PreparePayload, own: Payload | None) -> Payload:
+        """Of a stage's request. `own`: what the frame brought. Raises MemoryLimitExceeded."""
+        rows, feeds = command.request.rows, command.feeds
+        if feeds[0].edge is None:
+            assert own is not None
+            whole = rows == own.rows
+            return own if whole else Payload(rows, tuple(_part(t, feeds[0]) for t in own.tensors))
+        fed = [
+            (self.handed[feed.edge, feed.request], feed) for feed in feeds if feed.edge is not None
+        ]
+        if self.version.pipeline.edges[feeds[0].edge].each:
+            boxes = b"".join(
+                handed.chosen.boxes[feed.first : feed.end].tobytes()
+                for handed, feed in fed
+                if handed.chosen.boxes is not None
+            )
+            number = self.version.attached[command.stage]
+            return CropPayload(rows, (self._frame(own),), number, boxes)
+        stage = self.version.stages[command.stage]
+        tensors = []
+        for spec in stage.interface.inputs:
+            parts = [
+                _part(handed.tensors[spec.name], feed)
+                if spec.datatype is not Datatype.BYTES
+                else _part_of_strings(stage.arena, handed.tensors[spec.name], feed)
+                for handed, feed in fed
+                if spec.name in handed.tensors
+            ]
+            tensors.append(parts[0] if len(parts) == 1 else self._joined(stage, parts))
+        return Payload(rows, tuple(tensors))
+
+    def _joined(self, stage: LoadedVersion, parts: Sequence[TensorRef]) -> TensorRef:
+        """Rows of several requests as one tensor."""
+        slot = self._slot(stage, sum(part.nbytes for part in parts))
+        at = slot.offset
+        for part in parts:
+            stage.arena.write(at, stage.arena.view(Slot(part.offset, part.nbytes)))
+            at += part.nbytes
+        rows = sum(part.shape[0] for part in parts)
+        return TensorRef(slot.offset, slot.nbytes, (rows, *parts[0].shape[1:]))
+
+    def _slot(self, version: LoadedVersion, nbytes: int) -> Slot:
+        slot = version.arena.allocate(nbytes)
+        self._slots.append((version.arena, slot))
+        return slot
+
+    def _frame(self, own: Payload | None) -> TensorRef:
+        """The picture that a frame brought. Raises ValueError where it brought none."""
+        interface = self.version.source.interface
+        index = image_input(interface)
+        index = crop_input(interface) if index is None else index
+        if index is None or own is None:
+            raise ValueError("the frame is no picture that crops could be cut out of")
+        return own.tensors[index]
+
+    def _size_of(self, frame: TensorRef) -> tuple[int, int]:
+        """Height and width."""
+        if len(frame.shape) == 4:
+            return frame.shape[1], frame.shape[2]
+        view = self.version.arena.view(Slot(frame.offset, frame.nbytes))
+        width, height = jpeg_extent(next(iter(split_elements(view))))
+        return height, width
+
+
+def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -> CheckedInputs:
+    """All that a stage gets; of many rows, the first that it takes at a time. Raises WireError
+    where it does not fit."""
+    most = _most_rows(version)
+    cuts = [
+        [_cut(each, first, min(rows, first + most)) for each in inputs]
+        for first in range(0, rows, most)
+    ]
+    checked = [version.check.check(cut) for cut in cuts]
+    return checked[0]
+
+
+def _checked_alone(version: LoadedVersion, inputs: Sequence[InputTensor]) -> Signature:
+    """The same of a part of what a join gets."""
+    specs = {spec.name: spec for spec in version.interface.inputs}
+    for each in inputs:
+        if not fits(each.shape, specs[each.name].shape):
+            shapes = f"{list(specs[each.name].shape)}, got {list(each.shape)}"
+            raise WireError(Reason.BAD_INPUT, f"input {each.name!r} shape: expected {shapes}")
+    return tuple([each.shape[1:] for each in inputs])
+
+
+def _most_rows(version: LoadedVersion) -> int:
+    """Of one request."""
+    most = version.interface.max_batch
+    return max(1, min(version.definition.settings.limits.rows or most, most))
+
+
+def _room(data: Buffer) -> int:
+    return -(-len(data) // ALIGNMENT) * ALIGNMENT
+
+
+def _part(ref: TensorRef, feed: Feed) -> TensorRef:
+    """Rows of a tensor of numbers."""
+    rows = feed.end - feed.first
+    if rows == ref.shape[0]:
+        return ref
+    each = ref.nbytes // ref.shape[0]
+    return TensorRef(ref.offset + feed.first * each, rows * each, (rows, *ref.shape[1:]))
+
+
+def _part_of_strings(arena: Arena, ref: TensorRef, feed: Feed) -> TensorRef:
+    rows = feed.end - feed.first
+    if rows == ref.shape[0]:
+        return ref
+    low, high = _bounds(arena.view(Slot(ref.offset, ref.nbytes)), ref.shape, feed.first, feed.end)
+    return TensorRef(ref.offset + low, high - low, (rows, *ref.shape[1:]))
+
+
+def _cut(tensor: InputTensor, first: int, end: int) -> InputTensor:
+    """Rows of a tensor that is not in an arena."""
+    rows, data = tensor.shape[0], memoryview(tensor.data)
+    if end - first == rows:
+        return tensor
+    if tensor.datatype is Datatype.BYTES:
+        low, high = _bounds(data, tensor.shape, first, end)
+    else:
+        low, high = first * len(data) // rows, end * len(data) // rows
+    return replace(tensor, shape=(end - first, *tensor.shape[1:]), data=data[low:high])
+
+
+def _bounds(data: memoryview, shape: Sequence[int], first: int, end: int) -> tuple[int, int]:
+    """Where rows of a BYTES tensor begin and end."""
+    each = int(np.prod(shape[1:]))
+    ends = np.cumsum([0, *(4 + len(element) for element in split_elements(data))])
+    return int(ends[first * each]), int(ends[end * each])

@@ -1,0 +1,270 @@
+"""`ServedFrames`: the driver's half of frames: the calls, requests of their stages, and answers.
+
+The machine above the engine (`pipelines`) knows frames and rows, no bytes: it commands what is to
+be prepared, answered and freed, and is told what was handed on. What stages gave is kept for the
+answer (`stage_outputs`), what they are given comes from `frame_payloads`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from slacktide.domain import BatchTiming, Cancelled, Notice, Outcome, Reason, Refused, Request
+from slacktide.domain.frames import (
+    AnswerFrame,
+    Frame,
+    FrameAnnounced,
+    FrameArrived,
+    FrameCancelled,
+    FrameEvent,
+    FrameRefused,
+    PreparePayload,
+    StageYielded,
+    Yield,
+)
+from slacktide.domain.pipelines import Edge
+from slacktide.executors.arena import MemoryLimitExceeded
+from slacktide.executors.ports import OutputTensor, Payload
+from slacktide.models.pipeline_version import PipelineVersion
+from slacktide.pipelines import HAS_RESULT
+from slacktide.server.frame_payloads import FramePayloads
+from slacktide.server.pending import PendingRequest, PendingRequests
+from slacktide.server.stage_outputs import joined, origins
+from slacktide.wire.errors import WireError
+
+log = logging.getLogger("slacktide.driver")
+
+
+class StageChild(PendingRequest):
+    """The request of one stage of a frame. Clients never hear of it."""
+
+    __slots__ = ("_of", "feeds", "outcome", "parent", "rows", "stage")
+
+    def __init__(self, of: ServedFrames, command: PreparePayload) -> None:
+        super().__init__(command.request.id)
+        self._of = of
+        self.parent = command.request.parent
+        self.rows = command.request.rows
+        self.stage = command.stage
+        self.feeds = command.feeds
+        self.outcome: Outcome | None = None
+
+    def answered(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._of.child_answered(self, outcome)
+
+    def released(self) -> None:
+        """What it was given goes with its frame."""
+
+
+class OpenFrame:
+    """What is kept of a frame until nothing names what it brought."""
+
+    __slots__ = ("call", "children", "ended", "payloads", "version")
+
+    def __init__(self, call: PendingRequest, version: PipelineVersion) -> None:
+        self.call = call
+        self.version = version
+        self.payloads = FramePayloads(version)
+        self.children: dict[str, list[StageChild]] = {}
+        """Those with a result, by stage."""
+        self.ended = False
+
+
+class ServedFrames:
+    """All frames of one driver: to calls of pipelines what the driver is to those of models."""
+
+    def __init__(
+        self,
+        requests: PendingRequests,
+        post: Callable[[FrameEvent | Cancelled], None],
+        arrived: Callable[[float], None],
+    ) -> None:
+        """`arrived` hears when a frame has come, in seconds."""
+        self._requests = requests
+        self._post = post
+        self._arrived = arrived
+        self._records: dict[int, OpenFrame] = {}
+
+    # ── for calls ────────────────────────────────────────────────────────────────────────────
+
+    def announce(self, notice: Notice, call: PendingRequest, version: PipelineVersion) -> None:
+        """A frame's headers are here."""
+        self._open(call, version)
+        self._post(FrameAnnounced(notice))
+
+    def submit(self, request: Request, call: PendingRequest, version: PipelineVersion) -> None:
+        """A frame is here, its payload written; `request`: the call, as if it were a model's."""
+        self._open(call, version)
+        self._arrived(request.arrival)
+        frame = Frame(
+            request.id,
+            request.model,
+            request.arrival,
+            request.deadline,
+            request.rows,
+            request.penalty,
+            request.signature,
+            request.best_effort,
+            request.application,
+            request.client,
+            request.work_hint,
+            request.network_time,
+            request.size,
+            request.final,
+        )
+        self._post(FrameArrived(frame))
+
+    def refuse(self, event: Refused, call: PendingRequest) -> None:
+        """One that never gets a payload."""
+        self._requests.add(call)
+        self._post(FrameRefused(event.id, event.model, event.reason, event.detail))
+
+    def cancel(self, call: PendingRequest, reason: Reason) -> bool:
+        """Withdraw a frame, with all that its stages have. False if it waits for no outcome."""
+        if not call.waits:
+            return False
+        call.waits = False
+        self._post(FrameCancelled(call.id, reason))
+        return True
+
+    def _open(self, call: PendingRequest, version: PipelineVersion) -> None:
+        self._requests.add(call)
+        if call.id not in self._records:
+            version.hold()
+            self._records[call.id] = OpenFrame(call, version)
+
+    # ── what is commanded ────────────────────────────────────────────────────────────────────
+
+    def prepare(self, command: PreparePayload) -> None:
+        """Make the payload of a stage's request, which is about to be submitted."""
+        begin = time.perf_counter()
+        assert command.request.parent is not None
+        record = self._records[command.request.parent]
+        child = StageChild(self, command)
+        try:
+            child.payload = record.payloads.payload(command, record.call.payload)
+        except Exception as error:
+            reason = Reason.RUNTIME_ERROR
+            if isinstance(error, MemoryLimitExceeded):
+                reason = error.reason
+            else:
+                log.exception("stage %r cannot be given what it is to run", command.stage)
+            child.payload = Payload(command.request.rows, ())
+            self._post(Cancelled(child.id, reason, f"stage {command.stage!r}: {error}"))
+        self._requests.add(child)
+        record.version.frame_counters.loop_s += time.perf_counter() - begin
+
+    def answer(self, command: AnswerFrame) -> None:
+        """A frame has its outcome: what its stages gave is its answer."""
+        record = self._records.get(command.id)
+        if record is not None:
+            begin = time.perf_counter()
+            record.ended = True
+            call, children = record.call, record.children
+            if command.kind in HAS_RESULT and call.waits:
+                call.lacks = command.missing
+                call.stages = {stage: _last(those) for stage, those in children.items()}
+                call.timing = _summed(children.values())
+                call.outputs = _outputs(record, command.missing)
+            record.children = {}
+            record.version.frame_counters.loop_s += time.perf_counter() - begin
+        self._requests.answer(command)
+
+    def free(self, id: int) -> None:
+        """Nothing names what a frame brought any more."""
+        self._requests.free((id,))
+        record = self._records.pop(id, None)
+        if record is not None:
+            record.payloads.free()
+            record.version.let_go()
+
+    # ── stages ───────────────────────────────────────────────────────────────────────────────
+
+    def child_answered(self, child: StageChild, outcome: Outcome) -> None:
+        """A stage's request has its outcome: keep what it gave, and say what that hands on."""
+        record = None if child.parent is None else self._records.get(child.parent)
+        if record is None:
+            return
+        begin = time.perf_counter()
+        counters = record.version.frame_counters
+        counters.stage_answered(child.stage, outcome)
+        if outcome.kind in HAS_RESULT and not record.ended:
+            record.children.setdefault(child.stage, []).append(child)
+            edges = record.version.pipeline.out_of[child.stage]
+            if edges:
+                yields = tuple([self._hand_on(record, child, edge) for edge in edges])
+                self._post(StageYielded(child.id, yields))
+        counters.loop_s += time.perf_counter() - begin
+
+    def _hand_on(self, record: OpenFrame, child: StageChild, edge: Edge) -> Yield:
+        outputs, own = child.outputs, record.call.payload
+        try:
+            if outputs is None:
+                raise ValueError("there is nothing")
+            return record.payloads.hand_on(edge, child.id, child.rows, outputs, own)
+        except MemoryLimitExceeded as error:
+            return Yield(0, refused=error.reason)
+        except WireError as error:
+            why, reason = str(error), error.reason
+        except Exception as error:  # what a model gives need not be what it should
+            why, reason = str(error), Reason.RUNTIME_ERROR
+        stages = f"{edge.upstream} gave {edge.downstream}"
+        log.warning("%s: what %s cannot be used: %s", record.version.name, stages, why)
+        return Yield(0, refused=reason)
+
+
+def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:
+    """Of a frame, in its pipeline's order; None of stages that are missing."""
+    version = record.version
+    ranks = {record.call.id: 0}
+    for stage in version.pipeline.order:  # as rows lie in what the stages in front gave
+        children = record.children.get(stage, [])
+        children.sort(key=lambda child: (ranks[child.feeds[0].request], child.feeds[0].first))
+        ranks |= {child.id: at for at, child in enumerate(children)}
+    found: list[OutputTensor | None] = []
+    for stage, index in version.layout:
+        children = record.children.get(stage, [])
+        if stage in missing:
+            found.append(None)
+        elif index < 0:
+            found.append(_origins(record, children))
+        else:
+            spec = version.stages[stage].interface.outputs[index]
+            parts = [each.outputs[index] for each in children if each.outputs is not None]
+            found.append(joined(spec, [part for part in parts if part is not None]))
+    return found
+
+
+def _origins(record: OpenFrame, children: Sequence[StageChild]) -> OutputTensor:
+    """Which rows of the stage in front these children got."""
+    before: dict[int, int] = {}
+    for of_stage in record.children.values():
+        rows = 0
+        for child in of_stage:
+            before[child.id] = rows
+            rows += child.rows
+    found = []
+    for child in children:
+        edge = child.feeds[0].edge
+        for feed in child.feeds:
+            if feed.edge is not None and feed.edge == edge:
+                chosen = record.payloads.handed[edge, feed.request].chosen
+                found.append((chosen, feed.first, feed.end, before[feed.request]))
+    return origins(found)
+
+
+def _last(children: Sequence[StageChild]) -> Outcome:
+    """Of the requests of one stage, the outcome that came last."""
+    return max([each.outcome for each in children if each.outcome], key=lambda one: one.at)
+
+
+def _summed(stages: Iterable[Sequence[StageChild]]) -> BatchTiming:
+    timings = [each.timing for children in stages for each in children if each.timing is not None]
+    return BatchTiming(
+        sum(each.input_s for each in timings),
+        sum(each.infer_s for each in timings),
+        sum(each.output_s for each in timings),
+    )
