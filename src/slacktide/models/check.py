@@ -8,12 +8,13 @@ stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from slacktide.domain.tensors import ModelInterface
+from slacktide.domain.suggestions import suggestion
+from slacktide.domain.tensors import ModelInterface, any_size
 from slacktide.executors.measuring import measure
 from slacktide.executors.measuring_sizes import MOST_SIZES
 from slacktide.executors.onnx_file import OnnxFile
@@ -27,10 +28,18 @@ from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
 from slacktide.models.exit_samples import positions_of
 from slacktide.models.families import accuracies, check_alike, profiled_files, worth_serving
 from slacktide.models.model_manager import machine_reason
+from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import source_of
-from slacktide.models.repository.errors import ModelFileError, RepositoryError, only_fails
+from slacktide.models.repository.errors import (
+    ModelFileError,
+    Problem,
+    RepositoryError,
+    SettingsError,
+    only_fails,
+)
 from slacktide.models.repository.interface import check_interface
+from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.profile_store import ProfileStore
 from slacktide.models.repository.repository import ListedModel, ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
@@ -61,9 +70,9 @@ class Finding:
 
 
 def check_repository(root: Path) -> list[Finding]:
-    """Folders, settings, config.pbtxt and the ONNX files of every model, in the order of names;
-    `root` may be one ONNX file. An empty list, or one of notes: nothing is wrong. Never raises for
-    what it finds. Loads onnx."""
+    """Folders, settings, config.pbtxt and the ONNX files of every model, and the stages of every
+    pipeline, in the order of names; `root` may be one ONNX file. An empty list, or one of notes:
+    nothing is wrong. Never raises for what it finds. Loads onnx."""
     try:
         repository = open_repository(root)
         listed = repository.scan()
@@ -72,6 +81,10 @@ def check_repository(root: Path) -> list[Finding]:
     if not listed:
         return [Finding("", Severity.WARNING, repository.without_models())]
     findings = [finding for model in listed for finding in _model(model)]
+    by_name = {one.name: one for one in listed}
+    for one in listed:
+        if one.pipeline is not None:
+            findings += _pipeline(one.pipeline, by_name)
     settings = {one.name: one.definitions[0].settings for one in listed if one.definitions}
     for name, conflict in lane_conflicts(settings).items():
         message = f"{name}/{SETTINGS_FILE}: {conflict}"
@@ -87,6 +100,50 @@ def _model(listed: ListedModel) -> Iterator[Finding]:
             for warning in definition.warnings:
                 yield Finding(listed.name, Severity.WARNING, warning)
         yield from _version(definition)
+
+
+def _pipeline(pipeline: PipelineDefinition, listed: Mapping[str, ListedModel]) -> Iterator[Finding]:
+    """What is wrong with a pipeline, beside its models."""
+    stages: dict[str, StageTensors] = {}
+    problems = []
+    unknown = False
+    for stage in pipeline.pipeline.stages:
+        found = listed.get(stage.model)
+        told = ""
+        if found is None:
+            models = [name for name, one in listed.items() if one.pipeline is None]
+            told = f"there is no model {stage.model!r}; {suggestion(stage.model, models)}"
+        elif found.pipeline is not None:
+            told = f"expected a model, {stage.model!r} is a pipeline"
+        elif found.problem is not None:
+            told = f"model {stage.model!r} would not be served"
+        else:
+            model = found.definitions[-1]  # the latest answers
+            try:
+                with only_fails(model.where):
+                    interface = _declared(profiled_files(model)[0])
+            except RepositoryError:
+                told = f"model {stage.model!r} would not be served"
+            else:
+                unknown = unknown or interface is None
+                if interface is not None:
+                    family = model.settings.variants is not None
+                    interface = any_size(interface) if family else interface
+                    stages[stage.name] = StageTensors(interface, model.settings.masks)
+        if told:
+            problems.append(Problem(f"stages.{stage.name}.model", told))
+    try:
+        if problems:
+            raise SettingsError(pipeline.where, *problems)
+        if unknown:
+            message = f"{pipeline.where}: tensors of undeclared rank were not checked"
+            yield Finding(pipeline.name, Severity.WARNING, message)
+        else:
+            pipeline_interface(pipeline, stages)
+    except SettingsError as error:
+        for problem in error.problems:
+            message = f"{pipeline.where}: {problem}"
+            yield Finding(pipeline.name, Severity.ERROR, message)
 
 
 def _version(definition: ModelDefinition) -> Iterator[Finding]:

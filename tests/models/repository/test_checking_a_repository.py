@@ -260,3 +260,45 @@ def test_where_a_model_can_be_left_early(root: Path, add_model: Builder) -> None
         "warning n/1/model.onnx: early_exit: the model has no position for an early exit; "
         "the model is served without"
     )
+
+
+def _graph(gives: str, takes: str = "x", width: int = 4) -> bytes:
+    made = model()
+    made.graph.input[0].name = made.graph.node[0].input[0] = takes
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = width
+    made.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.ones((width, 2), np.float32), "W")
+    )
+    made.graph.output[0].name = made.graph.node[0].output[0] = gives
+    return made.SerializeToString()
+
+
+def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder) -> None:
+    add_model("first", data=_graph("z"))
+    add_model("second", data=_graph("w", "z", width=2))
+    add_model("third", data=_graph("w", "z", width=3))
+    add_model("broken", data=b"nonsense")
+    add_model("odd", versions=())
+    stages = {
+        "fits": "{a: first, b: second}",
+        "gone": "{a: first, b: thrid}",
+        "rests": "{a: broken, b: odd}",
+        "thin": "{a: first, b: third}",
+        "two": "{a: first, b: fits}",
+    }
+    for name, text in stages.items():
+        (root / name).mkdir()
+        yaml = f"stages: {text}\nedges: [{{from: a, to: b}}]"
+        (root / name / "pipeline.yaml").write_text(yaml)
+    messages = _messages(root)
+    assert [
+        each.partition("pipeline.yaml: ")[2] for each in messages if "pipeline.yaml" in each
+    ] == [
+        "stages.b.model: there is no model 'thrid'; did you mean 'third'?",
+        "stages.a.model: model 'broken' would not be served",
+        "stages.b.model: model 'odd' would not be served",
+        "edges[0].tensors: expected what the input 'z', FP32 [-1, 3] of 'third' takes, got 'z', "
+        "FP32 [-1, 2] of 'first'",
+        "stages.b.model: expected a model, 'fits' is a pipeline",
+    ]
+    assert messages[-1].startswith("error two/pipeline.yaml: ")
