@@ -55,6 +55,11 @@ def test_of_boxes_that_overlap_the_best_of_each_class_stays() -> None:
     assert BoxChoice(overlap=0.65).choose(found, scores).tolist() == [1, 0, 3]
 
 
+def test_boxes_that_are_too_low_stay_behind() -> None:
+    found = boxes((0.0, 0.0, 0.9, 0.1), (0.0, 0.0, 0.01, 0.2), (0.0, 0.9, 0.5, 1.4))
+    assert BoxChoice(height=0.15).choose(found).tolist() == [1], "what is outside does not count"
+
+
 def test_arrays_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(ValueError, match=r"expected \[n, 4\] and \[n\] of boxes, got \[2, 3\]"):
         BoxChoice().choose(np.zeros((2, 3), np.float32))

@@ -56,6 +56,7 @@ from slacktide.models.learnt import LearntTimes, learnt, times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.repository.errors import ModelConfigError, RepositoryError, SettingsError
 from slacktide.models.repository.interface import check_interface
+from slacktide.models.repository.pipeline import PipelineSettings, parse_pipeline
 from slacktide.models.repository.profile_store import ProfileKey, ProfileStore
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.repository.settings import ModelSettings
@@ -109,6 +110,30 @@ def run_yaml(data: bytes) -> None:
     _ = settings.planner, settings.pads, settings.masks, settings.queue_limit
     # What is in effect can be written down, and reads back as the same.
     assert validate_settings(stated, where="m") == settings
+
+
+def pipeline_examples() -> list[bytes]:
+    return [
+        b"slo: 200ms\nmax_slo: 1s\nstages:\n  street: {model: street, classes: [car, taxi]}\n"
+        b"  brand: brand\n  plate: {model: plate, crop: {margin: 0.05, function: flip}}\nedges:\n"
+        b"  - {from: street, to: brand, each: box, when: {class: car, score: 0.4, most: 8}}\n"
+        b"  - {from: street, to: plate, each: box, when: {class: [taxi, 0], overlap: 0.5}}\n",
+        b"stages: {a: m, b: n, c: o}\nedges:\n- {from: a, to: b, tensors: {y: x}}\n"
+        b"- {from: b, to: c, when: {class: 3}, scores: s, classes: c}\n- {from: a, to: c}\n",
+    ]
+
+
+def run_pipeline(data: bytes) -> None:
+    try:
+        settings = parse_pipeline(data, where="m/pipeline.yaml")
+    except SettingsError as error:
+        sentence(error, "m/pipeline.yaml")
+        return
+    pipeline = settings.pipeline("m")
+    assert {*pipeline.order} == {*settings.stages}
+    assert len(pipeline.edges) == len(settings.edges)
+    stated = settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert PipelineSettings.model_validate_json(json.dumps(stated)) == settings
 
 
 def pbtxt_examples() -> list[bytes]:
@@ -507,6 +532,7 @@ def run_table(data: bytes) -> None:
 
 TARGETS = (
     Target("yaml", yaml_examples, run_yaml, text(*YAML_WORDS)),
+    Target("pipeline", pipeline_examples, run_pipeline, text(*YAML_WORDS, b"each: box", b"when: ")),
     Target("pbtxt", pbtxt_examples, run_pbtxt, text(*PBTXT_WORDS)),
     Target("onnx", onnx_examples, run_onnx, messages(onnx.ModelProto), apart=True),
     Target("exits", exits_examples, run_exits, messages(onnx.ModelProto), apart=True),

@@ -20,7 +20,8 @@ import pytest
 HERE = Path(__file__).parent
 ROUNDS = 400
 NAMES = (
-    "frames", "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "yaml", "pbtxt",
+    "frames", "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "yaml",
+    "pipeline", "pbtxt",
     "onnx", "exits", "samples", "profiles", "learnt", "labels", "manifests", "tables",
     "recordings",
 )  # fmt: skip

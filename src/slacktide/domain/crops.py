@@ -45,6 +45,8 @@ class BoxChoice:
     with the lower score goes (non-maximum suppression)."""
     most: int = MOST_BOXES
     """Those with the highest scores. Overlaps are looked for among four times as many."""
+    height: float = 0.0
+    """Lowest that counts, as a part of the frame's."""
 
     def choose(
         self,
@@ -66,7 +68,7 @@ class BoxChoice:
         with np.errstate(invalid="ignore"):
             inside = np.minimum(np.maximum(boxes, 0.0), 1.0)
             sides = inside[:, 2:] - inside[:, :2]
-            good = (sides.min(1) > 0) & np.isfinite(boxes).all(1)
+            good = (sides.min(1) > 0) & np.isfinite(boxes).all(1) & (sides[:, 1] >= self.height)
             if scores is not None:
                 good &= scores >= self.score
         if classes is not None and self.classes:

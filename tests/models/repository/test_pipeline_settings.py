@@ -27,7 +27,7 @@ stages:
   plate: {model: plate, crop: {margin: 0.05}}
 edges:
   - {from: street, to: brand, each: box, when: {class: [car, 1], score: 0.4, overlap: 0.5, most: 8}}
-  - {from: street, to: plate, each: box, when: {class: taxi}, scores: quality}
+  - {from: street, to: plate, each: box, when: {class: taxi, height: 0.1}, scores: quality}
 """
 
 
@@ -47,7 +47,7 @@ def test_it_is_the_graph_that_it_says() -> None:
     )
     assert pipeline.edges == (
         Edge("street", "brand", "box", BoxChoice((0, 1), 0.4, 0.5, 8)),
-        Edge("street", "plate", "box", BoxChoice((1,)), scores="quality"),
+        Edge("street", "plate", "box", BoxChoice((1,), height=0.1), scores="quality"),
     )
 
 
@@ -86,7 +86,7 @@ def test_one_model_alone_is_a_pipeline() -> None:
         ("to: plate", "to: brand", "edges[1]: there is an edge between street and brand already"),
         ("to: brand", "too: brand", "edges[0].too: unknown key; did you mean 'to'?"),
         (
-            "street, to: plate, each: box, when: {class: taxi}",
+            "street, to: plate, each: box, when: {class: taxi, height: 0.1}",
             "plate, to: plate, each: box",
             "plate",
         ),
@@ -102,12 +102,26 @@ def test_one_model_alone_is_a_pipeline() -> None:
         ("score: 0.4", "score: .nan", "edges[0].when.score: expected a finite number, got nan"),
         ("overlap: 0.5", "overlap: 0", "edges[0].when.overlap: expected greater than 0, got 0"),
         ("most: 8", "most: 1001", "edges[0].when.most: expected less than or equal to 1000"),
-        ("when: {class: taxi}", "whne: {class: taxi}", "edges[1].whne: unknown key"),
+        (
+            "when: {class: taxi, height: 0.1}",
+            "when: {height: 1.5}",
+            "edges[1].when.height: expected less than",
+        ),
+        ("each: box, when: {class: t", "when: {class: t", "edges[1].when.height: expected 'each"),
+        ("when: {class: taxi, height: 0.1}", "whne: {class: taxi}", "edges[1].whne: unknown key"),
         ("each: box, when: {class: t", "when: {overlap: 0.9, class: t", "edges[1].when.overlap:"),
-        ("each: box, when: {class: taxi}", "boxes: b", "edges[1].boxes: expected 'each: box'"),
-        ("each: box, when: {class: taxi}", "each: row", "edges[1].each: expected 'box', got 'row'"),
+        (
+            "each: box, when: {class: taxi, height: 0.1}",
+            "boxes: b",
+            "edges[1].boxes: expected 'each: box'",
+        ),
+        (
+            "each: box, when: {class: taxi, height: 0.1}",
+            "each: row",
+            "edges[1].each: expected 'box', got 'row'",
+        ),
         ("scores: quality", "tensors: {a: b}", "edges[1].tensors: expected none beside 'each: bo"),
-        ("when: {class: taxi}, ", "crop: 1, ", "edges[1].crop: unknown key"),
+        ("when: {class: taxi, height: 0.1}, ", "crop: 1, ", "edges[1].crop: unknown key"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_key(old: str, new: str, problem: str) -> None:

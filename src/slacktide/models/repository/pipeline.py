@@ -114,6 +114,9 @@ class WhenSettings(Section):
     most: Annotated[int, Field(ge=1, le=MOST_FAN_OUT)] | None = None
     """So many boxes of a frame, or rows of a request, at most: those with the highest scores.
     Without it 100 boxes, or all rows."""
+    height: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Only boxes that are as high, as a part of the frame's height: what is cut out of smaller ones
+    may be too coarse to say anything of."""
 
 
 class EdgeSettings(Section):
@@ -149,8 +152,9 @@ class EdgeSettings(Section):
         if self.each is None:
             wanted = "expected 'each: box' beside it"
             problems += [("boxes", wanted)] if self.boxes is not None else []
-            if self.when is not None and self.when.overlap < 1:
-                problems.append(("when.overlap", wanted))
+            if self.when is not None:
+                problems += [("when.overlap", wanted)] if self.when.overlap < 1 else []
+                problems += [("when.height", wanted)] if self.when.height > 0 else []
             if self.when is None:
                 stated = {"scores": self.scores, "classes": self.classes}.items()
                 wanted = "expected 'when' or 'each: box' beside it"
@@ -217,7 +221,7 @@ class PipelineSettings(Section):
         if (when := edge.when) is not None:
             least, most = (0.0, MOST_BOXES) if edge.each else (-math.inf, 2**31)
             least = least if when.score is None else when.score
-            choice = BoxChoice(classes, least, when.overlap, when.most or most)
+            choice = BoxChoice(classes, least, when.overlap, when.most or most, when.height)
         return Edge(
             edge.upstream,
             edge.downstream,
