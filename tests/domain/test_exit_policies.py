@@ -36,3 +36,18 @@ def test_a_pool_has_at_most_one_policy():
     assert Plan(exits=(POLICY, replace(POLICY, pool=PoolId("m", "2")))).exits[0] is POLICY
     with pytest.raises(ValueError, match="two exit policies share a pool"):
         Plan(exits=(POLICY, replace(POLICY, ramps=(), thresholds=())))
+
+
+def test_rows_go_on_leaving_at_ramps_that_are_given_up_until_others_are_open() -> None:
+    before = POLICY.thresholds_after({})
+    assert before == {2: 0.3, 5: 0.0}
+    moved = ExitPolicy(POOL, (3, 5), (0.1, 0.2))
+    assert moved.thresholds_after(before) == {2: 0.3, 3: 0.1, 5: 0.2}
+
+
+def test_where_no_row_may_leave_none_does_at_ramps_that_are_given_up() -> None:
+    doubted = ExitPolicy(POOL, (3,), (0.0,)).thresholds_after({2: 0.3, 3: 0.1})
+    assert doubted == {3: 0.0}
+    assert ExitPolicy(POOL).thresholds_after({2: 0.3}) == {}
+    again = ExitPolicy(POOL, (3,), (0.1,)).thresholds_after(doubted)
+    assert again == {3: 0.1}, "what held before an alarm holds no more"

@@ -61,7 +61,9 @@ def arrange(kit: Any, session: ModelSession, *, enlarge: bool = False) -> Arrang
     Arranger(session, [1], found.put).publish(
         ExitPolicy(POOL, (0, 1), (0.5, 0.5), revision=1, enlarge=enlarge)
     )
-    return found.get(timeout=kit.PATIENCE)
+    while not ((arranged := found.get(timeout=kit.PATIENCE)).rows or arranged.detail):
+        pass  # open, but not yet timed
+    return arranged
 
 
 def pictures(count: int) -> NDArray[np.uint8]:

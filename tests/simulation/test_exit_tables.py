@@ -267,9 +267,9 @@ def test_thresholds_hold_from_the_next_batch_on_and_new_ramps_once_they_are_open
     reports.publish(policy(0.0, 0.5), 1.0)
     reports.run(batch(0), 1.0)
     assert RowsReleased(7, (0,), 1) in [one for _, one in reports.until(3.0)]
-    reports.publish(policy(0.5), 3.0)  # ramp 1 is still open, and asked for no more
+    reports.publish(policy(0.1), 3.0)  # ramp 1 is still open, and asked for no more
     reports.run(batch(0), 3.0)
-    assert RowsReleased(7, (0,), 0) in [one for _, one in reports.until(5.0)]
+    assert RowsReleased(7, (0,), 1) in [one for _, one in reports.until(5.0)]
     reports.run(batch(1), 5.0)
     ((_, done),) = reports.until(9.0)
     assert isinstance(done, BatchFinished)

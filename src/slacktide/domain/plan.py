@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -152,6 +152,13 @@ class ExitPolicy:
     def __deepcopy__(self, memo: object) -> ExitPolicy:
         """Itself: it never changes. Predictions that hold one are copied."""
         return self
+
+    def thresholds_after(self, before: Mapping[int, float]) -> dict[int, float]:
+        """The thresholds to go by, by position, where those of `before` were in force: its own, and
+        those of ramps that it gives up, for they are open until what it asks for is. Where it lets
+        no row leave, be it by an alarm, none does there either."""
+        own = dict(zip(self.ramps, self.thresholds, strict=True))
+        return {**before, **own} if any(self.thresholds) else own
 
 
 @dataclass(frozen=True, slots=True)

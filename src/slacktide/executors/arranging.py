@@ -7,57 +7,47 @@ stages are opened without optimising again, and hand on tensors in the layout th
 (decision 0054).
 
 All of that happens on a thread, while batches run in what was there before. Stages must give what
-the model gives, on rows that are made up; then the model and its stages are timed by turns. A batch
-that comes meanwhile stops the run that is timed, within a node, and it is made again later.
+the model gives, on rows that are made up; then they are put in place. What they take is measured
+after that, between batches (stage_timing.py).
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import ExitPolicy, Leaving, is_judged
-from slacktide.executors.onnx_runtime import client_detail, load_onnxruntime
+from slacktide.executors.onnx_runtime import client_detail
 from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
 from slacktide.executors.session import GatheredBatch, ModelSession
+from slacktide.executors.stage_timing import UNKNOWN, ChainTimes, LaneTurn, StageTimer
 from slacktide.executors.staged import SAMPLED, SeenPositions, Stage, StageChain, StagedBatch
 
 if TYPE_CHECKING:
     from slacktide.exits.positions import ExitGraph
     from slacktide.exits.splitting import StageModel
 
-SIZES = (1, 4, 8)
-"""Rows of the batches that are timed, as far as the model takes them."""
-MOST_RUNS, LEAST_RUNS, PATIENCE_S = 16, 4, 1.5
-"""For each size: runs of the model and of its stages, and seconds after which the least will do."""
-DEAR, CLEAR, AGAIN_S = 0.02, 0.5, 2.0
-"""Share of a pass for each ramp above which a chain is timed again, and in all above which it need
-not be; seconds to wait for that."""
-GIVE_WAY_S = 5.0
-"""Seconds after which timing no longer makes room for batches: the lane is never free."""
 TOLERANCE = 1e-3
 """Most by which stages may differ from the model, relative to its greatest output."""
+SWITCH_S = 0.0005
+"""Seconds for which a batch may wait for the interpreter while a graph is cut beside it."""
 
 
 _FEATURES = ("exits/features/", "exits/logits")
 
 
-_Timed = tuple[list[tuple[float, ...]], list[tuple[float, ...]]]
-"""Seconds of runs of the whole model, and of its stages up to each end."""
-
-
 class Arranger:
-    """Of one worker. The thread that runs batches holds it while it runs one (`with arranger:`) and
-    calls `publish`. `report` is called by another thread, but not meanwhile."""
+    """Of one worker. The thread that runs batches takes its `turn` for each of them and calls
+    `publish`. `report` is called by another thread, but not while a batch runs."""
 
     def __init__(
         self,
@@ -69,11 +59,11 @@ class Arranger:
         self.policy: ExitPolicy | None = None
         """In force from the next batch on."""
         self.thresholds: Mapping[int, float] = {}
-        """Of that, by position."""
+        """By position: of that, and until its ramps are open of those that still are."""
+        self.turn = LaneTurn()
         self._session = session
         self._source = session.opener.source
         self._threads = tuple(threads)
-        self._turn = threading.Lock()
         self._report = report
         self._state = threading.Lock()
         self._placed: tuple[tuple[int, ...], int, bool]
@@ -81,14 +71,15 @@ class Arranger:
         self._wanted: tuple[tuple[int, ...], int, bool] = self._placed
         self._busy = False
         self._superseded = threading.Event()
-        """Whether another arrangement is wanted than the one that is being made."""
-        self._timed: Any = None  # options of the run that is timed, while it gives way
+        """Whether another arrangement is wanted than the one that is being made, or timed."""
+        self._whole_gives: list[NDArray[Any]] = []
+        """What the whole model has given for the rows that chains are proved with."""
 
     def publish(self, policy: ExitPolicy) -> None:
         """Go by this policy; another arrangement is made beside batches if it needs one."""
         wanted = (policy.ramps, policy.revision if policy.ramps else 0, policy.features)
         self.policy = policy
-        self.thresholds = dict(zip(policy.ramps, policy.thresholds, strict=True))
+        self.thresholds = policy.thresholds_after(self.thresholds)
         with self._state:
             changed, self._wanted = wanted != self._wanted, wanted
             if changed:
@@ -104,16 +95,9 @@ class Arranger:
         policy = self.policy
         return policy is not None and is_judged(batch, policy.feature_share)
 
-    def __enter__(self) -> None:
-        timed = self._timed
-        if timed is not None:
-            timed.terminate = True  # a run that is only timed: it stops within a node
-        self._turn.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._turn.release()
-
     def _work(self) -> None:
+        sys.setswitchinterval(SWITCH_S)
+        gc.freeze()  # what there is so far need not be looked through for what is closed
         while True:
             with self._state:
                 wanted, policy = self._wanted, self.policy
@@ -121,40 +105,57 @@ class Arranger:
                 if wanted == self._placed or policy is None:
                     self._busy = False
                     return
+            chain, detail = None, ""
             try:
-                arranged = self._arrange(policy)
+                chain = self._arrange(policy)
             except Exception as error:  # whatever a graph, its files or ONNX Runtime may raise
                 source = self._source
                 private = (source.path, source.root, *_folders(source.exits))
-                arranged = Arranged(policy.revision, policy.ramps, client_detail(error, *private))
+                detail = client_detail(error, *private)
             with self._state:
                 self._placed = wanted  # or given up: another policy is another try
-            with self._turn:
-                self._report(arranged)
+            self._tell(policy, detail)
+            if chain is not None and chain.ramps:
+                with suppress(Exception):  # it runs all the same: nothing is known of its times
+                    self._measure(policy, chain)
+                _give_back()
 
-    def _arrange(self, policy: ExitPolicy) -> Arranged:
+    def _tell(self, policy: ExitPolicy, detail: str = "", times: ChainTimes = UNKNOWN) -> None:
+        with self.turn.lock:
+            self._report(Arranged(policy.revision, policy.ramps, detail, *times))
+
+    def _arrange(self, policy: ExitPolicy) -> StageChain | None:
         """Open what the policy wants and put it in place. Raises whatever stands in the way."""
         session, opener = self._session, self._session.opener
         if not policy.ramps and not policy.features:
-            whole = {threads: opener.open(threads) for threads in self._threads}
+            chain, whole = None, {threads: opener.open(threads) for threads in self._threads}
             for each in whole.values():
                 self._run_whole(each, self._batch(1), None)
-            with self._turn:
-                session.place(None, whole)
-            _give_back()
-            return Arranged(policy.revision, ())
-        model = self._stages(policy)
-        whole = session.whole or opener.open(session.threads)
-        self._prove(model, whole)
-        times = self._measure(model, whole, session.threads)
-        if policy.enlarge and model.ramps:
-            model.enlarge(times[0], times[2])
-        del whole
-        with self._turn:
-            session.place(model, {})
+        else:
+            chain, whole = self._stages(policy), {}
+            self._prove(chain)
+        with self.turn.lock:
+            session.place(chain, whole)
         _give_back()
-        rows, whole_s, stage_s = times
-        return Arranged(policy.revision, policy.ramps, "", rows, whole_s, stage_s)
+        return chain
+
+    def _measure(self, policy: ExitPolicy, chain: StageChain) -> None:
+        session = self._session
+
+        def report(times: ChainTimes) -> None:
+            if policy.enlarge:
+                with self.turn.lock:
+                    chain.enlarge(times.rows, times.stage_s)
+            self._tell(policy, "", times)
+
+        timer = StageTimer(
+            self.turn,
+            self._superseded,
+            self._batch,
+            self._run_whole,
+            lambda: session.opener.open(session.threads),
+        )
+        timer.measure(chain, session.threads, session.interface.max_batch, report)
 
     def _stages(self, policy: ExitPolicy) -> StageChain:
         import onnx
@@ -237,7 +238,7 @@ class Arranger:
         inputs = {} if padding is None else padding.inputs
         return next((name for name, padded in inputs.items() if padded.mask), "")
 
-    # Proving and timing
+    # Proving
 
     def _batch(self, rows: int) -> GatheredBatch:
         """Members of one row each, made up."""
@@ -249,15 +250,18 @@ class Arranger:
         arrays: list[NDArray[Any]] = whole.run(names, batch.feeds, options)
         return arrays
 
-    def _prove(self, model: StageChain, whole: Any) -> None:
+    def _prove(self, model: StageChain) -> None:
         """Raises ExitError if stages give anything else than the model does, be it that a row has
         left in the middle."""
         from slacktide.exits.errors import ExitError
 
-        most = self._session.interface.max_batch
-        rows = max(1, min(3, most))
+        session = self._session
+        rows = max(1, min(3, session.interface.max_batch))
         batch = self._batch(rows)
-        expected = self._run_whole(whole, batch, None)
+        if not self._whole_gives:
+            whole = session.whole or session.opener.open(session.threads)
+            self._whole_gives = self._run_whole(whole, batch, None)
+        expected = self._whole_gives
         for threads in self._threads:
             run = StagedBatch(model, batch, {}, Leaving.NONE, ())
             list(run.run(model.stages(threads)))
@@ -270,95 +274,6 @@ class Arranger:
         said = run.report()
         if not self._session.interface.batches and said is not None and len(said.left) != 1:
             raise ExitError("early_exit: a model without a batch axis has more than one row")
-
-    def _measure(
-        self, model: StageChain, whole: Any, threads: int
-    ) -> tuple[tuple[int, ...], tuple[float, ...], tuple[tuple[float, ...], ...]]:
-        """Sizes of batches; for each the time of the model, and of its stages up to each end."""
-        if not model.ramps:
-            return (), (), ()
-        most = max(1, self._session.interface.max_batch)
-        sizes = tuple([rows for rows in SIZES if rows <= most])
-        # On one thread its own time counts: what runs beside it is no part of that.
-        clock = time.thread_time if threads == 1 else time.perf_counter
-        found: list[_Timed] = [([], []) for _ in sizes]
-        for last in (False, True):
-            give_way_until = time.perf_counter() + GIVE_WAY_S
-            for rows, runs in zip(sizes, found, strict=True):
-                batch = self._batch(rows)
-                once = partial(self._time_whole, whole, batch, clock)
-                staged = partial(self._time_stages, model.stages(threads), model, batch, clock)
-                self._time_by_turns((once, staged), runs, give_way_until)
-            # The least: whatever else runs on the machine can only add to it, and ramps are
-            # judged by a few per cent.
-            whole_s, stage_s = (
-                tuple([tuple(map(min, zip(*each[kind], strict=True))) for each in found])
-                for kind in (0, 1)
-            )
-            added = [ends[-1] / one - 1.0 for ends, (one,) in zip(stage_s, whole_s, strict=True)]
-            dear = DEAR * len(model.ramps) < sum(added) / len(sizes) < CLEAR
-            # What seems dear is timed again, when other work on the machine may have ended.
-            if last or not dear or self._superseded.wait(AGAIN_S):
-                break
-        return sizes, tuple([one for (one,) in whole_s]), stage_s
-
-    def _time_by_turns(
-        self,
-        kinds: tuple[Callable[[Any], tuple[float, ...]], ...],
-        runs: _Timed,
-        give_way_until: float,
-    ) -> None:
-        """Add times of each kind of run, until there are enough or it has taken too long."""
-        # Twice each: the second has its weights in the caches, as where it runs alone.
-        turn = [each for each in zip(kinds, runs, strict=True) for _ in range(2)]
-        end, before = time.perf_counter() + PATIENCE_S, len(runs[0])
-        while (timed := min(map(len, runs))) < before + MOST_RUNS:
-            if timed >= before + LEAST_RUNS and time.perf_counter() > end:
-                break
-            for run, times in turn:
-                kindly = time.perf_counter() < give_way_until
-                if (taken := self._alone(run, kindly=kindly)) is not None:
-                    times.append(taken)
-
-    def _alone(
-        self, run: Callable[[Any], tuple[float, ...]], *, kindly: bool
-    ) -> tuple[float, ...] | None:
-        """Time a run while no batch runs; None if one came."""
-        options = load_onnxruntime().RunOptions()
-        if kindly:
-            with self._turn:
-                self._timed = options
-        try:
-            return run(options)
-        except Exception as error:
-            if not options.terminate:
-                raise
-            del error
-            return None
-        finally:
-            self._timed = None
-
-    def _time_whole(
-        self, whole: Any, batch: GatheredBatch, clock: Callable[[], float], options: Any
-    ) -> tuple[float, ...]:
-        begin = clock()
-        self._run_whole(whole, batch, options)
-        return (clock() - begin,)
-
-    def _time_stages(
-        self,
-        stages: Sequence[Stage],
-        model: StageChain,
-        batch: GatheredBatch,
-        clock: Callable[[], float],
-        options: Any,
-    ) -> tuple[float, ...]:
-        begin = clock()
-        run = StagedBatch(model, batch._replace(began=begin), {}, Leaving.NONE, (), clock=clock)
-        list(run.run(stages, options))
-        end = clock() - begin
-        report = run.report()
-        return (*(() if report is None else report.stage_s), end)
 
 
 def _features_if_asked(model: Any) -> bool:

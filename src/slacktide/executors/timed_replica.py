@@ -120,7 +120,8 @@ class TimedReplica:
         return max(end - begin, 1e-9)  # a coarse clock may not have moved
 
     async def arrange(self, policy: ExitPolicy) -> Arranged:
-        """Have it cut its model at a policy's ramps. Raises MeasuringError if it cannot."""
+        """Have it cut its model at a policy's ramps, and wait for what the stages take. Raises
+        MeasuringError if it cannot."""
         self._expect()
         self._handle.publish(policy)
         _, report = await self._next("cut the model into stages")
@@ -164,6 +165,8 @@ class TimedReplica:
         now = self._clock()
         if isinstance(event, Resized) and not self._moving:
             return  # it has less than it was started with, or the rest: no resize is under way
+        if isinstance(event, Arranged) and event.ramps and not (event.rows or event.detail):
+            return  # it is open: what it takes is told later
         if isinstance(event, ReplicaLost):
             self._lost = event
         self._opened = opened or self._opened

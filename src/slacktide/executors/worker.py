@@ -113,7 +113,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     ).start()
     with contextlib.suppress(ConnectionError):  # the server is gone: so are we
         control.sendall(encode_ready(pool.opened()))
-        _serve(control, runner, pool.use, arranger.publish, arranger)
+        _serve(control, runner, pool.use, arranger.publish, arranger.turn)
     return 0
 
 

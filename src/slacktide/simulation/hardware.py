@@ -219,6 +219,8 @@ class Hardware:
         """By batch id."""
         self._exits = exits or {}
         self._policies: dict[int, ExitPolicy] = {}
+        self._thresholds: dict[int, dict[int, float]] = {}
+        """Of those, and of ramps that are still open, by position."""
         """By replica: what was published last."""
         self._open_ramps: dict[int, tuple[int, ...]] = {}
         """By replica: the ramps with which its model is open."""
@@ -304,7 +306,7 @@ class Hardware:
         policy = self._policies.get(batch.replica.id)
         if policy is not None and (ramps or policy.features) and seconds < math.inf:
             if policy.ramps != ramps:  # what it asks for is not open yet
-                known = dict(zip(policy.ramps, policy.thresholds, strict=True))
+                known = self._thresholds[batch.replica.id]
                 thresholds = tuple([known.get(ramp, 0.0) for ramp in ramps])
                 policy = replace(policy, ramps=ramps, thresholds=thresholds, costs=())
             course = self._exits[batch.replica.pool.model].course(batch, policy, seconds)
@@ -338,6 +340,8 @@ class Hardware:
             return
         before = self._policies.get(replica.id)
         self._policies[replica.id] = policy
+        known = self._thresholds.get(replica.id, {})
+        self._thresholds[replica.id] = policy.thresholds_after(known)
         if policy.ramps != (() if before is None else before.ramps):
             self._put(now + ARRANGE_S, exits.arranged(replica, policy))
 
@@ -372,6 +376,7 @@ class Hardware:
         if self._replicas.pop(id, None) is None:
             return False
         self._policies.pop(id, None)
+        self._thresholds.pop(id, None)
         self._open_ramps.pop(id, None)
         for running in tuple(self._running.values()):
             if running.batch.replica.id == id:

@@ -127,12 +127,15 @@ class ServedExits:
         self.arrange()
 
     def arrange(self, detail: str = "") -> None:
-        """The worker opens what the policy asks for, and measures it."""
+        """The worker opens what the policy asks for, and measures it after that."""
         while self.chain != self.policy.ramps:
             ramps = self.policy.ramps
             if not detail:
                 self.chain = ramps
             stages = tuple(chain_s(ramps, self.positions, self.cut))
+            if not detail:
+                self.turn(ExitsArranged(POOL, 1, self.policy.revision, ramps), TimerFired())
+                assert self.policy.ramps == ramps, "before anything was measured"
             event = ExitsArranged(
                 POOL, 1, self.policy.revision, ramps, detail, (1,), (WHOLE_S,), (stages,)
             )

@@ -167,6 +167,20 @@ def test_ramps_that_cost_more_than_their_budget_go() -> None:
     assert [len(each.ramps) for each in served.policies[1:]] == [3, 2, 1, 0]
 
 
+def test_soon_after_an_alarm_ramps_may_move_again() -> None:
+    served = ServedExits()
+    served.learn(learnt(GOOD))
+    served.rows(*sure(1000))
+    served.rows(*sure(16, wrong=tuple(range(16))))
+    assert served.status.alarms >= 1
+    pool = served.planner._pools[POOL]
+    before = pool.round_at
+    served.rows(*sure(20))
+    assert pool.round_at == before
+    served.rows(*sure(160))  # of which a tenth is judged everywhere
+    assert pool.round_at > before
+
+
 def test_where_no_ramp_fits_its_budget_that_is_looked_into_again_and_again() -> None:
     served = ServedExits(StatedExits(ramp_budget=0.001))
     served.learn(learnt(GOOD))

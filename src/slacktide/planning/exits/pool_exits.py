@@ -21,7 +21,7 @@ from slacktide.planning.exits.events import (
     RampsRefused,
     StatedExits,
 )
-from slacktide.planning.exits.promise import WINDOW, JudgedWindow, Promise
+from slacktide.planning.exits.promise import FRESH, WINDOW, JudgedWindow, Promise
 from slacktide.planning.exits.ramps import (
     ExitsAnswer,
     ExitsQuestion,
@@ -213,7 +213,7 @@ class PoolExits:
         """Whether rows that were judged everywhere may place the ramps anew."""
         if not self._moving or self.everywhere.added < self.round_at:
             return False
-        return self.arranged == self.ramps and (self.promise.fresh >= TELLING or not self.ramps)
+        return self.arranged == self.ramps and (self.promise.fresh >= FRESH or not self.ramps)
 
     def _rates(self) -> dict[int, float]:
         """By position; none: too few rows were judged everywhere."""
@@ -257,6 +257,8 @@ class PoolExits:
             self._move(tuple(back), arranged.detail)
             return
         self.arranged, self.arranged_revision = arranged.ramps, arranged.revision
+        if not arranged.rows:
+            return  # it runs; what it takes is told once that is measured
         self.times.measure(arranged)
         overhead, budget = self.times.overhead or 0.0, self.stated.ramp_budget
         if self.ramps and self.stated.ramps is None and overhead > budget + 1e-6:
