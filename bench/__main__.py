@@ -27,6 +27,7 @@ BENCHMARKS = {
     "refusals": "how soon slack refuses, in virtual time",
     "planner_cost": "ms for one plan: vertical over 500 queued, joint for 64 cores",
     "variant_planner": "plans of variants beside the optimum and an upper bound; ms for one",
+    "placement": "placements of pipelines: ms for one, and beside the best of all choices",
     "simulation": "requests simulated per second on one core, memory over ten million",
     "latency_fit": "model of cores and batch: how well it fits the residual classifier",
     "ramp_training": "ramps of early exits: styles, ridge and logistic regression, on streams",
