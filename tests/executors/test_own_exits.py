@@ -145,7 +145,7 @@ def planned(sizes: list[int], ends: list[list[float]]) -> StageChain:
     ]
     stages.append(Stage(Judge(2), -1, ("x",), ["y"], ("x",)))
     interface = ModelInterface((spec,), (replace(spec, name="y"),), 64)
-    chain = StageChain({1: stages}, interface, {"y"}, shrinks=True)
+    chain = StageChain({1: stages}, interface, {"y"})
     chain.enlarge(sizes, ends)
     return chain
 

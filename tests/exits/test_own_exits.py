@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from slacktide.exits.errors import ExitError
 from slacktide.exits.own_exits import OwnExit, check_own_exits
 from slacktide.exits.ramp_graph import with_own_exits
-from slacktide.exits.splitting import StageModel, split_at_own_exits
+from slacktide.exits.splitting import StageModel, split
 
 WIDTH = 4
 EXITS = [OwnExit({"y": f"{each}/y"}, f"{each}/quality") for each in ("first", "second")]
@@ -74,10 +74,6 @@ def run(content: Any, feeds: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def floats(model: Any, tensors: Any) -> dict[str, int]:
-    return dict.fromkeys(tensors, TensorProto.FLOAT)
-
-
 def chain(
     stages: list[StageModel], rows: NDArray[Any], stay: NDArray[np.bool_]
 ) -> dict[str, NDArray[Any]]:
@@ -90,6 +86,7 @@ def chain(
                 for name, each in values.items()
             }
         takes = {name: values[name] for name in (*stage.inputs, *stage.taken)}
+        stage.declare(dict.fromkeys(stage.taken, "tensor(float)"))
         values |= run(stage.model, takes)
     return values
 
@@ -103,7 +100,7 @@ def test_stages_give_what_the_model_gives_though_rows_leave(
     stay[0] = True
     rows = np.random.default_rng(count).normal(size=(count, WIDTH)).astype(np.float32)
     check_own_exits(whole.graph, EXITS)
-    stages = split_at_own_exits(with_own_exits(whole, EXITS), floats)
+    stages = split(with_own_exits(whole, EXITS))
     assert [stage.ramp for stage in stages] == [0, 1, -1]
     expected, got = run(whole, {"t0": rows}), chain(stages, rows, stay)
     np.testing.assert_allclose(got["exits/0/y"], expected["first/y"], atol=1e-5)
@@ -115,7 +112,7 @@ def test_stages_give_what_the_model_gives_though_rows_leave(
 
 def test_no_layer_runs_twice() -> None:
     whole = model([[0], [1], [1, 2], [3, 1], [4, 2]], (2, 4, 5))
-    stages = split_at_own_exits(with_own_exits(whole, EXITS), floats)
+    stages = split(with_own_exits(whole, EXITS))
     made = [node.output[0] for stage in stages for node in stage.model.graph.node]
     layers = [name for name in made if name.startswith("m")]
     assert sorted(layers) == ["m1", "m2", "m3", "m4", "m5"]

@@ -164,9 +164,9 @@ class Arranger:
         from slacktide.exits.manifest import read_manifest
         from slacktide.exits.positions import find_positions
         from slacktide.exits.ramp_graph import with_features, with_own_exits, with_ramps
-        from slacktide.exits.splitting import split, split_at_own_exits
+        from slacktide.exits.splitting import split
 
-        session, source, opener = self._session, self._source, self._session.opener
+        session, source = self._session, self._source
         exits = source.exits
         if exits is None or session.cold:
             why = session.cold or "its model states none"
@@ -174,9 +174,8 @@ class Arranger:
         model = onnx.load(str(source.path))
         if source.own_exits:
             wanted = self._optimised(with_own_exits(model, source.own_exits))
-            parts = split_at_own_exits(wanted, opener.elements)
             made = frozenset(source.own_exits[0].outputs)
-            return StageChain(self._open(parts, whole=True), session.interface, made, shrinks=True)
+            return StageChain(self._open(split(wanted)), session.interface, made)
         graph = find_positions(
             model,
             primary=exits.primary,
@@ -200,11 +199,8 @@ class Arranger:
             wanted = with_features(wanted, graph)
             positions = _seen(graph)
         del model
-        parts = split(self._optimised(wanted), graph)
-        chains = self._open(parts)
-        shrinks = not parts[0].taken and all(len(part.taken) <= 1 for part in parts)
-        made = frozenset(graph.outputs)
-        return StageChain(chains, session.interface, made, shrinks=shrinks, positions=positions)
+        chains = self._open(split(self._optimised(wanted)))
+        return StageChain(chains, session.interface, frozenset(graph.outputs), positions)
 
     def _optimised(self, model: Any) -> Any:
         import onnx
@@ -214,24 +210,24 @@ class Arranger:
             return model
         return onnx.load_from_string(opener.optimise(model.SerializeToString()))
 
-    def _open(self, parts: Sequence[StageModel], *, whole: bool = False) -> dict[int, list[Stage]]:
-        """Sessions of the stages by number of threads. `whole`: all that they hand on has rows."""
+    def _open(self, parts: Sequence[StageModel]) -> dict[int, list[Stage]]:
+        """Sessions of the stages by number of threads."""
         asked, opener = [_features_if_asked(part.model) for part in parts], self._session.opener
-        return {
-            threads: [
-                Stage(
-                    opener.open_stage(
-                        part.model.SerializeToString(), threads, optimised=opener.optimises
-                    ),
-                    part.ramp,
-                    (*part.inputs, *part.taken, *([SAMPLED] if asks else [])),
-                    list(dict.fromkeys((*part.outputs, *part.given))),
-                    (*part.inputs, *(part.taken if whole else part.taken[:1])),
+        chains: dict[int, list[Stage]] = {}
+        types: dict[str, str] = {}
+        for threads in self._threads:
+            chains[threads] = []
+            for part, asks in zip(parts, asked, strict=True):
+                part.declare(types)
+                opened = opener.open_stage(
+                    part.model.SerializeToString(), threads, optimised=opener.optimises
                 )
-                for part, asks in zip(parts, asked, strict=True)
-            ]
-            for threads in self._threads
-        }
+                types.update((each.name, each.type) for each in opened.get_outputs())
+                rows = (*part.inputs, *part.taken)
+                gives = list(dict.fromkeys((*part.outputs, *part.given)))
+                takes = (*rows, SAMPLED) if asks else rows
+                chains[threads].append(Stage(opened, part.ramp, takes, gives, rows))
+        return chains
 
     def _mask(self) -> str:
         padding = self._source.padding

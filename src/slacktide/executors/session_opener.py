@@ -77,19 +77,6 @@ class SessionOpener:
             load_onnxruntime().InferenceSession(model, options, providers=list(self.providers))
             return file.read()
 
-    def elements(self, model: Any, tensors: Sequence[str]) -> dict[str, int]:
-        """Datatypes of tensors of an onnx.ModelProto, as numbers of onnx.TensorProto.DataType.
-        Raises ONNX Runtime's own errors."""
-        import onnx
-
-        asked = onnx.ModelProto()
-        asked.CopyFrom(model)
-        asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in tensors)
-        session = self.open_stage(asked.SerializeToString(), 1, optimised=True)
-        types = {each.name: each.type for each in session.get_outputs()}
-        number = onnx.TensorProto.DataType.Value
-        return {name: number(types[name][len("tensor(") : -1].upper()) for name in tensors}
-
     def _options(self, threads: int) -> Any:
         onnxruntime = load_onnxruntime()
         options = onnxruntime.SessionOptions()

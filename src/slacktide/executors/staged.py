@@ -58,16 +58,15 @@ class StageChain:
         chains: Mapping[int, list[Stage]],
         interface: ModelInterface,
         made: Set[str],
-        *,
-        shrinks: bool,
         positions: SeenPositions | None = None,
     ) -> None:
-        """`made`: outputs that ramps make; `shrinks`: whether rows can leave a batch; `positions`:
-        those whose features are handed out, if any."""
+        """`made`: outputs that ramps make; `positions`: those whose features are handed out, if
+        any."""
         self._chains = chains
         self.interface = interface
         self.made = made
-        self.shrinks = shrinks and interface.batches
+        self.shrinks = interface.batches
+        """Whether rows can leave a batch."""
         self.positions = positions
         (first, *_) = chains.values()
         self.ramps = tuple([stage.ramp for stage in first if stage.ramp >= 0])

@@ -42,10 +42,13 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
     NAME that ramps make; and `exits/answer`, int64 [rows], the model's own class.
 
     A row's uncertainty is 1 − its greatest probability, by the softmax of logits ÷ temperature.
-    Raises ExitError where a ramp does not fit its position.
+    Raises ExitError where a ramp does not fit its position, or an output is named as if of a ramp.
     """
     out = _Writer(model)
     flow = DataFlow(out.graph, graph.primary)
+    for name in flow.outputs:
+        if name.startswith(PREFIX):
+            raise ExitError(f"output {name!r}: names that begin with {PREFIX!r} are of ramps")
     tail = _tail(flow, graph)
     for ramp in ramps:
         position = graph.position(ramp.tensor)

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.examples import Samples, make_inputs
-from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import Ramp
 from slacktide.exits.positions import ExitGraph
 from slacktide.exits.ramp_graph import with_ramps
@@ -101,16 +100,13 @@ class _Chain:
         weights = np.zeros((position.features, graph.classes), np.float32)
         bias = np.zeros(graph.classes, np.float32)
         ramp = Ramp(number, position.tensor, weights, bias, 1.0, 0.0, position.cost)
-        ramped = with_ramps(proto, graph, [ramp])
-        try:
-            stages = split(_optimised(ramped), graph)
-            self._sessions = [
-                opened(each.model.SerializeToString(), optimise=False) for each in stages
-            ]
-        except ExitError:
-            self._sessions = [
-                opened(each.model.SerializeToString()) for each in split(ramped, graph)
-            ]
+        self._sessions = []
+        types: dict[str, str] = {}
+        for stage in split(_optimised(with_ramps(proto, graph, [ramp]))):
+            stage.declare(types)
+            session = opened(stage.model.SerializeToString(), optimise=False)
+            types.update((each.name, each.type) for each in session.get_outputs())
+            self._sessions.append(session)
 
     def timed(self, feeds: Mapping[str, Array]) -> list[float]:
         """Seconds of each stage."""
