@@ -64,7 +64,7 @@ from slacktide.pipelines.live_frames import (
     check_live,
 )
 
-MARGIN_S = 0.001
+MARGIN_S = 0.002
 """Seconds before its deadline at which a frame is answered with what is complete: timers are late,
 and an answer takes a moment to be written."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -216,7 +217,7 @@ class Driver:
         now = self.clock()
         seconds = self.coalescing.pause_for(
             now=now,
-            soonest_end=min(each.expected_end for each in running),
+            soonest_end=min(self._frames_due, *(each.expected_end for each in running)),
             shortest_batch=min(each.expected_end - each.batch.started for each in running),
         )
         if seconds > 0.0:
@@ -257,8 +258,15 @@ class Driver:
         if at is not None:
             # While every lane is busy only expiries are due. Their answers can wait for the next
             # arrival or the end of a batch, a moment: waking up costs more than the answer.
-            idle = self.engine.has_idle_lane
-            self._timer.set(at, patience=0.0 if idle else EXPIRY_PATIENCE)
+            # Those of frames carry results, and cannot.
+            prompt = self.engine.has_idle_lane or at == self._frames_due
+            self._timer.set(at, patience=0.0 if prompt else EXPIRY_PATIENCE)
+
+    @property
+    def _frames_due(self) -> float:
+        """When the next frame is to be answered with what it has."""
+        frames = self.runtime.frames
+        return math.inf if frames is None else frames.due
 
     def _wake(self) -> None:
         at = self.runtime.next_wakeup()

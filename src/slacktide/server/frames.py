@@ -88,6 +88,11 @@ class ServedFrames:
         self._arrived = arrived
         self._records: dict[int, OpenFrame] = {}
 
+    @property
+    def open_frames(self) -> int:
+        """Those whose payload is still named."""
+        return len(self._records)
+
     # ── for calls ────────────────────────────────────────────────────────────────────────────
 
     def announce(self, notice: Notice, call: PendingRequest, version: PipelineVersion) -> None:
