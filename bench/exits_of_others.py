@@ -91,16 +91,9 @@ def _pinned(model: PinnedModel, rows: Callable[[int, np.random.Generator], Rows]
 
 def _photographs() -> Task:
     """Raises PeerMissingError."""
-    import onnxruntime
-
     CACHE.mkdir(parents=True, exist_ok=True)
     path = CACHE / "efficientnet-lite0.onnx"
     folder = peers.efficientnet(path)
-    # torch computes how much is padded by nodes, which leaves sizes unknown: fold them.
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath = str(path)
-    onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
     return Task(path, partial(others_rows.photographs, folder))
 
 
@@ -371,7 +364,7 @@ async def _arranged(source: ModelSource, manifest: ExitManifest, ramps: Sequence
                             handle.publish(ExitPolicy(pool, tuple(ramps), thresholds, revision=1))
                         case Arranged() as arranged if arranged.detail:
                             raise RuntimeError(f"{source.name}: {arranged.detail}")
-                        case Arranged() as arranged:
+                        case Arranged() as arranged if arranged.rows:
                             return arranged
                         case ReplicaLost() as lost:
                             raise RuntimeError(f"{source.name}: {lost.detail}")

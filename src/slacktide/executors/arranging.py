@@ -72,6 +72,7 @@ class Arranger:
         self._busy = False
         self._superseded = threading.Event()
         """Whether another arrangement is wanted than the one that is being made, or timed."""
+        self._graph: ExitGraph | None = None
         self._whole_gives: list[NDArray[Any]] = []
         """What the whole model has given for the rows that chains are proved with."""
 
@@ -176,14 +177,16 @@ class Arranger:
             wanted = self._optimised(with_own_exits(model, source.own_exits))
             made = frozenset(source.own_exits[0].outputs)
             return StageChain(self._open(split(wanted)), session.interface, made)
-        graph = find_positions(
-            model,
-            primary=exits.primary,
-            mask=exits.mask or self._mask(),
-            add=exits.add,
-            forbid=exits.forbid,
-            shapes={name: (1, *shape) for name, shape in session.row_shapes.items()},
-        )
+        if self._graph is None:
+            self._graph = find_positions(
+                model,
+                primary=exits.primary,
+                mask=exits.mask or self._mask(),
+                add=exits.add,
+                forbid=exits.forbid,
+                shapes={name: (1, *shape) for name, shape in session.row_shapes.items()},
+            )
+        graph = self._graph
         wanted = model
         if policy.ramps:
             manifest = read_manifest(exits.folder)

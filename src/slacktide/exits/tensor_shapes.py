@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slacktide.exits.constants import MOST_ELEMENTS, folded
 from slacktide.exits.errors import ExitError
 
 COSTLY = frozenset(
@@ -20,7 +21,6 @@ COSTLY = frozenset(
 _ROWS, _PIXELS, _TOKENS = 3, 224, 64
 """What free axes are taken to be, to count multiplications; no model has three rows for another
 reason, so a first axis of three is one of rows."""
-_SMALL = 1024  # elements of an initialiser that may be a shape
 
 Shape = list[int]
 
@@ -36,7 +36,12 @@ class TensorShapes:
         light.functions.extend(model.functions)
         graph = light.graph
         graph.name = "shapes"
-        graph.node.extend(model.graph.node)
+        inside = [each for each in model.graph.initializer if each.data_location != each.EXTERNAL]
+        nodes, values = folded(model.graph.node, inside)
+        graph.node.extend(nodes)
+        graph.initializer.extend(
+            onnx.numpy_helper.from_array(value, name) for name, value in values.items()
+        )
         constants = {tensor.name for tensor in model.graph.initializer}
         self.free = False
         """Whether clients choose more of the primary input's shape than the number of rows."""
@@ -45,7 +50,7 @@ class TensorShapes:
                 graph.input.append(value)
                 self._fix(graph.input[-1], rows.get(value.name), value.name == primary)
         for tensor in model.graph.initializer:
-            if math.prod(tensor.dims) <= _SMALL and tensor.data_location != tensor.EXTERNAL:
+            if math.prod(tensor.dims) <= MOST_ELEMENTS and tensor.data_location != tensor.EXTERNAL:
                 graph.initializer.append(tensor)
             else:
                 graph.input.append(

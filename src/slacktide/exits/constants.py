@@ -1,0 +1,169 @@
+"""Values that a graph makes of constants alone, as far as they may say what shapes are.
+
+What torch exports computes how much a `Pad` adds by a dozen nodes, and shape inference does not
+follow these: of everything behind the `Pad` the size would be unknown. Only small tensors are
+computed, by the operators that such sums are made of; whatever goes wrong leaves a value unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_ELEMENTS = 1024
+"""Of a tensor that may be a shape."""
+
+Value = NDArray[Any]
+Inputs = list[Value | None]
+_Attributes = Mapping[str, Any]
+
+
+def folded(nodes: Iterable[Any], initializers: Iterable[Any]) -> tuple[list[Any], dict[str, Value]]:
+    """The nodes that are not constant, and the values of those that are, by tensor. `nodes` are
+    sorted as ONNX wants them; `initializers` those whose values are in the model's file."""
+    from onnx import numpy_helper
+
+    raw = {each.name: each for each in initializers if math.prod(each.dims) <= MOST_ELEMENTS}
+    values: dict[str, Value] = {}
+    kept, found = [], {}
+    for node in nodes:
+        for name in node.input if node.op_type in _FOLDS else ():
+            if name in raw and name not in values:
+                values[name] = numpy_helper.to_array(raw[name])
+        value = _value(node, values)
+        if value is None:
+            kept.append(node)
+        else:
+            found[node.output[0]] = values[node.output[0]] = value
+    return kept, found
+
+
+def _value(node: Any, values: Mapping[str, Value]) -> Value | None:
+    """What a node makes; None where that is not known."""
+    fold = _FOLDS.get(node.op_type)
+    if fold is None or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+        return None
+    if not all(name in values for name in node.input if name):
+        return None
+    from onnx import helper
+
+    try:
+        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        value = fold([values.get(name) for name in node.input], attributes)
+    except Exception:  # a graph that is wrong: the check of its shapes says so
+        return None
+    return None if value is None or value.size > MOST_ELEMENTS else value
+
+
+def _constant(_: Inputs, attributes: _Attributes) -> Value | None:
+    from onnx import numpy_helper
+
+    types = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32}
+    types["value_floats"] = np.float32
+    ((name, value),) = attributes.items()
+    if name != "value":
+        return np.array(value, types[name])
+    small = math.prod(value.dims) <= MOST_ELEMENTS
+    return numpy_helper.to_array(value) if small else None
+
+
+def _constant_of_shape(inputs: Inputs, attributes: _Attributes) -> Value | None:
+    from onnx import numpy_helper
+
+    (shape,) = _given(inputs)
+    if math.prod(shape.tolist()) > MOST_ELEMENTS:
+        return None
+    stated = attributes.get("value")
+    value = np.zeros(1, np.float32) if stated is None else numpy_helper.to_array(stated)
+    return np.full(shape.tolist(), value[0], value.dtype)
+
+
+def _slice(inputs: Inputs, attributes: _Attributes) -> Value:
+    data, starts, ends, axes, steps = _padded(inputs, 5)
+    assert data is not None
+    first = attributes["starts"] if starts is None else starts.tolist()
+    last = attributes["ends"] if ends is None else ends.tolist()
+    where = attributes.get("axes", range(len(first))) if axes is None else axes.tolist()
+    by = [1] * len(first) if steps is None else steps.tolist()
+    chosen = [slice(None)] * data.ndim
+    for axis, begin, end, step in zip(where, first, last, by, strict=True):
+        size = data.shape[axis]
+        if step < 0:  # in NumPy −1 would be the last
+            stop = None if end < -size else end
+            chosen[axis] = slice(begin, stop, step)
+        else:
+            chosen[axis] = slice(begin, end, step)
+    return data[tuple(chosen)]
+
+
+def _reshape(inputs: Inputs, attributes: _Attributes) -> Value:
+    data, shape = _given(inputs)
+    keeps = not attributes.get("allowzero")
+    sizes = shape.tolist()
+    return data.reshape([data.shape[at] if keeps and not n else n for at, n in enumerate(sizes)])
+
+
+def _cast(inputs: Inputs, attributes: _Attributes) -> Value:
+    from onnx import helper
+
+    (data,) = _given(inputs)
+    return data.astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
+
+
+def _axes(inputs: Inputs, attributes: _Attributes) -> tuple[int, ...] | None:
+    stated = _padded(inputs, 2)[1]
+    found = attributes.get("axes") if stated is None else stated.tolist()
+    return None if found is None else tuple(found)
+
+
+def _unsqueeze(inputs: Inputs, attributes: _Attributes) -> Value:
+    return np.expand_dims(_given(inputs)[0], _axes(inputs, attributes) or ())
+
+
+def _squeeze(inputs: Inputs, attributes: _Attributes) -> Value:
+    return np.squeeze(_given(inputs)[0], _axes(inputs, attributes))
+
+
+def _gather(inputs: Inputs, attributes: _Attributes) -> Value:
+    data, places = _given(inputs)
+    return np.asarray(np.take(data, places, axis=attributes.get("axis", 0)))
+
+
+def _divided(inputs: Inputs, _: _Attributes) -> Value:
+    one, other = _given(inputs)
+    if one.dtype.kind in "iu":  # ONNX cuts towards zero
+        return np.trunc(np.divide(one, other)).astype(one.dtype)
+    return np.asarray(one / other)
+
+
+def _given(inputs: Inputs) -> list[Value]:
+    return [each for each in inputs if each is not None]
+
+
+def _padded(inputs: Inputs, count: int) -> Inputs:
+    return [*inputs, *[None] * count][:count]
+
+
+_FOLDS: Mapping[str, Callable[[Inputs, _Attributes], Value | None]] = {
+    "Constant": _constant,
+    "ConstantOfShape": _constant_of_shape,
+    "Identity": lambda inputs, _: inputs[0],
+    "Shape": lambda inputs, _: np.array(_given(inputs)[0].shape, np.int64),
+    "Concat": lambda inputs, of: np.concatenate(_given(inputs), axis=of["axis"]),
+    "Transpose": lambda inputs, of: np.transpose(_given(inputs)[0], of.get("perm")),
+    "Neg": lambda inputs, _: -_given(inputs)[0],
+    "Add": lambda inputs, _: np.asarray(np.add(*_given(inputs))),
+    "Sub": lambda inputs, _: np.asarray(np.subtract(*_given(inputs))),
+    "Mul": lambda inputs, _: np.asarray(np.multiply(*_given(inputs))),
+    "Div": _divided,
+    "Slice": _slice,
+    "Reshape": _reshape,
+    "Cast": _cast,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Gather": _gather,
+}
