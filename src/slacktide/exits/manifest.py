@@ -198,13 +198,10 @@ def _checked(folder: Path, stated: object, model_sha256: str | None) -> ExitMani
 
 def _fit(weights: NDArray[Any], bias: NDArray[Any], classes: int) -> bool:
     """Whether these are weights of a ramp, with as many classes as the ramps before."""
-    if weights.dtype != np.float32 or bias.dtype != np.float32 or bias.ndim != 1 or bias.size < 2:
-        return False
-    if weights.ndim != 2 or not weights.size or weights.shape[1] != (classes or bias.size):
-        return False
-    return bias.size == weights.shape[1] and bool(
-        np.isfinite(weights).all() and np.isfinite(bias).all()
-    )
+    shaped = weights.ndim == 2 and bias.ndim == 1 and weights.size > 0 and bias.size >= 2
+    alike = shaped and weights.shape[1] == bias.size == (classes or bias.size)
+    floats = weights.dtype == bias.dtype == np.float32
+    return alike and floats and bool(np.isfinite(weights).all() and np.isfinite(bias).all())
 
 
 def _read(folder: Path, name: str, limit: int) -> bytes:

@@ -54,8 +54,8 @@ its rows."""
 _FLAT = 1e-12
 """A feature whose variance is below this share of its mean square does not vary."""
 _MOST_UNUSABLE = 0.1
-_STEPS = 30
 _STILL = 1e-3
+"""Of a logarithm of temperatures, as near as it is found."""
 
 
 class RunningSums:
@@ -114,25 +114,16 @@ def fit_temperature(logits: Rows, answers: NDArray[np.int64]) -> tuple[float, fl
     temperature would be 0 and every row certain.
     """
     z = logits.astype(np.float32) - logits.max(axis=1, keepdims=True).astype(np.float32)
-    rows = np.arange(len(z))
-    wanted = z[rows, answers] + z.mean() / len(z)
-    more = 1.0 + 1.0 / len(z)
-    low, high = np.log(0.01), np.log(100.0)
-    at = 0.0  # log of the inverse temperature, in which the likelihood has one peak
-    for _ in range(_STEPS):
-        inverse = float(np.exp(at))
-        odds = np.exp(z * inverse)
-        total = odds.sum(axis=1)
-        expected = (odds * z).sum(axis=1) / total
-        slope = float((more * expected - wanted).mean())
-        curve = float(((odds * z * z).sum(axis=1) / total - expected**2).mean()) * more
-        low, high = (low, at) if slope > 0 else (at, high)
-        step = slope / (curve * inverse + abs(slope)) if slope else 0.0
-        if abs(step) < _STILL or high - low < _STILL:
-            break
-        at = at - step if low < at - step < high else (low + high) / 2
-    inverse = float(np.exp(at))
-    loss = np.log(np.exp(z * inverse).sum(axis=1)) - z[rows, answers] * inverse
+    right = z[np.arange(len(z)), answers]
+    wanted = (right + z.mean() / len(z)).mean() / (1.0 + 1.0 / len(z))
+    low, high = math.log(0.01), math.log(100.0)  # of 1 ÷ temperature: the likelihood has one peak
+    while high - low > _STILL:
+        at = (low + high) / 2
+        odds = np.exp(z * math.exp(at))
+        expected = (odds * z).sum(axis=1) / odds.sum(axis=1)
+        low, high = (low, at) if expected.mean() > wanted else (at, high)
+    inverse = math.exp((low + high) / 2)
+    loss = np.log(np.exp(z * inverse).sum(axis=1)) - right * inverse
     return 1.0 / inverse, float(loss.mean())
 
 

@@ -1,13 +1,12 @@
 """How unsure a row may be and still leave: thresholds of the active ramps, from judged rows.
 
 Rows that ran on to the model's end say, for any thresholds, where they would have left and whether
-that answer would have been the model's: the search runs no model. It is the greedy one of Apparate
-(§3.2, Algorithm 1): each round moves the ramp that brings the most seconds for each answer that
-would differ. Ours differs in four ways. Steps are counted in rows, not in uncertainty, which is
-scaled otherwise at every ramp; each ramp has its own step, doubled when it moves and halved when it
-would cost too much; scores have a sign, for a row that leaves earlier may be right where it was
-wrong before; and where greed ends, each ramp is set to the best place beside the others, which a
-running sum over its rows finds exactly, from several beginnings.
+that answer would have been the model's: the search runs no model. One ramp after the other is set
+to the best place beside the others, which a running sum over its rows finds exactly, greedily: each
+ramp is the first once, the others follow front to end, and of what comes of it the best is gone
+over again until nothing is gained. Apparate's search (§3.2, Algorithm 1) moves ramps by steps of
+uncertainty instead, which is scaled otherwise at every ramp. Scores have a sign, for a row that
+leaves earlier may be right where it was wrong before.
 
 How many answers may differ comes from `most_wrong`: docs/exits.md, "How the promise is kept".
 """
@@ -26,8 +25,6 @@ Array: TypeAlias = NDArray[Any]
 
 CONFIDENCE = 0.8
 """That the loss is within what may be lost, from what was seen (docs/exits.md)."""
-FIRST_STEP = 0.1
-"""Of a ramp's rows."""
 SWEEPS = 6
 
 
@@ -89,8 +86,7 @@ class ThresholdSearch:
         self._wrong = np.zeros((self.rows, self.ramps + 1))
         self._wrong[:, :-1] = np.where(agrees, 0.0, 1.0 if price is None else price)
         self._order = np.argsort(uncertainty, axis=0, kind="stable")
-        self._sorted = np.take_along_axis(uncertainty, self._order, 0)
-        self._seen: list[int] = np.isfinite(self._sorted).sum(0).tolist()
+        self._seen: list[int] = np.isfinite(uncertainty).sum(0).tolist()
         if blur:
             self._blur(blur)
         self._each = np.arange(self.rows)
@@ -123,48 +119,13 @@ class ThresholdSearch:
 
     def best(self) -> Tuned:
         """The thresholds that save most."""
-        found = [self.polished(self.greedy())]
+        found = []
         for first in range(self.ramps):
             thresholds: Array = np.zeros(self.ramps)
             for ramp in (first, *(each for each in range(self.ramps) if each != first)):
                 thresholds = self.placed(thresholds, ramp)
             found.append(thresholds)
         return self.found(self.polished(max(found, key=self.saving)))
-
-    def greedy(self) -> Array:
-        """Round by round, the ramp that saves most for what it costs moves a step."""
-        at = [0] * self.ramps
-        """Rows that are sure enough at each ramp, the surest first."""
-        step = [max(1, round(FIRST_STEP * seen)) for seen in self._seen]
-        leaves: Array = np.full(self.rows, self.ramps)
-        cost = 0.0
-        while True:
-            best: tuple[tuple[float, float], int, int, Array, float] | None = None
-            for ramp, seen in enumerate(self._seen):
-                if not step[ramp] or at[ramp] >= seen:
-                    continue
-                to = self._past_ties(ramp, min(at[ramp] + step[ramp], seen))
-                rows = self._order[at[ramp] : to, ramp]
-                rows = rows[leaves[rows] > ramp]
-                if not len(rows):  # they have all left before
-                    at[ramp], step[ramp] = to, 2 * step[ramp]
-                    continue
-                later = leaves[rows]
-                costs = float(self._wrong[rows, ramp].sum() - self._wrong[rows, later].sum())
-                if cost + costs > self.most:
-                    step[ramp] //= 2
-                    continue
-                saves = float(self._saved[ramp] * len(rows) - self._saved[later].sum())
-                score = (saves / costs if costs > 0.0 else math.inf, saves)
-                if best is None or score > best[0]:
-                    best = score, ramp, to, rows, costs
-            if best is not None:
-                _, ramp, at[ramp], rows, costs = best
-                step[ramp] *= 2
-                leaves[rows] = ramp
-                cost += costs
-            elif not any(step[ramp] and at[ramp] < seen for ramp, seen in enumerate(self._seen)):
-                return np.array([self._above(ramp, each) for ramp, each in enumerate(at)])
 
     def polished(self, thresholds: Array) -> Array:
         """Each ramp placed anew beside the others, last to first, while that saves more."""
@@ -211,12 +172,3 @@ class ThresholdSearch:
             np.add.at(edges, low, each)
             np.subtract.at(edges, high, each)
             self._wrong[order, ramp] = np.cumsum(edges[:-1])
-
-    def _past_ties(self, ramp: int, to: int) -> int:
-        """`to`, or later: rows that are equally sure leave together."""
-        column = self._sorted[:, ramp]
-        return int(np.searchsorted(column, column[to - 1], side="right"))
-
-    def _above(self, ramp: int, rows: int) -> float:
-        """The threshold under which so many rows are."""
-        return float(np.nextafter(self._sorted[rows - 1, ramp], math.inf)) if rows else 0.0
