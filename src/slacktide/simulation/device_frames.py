@@ -40,6 +40,7 @@ from slacktide.domain.frames import (
     StageYielded,
     Yield,
 )
+from slacktide.planning.pipelines.demand import StageArrivals
 from slacktide.simulation.device_links import PartLink, Sending
 from slacktide.simulation.frame_score import FrameScore
 from slacktide.simulation.items import ExternalEvent
@@ -142,6 +143,10 @@ class DeviceFrames:
         self.put = put
         self.plan: Callable[[], Plan] = Plan
         """The plan in force."""
+        self.shrunk: Mapping[str, float] = {}
+        """By pipeline: what its frames, sent for the source, are of their bytes; else all."""
+        self.arrivals: Mapping[str, Mapping[str, StageArrivals]] = {}
+        """By pipeline and stage: what has come, for planners; else nothing is counted."""
         self._devices = devices
         self._score = devices.score
         self._next_id = 0
@@ -248,6 +253,9 @@ class DeviceFrames:
         frame = self.frames[request.parent or 0]
         first = frame.base(command.feeds[0])
         self.children[request.id] = HereChild(frame, command.stage, request.rows, first)
+        counted = self.arrivals.get(frame.seen.rows.pipeline.name)
+        if counted is not None:
+            counted[command.stage].seen(request.rows, now)
         self._score.requests += 1
         self._score.rows += request.rows
 
@@ -282,7 +290,10 @@ class DeviceFrames:
         until = math.inf if part.best_effort else part.deadline - self._rest(part)
         sent = SentPart(self, here, part, to, here.base(command.feeds[0]))
         self.parts[part.id] = sent
-        sending = Sending(sent, float(part.nbytes), until)
+        nbytes = float(part.nbytes)
+        if part.stage == here.seen.rows.pipeline.source:
+            nbytes *= self.shrunk.get(part.pipeline, 1.0)
+        sending = Sending(sent, nbytes, until)
         self._sending[part.id] = _OnLink(sending, link)
         link.offer(sending, now=now)
         self._devices.link_changed(link, now=now)

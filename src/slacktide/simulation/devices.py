@@ -57,7 +57,9 @@ class SimulatedDevices:
         self.score = score or FrameScore()
         self.devices: dict[str, SimulatedDevice] = {}
         self.now = -math.inf
-        self._pipelines = tuple(pipelines)
+        self.begins = 0.0
+        """When its devices begin."""
+        self.pipelines = tuple(pipelines)
         self._check = check
         self._links: dict[tuple[str, str], DeviceLink] = {
             ends: DeviceLink(*one) for ends, one in links.items()
@@ -86,6 +88,7 @@ class SimulatedDevices:
         if name in self.devices:
             raise SimulationError(f"there is a device {name!r} already")
         number = len(self._order)
+        self.begins = min(self.begins, begin)
 
         def put(at: float, event: Event | FrameEvent) -> None:
             simulation.put(at, event)
@@ -105,7 +108,7 @@ class SimulatedDevices:
             check=self._check,
         )
         frames.plan = lambda: engine.plan
-        simulation.put(begin, PipelinesChanged(self._pipelines))
+        simulation.put(begin, PipelinesChanged(self.pipelines))
         simulation.begin(frames.coming(cameras))
         device = self.devices[name] = SimulatedDevice(name, number, frames, simulation)
         self._order.append(device)
@@ -115,7 +118,9 @@ class SimulatedDevices:
     def change_plans(self, plans: Mapping[str, Plan], *, now: float) -> None:
         """Have these plans in force, by device, from `now` on."""
         for name, plan in plans.items():
-            self.frames_on(name).put(now, PlanChanged(plan))
+            frames = self.frames_on(name)
+            if plan != frames.plan():
+                frames.put(now, PlanChanged(plan))
 
     def run(self, *, until: float) -> None:
         """Let everything happen until just after `until` (absolute seconds)."""

@@ -146,3 +146,18 @@ class PipelineCamera:
             handed = [int(level * sum([each[frame] for each in n]) + spin) for n in by_edge]
             yield at, SeenFrame(self.rows, handed, spin, at, self.slo)
             number += 1
+
+    def mean_handed(self, start: float, end: float) -> list[float]:
+        """Rows that each edge of the source hands on for a frame, on average over these seconds."""
+        counts, step = self.counts, self.counts.rate / self.rate
+        first = int((start - self.start) * self.rate)
+        last = max(first + 1, int((end - self.start) * self.rate))
+        level = self.level(0.5 * (start + end))
+        frames = [
+            int(self.offset * counts.rate + number * step + 1e-6) % counts.frames
+            for number in range(first, last)
+        ]
+        return [
+            level * sum(counts.of(name)[frame] for name in names for frame in frames) / len(frames)
+            for names in self.classes
+        ]

@@ -1,0 +1,78 @@
+"""`SimulatedPlacing`: who places the stages of pipelines on simulated devices.
+
+Each second devices report what they have counted and links what they have had, as they do to a
+controller; what it then computes is in force `plan_s` later, on all devices at once. The controller
+and its policies are the server's own (planning/pipelines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from slacktide.domain import LaneSpec
+from slacktide.planning.pipelines.control import CHECK_S, PlacementControl, PlacementDecision
+from slacktide.planning.pipelines.demand import StageArrivals, counts_of
+from slacktide.planning.pipelines.problem import LinkView
+from slacktide.simulation.devices import SimulatedDevices
+
+PLAN_S = 0.05
+"""From the moment at which a placement is begun to be computed until it is in force."""
+
+
+class SimulatedPlacing:
+    """Drives a `PlacementControl`."""
+
+    def __init__(
+        self,
+        devices: SimulatedDevices,
+        control: PlacementControl,
+        lanes: Mapping[str, Sequence[LaneSpec]],
+        links: Callable[[float], Sequence[LinkView]],
+        *,
+        until: float,
+        plan_s: float = PLAN_S,
+        changed: Callable[[float], None] = lambda now: None,
+    ) -> None:
+        """`control` has decided once, and that is in force. `lanes`: by device. `links`: what they
+        have had in the second before. It ends at `until`. `changed`: told of each change."""
+        self._devices, self._control = devices, control
+        self._lanes, self._links = lanes, links
+        self._until, self._plan_s = until, plan_s
+        self._changed = changed
+        self._revision = control.revision
+        pipelines = devices.pipelines
+        for device in devices.devices.values():
+            device.frames.arrivals = {
+                each.name: {stage.name: StageArrivals() for stage in each.stages}
+                for each in pipelines
+            }
+        devices.call_at(devices.begins + CHECK_S, self._tick)
+
+    def _tick(self, now: float) -> None:
+        control = self._control
+        for name, device in self._devices.devices.items():
+            counts = counts_of(device.simulation.runtime.frames, device.frames.arrivals)
+            control.count(name, counts, now=now)
+        control.measure(self._links(now), now=now)
+        if control.next_wakeup() <= now:
+            control.look(now=now)
+            self._put_in_force(now)
+            compute = control.job(now=now)
+            if compute is not None:
+                decision = compute()
+                self._devices.call_at(now + self._plan_s, lambda at: self._take(decision, at))
+        if now + CHECK_S < self._until:
+            self._devices.call_at(now + CHECK_S, self._tick)
+
+    def _take(self, decision: PlacementDecision, now: float) -> None:
+        self._control.take(decision, now=now)
+        self._put_in_force(now)
+
+    def _put_in_force(self, now: float) -> None:
+        plans = self._control.plans
+        if plans is None or self._revision == self._control.revision:
+            return
+        self._revision = self._control.revision
+        found = {name: plans.of(name, lanes) for name, lanes in self._lanes.items()}
+        self._devices.change_plans(found, now=now)
+        self._changed(now)

@@ -1,0 +1,110 @@
+"""The setting of OctopInf, and one cell of every contender, tiny."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slacktide.reproduce.harness.experiments import Contender, TraceCell
+from slacktide.reproduce.harness.state import ReproduceError
+from slacktide.reproduce.octopinf.play import memory_of, play
+from slacktide.reproduce.octopinf.setting import (
+    DAY_S,
+    SETTINGS,
+    OctopInfTestbed,
+    level,
+    load_data,
+)
+
+CONTENDERS = ("pipeline", "octopinf", "distream", "rim", "jellyfish")
+
+
+def cell(name: str, setting: str = "base", seconds: int = 3, **options: float) -> TraceCell:
+    return TraceCell(setting, Contender(name, name, tuple(sorted(options.items()))), 1, seconds)
+
+
+@pytest.fixture(autouse=True)
+def begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slacktide.reproduce.octopinf.play.WARM_S", 2)
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_every_contender_plays_the_same_frames_twice_alike(name: str) -> None:
+    first, second = play(cell(name)), play(cell(name))
+    assert replace(first, cpu_s=0.0, planning_s=0.0) == replace(second, cpu_s=0.0, planning_s=0.0)
+    assert first.frames == 9 * 45
+    assert 0 < first.in_time <= first.offered
+    assert first.offered == play(cell("octopinf", edge=0)).offered
+    assert sum(sum(each) for each in first.timeline) == first.offered + first.in_time
+    assert first.memory_gb > 1.0
+    assert len(first.instances) == 1
+
+
+def test_what_is_placed_once_stays() -> None:
+    played = play(cell("pipeline", "surges", fixed=3.0))
+    assert played.plans == (1, 0, 0)
+
+
+def test_bounds_are_above_what_is_served() -> None:
+    pytest.importorskip("scipy")
+    played = play(cell("pipeline", bound=1))
+    assert played.in_time / played.seconds <= played.bound * 1.05  # of half a minute
+
+
+def test_settings_differ_in_what_the_paper_changes() -> None:
+    data = load_data(None)
+    base, doubled = (OctopInfTestbed(SETTINGS[name], data, 1) for name in ("base", "doubled"))
+    assert len(base.rows) == 9
+    assert len(doubled.rows) == 18
+    strict = OctopInfTestbed(SETTINGS["slo-100"], data, 1)
+    slos = {camera.slo for cameras in strict.cameras.values() for camera in cameras}
+    assert sorted(slos) == pytest.approx([0.1, 0.2])
+    sizes = [camera.nbytes for cameras in base.cameras.values() for camera in cameras]
+    assert (min(sizes), max(sizes)) == (60e3, 250e3)
+    question = base.question()
+    assert {device.kind for device in question.devices} == {"server", "agx", "nx", "nano"}
+    assert all(len(pipeline.stages) == 5 for pipeline in question.pipelines)
+    assert len(base.question(sizes=True).pipelines[0].stages[0].forms) == 5
+
+
+def test_the_day_has_two_peaks_of_traffic_and_one_of_people() -> None:
+    hours = [level("traffic", 3600.0 * hour) for hour in range(int(DAY_S / 3600.0) + 1)]
+    assert max(hours) == hours[11]
+    assert hours[6] < hours[2]
+    assert level("surveillance", 6 * 3600.0) == pytest.approx(1.2)
+
+
+def test_a_surge_is_three_times_as_much_for_two_minutes() -> None:
+    testbed = OctopInfTestbed(SETTINGS["surges"], load_data(None), 1)
+    camera = next(iter(testbed.cameras.values()))[0]
+    assert camera.level(360.0) == pytest.approx(3.0 * camera.level(299.0), rel=0.01)
+    assert camera.level(421.0) == pytest.approx(camera.level(299.0), rel=0.01)
+
+
+def test_windows_share_what_runs_once() -> None:
+    from slacktide.planning.pipelines.control import PlacementControl
+    from slacktide.planning.pipelines.policies import make_placement
+
+    question = OctopInfTestbed(SETTINGS["base"], load_data(None), 1).question()
+    found = {}
+    for streams in (True, False):
+        control = PlacementControl(question, make_placement("octopinf", {"streams": streams}))
+        control.decide(now=0.0)
+        assert control.plans is not None
+        found[streams] = memory_of(control.plans)
+    assert found[True] != found[False]
+
+
+def test_bad_counts_are_named(tmp_path: Path) -> None:
+    (tmp_path / "octopinf_object_counts.csv").write_text(
+        "video,frame,time_s,persons,cars\ntraffic1,0,0.0,1,-3\n"
+    )
+    (tmp_path / "octopinf_5g_30s.csv").write_text("trace_id,time_s,bandwidth_mbps\n1,0,50\n")
+    with pytest.raises(ReproduceError, match="line 2, cars: must not be negative, got '-3'"):
+        load_data(tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ReproduceError, match=r"no octopinf_object_counts\.csv under"):
+        load_data(empty)
