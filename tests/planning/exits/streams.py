@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.planning.exits.thresholds import ThresholdSearch
+
 Array = NDArray[Any]
+
+
+def exits(search: ThresholdSearch) -> tuple[float, ...]:
+    """Share of rows that would leave at each ramp, by the best thresholds."""
+    left = np.bincount(search.leaves(search.best()), minlength=search.ramps + 1)
+    return tuple((left[:-1] / search.rows).tolist())
 
 
 def answers(

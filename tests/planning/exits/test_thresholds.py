@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
-from tests.planning.exits.streams import Array, answers
+from tests.planning.exits.streams import Array, answers, exits
 
 from slacktide.planning.exits.thresholds import (
     CONFIDENCE,
@@ -61,7 +61,7 @@ def test_what_it_finds_is_never_wrong_more_often_than_it_may(
     unsure[rng.random((rows, ramps)) < 0.1] = INF
     saved = sorted(rng.random(ramps), reverse=True)
     search = ThresholdSearch(unsure, agrees, saved, most)
-    thresholds = np.array(search.best().thresholds)
+    thresholds = search.best()
     wrong = gained = 0.0
     for row in range(rows):
         at = next((k for k in range(ramps) if unsure[row, k] < thresholds[k]), None)
@@ -69,9 +69,8 @@ def test_what_it_finds_is_never_wrong_more_often_than_it_may(
             wrong += not agrees[row, at]
             gained += saved[at]
     assert wrong <= most
-    found = search.found(thresholds)
-    assert (found.wrong, found.saved) == (wrong, pytest.approx(gained / rows))
-    assert sum(found.exits) <= 1.0 + 1e-9
+    assert search.cost(thresholds) == wrong
+    assert search.saving(thresholds) == pytest.approx(gained)
 
 
 def grid_search(unsure: Array, agrees: Array, saved: list[float], most: int) -> float:
@@ -92,17 +91,16 @@ def test_it_saves_at_least_as_much_as_nearly_all_of_a_grid_search(ramps: int, ca
         unsure, agrees = answers(rng, 120, ramps, ease=rng.random())
         saved = sorted(rng.random(ramps), reverse=True)
         for most in (0, 1, 3):
-            best = ThresholdSearch(unsure, agrees, saved, most).best()
+            search = ThresholdSearch(unsure, agrees, saved, most)
             grid = grid_search(unsure, agrees, saved, most)
-            assert best.saved * 120 >= 0.96 * grid, (seed, most)
+            assert search.saving(search.best()) >= 0.96 * grid, (seed, most)
 
 
 def test_the_first_ramp_is_a_ramp_like_the_others() -> None:
     """Published code takes the first ramp, number 0, for none."""
     unsure = np.array([[0.1, INF], [0.2, INF], [0.3, 0.5]])
     agrees = np.ones((3, 2), bool)
-    found = ThresholdSearch(unsure, agrees, (0.9, 0.4), 0).best()
-    assert found.exits == (1.0, 0.0)
+    assert exits(ThresholdSearch(unsure, agrees, (0.9, 0.4), 0)) == (1.0, 0.0)
 
 
 def test_a_row_that_leaves_earlier_may_be_right_where_it_was_wrong() -> None:
@@ -110,9 +108,8 @@ def test_a_row_that_leaves_earlier_may_be_right_where_it_was_wrong() -> None:
     unsure = np.array([[0.1, 0.2], [0.4, 0.1], [0.5, 0.3]])
     agrees = np.array([[True, False], [False, True], [False, True]])
     search = ThresholdSearch(unsure, agrees, (0.9, 0.4), 0)
-    found = search.best()
-    assert found.wrong == 0
-    assert found.exits == pytest.approx((1 / 3, 2 / 3))
+    assert search.cost(search.best()) == 0
+    assert exits(search) == pytest.approx((1 / 3, 2 / 3))
     # Without the first, the last row could not leave: the one wrong is surer than it.
     assert search.placed(np.zeros(2), 1)[1] < 0.2
     assert search.placed(np.array([0.2, 0.35]), 1)[1] > 0.3
@@ -121,13 +118,12 @@ def test_a_row_that_leaves_earlier_may_be_right_where_it_was_wrong() -> None:
 def test_a_row_may_cost_more_than_another() -> None:
     unsure = np.array([[0.1], [0.2], [0.3]])
     agrees = np.array([[True], [False], [True]])
-    assert ThresholdSearch(unsure, agrees, (1.0,), 1).best().exits == (1.0,)
+    assert exits(ThresholdSearch(unsure, agrees, (1.0,), 1)) == (1.0,)
     price = np.array([[1.0], [2.0], [1.0]])
-    found = ThresholdSearch(unsure, agrees, (1.0,), 1, price=price).best()
-    assert found.exits == pytest.approx((1 / 3,))
+    assert exits(ThresholdSearch(unsure, agrees, (1.0,), 1, price=price)) == pytest.approx((1 / 3,))
 
 
 def test_no_row_that_a_ramp_has_not_seen_leaves_there() -> None:
     unsure = np.full((4, 1), INF)
     found = ThresholdSearch(unsure, np.ones((4, 1), bool), (1.0,), 0).best()
-    assert (found.thresholds, found.saved) == ((0.0,), 0.0)
+    assert found.tolist() == [0.0]

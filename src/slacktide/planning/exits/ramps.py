@@ -212,7 +212,7 @@ class ExitsQuestion:
         if not ramps or not len(said[0]):
             return ExitsAnswer(ramps, (0.0,) * len(ramps), reason)
         search = search_of(said, self.times.saved(ramps), self.loss, self.fresh)
-        return ExitsAnswer(ramps, search.best().thresholds, reason)
+        return ExitsAnswer(ramps, tuple(search.best().tolist()), reason)
 
     def round(self, everywhere: Said) -> tuple[tuple[int, ...], str]:
         """The ramps to be active, and why they move, for people."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,19 +46,6 @@ def most_wrong(rows: int, loss: float, confidence: float = CONFIDENCE) -> int:
     return most_likely(rows, loss, 1.0 - confidence)
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """Thresholds, and what they would have done with the rows they come from."""
-
-    thresholds: tuple[float, ...]
-    saved: float = 0.0
-    """Of a row, in the unit of `saved`, on average."""
-    wrong: int = 0
-    """Rows whose answer would have differed."""
-    exits: tuple[float, ...] = ()
-    """Share of rows that would have left at each ramp."""
-
-
 class ThresholdSearch:
     """One question: the thresholds for these rows."""
 
@@ -81,7 +67,6 @@ class ThresholdSearch:
         self.rows, self.ramps = uncertainty.shape
         self.most = most + 1e-9
         self.uncertainty = uncertainty
-        self._agrees = agrees
         self._saved = np.append(np.asarray(saved, float), 0.0)
         self._wrong = np.zeros((self.rows, self.ramps + 1))
         self._wrong[:, :-1] = np.where(agrees, 0.0, 1.0 if price is None else price)
@@ -106,26 +91,15 @@ class ThresholdSearch:
         """Of all wrong answers together."""
         return float(self._wrong[self._each, self.leaves(thresholds)].sum())
 
-    def found(self, thresholds: Array) -> Tuned:
-        """What `thresholds` do."""
-        at = self.leaves(thresholds)
-        left = at < self.ramps
-        return Tuned(
-            tuple(thresholds.tolist()),
-            self.saving(thresholds) / self.rows,
-            int((~self._agrees[self._each[left], at[left]]).sum()),
-            tuple((np.bincount(at, minlength=self.ramps + 1)[:-1] / self.rows).tolist()),
-        )
-
-    def best(self) -> Tuned:
-        """The thresholds that save most."""
+    def best(self) -> Array:
+        """The thresholds that save most; of a ramp at which no row may leave 0."""
         found = []
         for first in range(self.ramps):
             thresholds: Array = np.zeros(self.ramps)
             for ramp in (first, *(each for each in range(self.ramps) if each != first)):
                 thresholds = self.placed(thresholds, ramp)
             found.append(thresholds)
-        return self.found(self.polished(max(found, key=self.saving)))
+        return self.polished(max(found, key=self.saving))
 
     def polished(self, thresholds: Array) -> Array:
         """Each ramp placed anew beside the others, last to first, while that saves more."""

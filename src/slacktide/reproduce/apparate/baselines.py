@@ -45,7 +45,7 @@ def _tuned(table: ExitTable, rows: Places, one: bool, loss: float) -> tuple[floa
     saved = (table.whole[0] - table.before[0]).tolist()
     search = ThresholdSearch(uncertainty, agrees, saved, loss * len(rows))
     if not one:
-        return search.best().thresholds
+        return tuple(search.best().tolist())
     best: Floats = np.zeros(len(saved))
     for level in np.unique(np.quantile(uncertainty, np.linspace(0.0, 1.0, 501))):
         # The next number after it, since a row leaves below its threshold.
@@ -117,7 +117,7 @@ def online_optimum(
             rows = answered.inputs[since:begin]
             known = table.uncertainty[rows], table.agrees[rows], saved[:-1].tolist()
             found = ThresholdSearch(*known, bold * loss * len(rows)).best()
-            leaves = _leaves(table.uncertainty[coming], np.array(found.thresholds))
+            leaves = _leaves(table.uncertainty[coming], found)
             more = int((~right[np.arange(len(coming)), leaves]).sum())
             gain = float(saved[leaves].sum())
             if gain > best and wrong + more <= loss * end:

@@ -76,7 +76,7 @@ def _style(stream: str, style: str, table: ExitTable, budget: float, loss: float
     left = np.zeros(len(table), np.int64)
     if places:
         search = ThresholdSearch(*seen, (total - ends).tolist(), loss * len(table))
-        left = search.leaves(np.array(search.best().thresholds))
+        left = search.leaves(search.best())
     saved = 1.0 - np.append(ends, total)[left]
     return RampStyle(
         stream,

@@ -64,5 +64,5 @@ def timed_searches(name: str, table: ExitTable, loss: float) -> Iterator[TimedSe
             len(places),
             1e3 * median(taken),
             1e3 * each * STEPS ** len(places),
-            found.saved * len(rows) / best if whole and best > 0.0 else None,
+            search.saving(found) / best if whole and best > 0.0 else None,
         )
