@@ -35,6 +35,7 @@ BENCHMARKS = {
     "startup": "start to ready, import time, size of the core install",
     "grpc_front_end": "our gRPC front end beside empty handlers of each gRPC stack",
     "overhead": "tiny MLP through the whole server: requests/s, hop, p50, beside other servers",
+    "pipelines": "a pipeline on one core: hop, cost of the loop, whole frames, clients that go",
     "crops": "crops of a frame between two stages: µs of the loop, hop, ms of cutting",
     "throughput": "residual classifier, saturated, beside a bare onnxruntime loop",
     "shared_lane": "three models on one core: goodput and CPU time per batch",

@@ -46,9 +46,8 @@ class Times:
 
 def run(options: Options) -> Result:
     """1,000 requests of each kind (100 when quick)."""
-    make_repository(CACHE / "crops", models=["brand"])
     pin(cores().client)
-    kinds = asyncio.run(_measure(100 if options.quick else 1000))
+    kinds = asyncio.run(measure(100 if options.quick else 1000))
     result = Result("crops", seeds=(1,))
 
     def figure(name: str, kind: str, part: str, unit: str, limit: float | None = None) -> None:
@@ -64,7 +63,9 @@ def run(options: Options) -> Result:
     return result
 
 
-async def _measure(count: int) -> dict[str, Times]:
+async def measure(count: int) -> dict[str, Times]:
+    """By number and kind of crops, so many requests each; the worker is on the servers' core."""
+    make_repository(CACHE / "crops", models=["brand"])
     picture = Street(1).scene(0, FRAME).picture
     jpeg = encode_strings(np.array([encode_jpeg(picture)], object))
     arena, frames = Arena(1 << 20), Arena(1 << 24)

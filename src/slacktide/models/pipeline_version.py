@@ -64,6 +64,8 @@ class PipelineVersion(LoadedVersion):
     """By the stage's name."""
     layout: tuple[tuple[str, int], ...]
     """Of each of its outputs: the stage, and which output of its model; −1: `rows`."""
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of its edges, by the stages at their ends."""
     attached: dict[str, int] = field(default_factory=dict)
     """By stage that cuts crops: the number by which its replicas know the frames' arena."""
     open_frames: int = 0
@@ -106,6 +108,7 @@ class PipelineVersion(LoadedVersion):
             state=VersionState.READY,
             pipeline=pipeline,
             stages=dict(loaded.stages),
+            numbers={(e.upstream, e.downstream): n for n, e in enumerate(pipeline.edges)},
             layout=tuple(places[spec.name] for spec in loaded.interface.outputs),
         )
 

@@ -48,7 +48,7 @@ class HandedOn:
 class FramePayloads:
     """Of one frame, until nothing names what it brought."""
 
-    __slots__ = ("_extent", "_slots", "handed", "version")
+    __slots__ = ("_chosen", "_extent", "_slots", "handed", "version")
 
     def __init__(self, version: PipelineVersion) -> None:
         self.version = version
@@ -56,6 +56,8 @@ class FramePayloads:
         """By the number of the edge, and the request that handed it on."""
         self._slots: list[tuple[Arena, Slot]] = []
         self._extent: tuple[int, int] | None = None
+        self._chosen: tuple[object, Chosen] | None = None
+        """What was chosen last, and by what."""
 
     def free(self) -> None:
         """Nothing names what was written for it any more."""
@@ -75,20 +77,28 @@ class FramePayloads:
     ) -> Yield:
         """What the outputs of a `request` of so many rows hand on along an edge. `own`: what the
         frame brought. Raises MemoryLimitExceeded; WireError or ValueError where they do not fit."""
-        pipeline = self.version.pipeline
-        upstream, version = (self.version.stages[name] for name in (edge.upstream, edge.downstream))
-        found = StageArrays(upstream.interface, outputs)
+        stages = self.version.stages
+        version = stages[edge.downstream]
+        found = StageArrays(stages[edge.upstream].interface, outputs)
         if edge.each:
-            made, handed = self._boxes(version, edge, found, own)
+            made, handed = self._boxes(version, edge, found, own, request)
         else:
             made, handed = self._rows(version, edge, found, rows)
-        self.handed[pipeline.edges.index(edge), request] = handed
+        self.handed[self.version.numbers[edge.upstream, edge.downstream], request] = handed
         return made
 
     def _boxes(
-        self, version: LoadedVersion, edge: Edge, found: StageArrays, own: Payload | None
+        self,
+        version: LoadedVersion,
+        edge: Edge,
+        found: StageArrays,
+        own: Payload | None,
+        request: int,
     ) -> tuple[Yield, HandedOn]:
-        handed = HandedOn(chosen_boxes(edge, found))
+        key = (request, edge.when, edge.boxes, edge.scores, edge.classes)
+        if self._chosen is None or self._chosen[0] != key:
+            self._chosen = key, chosen_boxes(edge, found)
+        handed = HandedOn(self._chosen[1])  # often the same goes on to several stages
         boxes = handed.chosen.boxes
         if boxes is None or not len(boxes):
             return Yield(0), handed

@@ -16,6 +16,8 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.ports import OutputTensor
 from slacktide.executors.tensor_io import encode_strings, split_elements
 
+_ALL = BoxChoice()
+
 
 class Chosen(NamedTuple):
     """What goes on along one edge, of the rows of one request."""
@@ -78,7 +80,14 @@ def chosen_boxes(edge: Edge, found: StageArrays) -> Chosen:
         shapes = " and ".join(str(list(each.shape)) for each in (boxes, *columns))
         raise ValueError(f"expected [rows, boxes, 4] and [rows, boxes], got {shapes}")
     boxes = boxes.astype(np.float32, copy=False)
-    choice = edge.when or BoxChoice()
+    choice = edge.when or _ALL
+    if len(boxes) == 1:  # a frame, as a rule
+        places = choice.choose(
+            boxes[0],
+            None if scores is None else scores[0],
+            None if classes is None else classes[0],
+        )
+        return Chosen(np.zeros(len(places), np.intp), places, boxes[0][places], boxes.shape[1])
     of_rows = [
         choice.choose(
             boxes[row],
