@@ -60,6 +60,8 @@ def test_a_pipeline_goes_and_comes_back_with_a_model_of_it(server: Any) -> None:
     assert server.post(LOAD.format("tail")).status == 200
     assert state(server) == (True, "READY", "")
     assert said(server)["b.z"] == [10, 20]
+    (stats,) = server.get("/v2/models/chain/stats").json["model_stats"]
+    assert stats["inference_count"] == 2, "counters go on"
 
 
 def test_a_frame_under_way_ends_with_the_models_that_it_came_to(server: Any) -> None:

@@ -74,10 +74,10 @@ class PipelineVersion(LoadedVersion):
 
     @classmethod
     def of(
-        cls, loaded: LoadedPipeline, generation: int, before: LoadedVersion | None
+        cls, loaded: LoadedPipeline, generation: int, counters: PipelineCounters
     ) -> PipelineVersion:
-        """`before`: what answered for it until now, whose counters go on. Raises KeyError if its
-        interface names what no stage gives."""
+        """`counters`: of all loads of it. Raises KeyError if its interface names what no stage
+        gives."""
         pipeline = loaded.pipeline
         source = loaded.stages[pipeline.source]
         settings = source.definition.settings
@@ -90,7 +90,6 @@ class PipelineVersion(LoadedVersion):
             source.definition, name=pipeline.name, version=loaded.version, settings=settings
         )
         own = replace(source.interface, outputs=loaded.interface.outputs)
-        known = before.counters if isinstance(before, PipelineVersion) else PipelineCounters()
         places = {
             f"{name}.{spec.name}": (name, index)
             for name, version in loaded.stages.items()
@@ -104,7 +103,7 @@ class PipelineVersion(LoadedVersion):
             interface=loaded.interface,
             arena=source.arena,
             check=InputCheck(own, settings, any_image=source.family is not None),
-            counters=known,
+            counters=counters,
             state=VersionState.READY,
             pipeline=pipeline,
             stages=dict(loaded.stages),
