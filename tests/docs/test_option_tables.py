@@ -22,6 +22,7 @@ from slacktide.domain import options
 from slacktide.domain.options import Options, option, options_of
 from slacktide.domain.units import BYTES, SECONDS, SHARE
 from slacktide.models.repository.fields import Section
+from slacktide.models.repository.pipeline import PipelineSettings
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.planning.variants import VariantsOptions
@@ -34,7 +35,11 @@ ENTRIES: dict[str, type[Options]] = {
     **{name: each.options for name, each in {**POLICIES, **PLANNERS}.items()},
     "variants": VariantsOptions,
 }
-FILES: dict[str, type[Section]] = {"slacktide.yaml": ModelSettings, "scenario": Scenario}
+FILES: dict[str, type[Section]] = {
+    "slacktide.yaml": ModelSettings,
+    "pipeline.yaml": PipelineSettings,
+    "scenario": Scenario,
+}
 
 
 def rows(kind: type[Options]) -> Iterator[str]:
@@ -82,7 +87,7 @@ def keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
     has no row of its own."""
     known, defaults = texts(section), section.model_construct().model_dump(mode="json")
     for name, field in section.model_fields.items():
-        key, inner = prefix + name, below(field.annotation)
+        key, inner = prefix + (field.alias or name), below(field.annotation)
         if inner is None or name in known:
             default = "required" if field.is_required() else cell(plainly(defaults[name]))
             yield key, f"| `{key}` | {default} | {known[name]} |"
@@ -136,7 +141,12 @@ def test_every_policy_and_planner_has_its_options_in_the_manual() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "page"), [("slacktide.yaml", "configuration.md"), ("scenario", "simulation.md")]
+    ("name", "page"),
+    [
+        ("slacktide.yaml", "configuration.md"),
+        ("pipeline.yaml", "pipelines.md"),
+        ("scenario", "simulation.md"),
+    ],
 )
 def test_every_key_of_a_file_is_in_one_table(name: str, page: str) -> None:
     tables = (t[0] for t in TABLE.finditer((DOCS / page).read_text()) if t[1] == name)

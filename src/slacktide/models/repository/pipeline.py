@@ -132,13 +132,13 @@ class EdgeSettings(Section):
     when: WhenSettings | None = None
     """Which boxes or rows go on. Without it all rows, and 100 boxes at most."""
     boxes: str | None = None
-    """The upstream's output with boxes, FP32 [rows, n, 4]: x0, y0, x1, y1 in fractions of the
+    """The upstream's output with boxes, [rows, n, 4]: x0, y0, x1, y1 in fractions of the
     frame. Without it `boxes`."""
     scores: str | None = None
-    """Its output with their scores, FP32 [rows, n]; of rows, [rows] or [rows, classes], where the
-    highest counts. Without it `scores`, if there is one."""
+    """Its output with their scores, [rows, n], or [rows, n, classes]; of rows, [rows] or [rows,
+    classes]. Of each class: the highest counts. Without it `scores`, if there is one."""
     classes: str | None = None
-    """Its output with their classes, INT64 or INT32 of the same shape. Without it `classes`, if
+    """Its output with their classes, whole numbers, [rows, n] or [rows]. Without it `classes`, if
     there is one."""
     tensors: Annotated[dict[str, str], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
     """By output of the upstream, the downstream's input that takes it. Without it those that have
