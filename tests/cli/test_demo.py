@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from slacktide.cli import output
 from slacktide.cli.demo.run import Demo, DemoResult, QueueLimit
-from slacktide.cli.demo.server_process import ProcessError, serving, slacktide, split_cores
 from slacktide.cli.demo.show import headline
 from slacktide.cli.demo.traffic import (
     LOADS,
@@ -31,6 +30,7 @@ from slacktide.cli.demo.traffic import (
 from slacktide.cli.main import app
 from slacktide.load.report import Provenance, StreamScore, Window
 from slacktide.load.request_log import ENDINGS
+from slacktide.load.server_process import ProcessError, serving, slacktide, split_cores
 from slacktide.load.spec import Target, Transport
 from slacktide.reports import Comparison, Report
 

@@ -12,8 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from slacktide.cli.demo.exits import ExitsRun
-from slacktide.cli.demo.exits_report import Answered, exits_report, show_exits
+from slacktide.cli.demo.exits_report import exits_report, show_exits
 from slacktide.cli.main import app
+from slacktide.load.played_rows import PlayedRow
 
 RUN = ExitsRun("residual", ("day", "night"), ((0,), (1,)), seconds=2.0, rate=2.0, learn=100)
 RAMP = {
@@ -28,10 +29,10 @@ RAMP = {
 
 @pytest.fixture
 def report() -> dict[str, Any]:
-    vanilla = [Answered(0.010, kind, "") for kind in (0, 1, 2, 3, 0, 1, 2, 3)]
+    vanilla = [PlayedRow(0.010, kind, "") for kind in (0, 1, 2, 3, 0, 1, 2, 3)]
     early = [
-        *(Answered(0.004, kind, "r3") for kind in (0, 1, 2, 0)),  # the fourth differs
-        *(Answered(0.012, kind, "") for kind in (0, 1, 2, 3)),
+        *(PlayedRow(0.004, kind, "r3") for kind in (0, 1, 2, 0)),  # the fourth differs
+        *(PlayedRow(0.012, kind, "") for kind in (0, 1, 2, 3)),
     ]
     stats = {"ramps": [RAMP], "reason": "an alarm"}
     answers = {"as it is": vanilla, "early exits": early}

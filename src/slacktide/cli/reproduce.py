@@ -115,7 +115,7 @@ PAPERS = {
     """,
         experiments="figure-9, figure-11, figure-13 (with 14), figure-16 (with 15), table-2 (with "
         "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline; default: "
-        "all of them.",
+        "all of them. And, only by name, live: two streams played to a real server.",
         quick="Two videos of 4,000 frames, ramps learnt from the first quarter: under three "
         "minutes.",
         seeds="Of texts' arrivals; default: 1.",

@@ -16,10 +16,10 @@ from urllib.request import urlopen
 
 from slacktide.cli.demo.clients_report import clients_report
 from slacktide.cli.demo.clients_run import ClientsRun, Picture, Seen
-from slacktide.cli.demo.server_process import serving
 from slacktide.cli.demo.simulated_clients import SimulatedRun, family_of, prepared
 from slacktide.client import AioConnection, AioSession, FrameOutcome, FrameReply
 from slacktide.examples.street import Street
+from slacktide.load.server_process import serving
 from slacktide.load.spec import Transport
 from slacktide.netem import LinkProcess
 from slacktide.workloads import TraceLink

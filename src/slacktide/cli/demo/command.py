@@ -65,8 +65,8 @@ def policies(
     if context.invoked_subcommand is not None:
         return
     from slacktide.cli.demo.run import Demo
-    from slacktide.cli.demo.server_process import split_cores
     from slacktide.cli.demo.show import HTML_NAME, show, write_json, write_page
+    from slacktide.load.server_process import split_cores
     from slacktide.reports import ReportError
 
     if missing := plots_missing(HTML_NAME):
@@ -125,10 +125,10 @@ def clients(
 
     Example: slacktide demo clients --clients 8 --seconds 60
     """
-    from slacktide.cli.demo.server_process import split_cores
     from slacktide.client.images import require_extra
     from slacktide.client.messages import ClientError
     from slacktide.examples import make_repository
+    from slacktide.load.server_process import split_cores
 
     try:
         require_extra()
@@ -182,8 +182,8 @@ def exits(
     """
     from slacktide.cli.demo.exits import ExitsRun, run_exits
     from slacktide.cli.demo.exits_report import show_exits
-    from slacktide.cli.demo.server_process import split_cores
     from slacktide.domain.units import parse_percent
+    from slacktide.load.server_process import split_cores
 
     path = Path.cwd() / EXITS_JSON
     try:
@@ -202,10 +202,10 @@ def exits(
 def _running(json: bool, directory: Path | None = None) -> Iterator[tuple[Path, Any]]:
     """A folder (by default a temporary one) and a progress bar for a demo, whose errors end the
     program."""
-    from slacktide.cli.demo.server_process import ProcessError
     from slacktide.client.messages import ClientError
     from slacktide.examples import ExamplesError
     from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.load.server_process import ProcessError
     from slacktide.load.spec import LoadError
     from slacktide.models.repository.errors import RepositoryError
     from slacktide.netem import LinkError

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from slacktide.load.played_rows import PlayedRow
 from slacktide.reports import TextTable, rich_table
 from slacktide.reports.table import percent
 
@@ -22,20 +23,9 @@ WINDOW = 100
 """Rows after the change of which the demo tells."""
 
 
-class Answered(NamedTuple):
-    """One row."""
-
-    seconds: float
-    """From when it was due to leave its client."""
-    answer: int
-    """The class of the highest score."""
-    exit: str
-    """The tensor at which it left the network; empty: it ran to the end."""
-
-
 def exits_report(
     run: ExitsRun,
-    answers: Mapping[str, Sequence[Answered]],
+    answers: Mapping[str, Sequence[PlayedRow]],
     stats: Mapping[str, Any],
     learning_s: float,
 ) -> dict[str, Any]:
@@ -70,7 +60,7 @@ def exits_report(
     }
 
 
-def _levels(answered: Sequence[Answered]) -> dict[str, float]:
+def _levels(answered: Sequence[PlayedRow]) -> dict[str, float]:
     seconds = [each.seconds for each in answered]
     return {name: float(np.percentile(seconds, level)) for name, level in LEVELS.items()}
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from slacktide.cli.demo.server_process import serving, slacktide
 from slacktide.cli.demo.traffic import (
     LOADS,
     BatchingPolicy,
@@ -23,6 +22,7 @@ from slacktide.cli.demo.traffic import (
 )
 from slacktide.examples import make_repository
 from slacktide.load.generate import run_load_sync
+from slacktide.load.server_process import serving, slacktide
 from slacktide.load.spec import LoadSpec, Target, Transport
 from slacktide.profiles import LatencyTable
 from slacktide.reports import Comparison, Report

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slacktide.reproduce.apparate.deeper_ramps import DEEBERT
 from slacktide.reproduce.apparate.setting import SLO_X, TableFile
 from slacktide.reproduce.harness.experiments import Contender, Experiment, ExperimentCell, Point
+
+if TYPE_CHECKING:
+    from slacktide.reproduce.apparate.make_tables import TableOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class ExitScope:
     """Of each stream, at most; 0: all."""
     quick: bool = False
     tables: tuple[TableFile, ...] = ()
+    live: tuple[tuple[TableOrder, TableFile], ...] = ()
+    """Streams that are played to a server as well, with the tables of what is played."""
     own: bool = True
     """Whether tables are made of the examples; else they were given."""
     folder: Path | None = None
@@ -207,6 +212,7 @@ EXPERIMENTS: Mapping[str, Experiment[ExitScope, ExitCell]] = MappingProxyType(
             is_video,
             few=2,
         ),
+        "live": Experiment("The model itself, served, beside virtual time", by_name=True),
     }
 )
 """Everything, by name."""

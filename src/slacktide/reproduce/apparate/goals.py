@@ -14,6 +14,7 @@ from slacktide.reproduce.apparate.experiments import (
     VANILLA,
     ExitCell,
 )
+from slacktide.reproduce.apparate.live import LiveStream
 from slacktide.reproduce.apparate.play import LOSS, PlayedExits
 from slacktide.reproduce.apparate.published import PRINTED, TEXT, VIDEO
 from slacktide.reproduce.apparate.tuning import TimedSearch
@@ -112,14 +113,19 @@ TAIL = {APPARATE.label: 0.02 + 0.01, RELEASE.label: 0.05 + 0.01}
 SEARCH_MS, OF_GRID = 10.0, 0.96
 MORE_ON_TIME, BELOW_BETTER = 1.3, 0.02
 ON_TIME_EARLY = 0.5
+APART = 0.02
+"""Between what is predicted and what came."""
 
 _Judged = tuple[str, str, str, str, bool]
 """(setting, what, measured, wanted, met)."""
 
 
-def goals_of(rows: Sequence[ExitRow], searches: Sequence[TimedSearch]) -> list[Goal]:
+def goals_of(
+    rows: Sequence[ExitRow], searches: Sequence[TimedSearch], live: Sequence[LiveStream] = ()
+) -> list[Goal]:
     """Every goal that these can speak of."""
     found: list[_Judged] = [judged for one in searches for judged in _search(one)]
+    found += [judged for one in live for judged in _live(one)]
     main = [row for row in rows if row.experiment in ("figure-13", "figure-16")]
     for row in main:
         if row.policy in (APPARATE.label, AUTO.label):
@@ -150,6 +156,21 @@ def _search(one: TimedSearch) -> Iterator[_Judged]:
         return
     shown, wanted = f"{one.of_grid:.1%}", f"≥ {OF_GRID:.0%}"
     yield one.table, f"{what}: of the grid's saving", shown, wanted, one.of_grid >= OF_GRID
+
+
+def _live(one: LiveStream) -> Iterator[_Judged]:
+    met = one.agreement[0] >= 1.0 - LOSS
+    shown = f"{one.agreement[0]:.1%}"
+    yield one.stream, "live: answers that are the model's", shown, f"≥ {1.0 - LOSS:.0%}", met
+    apart = one.exits[0] - one.exits[1]
+    wanted = f"≤ {APART:.0%} apart"
+    yield (
+        one.stream,
+        "left early, live over predicted",
+        f"{apart:+.1%}",
+        wanted,
+        abs(apart) <= APART,
+    )
 
 
 def _accuracy(row: ExitRow) -> Iterator[_Judged]:

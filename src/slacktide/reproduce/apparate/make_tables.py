@@ -23,7 +23,7 @@ from slacktide.reproduce.apparate.setting import STREAMS, ExitStream, TableFile
 from slacktide.reproduce.apparate.stage_times import StageTimes, stage_times
 from slacktide.reproduce.apparate.stream_features import StreamFeatures, cached
 from slacktide.reproduce.harness.run import Moved
-from slacktide.reproduce.harness.state import fingerprint
+from slacktide.reproduce.harness.state import ReproduceError, fingerprint
 from slacktide.simulation.exit_tables import ExitTable
 from slacktide.simulation.scenario.running import done_in_processes
 
@@ -39,6 +39,8 @@ _CODE = (
 )
 """Code that tables depend on, beside the features."""
 QUICK_INPUTS, QUICK_STREAMS = 4_000, 2
+LIVE, LIVE_INPUTS = ("chained/day", "text/drifting"), 2_000
+"""Streams that are played to a server as well, and so many inputs of each unless stated."""
 
 Array = NDArray[Any]
 _Rows = Callable[[int, int], Iterator[tuple[list[Array], Array]]]
@@ -72,6 +74,8 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
     Raises ReproduceError.
     """
     if scope.tables:
+        if "live" in experiments:
+            raise ReproduceError("live: it plays models of the examples; leave out --table")
         return scope
     every = [_order(scope, name, style) for name in STREAMS for style in ("", *DEEPER)]
     known = [TableFile(one.name, Path(), "", one.stream.rate, one.style) for one in every]
@@ -88,6 +92,10 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
     if scope.quick:
         mine = [one for one in orders if one.stream in first.values() and not one.style]
         orders = mine[:QUICK_STREAMS]
+    live = live_orders(scope) if "live" in experiments else []
+    if live and len(experiments) == 1:
+        orders = []
+    ours, orders = orders, list(dict.fromkeys((*orders, *live)))
     features = {order: StreamFeatures(order.stream) for order in orders}
     paths = {order: order.path(each) for order, each in features.items()}
     missing = [order for order, path in paths.items() if not path.exists()]
@@ -97,8 +105,19 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
     tasks = ((order.name, order) for order in missing)
     for done, (name, _) in enumerate(done_in_processes(make_table, tasks, jobs=jobs), start=1):
         moved(done / len(missing), f"exit table of {name}")
-    files = (TableFile.of(order.name, path, order.style) for order, path in paths.items())
-    return replace(scope, tables=tuple(files))
+    files = {order: TableFile.of(order.name, path, order.style) for order, path in paths.items()}
+    return replace(
+        scope,
+        tables=tuple([files[order] for order in ours]),
+        live=tuple([(order, files[order]) for order in live]),
+    )
+
+
+def live_orders(scope: ExitScope) -> list[TableOrder]:
+    """What is played to a server."""
+    if scope.quick:
+        return [_order(scope, LIVE[0])]
+    return [_order(replace(scope, inputs=scope.inputs or LIVE_INPUTS), name) for name in LIVE]
 
 
 def _order(scope: ExitScope, name: str, style: str = "") -> TableOrder:
@@ -138,6 +157,11 @@ def make_table(order: TableOrder) -> dict[str, Any]:
         ramp=times.ramp,
     ).save(order.path(features))
     return {}
+
+
+def learnt_ramps(order: TableOrder, features: StreamFeatures) -> Sequence[Ramp]:
+    """Those that its table is made with."""
+    return _learnt(order, features, _rows_of(order, features))
 
 
 def _timed(order: TableOrder) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slacktide.reproduce.apparate.experiments import EXPERIMENTS, ExitCell, ExitScope
 from slacktide.reproduce.apparate.goals import ExitRow, goals_of, rows_of
+from slacktide.reproduce.apparate.live import play_live
 from slacktide.reproduce.apparate.make_tables import prepared
 from slacktide.reproduce.apparate.play import LOSS, PlayedExits, play
 from slacktide.reproduce.apparate.ramp_styles import OURS, compared_styles
@@ -43,6 +44,10 @@ _OWN = (
     "Streams are drawn: eight videos of sixteen minutes of rendered streets, and texts. Ramps are "
     "learnt from the first tenth (2,880 frames, 2,000 texts), which is not played."
 )
+_LIVE = (
+    "live: a server of this version on one core, over HTTP, ramps as the table has them, no "
+    "request given up; predicted with the times that the model was measured to take before."
+)
 _SOME = "Of what follows the first {:,} inputs are played (--inputs), not the whole stream."
 _QUICK = "Quick: 4,000 frames of two videos; ramps are learnt from the first quarter."
 _COUNTS = (
@@ -58,6 +63,8 @@ def assumptions(experiments: Sequence[str], scope: ExitScope) -> list[str]:
     found = [*_ASSUMED, _COUNTS[scope.folder is None]]
     if scope.own:
         found.append(_QUICK if scope.quick else _OWN)
+    if scope.live:
+        found.append(_LIVE)
     if scope.inputs:
         found.append(_SOME.format(scope.inputs))
     return found
@@ -89,8 +96,9 @@ def _conclude(
         styles.setdefault(one.name.partition(", ")[0], {})[one.style or OURS] = table
     if scope.own:  # a stream of each model has them all
         styles = {name: found for name, found in styles.items() if len(found) > 1 or scope.quick}
+    live = [play_live(order, table) for order, table in scope.live]
     compared = [row for name, found in styles.items() for row in compared_styles(name, found, LOSS)]
-    return rows, goals_of(rows, searches), ExitFigures(runs, searches, compared)
+    return rows, goals_of(rows, searches, live), ExitFigures(runs, searches, compared, live)
 
 
 PAPER = Publication(

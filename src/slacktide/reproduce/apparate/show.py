@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from slacktide.reports import Curve, TextTable, curves
 from slacktide.reproduce.apparate.experiments import ExitScope
 from slacktide.reproduce.apparate.goals import ExitRow
+from slacktide.reproduce.apparate.live import LiveStream
 from slacktide.reproduce.apparate.play import WINDOW, PlayedExits
 from slacktide.reproduce.apparate.ramp_styles import RampStyle
 from slacktide.reproduce.apparate.tuning import TimedSearch
@@ -26,6 +27,7 @@ class ExitFigures:
     """By experiment, stream, case and contender."""
     searches: Sequence[TimedSearch]
     styles: Sequence[RampStyle]
+    live: Sequence[LiveStream] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -39,6 +41,7 @@ class ExitFigures:
             ],
             "searches": self.searches,
             "styles": self.styles,
+            "live": self.live,
         }
 
 
@@ -59,6 +62,8 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
         yield _styles(result.heading("figure-9"), figures.styles)
     if figures.searches:
         yield _searches(result.heading("figure-11"), figures.searches)
+    if figures.live:
+        yield _live(result.heading("live"), figures.live)
     for experiment, rows in groupby(result.rows, key=lambda row: row.experiment):
         kept = list(rows)
         yield TextTable(result.heading(experiment), *_rows(kept), words=2)
@@ -106,6 +111,25 @@ def _searches(title: str, searches: Sequence[TimedSearch]) -> TextTable:
             for one in searches
         ],
     )
+
+
+def _live(title: str, streams: Sequence[LiveStream]) -> TextTable:
+    headings = ["stream", "inputs", "", "left early", "right", "p50 ms", "p99 ms", "ramps"]
+    lines = [
+        (
+            one.stream if not at else "",
+            str(one.inputs) if not at else "",
+            name,
+            f"{one.exits[at]:.1%}",
+            f"{one.agreement[at]:.2%}",
+            f"{one.p50_ms[at]:.1f}",
+            f"{one.p99_ms[at]:.1f}",
+            f"{one.ramps[at]:.1f}",
+        )
+        for one in streams
+        for at, name in enumerate(("live", "predicted"))
+    ]
+    return TextTable(title, headings, lines, words=3)
 
 
 def _styles(title: str, styles: Sequence[RampStyle]) -> TextTable:

@@ -132,6 +132,8 @@ class Experiment(Generic[SomeScope, SomeCell]):
     """None: nothing is simulated."""
     x_axis: str = ""
     """What `Point.at` is; empty in a table."""
+    by_name: bool = False
+    """Whether it is measured only where it is asked for by name: it takes as long as the clock."""
 
 
 @dataclass(frozen=True, slots=True)

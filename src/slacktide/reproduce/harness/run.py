@@ -92,13 +92,17 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """Whether tables have so many columns that there is nothing between them."""
 
     def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The experiments of these names in their order, all if there are none. Raises
-        ReproduceError if one is unknown."""
+        """The experiments of these names in their order; if there are none all that need not be
+        named. Raises ReproduceError if one is unknown."""
         for name in names:
             if name not in self.experiments:
                 there = ", ".join(self.experiments)
                 raise ReproduceError(f"unknown experiment {name!r}; there are: {there}")
-        return tuple(name for name in self.experiments if name in names or not names)
+        return tuple(
+            name
+            for name, experiment in self.experiments.items()
+            if name in names or not (names or experiment.by_name)
+        )
 
 
 @dataclass(frozen=True, slots=True)
