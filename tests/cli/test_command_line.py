@@ -29,6 +29,7 @@ VERBS = (
     ("simulate",),
     ("reproduce", "apparate"),
     ("reproduce", "jellyfish"),
+    ("reproduce", "octopinf"),
     ("reproduce", "orloj"),
     ("reproduce", "sponge"),
     ("demo",),

@@ -126,6 +126,23 @@ PAPERS = {
         inputs="Play so many inputs of each stream, those after the first tenth, from which ramps "
         "are learnt; default: all.",
     ),
+    "octopinf": PaperHelp(
+        """OctopInf (2025): Figures 6 to 11, simulated: nine edge devices with cameras and a server,
+    the links between them, and what places the stages of pipelines on them.
+
+    The whole evaluation takes hours; it can be stopped and continued.
+
+    Example: slacktide reproduce octopinf --quick
+
+    Example: slacktide reproduce octopinf figure-6 figure-8 --data traces --html page.html
+    """,
+        experiments="figure-6 (with 7), figure-8, figure-9, figure-10, figure-11, surges, "
+        "contention; default: all of them.",
+        quick="One seed, a minute of each run, fewer experiments: under three minutes.",
+        seeds="Runs of each row, 3 by default; figure-11 and surges have one.",
+        data="Folder with the public object counts and bandwidths of 5G; default: drawn from a "
+        "seed.",
+    ),
 }
 """Each is a folder of `slacktide.reproduce` with a `paper.PAPER`."""
 

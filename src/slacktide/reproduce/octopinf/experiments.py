@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from slacktide.reproduce.harness.experiments import (
     Contender,
@@ -14,52 +15,36 @@ from slacktide.reproduce.harness.experiments import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OctopInfContender(Contender):
-    """A way to place pipelines, with its options, or a yardstick."""
+def _contender(
+    label: str, policy: str, options: Mapping[str, float | str] = MappingProxyType({})
+) -> Contender:
+    """`options`: those of the placement, and what play.py knows: `bound`, `contention`, `day`,
+    `fixed`."""
+    return Contender(label, policy, tuple(sorted(options.items())))
 
-    fixed: float = 0.0
-    """If above 0: everything is placed once, for so many times the rows, and stays."""
 
-
-BOUND_POLICY = "bound"
-"""Not a planner: what no placement can serve more than (yardstick.py)."""
-
-PIPELINE = OctopInfContender("pipeline", "pipeline")
-OCTOPINF = OctopInfContender("octopinf", "octopinf")
-DISTREAM = OctopInfContender("distream", "distream")
-RIM = OctopInfContender("rim", "rim")
-JELLYFISH = OctopInfContender("jellyfish", "jellyfish")
-BOUND = OctopInfContender("fluid bound", BOUND_POLICY)
+PIPELINE = _contender("pipeline", "pipeline", {"bound": 1.0})
+"""Ours. The fluid bound is computed beside it."""
+OCTOPINF = _contender("octopinf", "octopinf")
+DISTREAM = _contender("distream", "distream")
+RIM = _contender("rim", "rim")
+JELLYFISH = _contender("jellyfish", "jellyfish")
 BASELINES = (DISTREAM, RIM, JELLYFISH)
-ALL = (PIPELINE, OCTOPINF, *BASELINES, BOUND)
+ALL = (PIPELINE, OCTOPINF, *BASELINES)
 
-NO_CORAL = OctopInfContender("octopinf, no CORAL", "octopinf", (("streams", False),))
-STATIC = OctopInfContender("octopinf, static batches", "octopinf", (("batches", False),))
-SERVER_ONLY = OctopInfContender("octopinf, server only", "octopinf", (("edge", False),))
-TIMETABLED = OctopInfContender("pipeline, CORAL", "pipeline", (("streams", True),))
+NO_CORAL = _contender("octopinf, no CORAL", "octopinf", {"streams": 0.0})
+STATIC = _contender("octopinf, static batches", "octopinf", {"batches": 0.0})
+SERVER_ONLY = _contender("octopinf, server only", "octopinf", {"edge": 0.0})
+TIMETABLED = _contender("pipeline, CORAL", "pipeline", {"streams": 1.0})
 ABLATIONS = (OCTOPINF, NO_CORAL, STATIC, SERVER_ONLY, DISTREAM, JELLYFISH, PIPELINE, TIMETABLED)
-MADE = OctopInfContender("made for the surge", "pipeline", fixed=3.0)
+UNBOUND = _contender("pipeline", "pipeline")
+MADE = _contender("made for the surge", "pipeline", {"fixed": 3.0})
 
 CONTENTION = 1.3
 """How much more than in proportion batches slow one another that want too much of an accelerator
 together: measured on CPUs, an assumption for accelerators."""
 SWEPT = (1.0, CONTENTION, 1.6)
 DAY_S = 13 * 3600
-
-
-@dataclass(frozen=True, slots=True)
-class OctopInfCell(TraceCell):
-    """One contender in one setting, with one seed."""
-
-    contender: OctopInfContender
-    contention: float = CONTENTION
-    whole_day: bool = False
-    """Whether it begins at the day's begin, whatever the seed."""
-
-    def __str__(self) -> str:
-        """What a progress bar shows."""
-        return f"{self.setting} {self.contender.label} × {self.contention:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,70 +57,73 @@ class OctopInfScope(TraceScope):
     """Seconds of Figure 11."""
 
 
-QUICK = OctopInfScope(seeds=1, duration=60, day=120, quick=True)
+QUICK = OctopInfScope(seeds=1, duration=20, day=40, quick=True)
 """Under three minutes: to see that it runs, and roughly what comes out."""
 
-Points = Callable[[OctopInfScope], Iterator[Point[OctopInfCell]]]
+Points = Callable[[OctopInfScope], Iterator[Point[TraceCell]]]
 
 
 def _of(
-    experiment: str, settings: Sequence[str], contenders: Sequence[OctopInfContender]
+    experiment: str,
+    settings: Sequence[str],
+    contenders: Sequence[Contender],
+    few: Sequence[Contender] = (),
 ) -> Points:
-    """The points of these settings."""
+    """The points of these settings; if it is to be quick, of the last setting and `few` alone."""
 
-    def points(scope: OctopInfScope) -> Iterator[Point[OctopInfCell]]:
-        for setting in settings:
-            for contender in contenders:
+    def points(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+        for setting in settings[-1:] if scope.quick and few else settings:
+            for contender in few if scope.quick and few else contenders:
                 yield _point(experiment, scope, setting, contender)
 
     return points
 
 
 def _point(
-    experiment: str,
-    scope: OctopInfScope,
-    setting: str,
-    contender: OctopInfContender,
-    contention: float = CONTENTION,
-) -> Point[OctopInfCell]:
+    experiment: str, scope: OctopInfScope, setting: str, contender: Contender
+) -> Point[TraceCell]:
     cells = tuple(
-        OctopInfCell(
-            setting, contender, seed, scope.duration, scope.folder, scope.digest, contention
-        )
+        TraceCell(setting, contender, seed, scope.duration, scope.folder, scope.digest)
         for seed in range(1, scope.seeds + 1)
     )
-    return Point(experiment, cells, at=contention)
+    return Point(experiment, cells)
 
 
-def _swept(scope: OctopInfScope) -> Iterator[Point[OctopInfCell]]:
-    for contention in SWEPT:
-        for contender in (PIPELINE, OCTOPINF, NO_CORAL, DISTREAM):
-            yield _point("contention", scope, "base", contender, contention)
+def _swept(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    for contention in () if scope.quick else SWEPT:
+        for one in (UNBOUND, OCTOPINF, NO_CORAL, DISTREAM):
+            options = {**dict(one.options), "contention": contention}
+            made = _contender(f"{one.label}, × {contention:g}", one.policy, options)
+            yield _point("contention", scope, "base", made)
 
 
-def _surges(scope: OctopInfScope) -> Iterator[Point[OctopInfCell]]:
+def _surges(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
     """One run of as many surges as there is time for: ten of eight minutes each, if it is whole."""
     seconds = scope.duration if scope.quick else 10 * 480
-    for contender in (PIPELINE, OCTOPINF, MADE):
-        cell = OctopInfCell("surges", contender, 1, seconds, scope.folder, scope.digest)
+    for contender in (UNBOUND, OCTOPINF, MADE):
+        cell = TraceCell("surges", contender, 1, seconds, scope.folder, scope.digest)
         yield Point("surges", (cell,))
 
 
-def _day(scope: OctopInfScope) -> Iterator[Point[OctopInfCell]]:
-    for contender in (PIPELINE, OCTOPINF):
-        cell = OctopInfCell(
-            "base", contender, 1, scope.day, scope.folder, scope.digest, whole_day=True
-        )
+def _day(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    for one in (UNBOUND, OCTOPINF):
+        contender = _contender(one.label, one.policy, {"day": 1.0})
+        cell = TraceCell("base", contender, 1, scope.day, scope.folder, scope.digest)
         yield Point("figure-11", (cell,))
 
 
-EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, OctopInfCell]] = {
+_FEW = (PIPELINE, OCTOPINF, DISTREAM)
+
+EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
     "figure-6": Experiment("Base setting (with Figure 7)", _of("figure-6", ["base"], ALL)),
-    "figure-8": Experiment("Twice the cameras", _of("figure-8", ["doubled"], ALL)),
+    "figure-8": Experiment("Twice the cameras", _of("figure-8", ["doubled"], ALL, _FEW)),
     "figure-9": Experiment(
-        "SLOs 50 and 100 ms shorter", _of("figure-9", ["slo-50", "slo-100"], ALL)
+        "SLOs 50 and 100 ms shorter", _of("figure-9", ["slo-50", "slo-100"], ALL, _FEW)
     ),
-    "figure-10": Experiment("Without parts of it", _of("figure-10", ["base"], ABLATIONS)),
+    "figure-10": Experiment(
+        "Without parts of it",
+        _of("figure-10", ["base"], ABLATIONS, (OCTOPINF, NO_CORAL, SERVER_ONLY)),
+    ),
     "figure-11": Experiment("Thirteen hours", _day),
     "surges": Experiment("Three times the objects for two minutes, every eight", _surges),
     "contention": Experiment("What too much on one accelerator costs", _swept),

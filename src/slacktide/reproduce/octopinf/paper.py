@@ -1,0 +1,102 @@
+"""OctopInf, as the harness takes it, and what is assumed where the paper leaves it open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from slacktide.reproduce.harness.experiments import Goal, Point, TraceCell
+from slacktide.reproduce.harness.run import SIMULATED, Publication
+from slacktide.reproduce.octopinf.experiments import CONTENTION, EXPERIMENTS, QUICK, OctopInfScope
+from slacktide.reproduce.octopinf.goals import FleetRow, goals_of, rows_of
+from slacktide.reproduce.octopinf.play import PlayedPipelines, play
+from slacktide.reproduce.octopinf.setting import KILOBYTES, MODELS, SLOWER, WARM_S, load_data
+from slacktide.reproduce.octopinf.show import Courses, goals_title, parts
+
+_RECORDED = (
+    "Objects are those of the paper's nine public one-minute videos, looped; links replay its nine "
+    "30 s schedules of 5G, one by one, and again from the start when they are over."
+)
+_DRAWN = (
+    "Objects and links are drawn from a seed, in the shape of the recorded ones, which --data "
+    "gives: figures differ from those."
+)
+_TIMES = ", ".join(
+    f"{name} {1e3 * cost.fixed:g} + {1e3 * cost.row:g} b" for name, cost in MODELS.items()
+)
+_FACTORS = ", ".join(f"{kind} × {factor:g}" for kind, factor in SLOWER.items() if factor != 1.0)
+_ASSUMED = (
+    f"Batch times on an accelerator of the server, ms for b rows, are made up: {_TIMES}; p99 a "
+    f"seventh above. Edge devices: {_FACTORS}. Memory and utilisation likewise (setting.py).",
+    f"Frames are {KILOBYTES[0]} to {KILOBYTES[1]} KB, a size for each camera, 15 a second; crops "
+    "3 to 9 KB. The SLO runs from the capture to the answer on the camera's device, 200 ms for six "
+    "traffic cameras and 300 ms for three of surveillance.",
+    "The 13-hour counts are not public: the minute is looped under a daily curve with two peaks "
+    "for traffic, and one for surveillance. Runs of a few minutes begin at 7:30, 13:00 and 17:30.",
+    "An object counts where its last stage has answered it in time, on its camera's device; a "
+    f"frame whose branch is late is answered with the rest. The first {WARM_S:g} s of a run do not "
+    "count.",
+    "Batches on lanes of one accelerator slow one another only where they want more than all of "
+    f"it together, then {CONTENTION:g} times in proportion (`contention`: 1 to 1.6).",
+    "pipeline and octopinf serve by `slack`, within windows where there are any; the others wait "
+    "20 ms for full batches, first in first out, and drop what is late before it runs.",
+    "Readings of CWD, CORAL and each baseline: docs/decisions/0063-placing-pipelines.md. All plan "
+    "every six minutes; a plan is in force 50 ms after it was asked for, a replica half a second "
+    "after it was started.",
+    "Memory: weights of every replica, and what it needs to run; of replicas that share a stream "
+    "by windows, the largest.",
+    "Fluid bound: every 30 s, with true rates and links, as fractions of frames; no queues, full "
+    "batches, everything may move at once.",
+)
+_OF_EXPERIMENT = {
+    "surges": "`made for the surge` is `pipeline`, placed once for three times the objects.",
+    "figure-11": "One run, of `pipeline` and `octopinf`.",
+}
+
+
+def assumptions(experiments: Iterable[str], scope: OctopInfScope) -> list[str]:
+    """What has been assumed for these experiments."""
+    found = [_RECORDED if scope.folder is not None else _DRAWN, *_ASSUMED]
+    return found + [_OF_EXPERIMENT[name] for name in experiments if name in _OF_EXPERIMENT]
+
+
+def _recorded(scope: OctopInfScope, folder: Path, experiments: Sequence[str]) -> OctopInfScope:
+    return replace(scope, folder=folder, digest=load_data(folder).digest)
+
+
+def _conclude(
+    experiments: Sequence[str],
+    scope: OctopInfScope,
+    measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]],
+) -> tuple[list[FleetRow], list[Goal], Courses]:
+    rows = rows_of(measured)
+    runs = {(p.experiment, p.setting, p.contender.label): first for p, (first, *_) in measured}
+    return rows, goals_of(rows, measured), Courses(runs)
+
+
+_CODE = ("play.py", "setting.py")
+
+PAPER = Publication(
+    title="OctopInf: Workload-Aware Inference Serving for Edge Video Analytics (2025)",
+    code=(
+        *SIMULATED,
+        "planning",
+        "pipelines",
+        "runtime",
+        *(f"reproduce/octopinf/{each}" for each in _CODE),
+    ),
+    experiments=EXPERIMENTS,
+    scope=OctopInfScope(),
+    quick=QUICK,
+    with_data=_recorded,
+    play=play,
+    outcome=PlayedPipelines,
+    row=FleetRow,
+    conclude=_conclude,
+    extras=Courses.to_dict,
+    assumptions=assumptions,
+    goals_title=goals_title,
+    parts=parts,
+    narrow=True,
+)

@@ -1,0 +1,157 @@
+"""Rows and goals of OctopInf's evaluation, from made-up runs, and how they are shown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from slacktide.load.report import Provenance
+from slacktide.reproduce.harness.experiments import Point, TraceCell
+from slacktide.reproduce.harness.run import Reproduction
+from slacktide.reproduce.harness.show import page, render
+from slacktide.reproduce.octopinf.experiments import (
+    ALL,
+    EXPERIMENTS,
+    JELLYFISH,
+    MADE,
+    NO_CORAL,
+    OCTOPINF,
+    PIPELINE,
+    QUICK,
+    UNBOUND,
+    OctopInfScope,
+)
+from slacktide.reproduce.octopinf.goals import goals_of, rows_of
+from slacktide.reproduce.octopinf.paper import PAPER, assumptions
+from slacktide.reproduce.octopinf.play import PlayedPipelines
+
+
+def run(in_time: int, *, bound: float = 0.0, timeline=((100, 90),), **fields) -> PlayedPipelines:
+    made = {
+        "frames": 100,
+        "complete": 80,
+        "partial": 15,
+        "offered": 1000,
+        "in_time": in_time,
+        "seconds": 10.0,
+        "by_pipeline": {"traffic-1": (100, 80, 15, 1000, in_time)},
+        "latency_ms": [float(at) for at in range(101)],
+        "memory_gb": 10.0,
+        "busy": 0.1,
+        "wasted": 0.01,
+        "requests": 500,
+        "parts": {},
+        "plans": (1, 0, 0),
+        "timeline": timeline,
+        "instances": (3,) * len(timeline),
+        "bound": bound,
+        "planning_s": 0.1,
+        "cpu_s": 0.02,
+    }
+    return PlayedPipelines(**{**made, **fields})
+
+
+def point(experiment: str, setting: str, contender, seeds: int = 1) -> Point[TraceCell]:
+    cells = tuple(TraceCell(setting, contender, seed, 10) for seed in range(1, seeds + 1))
+    return Point(experiment, cells)
+
+
+def test_rows_are_means_over_seeds():
+    (row,) = rows_of([(point("figure-6", "base", PIPELINE, 2), [run(900, bound=95.0), run(800)])])
+    assert (row.effective, row.bound) == (85.0, 47.5)
+    assert row.in_time == pytest.approx(0.85)
+    assert (row.complete, row.partial) == (0.8, 0.15)
+    assert row.lost == pytest.approx(0.05)
+    assert (row.p50_ms, row.p99_ms, row.seeds, row.plans) == (50.0, 99.0, 2, 2)
+    assert row.per_cpu_s == pytest.approx(25_000.0)
+
+
+def goals(*measured) -> dict[str, tuple[str, str]]:
+    return {goal.what: (goal.measured, goal.mark) for goal in goals_of(rows_of(measured), measured)}
+
+
+def test_goals_of_the_base_setting():
+    served = dict(zip([each.label for each in ALL], [980, 970, 800, 700, 500], strict=True))
+    found = goals(
+        *((point("figure-6", "base", each), [run(served[each.label], bound=99.0)]) for each in ALL)
+    )
+    assert found["pipeline ÷ best baseline (distream)"] == ("1.23", "met")
+    assert found["pipeline ÷ octopinf"] == ("1.01", "met")
+    assert found["pipeline ÷ fluid bound"] == ("0.99", "met")
+    assert found["pipeline: share in time"] == ("0.980", "met")
+    assert found["distream: share in time"] == ("0.80", "met")
+    assert found["rim: share in time"] == ("0.70", "met")
+    assert found["memory of pipeline"] == ("10.0 GB", "met")
+
+
+def test_goals_of_harder_settings():
+    pair = [
+        (point("figure-9", "slo-100", each), [run(n)])
+        for each, n in ((PIPELINE, 600), (JELLYFISH, 100))
+    ]
+    found = goals(*pair)
+    assert found["pipeline ÷ jellyfish"] == ("6.00", "missed")
+    assert found["pipeline ÷ best baseline (jellyfish)"] == ("6.00", "met")
+    pair = [
+        (point("figure-10", "base", each), [run(n)])
+        for each, n in ((OCTOPINF, 900), (NO_CORAL, 810))
+    ]
+    ((what, (measured, mark)),) = goals(*pair).items()
+    assert what.startswith("octopinf, no CORAL")
+    assert (measured, mark) == ("-10.0 %", "")
+
+
+def test_a_surge_counts_from_when_a_planner_can_have_seen_it():
+    quiet, surge = [(100, 100)] * 24, [(300, 0)] + [(300, 270)] * 11
+    timeline = (quiet + surge + [(100, 100)] * 12) * 2
+    perfect = [(offered, offered) for offered, _ in timeline]
+    runs = [
+        (point("surges", "surges", UNBOUND), [run(1, timeline=timeline)]),
+        (point("surges", "surges", MADE), [run(1, timeline=perfect)]),
+    ]
+    found = goals(*runs)
+    assert found["pipeline ÷ made for the surge, 3 s into it"] == ("0.90", "missed")
+    assert found["pipeline: instances before and after"] == ("3, 3", "met")
+
+
+def test_quick_runs_are_few_and_every_experiment_has_points():
+    whole = {name: list(each.points(OctopInfScope())) for name, each in EXPERIMENTS.items()}
+    quick = {name: list(each.points(QUICK)) for name, each in EXPERIMENTS.items()}
+    assert all(whole.values())
+    cells = {cell for points in quick.values() for point in points for cell in point.cells}
+    assert len(cells) <= 18
+    assert {cell.duration for cell in cells} <= {QUICK.duration, QUICK.day}
+    assert max(cell.duration for p in whole["figure-11"] for cell in p.cells) == 13 * 3600
+
+
+def test_what_was_measured_is_shown():
+    measured = [
+        (point("figure-6", "base", each), [run(900 - at, timeline=((100, 90), (100, 80)))])
+        for at, each in enumerate(ALL)
+    ]
+    rows, found, courses = PAPER.conclude(["figure-6"], QUICK, measured)
+    result = Reproduction(
+        PAPER,
+        ("figure-6",),
+        QUICK,
+        rows,
+        found,
+        courses,
+        Provenance("now", {}, "here"),
+        len(ALL),
+        0,
+    )
+    text = str(render(result).renderables[-1])
+    assert "5 runs of 20 s" in text
+    document = page(result)
+    assert document.count("<svg") >= 1
+    assert "octopinf" in document
+    timelines = result.to_dict()["timelines"]
+    assert timelines[0]["offered_and_in_time"] == ((100, 90), (100, 80))
+    assert PlayedPipelines(**asdict(measured[0][1][0])) == measured[0][1][0]
+
+
+def test_assumptions_say_whether_data_were_recorded():
+    assert "drawn from a seed" in assumptions(["figure-6"], QUICK)[0]
+    assert any("three times" in text for text in assumptions(["surges"], QUICK))
