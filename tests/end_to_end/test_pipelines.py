@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from queue import SimpleQueue as Queue
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from onnx import TensorProto, helper
 from tests.end_to_end.streets import (
     CAR,
     DETECTED,
@@ -24,15 +27,31 @@ from tests.end_to_end.streets import (
     outputs,
     pipeline,
     street,
+    value,
 )
 
 from slacktide.executors.images import encode_jpeg
+from slacktide.wire.proto import messages as m
 
+EYES = """
+slo: 20s
+variants:
+  sizes: [32, 64]
+  accuracy: {"32": 0.3, "64": 0.8}
+"""
 WIDE = """
 stages: {detect: panorama, look: colour, grade: grade}
 edges:
   - {from: detect, to: look, each: box, when: {score: 0.1, most: 1000}}
   - {from: look, to: grade, tensors: {mean: x}}
+"""
+JOINED = """
+stages: {detect: detector, look: colour, grade: grade, both: both}
+edges:
+  - {from: detect, to: look, each: box, when: {score: 0.5}}
+  - {from: look, to: grade, tensors: {mean: x}}
+  - {from: look, to: both, tensors: {mean: a}}
+  - {from: grade, to: both, tensors: {y: b}}
 """
 
 
@@ -40,6 +59,12 @@ edges:
 def server(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
     zoo = zoo_at(tmp_path_factory.mktemp("pipelines") / "repository")
     street(zoo)
+    ends = [value(name, TensorProto.FLOAT, ["n", 3]) for name in ("a", "b", "sum")]
+    added = helper.make_node("Add", ["a", "b"], ["sum"])
+    zoo.save("both", [added], ends[:2], ends[2:], settings="max_batch: 4\n")
+    pipeline(zoo, "joined", JOINED)
+    zoo.sight("eyes", settings=EYES)
+    pipeline(zoo, "watch", "stages: {see: eyes}")
     detector(zoo, "panorama", width=2000)
     pipeline(zoo, "wide", WIDE)
     with serve(zoo, control_port=0) as house:
@@ -117,6 +142,47 @@ def test_statistics_index_and_timing_name_the_stages(server: Any) -> None:
         'slacktide_stage_requests_total{model="street",version="1",stage="look",outcome="served"}'
     )
     assert line in page
+
+
+def test_a_join_takes_what_belongs_together(server: Any) -> None:
+    boxes = [(at * 7, 10, at * 7 + 30, 200, 255 - at, CAR) for at in range(30)]
+    image = frame(*boxes)
+    for _ in range(5):
+        found = outputs(ask_frame(server, image, name="joined"))
+        wanted = crops(image, *boxes).astype(np.float32).mean((1, 2))
+        assert found["look.rows"].tolist() == list(range(30))
+        assert found["grade.y"] == pytest.approx(2 * wanted, abs=2e-2)
+        assert found["both.sum"] == pytest.approx(3 * wanted, abs=3e-2)
+
+
+def test_streams_of_frames_are_told_the_sizes_of_the_source(server: Any) -> None:
+    told: Queue[bytes | None] = Queue()
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = channel.stream_stream(f"/{m.FRAME_SERVICE}/StreamFrames")
+        stream = call(iter(told.get, None), timeout=30)
+        hello = m.Hello(model="watch", rate=10.0, slo_ms=8_000.0)
+        told.put(m.ClientMessage(hello=hello).SerializeToString())
+        welcome = m.ServerMessage.FromString(next(stream)).welcome
+        assert [each.size for each in welcome.variants] == [32, 64]
+        assert welcome.input == "image"
+        server.until(
+            lambda app: [each["variant"] for each in app.data.sessions.describe()] == ["64"],
+            "the session is mapped to the largest size",
+        )
+        request = m.ModelInferRequest(model_name="watch", raw_input_contents=[bytes(4800)])
+        request.inputs.add(name="image", datatype="UINT8", shape=[1, 40, 40, 3])
+        announced = m.Announcement(id=1, bytes=4800)
+        told.put(m.ClientMessage(announcement=announced).SerializeToString())
+        told.put(m.ClientMessage(frame=m.Frame(id=1, request=request)).SerializeToString())
+        kinds = (m.ServerMessage.FromString(each) for each in stream)
+        answer = next(each.answer for each in kinds if each.WhichOneof("message") == "answer")
+        names = [each.name for each in answer.response.outputs]
+        assert names == ["see.mean", "see.side"]
+        (side,) = np.frombuffer(answer.response.raw_output_contents[1], "<f4")
+        assert side == 64
+        told.put(None)
+        list(stream)
+    server.until(lambda app: not len(app.data.sessions), "the session has ended")
 
 
 def test_no_box_is_complete_and_a_thousand_are_split(server: Any) -> None:

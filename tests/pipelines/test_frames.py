@@ -196,6 +196,26 @@ def test_a_join_takes_the_rows_of_all_that_feed_it_as_they_began():
     assert play.feeds[second.id] == (Feed(2, b[1].id, 0, 1), Feed(3, c[1].id, 0, 1))
 
 
+def test_a_join_has_the_rows_of_one_place_together_whichever_was_answered_first():
+    play = Play(graph("a>b", "b>c", "b>d", "c>d"), max_batch=2)
+    play.arrives()
+    source = only(play.stage("a"))
+    play.ends(source.id)
+    play.yields(source.id, 3)
+    first, second = play.stage("b")
+    for each in (second, first):
+        play.ends(each.id)
+        play.yields(each.id, each.rows, each.rows)
+    late, early = play.stage("c")  # that of the last row began first
+    assert (late.rows, early.rows) == (1, 2)
+    for each in (late, early):
+        play.ends(each.id)
+        play.yields(each.id, each.rows)
+    one, other = play.stage("d")
+    assert play.feeds[one.id] == (Feed(2, first.id, 0, 2), Feed(3, early.id, 0, 2))
+    assert play.feeds[other.id] == (Feed(2, second.id, 0, 1), Feed(3, late.id, 0, 1))
+
+
 def test_a_join_that_lacks_a_part_does_not_begin():
     play = Play(JOINED, max_batch=2)
     play.arrives()

@@ -36,7 +36,7 @@ class Bench:
         self.posted: list[Any] = []
         self.turns: list[Callable[[], None]] = []
         self.pushed: list[tuple[str, SizeAdvice]] = []
-        self.version = SimpleNamespace(family=family, interface=IMAGE)
+        self.version = SimpleNamespace(family=family, interface=IMAGE, name=TERMS.model, rest_s=0.0)
         self.version.front = self.version
         catalog: Any = SimpleNamespace(find=lambda model, version: self.version)
         self.sessions = Sessions(

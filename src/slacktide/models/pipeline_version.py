@@ -120,6 +120,17 @@ class PipelineVersion(LoadedVersion):
         return self.source
 
     @property
+    def rest_s(self) -> float:
+        """The p99 of the longest branch behind the source, one row each."""
+        behind: dict[str, float] = {}
+        for name in reversed(self.pipeline.order):
+            after = self.pipeline.downstream(name)
+            behind[name] = max(
+                (self.stages[each].p99_alone + behind[each] for each in after), default=0.0
+            )
+        return behind[self.pipeline.source]
+
+    @property
     def pool(self) -> LoadedPool:
         return self.source.pool
 

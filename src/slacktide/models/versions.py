@@ -206,6 +206,11 @@ class LoadedVersion:
         return self
 
     @property
+    def rest_s(self) -> float:
+        """Seconds that stages behind the front take, where it is a pipeline."""
+        return 0.0
+
+    @property
     def is_up(self) -> bool:
         """Whether it answers, and a pool has a replica: of a family one variant is enough."""
         return self.state is VersionState.READY and any(pool.replicas_up for pool in self.pools)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from slacktide.domain import Event, Request, Signature, StagePlace, Submitted
 from slacktide.domain.frames import Feed, Frame, FrameCommand, PreparePayload, SendPart, Yield
 from slacktide.domain.pipelines import Edge
-from slacktide.pipelines.live_frames import Child, LiveFrame, StageProgress
+from slacktide.pipelines.live_frames import Child, LiveFrame, Place, StageProgress
 
 
 class Children:
@@ -29,9 +29,10 @@ class Children:
         stage: StageProgress,
         rows: int,
         taken: Sequence[tuple[Edge | None, Feed, Yield]],
+        place: Place = (),
     ) -> None:
         """Hand so many rows to a stage, by each of the edges into it: to its model, in requests as
-        large as that takes, or to another device."""
+        large as that takes, or to another device. `place`: of the child that gave them."""
         rest, now = live.served.rest, self.now
         by_edge = [
             [(feed, one) for other, feed, one in taken if other is edge]
@@ -39,15 +40,15 @@ class Children:
         ]
         signature = tuple(shape for each in by_edge for shape in each[0][1].signature)
         hint = by_edge[0][0][1].work_hint
-        place = rest.place(stage.name, now=now)
+        elsewhere = rest.place(stage.name, now=now)
         # What was handed over to this device begins here, whatever its plan says by now.
         here = live.announced is not None or (
             isinstance(live.frame, Frame) and live.frame.stage == stage.name
         )
-        if place is not None and not here:
+        if elsewhere is not None and not here:
             feeds = tuple(feed for each in by_edge for feed, _ in each)
             nbytes = sum(one.nbytes for _, _, one in taken)
-            self._send(live, stage, place, rows, signature, hint, feeds, nbytes)
+            self._send(live, stage, elsewhere, rows, signature, hint, feeds, nbytes)
             return
         most = rest.most_rows(stage.name, now=now) or rows
         for first in range(0, rows, most):
@@ -55,7 +56,7 @@ class Children:
             feeds = tuple(
                 feed for each in by_edge for feed in _cut([feed for feed, _ in each], first, end)
             )
-            self._submit(live, stage, end - first, signature, hint, feeds)
+            self._submit(live, stage, end - first, signature, hint, feeds, (*place, first))
 
     def _submit(
         self,
@@ -65,6 +66,7 @@ class Children:
         signature: Signature,
         hint: float | None,
         feeds: tuple[Feed, ...],
+        place: Place,
     ) -> None:
         frame, now = live.frame, self.now
         assert isinstance(frame, Frame)
@@ -92,8 +94,8 @@ class Children:
             frame.size if source else 0,
             frame.final,
         )
-        if id is not None:
-            self.by_id[id].rows = rows
+        child = self.by_id[request.id]
+        child.rows, child.place = rows, place
         self.commands.append(PreparePayload(request, stage.name, feeds))
         self.events.append(Submitted(request))
 

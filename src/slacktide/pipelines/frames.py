@@ -347,9 +347,10 @@ class Frames:
                 continue
             feed = Feed(number, event.request, 0, one.rows)
             if len(served.pipeline.into[after.name]) > 1:
-                after.fed.append((edge, feed, one))
+                after.fed.append((edge, feed, one, child.place))
             else:
-                self._children.begin(live, after, one.rows, [(edge, feed, one)])
+                given = [(edge, feed, one)]
+                self._children.begin(live, after, one.rows, given, child.place)
         self._settle(live, stage)
 
     def _part_answered(self, event: PartAnswered) -> None:
@@ -399,7 +400,8 @@ class Frames:
 
     def _begin_join(self, live: LiveFrame, stage: StageProgress) -> None:
         edges = live.served.pipeline.into[stage.name]
-        fed = sorted(stage.fed, key=lambda each: -each[1].request)  # as their children began
+        # Rows of all edges in one order, whichever child was answered first.
+        fed = [each[:3] for each in sorted(stage.fed, key=lambda each: each[3])]
         rows = {sum(one.rows for edge, _, one in fed if edge is each) for each in edges}
         if len(rows) == 1:
             taken = [each for edge in edges for each in fed if each[0] is edge]

@@ -12,6 +12,10 @@ from slacktide.engine import Engine
 from slacktide.pipelines.fan_out import FanOut
 from slacktide.pipelines.rest import Rest
 
+Place = tuple[int, ...]
+"""Where the rows of a child stand among those of its stage, whichever was answered first: the place
+of the child in front of it, and the first of its rows that it was given."""
+
 
 class ServedPipeline:
     """A pipeline, and what is learnt of it."""
@@ -43,8 +47,8 @@ class StageProgress:
         self.answered = 0
         """Children, and parts, that gave a result."""
         self.missing = False
-        self.fed: list[tuple[Edge, Feed, Yield]] = []
-        """Of a join: what it is to take, once all of it is there."""
+        self.fed: list[tuple[Edge, Feed, Yield, Place]] = []
+        """Of a join: what it is to take, once all of it is there, and the place of its giver."""
 
 
 class LiveFrame:
@@ -104,7 +108,7 @@ class LiveFrame:
 class Child:
     """A request of a stage, until nothing names its payload; or a part, until it has ended."""
 
-    __slots__ = ("id", "is_part", "live", "rows", "stage")
+    __slots__ = ("id", "is_part", "live", "place", "rows", "stage")
 
     def __init__(
         self, id: int, live: LiveFrame, stage: StageProgress, rows: int, *, is_part: bool = False
@@ -114,6 +118,7 @@ class Child:
         self.live = live
         self.stage = stage
         self.rows = rows
+        self.place: Place = ()
 
 
 def check_live(

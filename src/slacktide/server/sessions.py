@@ -120,7 +120,9 @@ class StreamSession:
         """It is mapped to that variant of its model as it is loaded now; None: as before. Whether
         that is something else than it was told."""
         version = self._of.catalog.find(self.terms.model, self.terms.version)
-        family, before = self._family if version is None else version.family, self._advice
+        family, before = self._family, self._advice
+        if version is not None:
+            family = version.front.family
         if before is not None and family is self._family and variant in (None, self.variant):
             return False  # as it is with most of them in most plans
         self._family = family
@@ -301,10 +303,11 @@ class Sessions:
             raise BadField("model", f"{session.terms.model!r} as before", terms.model)
         session.terms = terms
         session.told(terms.bytes_per_s)
-        opened = SessionOpened(
-            session.id, terms.model, terms.rate, terms.slo, terms.floor, terms.weight
-        )
-        self.post(opened)
+        model, slo = terms.model, terms.slo
+        if (version := self.catalog.find(model, terms.version)) is not None:
+            # Of a pipeline it is its source's variants that are planned, in what that has of it.
+            model, slo = version.front.name, max(0.1 * slo, slo - version.rest_s)
+        self.post(SessionOpened(session.id, model, terms.rate, slo, terms.floor, terms.weight))
 
     def close(self, session: StreamSession) -> None:
         """Safe to repeat."""

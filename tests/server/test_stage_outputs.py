@@ -1,0 +1,182 @@
+"""What stages' outputs hand on, and what several requests of one stage come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.domain.crops import BoxChoice
+from slacktide.domain.frames import Feed
+from slacktide.domain.pipelines import Edge
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.arena import Arena
+from slacktide.executors.ports import TensorRef
+from slacktide.executors.tensor_io import encode_strings
+from slacktide.server.frame_payloads import _cut, _part, _part_of_strings
+from slacktide.server.stage_outputs import (
+    Chosen,
+    StageArrays,
+    chosen_boxes,
+    chosen_rows,
+    joined,
+    origins,
+    taken,
+)
+from slacktide.wire.calls import InputTensor
+
+FLOATS = TensorSpec("x", Datatype.FP32, (-1, -1))
+STRINGS = TensorSpec("x", Datatype.BYTES, (-1, -1))
+BOXES = [[0.1, 0.1, 0.4, 0.4], [0.5, 0.5, 0.9, 0.9], [0.2, 0.2, 0.3, 0.3]]
+
+
+def tensor(array: Any) -> Any:
+    array = np.asarray(array)
+    strings = array.dtype == object
+    return array.shape, encode_strings(array) if strings else array.tobytes()
+
+
+def back(spec: TensorSpec, made: Any) -> Any:
+    shape, data = made
+    if spec.datatype is Datatype.BYTES:
+        elements, at = [], 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "little")
+            elements.append(data[at + 4 : at + 4 + size])
+            at += 4 + size
+        found = np.empty(len(elements), object)
+        found[:] = elements
+        return found.reshape(shape)
+    return np.frombuffer(data, spec.datatype.dtype).reshape(shape)
+
+
+def found(**arrays: Any) -> StageArrays:
+    types = {"f": Datatype.FP32, "i": Datatype.INT64, "O": Datatype.BYTES}
+    made = {name: np.asarray(each) for name, each in arrays.items()}
+    specs = [
+        TensorSpec(name, types[each.dtype.kind], (-1, *each.shape[1:]))
+        for name, each in made.items()
+    ]
+    values = [each.astype("f4") if each.dtype.kind == "f" else each for each in made.values()]
+    return StageArrays(ModelInterface((), tuple(specs), 8), [tensor(each) for each in values])
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=5), st.booleans())
+def test_requests_are_joined_row_by_row_and_filled_up(sizes: Any, strings: bool) -> None:
+    spec = STRINGS if strings else FLOATS
+    parts = []
+    for number, (rows, width) in enumerate(sizes):
+        array = np.arange(1, rows * width + 1).reshape(rows, width) + 100 * number
+        if strings:
+            texts = np.empty(array.shape, object)
+            texts[:] = [[str(each).encode() for each in row] for row in array.tolist()]
+            parts.append(texts)
+        else:
+            parts.append(array.astype(np.float32))
+    whole = back(spec, joined(spec, [tensor(part) for part in parts]))
+    assert len(whole) == sum(rows for rows, _ in sizes)
+    at = 0
+    for part in parts:
+        rows = whole[at : at + len(part)]
+        assert rows[:, : part.shape[1]].tolist() == part.tolist()
+        assert not rows[:, part.shape[1] :].any()
+        at += len(part)
+
+
+@given(st.lists(st.integers(0, 5), unique=True), st.booleans())
+def test_rows_are_taken_as_they_are_named(rows: list[int], strings: bool) -> None:
+    array = np.arange(12, dtype=np.float32).reshape(6, 2)
+    if strings:
+        array = array.astype(str).astype(object)
+        array[:] = [[each.encode() for each in row] for row in array]
+    spec, rows = (STRINGS if strings else FLOATS), sorted(rows)
+    made = taken(spec, tensor(array), np.array(rows, np.intp))
+    assert back(spec, made).tolist() == array[rows].tolist()
+
+
+@given(st.data())
+def test_part_of_a_tensor_is_these_rows_wherever_it_lies(data: Any) -> None:
+    texts = data.draw(st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=5)), min_size=1))
+    first = data.draw(st.integers(0, len(texts) - 1))
+    end = data.draw(st.integers(first + 1, len(texts)))
+    array = np.empty((len(texts), 2), object)
+    array[:] = texts
+    shape, content = tensor(array)
+    arena = Arena(1 << 16)
+    slot = arena.allocate(len(content))
+    arena.write(slot.offset, content)
+    ref = _part_of_strings(
+        arena, TensorRef(slot.offset, slot.nbytes, shape), Feed(0, 1, first, end)
+    )
+    lies = (ref.shape, bytes(arena.view(slot)[ref.offset - slot.offset :][: ref.nbytes]))
+    assert back(STRINGS, lies).tolist() == array[first:end].tolist()
+    cut = _cut(InputTensor("x", Datatype.BYTES, shape, content), first, end)
+    assert back(STRINGS, (cut.shape, bytes(cut.data))).tolist() == array[first:end].tolist()
+    arena.close()
+    floats = np.arange(2 * len(texts), dtype=np.float32).reshape(-1, 2)
+    shape, content = tensor(floats)
+    ref = _part(TensorRef(64, len(content), shape), Feed(0, 1, first, end))
+    assert (ref.offset - 64, ref.nbytes, ref.shape) == (
+        8 * first,
+        8 * (end - first),
+        (end - first, 2),
+    )
+    cut = _cut(InputTensor("x", Datatype.FP32, shape, content), first, end)
+    assert back(FLOATS, (cut.shape, bytes(cut.data))).tolist() == floats[first:end].tolist()
+
+
+def test_boxes_of_several_rows_say_where_they_come_from() -> None:
+    edge = Edge("a", "b", "box", BoxChoice(classes=(1,), score=0.5))
+    made = found(
+        boxes=[BOXES, BOXES[::-1]],
+        scores=[[0.6, 0.9, 0.4], [0.7, 0.1, 0.9]],
+        classes=[[1, 1, 1], [1, 1, 2]],
+    )
+    chosen = chosen_boxes(edge, made)
+    assert chosen.rows.tolist() == [0, 0, 1]
+    assert chosen.places is not None
+    assert chosen.places.tolist() == [1, 0, 0]
+    assert chosen.boxes == pytest.approx(np.array([BOXES[1], BOXES[0], BOXES[2]], np.float32))
+    made_of = back(TensorSpec("r", Datatype.INT64, (-1,)), origins([(chosen, 0, 3, 0)]))
+    assert made_of.tolist() == [1, 0, 3]
+    later = back(TensorSpec("r", Datatype.INT64, (-1,)), origins([(chosen, 1, 3, 4)]))
+    assert later.tolist() == [4 * 3 + 0, 5 * 3 + 0]
+
+
+def test_scores_of_each_class_name_the_class() -> None:
+    edge = Edge("a", "b", "box", BoxChoice(classes=(2,), score=0.5))
+    scores = [[[0.1, 0.2, 0.9], [0.8, 0.1, 0.1], [0.0, 0.1, 0.4]]]
+    chosen = chosen_boxes(edge, found(boxes=[BOXES], scores=scores))
+    assert chosen.places is not None
+    assert chosen.places.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"scores": [[0.5]]},
+        {"boxes": [BOXES], "scores": [[0.5, 0.5]]},
+        {"boxes": [[0.1, 0.2]]},
+        {"boxes": [BOXES], "classes": [[1, 2, 3, 4]]},
+        {"boxes": np.array([[b"no"]], object)},
+    ],
+)
+def test_boxes_that_are_nonsense_are_refused(outputs: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"expected|no output|not of numbers"):
+        chosen_boxes(Edge("a", "b", "box"), found(**outputs))
+
+
+def test_rows_go_on_by_class_and_score_the_best_if_there_are_many() -> None:
+    made = found(scores=[0.1, 0.9, 0.6, 0.8], classes=[0, 1, 1, 1])
+    every = Chosen(np.arange(4))
+    assert chosen_rows(Edge("a", "b"), made, 4).rows.tolist() == every.rows.tolist()
+    some = Edge("a", "b", when=BoxChoice(classes=(1,), score=0.5, most=2))
+    assert chosen_rows(some, made, 4).rows.tolist() == [1, 3]
+    of_classes = found(scores=[[0.9, 0.1], [0.2, 0.8], [0.5, 0.5], [0.3, 0.7]])
+    second = Edge("a", "b", when=BoxChoice(classes=(1,), score=0.5))
+    assert chosen_rows(second, of_classes, 4).rows.tolist() == [1, 3]
+    with pytest.raises(ValueError, match="expected \\[4\\]"):
+        chosen_rows(some, found(scores=[0.1, 0.9]), 4)
