@@ -119,7 +119,7 @@ EXPORTS = {
         Simulation SimulationError predict stream
     """,
     "slacktide.simulation.scenario": """
-        Cell ScenarioError Sweep build collected
+        Cell ScenarioError Sweep build check_cell collected
         done_in_processes read_scenario run_cell run_task task_of
     """,
     "slacktide.workloads": """

@@ -188,7 +188,7 @@ def simulate(
         fail("SCENARIO.yaml: expected a scenario, --replay FILE or --predict FILE")
     _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json", "allow_imports"}, "a scenario")
     from slacktide.reports import page, render, render_sweep, sweep_page
-    from slacktide.simulation.scenario import ScenarioError, build, read_scenario
+    from slacktide.simulation.scenario import ScenarioError, check_cell, read_scenario
 
     can_write({"--html": html, "--csv": csv, "--requests": requests})
     keys = [*(set_ or ()), *([] if duration is None else [f"duration={duration}"])]
@@ -196,7 +196,7 @@ def simulate(
     try:
         cells = read_scenario(scenario, keys, imports=allow_imports)
         for cell in cells:  # all that can be wrong is found before anything is run
-            build(cell)
+            check_cell(cell)
         single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1
         if requests is not None and not single:
             fail("--requests: expected one run, without a grid and with one seed")

@@ -20,6 +20,7 @@ from slacktide.workloads import (
     parse_bandwidths,
     parse_trace,
 )
+from slacktide.workloads.object_counts import ObjectCounts, parse_object_counts
 from slacktide.workloads.values import split_fields
 
 _FIELDS = ("only", "column")
@@ -55,6 +56,16 @@ def read_bandwidths(path: str, only: str | None, column: str | None) -> Bandwidt
     """The bandwidths in a file. Raises WorkloadError as above."""
     name = Path(path).name
     return _opened(path, lambda lines: parse_bandwidths(lines, name, only=only, column=column))
+
+
+def read_object_counts(text: str, folder: Path) -> ObjectCounts:
+    """The counts in a file, `FILE` or `FILE:only=VIDEO`, paths from `folder` on. Raises
+    WorkloadError naming file, line and column."""
+    path, fields = split_fields(text, ("only",), "counts")
+    name, only = Path(path).name, fields.get("only")
+    return _opened(
+        str((folder / path).resolve()), lambda lines: parse_object_counts(lines, name, only=only)
+    )
 
 
 def _read(path: str, only: str | None) -> Trace:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from slacktide.domain import Event, Request, Signature, StagePlace, Submitted
 from slacktide.domain.frames import Feed, Frame, FrameCommand, PreparePayload, SendPart, Yield
@@ -112,16 +111,25 @@ class Children:
     ) -> None:
         frame = live.frame
         assert isinstance(frame, Frame)
-        part = replace(
-            frame,
-            id=self.new(live, stage, rows, device=place.device),
-            deadline=frame.deadline if frame.best_effort else live.due - place.back,
-            rows=rows,
-            signature=signature,
-            work_hint=hint,
-            stage=stage.name,
-            parent=frame.id,
-            nbytes=nbytes,
+        id = self.new(live, stage, rows, device=place.device)
+        part = Frame(
+            id,
+            frame.pipeline,
+            frame.arrival,
+            frame.deadline if frame.best_effort else live.due - place.back,
+            rows,
+            frame.penalty,
+            signature,
+            frame.best_effort,
+            frame.application,
+            frame.client,
+            hint,
+            frame.network_time,
+            frame.size,
+            frame.final,
+            stage.name,
+            frame.id,
+            nbytes,
         )
         self.commands.append(SendPart(part, place.device, feeds))
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from slacktide.domain import Plan, Request, StagePlace
 from slacktide.domain.pipelines import Pipeline
-from slacktide.engine import Engine
+from slacktide.engine import Engine, Snapshot
 from slacktide.pipelines.fan_out import FanOut
 
 REFRESH_S = 0.1
@@ -70,21 +70,22 @@ class Rest:
             and pipeline.is_closed(place.stage)
         }
         rows = {pipeline.source: 1}
+        snapshot = self._engine.snapshot(now=now)
         for name in pipeline.order:
             for edge in pipeline.out_of[name]:
                 likely = self._fan_outs[edge].likely(rows[name])
                 rows[edge.downstream] = max(rows.get(edge.downstream, 0), likely)
-            self._work[name] = self._work_of(name, rows[name], now)
+            self._work[name] = self._work_of(name, rows[name], snapshot, now)
         for name in reversed(pipeline.order):
             self._behind[name] = max(
                 (self._step(name, after) for after in pipeline.downstream(name)),
                 default=self._way_back(name),
             )
 
-    def _work_of(self, stage: str, rows: int, now: float) -> float:
+    def _work_of(self, stage: str, rows: int, snapshot: Snapshot, now: float) -> float:
         one = self._pipeline.by_name[stage]
         asked = Request(0, one.model, now, now, version=one.version)
-        pool = self._engine.snapshot(now=now).pool_for(asked)
+        pool = snapshot.pool_for(asked)
         self._most_rows[stage] = 0 if pool is None else pool.max_batch
         if (place := self._places.get(stage)) is not None:
             return place.p99

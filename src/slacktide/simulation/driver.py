@@ -157,6 +157,7 @@ class _ClientTurn:
 _Happens: TypeAlias = RuntimeEvent | Failure | SimulatedUpload | _ClientTurn
 _Entry: TypeAlias = tuple[float, EventOrder, int, _Happens]
 _TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
+_OF_FRAMES = frozenset(FRAME_COMMANDS)
 _TURNS_MOST = 10_000
 """Timer calls at one instant after which the engine is taken to go round in circles."""
 
@@ -384,8 +385,9 @@ class Simulation:
         self.now = at
         given = self.runtime.handle(events, now=at)
         commands = cast(Sequence[Command], given)
+        yields: Sequence[StageYielded] = ()
         if self.runtime.frames is not None:
-            commands = self._framed(given, at)
+            commands, yields = self._framed(given, at)
         clients = self._clients
         if clients is not None and clients.plan is not self.engine.plan:
             clients.plan_changed(self.engine.plan, now=at)
@@ -403,25 +405,30 @@ class Simulation:
                     clients.answered(command.id, command)
                 if self._answered is not None:
                     self._answered(request, command)
+        if yields:  # outputs are read at once
+            self._deliver(yields, at)
 
-    def _framed(self, commands: Sequence[RuntimeCommand], at: float) -> Sequence[Command]:
-        """What is left for the hardware once frames have had their part."""
+    def _framed(
+        self, commands: Sequence[RuntimeCommand], at: float
+    ) -> tuple[Sequence[Command], Sequence[StageYielded]]:
+        """What is left for the hardware once frames have had their part, and what stages yield."""
         frames = self._frames
         assert frames is not None, "a run with pipelines needs to know what their stages give"
         others: list[Command] = []
+        yields: list[StageYielded] = []
         for command in commands:
-            if isinstance(command, FRAME_COMMANDS):
-                frames.carry_out(command, now=at)
+            if type(command) in _OF_FRAMES:
+                frames.carry_out(cast(FrameCommand, command), now=at)
                 continue
-            others.append(command)
-            if isinstance(command, Answer) and command.id < 0:
+            others.append(cast(Command, command))
+            if type(command) is Answer and command.id < 0:
                 yielded = frames.answered(command, now=at)
                 if yielded is not None:
-                    self._put(at, EventOrder.BATCH, yielded)
+                    yields.append(yielded)
         frames.told(others, now=at)
         if self._check and self.runtime.frames is not None:
             self.runtime.frames.check()
-        return others
+        return others, yields
 
 
 def _announced_in(events: Sequence[_Happens], what: object) -> bool:

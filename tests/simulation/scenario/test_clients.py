@@ -76,5 +76,5 @@ def test_clients_need_a_family_and_a_scenario_some_traffic():
     clients = SMALL[SMALL.index("clients:") :]
     with pytest.raises(ScenarioError, match="a model with 'variants'"):
         parse_scenario(plain + clients, "small.yaml", Path())
-    with pytest.raises(ScenarioError, match="'applications' or 'clients'"):
+    with pytest.raises(ScenarioError, match="'applications', 'clients' or 'pipelines'"):
         parse_scenario(plain, "small.yaml", Path())

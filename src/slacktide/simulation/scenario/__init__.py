@@ -8,6 +8,7 @@ from slacktide.simulation.scenario.building import build as build
 from slacktide.simulation.scenario.reading import Cell as Cell
 from slacktide.simulation.scenario.reading import ScenarioError as ScenarioError
 from slacktide.simulation.scenario.reading import read_scenario as read_scenario
+from slacktide.simulation.scenario.running import check_cell as check_cell
 from slacktide.simulation.scenario.running import done_in_processes as done_in_processes
 from slacktide.simulation.scenario.running import run_cell as run_cell
 from slacktide.simulation.scenario.running import run_task as run_task

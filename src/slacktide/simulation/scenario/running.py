@@ -19,7 +19,8 @@ from slacktide.load.report.provenance import gather
 from slacktide.simulation.items import Item
 from slacktide.simulation.results import Scorer
 from slacktide.simulation.scenario.building import build
-from slacktide.simulation.scenario.reading import Cell, YamlPositions, checked
+from slacktide.simulation.scenario.pipelines import PipelinesWorld
+from slacktide.simulation.scenario.reading import Cell, ScenarioError, YamlPositions, checked
 from slacktide.simulation.scenario.world import World
 
 _provenance = cache(gather)
@@ -42,12 +43,24 @@ def run_cell(
     """What comes of `cell` with this seed; the same whenever it is run. `world` is that of the
     cell, if it has been built before. `requests`: a file for a line about each request; percentiles
     are exact then. Raises ScenarioError, OSError for that file."""
+    if cell.scenario.pipelines:
+        if requests is not None:
+            raise ScenarioError(["--requests: a scenario with 'pipelines' lists no requests"])
+        return PipelinesWorld(cell).run(seed, _provenance(), progress)
     world = world or build(cell)
     found = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]
     best = max(found, key=lambda report: report.goodput)
     if requests is not None and best is not found[-1]:  # the file is about the run that counts
         return _run(cell, seed, world, world.kappas[found.index(best)], progress, requests)
     return best
+
+
+def check_cell(cell: Cell) -> None:
+    """Raises ScenarioError at the first thing that cannot be."""
+    if cell.scenario.pipelines:
+        PipelinesWorld(cell)
+    else:
+        build(cell)
 
 
 def _run(

@@ -42,6 +42,14 @@ from slacktide.models.repository.fields import (
 )
 from slacktide.models.repository.settings import Count, Duration
 from slacktide.simulation.oracle_slack import OracleSlack
+from slacktide.simulation.scenario.either_section import EitherSection
+from slacktide.simulation.scenario.pipeline_sections import (
+    Bytes,
+    DeviceLinkSection,
+    DeviceSection,
+    PlacementSection,
+    SimulatedPipeline,
+)
 
 Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(ascending)]
 
@@ -164,6 +172,13 @@ class SimulatedModel(Section):
     of them beforehand (from 4,000 separate samples). With `learned` they start from the profile and
     learn from requests that run alone, as a server does."""
 
+    weights: Bytes = 0
+    """Memory of an accelerator that each copy takes, in scenarios with `pipelines`."""
+    intermediate: Bytes = 0
+    """The same, beside that, while it runs."""
+    utilisation: Annotated[float, Field(gt=0)] = 1.0
+    """Share of an accelerator that a running batch takes, likewise."""
+
     @model_validator(mode="after")
     def _one_source(self) -> SimulatedModel:
         names = ("profile", "folder", "latency", "padded", "variants", "exits")
@@ -172,17 +187,6 @@ class SimulatedModel(Section):
             raise ValueError(f"expected exactly one of {listed} and {names[-1]!r}")
         if self.early_exit is not None and self.exits is None:
             raise ValueError("early_exit: expected 'exits' beside it")
-        return self
-
-
-class EitherSection(Section):
-    """A section that states just one of its first two keys."""
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        one, other = list(type(self).model_fields)[:2]
-        if (getattr(self, one) is None) == (getattr(self, other) is None):
-            raise ValueError(f"expected either {one!r} or {other!r}")
         return self
 
 
@@ -359,14 +363,27 @@ class Scenario(Section):
     models: Annotated[dict[Name, SimulatedModel], Field(min_length=1)]
     applications: dict[Name, Application] = {}  # noqa: RUF012
     clients: dict[Name, SimulatedClientSection] = {}  # noqa: RUF012
+    devices: dict[Name, DeviceSection] = {}  # noqa: RUF012
+    links: dict[Name, DeviceLinkSection] = {}  # noqa: RUF012
+    pipelines: dict[Name, SimulatedPipeline] = {}  # noqa: RUF012
+    placement: PlacementSection = PlacementSection()
     grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012
     """Dotted keys, each with the values to try: every combination is run with every seed. `seeds`
     and `title` cannot be varied."""
 
     @model_validator(mode="after")
     def _has_traffic(self) -> Self:
+        if self.pipelines:
+            if self.applications or self.clients:
+                raise ValueError("expected either 'pipelines' or 'applications' and 'clients'")
+            if not self.devices:
+                raise ValueError("pipelines: expected 'devices' beside them")
+            return self
         if not self.applications and not self.clients:
-            raise ValueError("expected 'applications' or 'clients', and at least one of them")
+            raise ValueError("expected 'applications', 'clients' or 'pipelines'")
+        for name in ("devices", "links"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: expected 'pipelines' beside them")
         return self
 
     @property
