@@ -157,7 +157,7 @@ def test_positions_behind_padding_that_is_computed_are_found() -> None:
     before = model.SerializeToString()
     found = find_positions(model)
     assert [(each.tensor, each.space) for each in found.positions] == [
-        ("two", (18, 18)),
+        ("b", (16, 16)),
         ("flat", ()),
     ]
     assert [each.cost for each in found.positions] == [

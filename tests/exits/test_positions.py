@@ -146,7 +146,7 @@ def test_the_smaller_of_two_tensors_stays() -> None:
         numpy_helper.from_array(np.array([1, 1, 2, 2]), "times"),
     )
     found = find_positions(model(*wide, inputs={"x": ["n", 3, 16, 16]}, weights=weights))
-    assert tensors(found) == ["t"]  # 8 features, of 2 × 2; flattened they are 32
+    assert tensors(found) == ["p"]  # 8 features; then of 2 × 2, and flattened they are 32
 
 
 def test_a_way_around_leaves_no_position() -> None:

@@ -2,7 +2,8 @@
 
 One scan over the sorted nodes keeps the live tensors (`data_flow`). Where a single one is live, and
 it is a float tensor with an axis of rows, the network can be cut. Between two costly operators
-(those that multiply matrices) one position stays: the last of those with the fewest channels. In a
+(those that multiply matrices) one position stays: of those with the fewest channels the last of the
+smallest, so behind what pools and in front of what pads. In a
 ResNet-50 these are the stem and the 16 blocks, as Apparate (SOSP 2024, §3.1) wants them.
 
 A *ramp* at a position makes its own logits; what the model does behind its logits (its *tail*) is
@@ -149,7 +150,10 @@ def find_positions(
         if costly[at]:
             groups.setdefault(costly[at], []).append(found)
     kept = [
-        min(reversed(group), key=lambda each: each.channels).tensor for group in groups.values()
+        min(
+            reversed(group), key=lambda each: (each.channels, known.elements_of_row(each.tensor))
+        ).tensor
+        for group in groups.values()
     ]
     kept = [tensor for tensor in seen if tensor in {*kept, *add} and tensor not in forbid]
     for name in (*add, *forbid):

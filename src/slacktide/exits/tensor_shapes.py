@@ -104,6 +104,10 @@ class TensorShapes:
         dims = self.dims.get(tensor)
         return "unknown" if dims is None else str(dims).replace("-1", "?")
 
+    def elements_of_row(self, tensor: str) -> int:
+        """How many numbers a row has; of free axes as many as are likely."""
+        return math.prod(abs(size) for size in self.dims[tensor][1:])
+
     def work(self, node: Any) -> float:
         """Multiplications of a node, roughly; 0 where shapes are unknown."""
         if node.op_type not in COSTLY:
