@@ -35,6 +35,7 @@ from account import Books, disagreements
 from generator import Generator
 from plan import (
     MODELS,
+    STAGES,
     Manner,
     Plan,
     PlannedCall,
@@ -120,7 +121,7 @@ class Chaos:
     # ── models ───────────────────────────────────────────────────────────────────────────────
 
     def reload(self, trouble: PlannedTrouble) -> bool:
-        kept = [model for model in MODELS if model not in UNLOADED]
+        kept = [model for model in (*MODELS, *STAGES) if model not in UNLOADED]
         return self._victim.control(kept[int(trouble.draw * len(kept))], "load") != 0
 
     def unload(self, trouble: PlannedTrouble) -> bool:
@@ -331,7 +332,8 @@ class Run(Books):
         except ValueError as error:
             self.wrong.append(("(log)", f"a line that is not ours: {error}"))
             return
-        kept = {m: counts for m, counts in self.outcomes.items() if m not in (*UNLOADED, LATE)}
+        others = (*UNLOADED, *STAGES, LATE)
+        kept = {m: counts for m, counts in self.outcomes.items() if m not in others}
         self.wrong += disagreements(generator.stories, said, kept)
         if chaos.recording is not None:
             replayed = replay(Recording(chaos.recording))

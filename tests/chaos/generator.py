@@ -212,7 +212,7 @@ async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 def _inputs(call: PlannedCall) -> list[dict[str, object]]:
-    if call.model in ("quick", "coming", "late"):
+    if call.model in ("quick", "coming", "late", "chain"):
         data = [call.value, 0, 0, 0]
         return [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": data}]
     if call.model == "picky":  # every third is out of range: the model raises
@@ -230,7 +230,7 @@ def _row(call: PlannedCall) -> int:
 
 def _expected(call: PlannedCall, weight: Sequence[float]) -> list[float] | None:
     """What it is to be answered with; None if it cannot be."""
-    if call.model in ("quick", "coming", "late"):
+    if call.model in ("quick", "coming", "late", "chain"):
         return [call.value * each for each in weight]
     if call.model == "picky":
         return list(weight) if _row(call) == 0 else None

@@ -35,9 +35,11 @@ WAITS_FOR_AN_ANSWER = frozenset((Manner.PLAIN, Manner.STALL, Manner.CHUNKED, Man
 _MANNERS = (40, 10, 5, 8, 7, 5, 15, 5, 5)
 """Percent of requests, in the order of `Manner`."""
 
-MODELS = ("quick", "spin", "own", "picky", "coming", "hanging")
-_MODELS = (30, 25, 20, 10, 14, 1)
+MODELS = ("quick", "spin", "own", "picky", "coming", "hanging", "chain")
+_MODELS = (25, 20, 20, 10, 14, 1, 10)
 """Percent of requests."""
+STAGES = ("link", "tail")
+"""Models that only `chain`, a pipeline, asks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ TOKEN = "correct-horse-battery-staple"
 AUTHORIZATION = {"Authorization": f"Bearer {TOKEN}"}
 DISK_MIB = 64
 FORGIVING = "max_batch: 8\n"
+CHAIN = "stages: {first: link, last: tail}\nedges: [{from: first, to: last, tensors: {y: x}}]\n"
 LATE = "late"
 """A model that comes while the disk is full: its profile cannot be stored."""
 
@@ -61,6 +62,10 @@ def disturbed_models(zoo: Any) -> None:
     (zoo.root / "gather").rename(zoo.root / "picky")
     zoo.matmul("coming")
     zoo.spin("hanging", settings=FORGIVING)
+    zoo.matmul("link", settings="max_batch: 4\n")
+    zoo.double("tail")
+    (zoo.root / "chain").mkdir()
+    (zoo.root / "chain" / "pipeline.yaml").write_text(CHAIN)
 
 
 class Disk:

@@ -88,6 +88,16 @@ class Zoo:
             settings=settings,
         )
 
+    def double(self, name: str = "double", *, settings: str = "") -> Path:
+        """y = 2 x; [rows, 3]."""
+        return self.save(
+            name,
+            [helper.make_node("Add", ["x", "x"], ["y"])],
+            [value("x", TensorProto.FLOAT, ["n", 3])],
+            [value("y", TensorProto.FLOAT, ["n", 3])],
+            settings=settings,
+        )
+
     def heavy(self) -> Path:
         """`matmul` with two megabytes of weights on top."""
         return self.save(

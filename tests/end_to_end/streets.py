@@ -111,13 +111,7 @@ def street(zoo: Any, grade: str = "") -> None:
     """All of it; `grade`: settings of the last stage's model."""
     detector(zoo)
     colour(zoo, settings="max_batch: 8\n")
-    zoo.save(
-        "grade",
-        [helper.make_node("Add", ["x", "x"], ["y"])],
-        [value("x", TensorProto.FLOAT, ["n", 3])],
-        [value("y", TensorProto.FLOAT, ["n", 3])],
-        settings=grade,
-    )
+    zoo.double("grade", settings=grade)
     pipeline(zoo, "street", STREET)
 
 

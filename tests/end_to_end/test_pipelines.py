@@ -133,6 +133,8 @@ def test_statistics_index_and_timing_name_the_stages(server: Any) -> None:
     (found,) = server.get("/v2/models/street/stats").json["model_stats"]
     assert found["outcome_stats"]["on_time"] == found["inference_stats"]["success"]["count"] >= 1
     stages = {each["stage"]: each for each in found["stage_stats"]}
+    (own,) = server.get("/v2/models/grade/stats").json["model_stats"]
+    assert own["inference_stats"]["success"]["count"] == sum(server.counts("grade").values()) > 0
     assert stages["grade"]["model"] == "grade"
     assert stages["grade"]["success"]["count"] >= 1
     assert server.index()["street"]["state"] == "READY"

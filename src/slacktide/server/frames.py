@@ -196,6 +196,8 @@ class ServedFrames:
         begin = time.perf_counter()
         counters = record.version.frame_counters
         counters.stage_answered(child.stage, outcome)
+        # It is a request to that model as well.
+        record.version.stages[child.stage].counters.answered(outcome, child.rows, child.timing)
         if outcome.kind in HAS_RESULT and not record.ended:
             record.children.setdefault(child.stage, []).append(child)
             edges = record.version.pipeline.out_of[child.stage]
