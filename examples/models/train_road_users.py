@@ -38,6 +38,7 @@ class Task(NamedTuple):
     widths: tuple[int, ...]
     """Channels."""
     minutes: float
+    """Of processor time: a busy machine trains as long."""
 
 
 TASKS = {
@@ -47,7 +48,7 @@ TASKS = {
     "plate": Task(
         "Reads the four characters of a vehicle's plate, in a crop that is 64 pixels high",
         (16, 32, 36),
-        40,
+        22,
     ),
     "clothing": Task("Names the colour of a person's coat, in a crop of 48x48", (16, 24, 48), 7),
     "direction": Task(
@@ -182,7 +183,10 @@ def exported(model: nn.Module, question: CropTask) -> onnx.ModelProto:
     size = (2, question.height, question.width or 112, 3)
     example = {"image": torch.zeros(size, dtype=torch.uint8)}
     model = model.to(memory_format=torch.contiguous_format)
-    return export(model, example, ["logits"], {"image": free, "logits": {0: "batch"}})
+    proto = export(model, example, ["logits"], {"image": free, "logits": {0: "batch"}})
+    if question.width is None:  # the exporter loses how many characters there are
+        proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+    return proto
 
 
 def exam(proto: onnx.ModelProto, question: CropTask) -> float:
@@ -208,9 +212,9 @@ def main() -> None:
     print(sum(p.numel() for p in model.parameters()), "parameters", flush=True)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.02)
     seconds = 60 * (float(sys.argv[2]) if sys.argv[2:] else task.minutes)
-    started, losses = time.monotonic(), []
+    started, losses = time.process_time(), []
     for step, (images, labels, cells) in enumerate(DataLoader(Batches(question), batch_size=None)):
-        done = (time.monotonic() - started) / seconds
+        done = (time.process_time() - started) / seconds
         if done >= 1:
             break
         for group in optimizer.param_groups:
@@ -226,7 +230,7 @@ def main() -> None:
         optimizer.step()
         losses.append(loss.item())
         if step % 50 == 49:
-            spent = time.monotonic() - started
+            spent = time.process_time() - started
             print(f"{step + 1}: loss {np.mean(losses[-50:]):.3f} {spent:.0f} s", flush=True)
     proto = exported(model, question)
     score = exam(proto, question)

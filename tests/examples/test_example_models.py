@@ -82,6 +82,10 @@ INTERFACES: dict[str, tuple[Axes, Axes]] = {
         {"image": ("tensor(uint8)", ["batch", 64, 64, 3])},
         {"logits": ("tensor(float)", ["batch", 10])},
     ),
+    "plate": (
+        {"image": ("tensor(uint8)", ["batch", 64, "width", 3])},
+        {"logits": ("tensor(float)", ["batch", 4, 20])},
+    ),
     "clothing": (
         {"image": ("tensor(uint8)", ["batch", 48, 48, 3])},
         {"logits": ("tensor(float)", ["batch", 8])},
@@ -102,6 +106,9 @@ FLOORS = {
     "clothing": 0.95,
     "direction": 0.95,
 }
+
+PLATES = 0.85
+"""Of which all four characters are to be right."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -169,6 +176,19 @@ def test_accuracy_on_inputs_never_trained_on(name: str, open_session: Open) -> N
         for request in samples.requests
     ]
     assert np.mean(np.array(answers) == samples.labels) >= FLOORS[name]
+
+
+def test_plates_are_read_whole_and_padding_says_nothing(open_session: Open) -> None:
+    session, right = open_session("plate"), []
+    samples = make_inputs("plate", 150, seed=13)
+    assert samples.labels is not None
+    for request, label in zip(samples.requests, samples.labels, strict=True):
+        (logits,) = session.run(["logits"], dict(request))
+        right.append(logits[0].argmax(-1) == label)
+    assert np.all(right, axis=1).mean() >= PLATES
+    padded = np.pad(samples.requests[0]["image"], ((0, 0), (0, 0), (0, 37), (0, 0)))
+    (alone,) = session.run(["logits"], dict(samples.requests[0]))
+    np.testing.assert_allclose(session.run(["logits"], {"image": padded})[0], alone, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["residual", "chained"])

@@ -9,7 +9,16 @@ import onnx
 import pytest
 import yaml
 
-from slacktide.examples import MODELS, ExamplesError, Samples, make_inputs, make_repository
+from slacktide.examples import (
+    MODELS,
+    PIPELINES,
+    ExamplesError,
+    Samples,
+    make_inputs,
+    make_repository,
+)
+from slacktide.examples.street import KINDS
+from slacktide.models.check import check_repository
 from slacktide.models.repository.repository import Repository
 
 SMALL = ("mlp", "text")
@@ -25,8 +34,9 @@ def test_every_model_is_written_in_tritons_layout(tmp_path: Path) -> None:
     folders = make_repository(
         tmp_path / "repo", progress=lambda name, done, total: steps.append((name, done, total))
     )
-    assert folders == [tmp_path / "repo" / name for name in MODELS]
-    for name, folder in zip(MODELS, folders, strict=True):
+    everything = [*MODELS, *PIPELINES]
+    assert folders == [tmp_path / "repo" / name for name in everything]
+    for name, folder in zip(MODELS, folders, strict=False):
         models = [f"depth{i}" for i in range(1, 6)] if name == "vehicles" else ["model"]
         expected = {f"1/{model}.onnx" for model in models}
         expected |= {"slacktide.yaml", "inputs/samples.npz", ".slacktide-example"}
@@ -37,8 +47,21 @@ def test_every_model_is_written_in_tritons_layout(tmp_path: Path) -> None:
             onnx.checker.check_model(onnx.load(folder / "1" / f"{model}.onnx"))
         samples = Samples.read(folder / "inputs" / "samples.npz")
         assert len(samples) == MODELS[name].samples
-    assert steps == [(name, i, 12) for i, name in enumerate(MODELS)] + [("direction", 12, 12)]
-    assert all(f"`{name}`" in (tmp_path / "repo" / "README.md").read_text() for name in MODELS)
+    for name in PIPELINES:
+        assert files(tmp_path / "repo" / name) == {"pipeline.yaml", ".slacktide-example"}
+    total = len(everything)
+    assert steps[:-1] == [(name, i, total) for i, name in enumerate(everything)]
+    assert steps[-1] == ("surveillance", total, total)
+    assert all(f"`{name}`" in (tmp_path / "repo" / "README.md").read_text() for name in everything)
+
+
+def test_a_pipeline_comes_with_its_models(tmp_path: Path) -> None:
+    folders = make_repository(tmp_path, models=["clothing", "surveillance"])
+    names = ["clothing", "street", "direction", "surveillance"]
+    assert folders == [tmp_path / name for name in names]
+    make_repository(tmp_path, models=["surveillance"], overwrite=True)
+    assert (tmp_path / "surveillance" / "pipeline.yaml").is_file()
+    assert check_repository(tmp_path) == []
 
 
 def test_only_the_named_models_are_written_once_each(tmp_path: Path) -> None:
@@ -131,9 +154,13 @@ def test_written_samples_are_those_of_a_known_seed(tmp_path: Path) -> None:
 def test_the_repository_reads_back_without_a_warning(tmp_path: Path) -> None:
     make_repository(tmp_path)
     listed = Repository(tmp_path).scan()
-    assert [model.name for model in listed] == sorted(MODELS)
-    assert [model.problem for model in listed] == [None] * len(MODELS)
+    assert [model.name for model in listed] == sorted([*MODELS, *PIPELINES])
+    assert {model.problem for model in listed} == {None}
     for model in listed:
+        if model.pipeline is not None:
+            assert model.pipeline.models == PIPELINES[model.name].models
+            assert model.pipeline.settings.stages["street"].classes == KINDS
+            continue
         (definition,) = model.definitions
         assert definition.warnings == ()
         assert definition.settings.slo is not None

@@ -31,7 +31,7 @@ def make(
     ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Build the repository of small example models: mlp, residual, text, dense, street, vehicles.
+    """Build the repository of small example models and pipelines: mlp, text, street, traffic, …
 
     Example: slacktide models make /tmp/models
     """

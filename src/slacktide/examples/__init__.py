@@ -12,3 +12,5 @@ from slacktide.examples.catalog import example as example
 from slacktide.examples.catalog import make_inputs as make_inputs
 from slacktide.examples.catalog import make_stream as make_stream
 from slacktide.examples.making import make_repository as make_repository
+from slacktide.examples.pipelines import PIPELINES as PIPELINES
+from slacktide.examples.pipelines import pipeline_frames as pipeline_frames

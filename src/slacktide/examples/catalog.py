@@ -284,6 +284,7 @@ MODELS: Mapping[str, ExampleModel] = {
             pictures=_vehicle_pictures,
         ),
         _of_road_users("brand", "classifier of the brand of a vehicle cut out of a street scene"),
+        _of_road_users("plate", "reader of the four characters of a plate, of vehicles cut out"),
         _of_road_users("clothing", "classifier of the colour of a coat, of people cut out"),
         _of_road_users("direction", "classifier of where people cut out are going"),
     )

@@ -5,6 +5,7 @@
     DIR/NAME/slacktide.yaml            and config.pbtxt where it shows something
     DIR/NAME/inputs/samples.npz        sample requests and exact labels
     DIR/NAME/data                      labelled pictures, where asked for (see labelled.py)
+    DIR/NAME/pipeline.yaml             of a pipeline, instead of all that
     DIR/NAME/.slacktide-example        says that this folder is ours to replace
 
 The inputs lie inside the model's folder because a server takes every folder at the top for a
@@ -16,13 +17,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from slacktide.examples.catalog import MODELS, ExampleModel, ExamplesError, example, make_inputs
 from slacktide.examples.labelled import write_labelled
+from slacktide.examples.pipelines import PIPELINES, ExamplePipeline
 
 Progress = Callable[[str, int, int], None]
 """Called as (model, how many are done, how many there will be) before the first and after each."""
@@ -43,7 +45,8 @@ def make_repository(
     pictures: int = 0,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the example models (all, or those named) into `directory`; return their folders.
+    """Write the example models and pipelines (all, or those named, with the models of pipelines)
+    into `directory`; return their folders.
 
     Example models that are there already are kept as they are, settings and profiles included,
     unless `overwrite`, which makes them anew. With `pictures`, so many labelled pictures are
@@ -53,8 +56,8 @@ def make_repository(
     model name, and for pictures where no model takes any; OSError where writing fails.
     """
     root = Path(directory)
-    chosen = [example(name) for name in dict.fromkeys(MODELS if models is None else models)]
-    if pictures and not any(model.pictures for model in chosen):
+    chosen = _chosen((*MODELS, *PIPELINES) if models is None else models)
+    if pictures and not any(isinstance(one, ExampleModel) and one.pictures for one in chosen):
         seeing = ", ".join(model.name for model in MODELS.values() if model.pictures)
         raise ExamplesError(f"none of these models takes pictures; those that do: {seeing}")
     _refuse_foreign(root)
@@ -66,13 +69,23 @@ def make_repository(
         folder = root / model.name
         if overwrite or not folder.exists():
             _make(model, folder)
-        if pictures and model.pictures:
+        if pictures and isinstance(model, ExampleModel) and model.pictures:
             _make_data(model, folder, pictures)
         folders.append(folder)
     (root / _README).write_text(_readme(), encoding="utf-8")
     if progress and chosen:
         progress(chosen[-1].name, len(chosen), len(chosen))
     return folders
+
+
+def _chosen(names: Iterable[str]) -> list[ExampleModel | ExamplePipeline]:
+    """Those of these names, each once; the models of a pipeline in front of it."""
+    found: dict[str, ExampleModel | ExamplePipeline] = {}
+    for name in names:
+        if (pipeline := PIPELINES.get(name)) is not None:
+            found |= {model: example(model) for model in pipeline.models if model not in found}
+        found[name] = example(name) if pipeline is None else pipeline
+    return list(found.values())
 
 
 def _refuse_foreign(root: Path) -> None:
@@ -83,7 +96,7 @@ def _refuse_foreign(root: Path) -> None:
         if entry.name == _README and _is_ours(entry):
             continue
         marked = not entry.is_symlink() and (entry / _MARK).is_file()
-        if entry.name.startswith(_UNFINISHED) or (entry.name in MODELS and marked):
+        if entry.name.startswith(_UNFINISHED) or (entry.name in {*MODELS, *PIPELINES} and marked):
             continue
         raise ExamplesError(
             f"{root} holds {entry.name!r}, which is no example model of ours; "
@@ -96,18 +109,20 @@ def _is_ours(readme: Path) -> bool:
     return readme.is_file() and readme.read_text("utf-8", "replace").startswith(first)
 
 
-def _make(model: ExampleModel, folder: Path) -> None:
+def _make(model: ExampleModel | ExamplePipeline, folder: Path) -> None:
     """Write one model beside its place, then put it there in the place of any older one."""
 
     def fill(fresh: Path) -> None:
-        (fresh / "1").mkdir(parents=True)
-        (fresh / "inputs").mkdir()
-        for name, content in model.onnx_files().items():
-            (fresh / "1" / name).write_bytes(content)
+        fresh.mkdir()
         for name, content in model.extras().items():
             (fresh / name).write_bytes(content)
-        samples = make_inputs(model.name, model.samples, SAMPLE_SEED)
-        samples.write(fresh / "inputs" / "samples.npz")
+        if isinstance(model, ExampleModel):
+            (fresh / "1").mkdir()
+            (fresh / "inputs").mkdir()
+            for name, content in model.onnx_files().items():
+                (fresh / "1" / name).write_bytes(content)
+            samples = make_inputs(model.name, model.samples, SAMPLE_SEED)
+            samples.write(fresh / "inputs" / "samples.npz")
         (fresh / _MARK).write_text("Made by `slacktide models make`; --overwrite replaces it.\n")
 
     _replace(folder, folder.parent, fill)
@@ -140,11 +155,13 @@ def _readme() -> str:
         + (f" Classes: {', '.join(model.classes)}." if model.classes else "")
         for model in MODELS.values()
     )
+    listed += "".join(f"\n- `{one.name}`: {one.summary}." for one in PIPELINES.values())
     return f"""# Slacktide's example models
 
 Made by `slacktide models make`, with no download. Serve them with `slacktide serve` and this
 directory. Each model has its settings in `slacktide.yaml` and sample requests with exact labels
-in `inputs/samples.npz` (read it with `slacktide.examples.Samples.read`).
+in `inputs/samples.npz` (read it with `slacktide.examples.Samples.read`); a pipeline is what its
+`pipeline.yaml` says.
 
 {listed}
 """
