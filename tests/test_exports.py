@@ -44,8 +44,8 @@ EXPORTS = {
         check_invariants
     """,
     "slacktide.examples": """
-        MODELS ExamplesError Samples example make_inputs
-        make_repository make_stream
+        MODELS PIPELINES ExamplesError Samples example make_inputs
+        make_repository make_stream pipeline_frames
     """,
     "slacktide.load.report": """
         SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore

@@ -35,6 +35,7 @@ VERBS = (
     ("demo",),
     ("demo", "clients"),
     ("demo", "exits"),
+    ("demo", "pipeline"),
     ("models", "make"),
     ("models", "check"),
     ("exits", "add"),

@@ -33,6 +33,7 @@ VERBS = (
     "simulate",
     "demo",
     "demo clients",
+    "demo pipeline",
     "models make",
     "models check",
     "exits add",

@@ -24,6 +24,7 @@ Cores = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 CLIENTS_JSON, EXITS_JSON = "clients-report.json", "exits-report.json"
+PIPELINE_JSON = "pipeline-report.json"
 _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
 
 
@@ -196,6 +197,47 @@ def exits(
         report = run_exits(run, folder, move)
         path.write_bytes(orjson.dumps(report, option=_JSON))
     _tell([path], json, lambda: show_exits(report, console()))
+
+
+@demo.command("pipeline")
+def pipeline(
+    name: Annotated[
+        str, typer.Option("--pipeline", help="An example pipeline: traffic or surveillance.")
+    ] = "traffic",
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=3600.0, help="Length of each load.")
+    ] = 10.0,
+    loads: Annotated[
+        str, typer.Option(metavar="LOAD,…", help="Loads, as parts of the measured capacity.")
+    ] = "0.5,1,1.5",
+    cores: Cores = 1,
+    json: Json = False,
+) -> None:
+    """Find vehicles, name their brands and read their plates: one model, one deadline.
+
+    Takes a minute: serves a detector with two models behind it as one pipeline, finds out how many
+    frames a second it can answer, and sends less, as many and more. Prints what was found, slack by
+    stage, and what was left out under load, and writes pipeline-report.json into the current
+    folder.
+
+    Example: slacktide demo pipeline --loads 1,2
+    """
+    from slacktide.cli.demo.pipeline import PipelineRun, run_pipeline
+    from slacktide.cli.demo.pipeline_report import show_pipeline
+    from slacktide.load.server_process import split_cores
+
+    path = Path.cwd() / PIPELINE_JSON
+    try:
+        parts = tuple(float(part) for part in loads.split(","))
+    except ValueError:
+        parts = ()
+    if not parts or not all(0.0 < part <= 20.0 for part in parts):
+        fail(f"--loads: expected numbers above 0, 20 at most, with commas between, got {loads!r}")
+    run = PipelineRun(name, split_cores(cores), seconds, parts)
+    with _running(json) as (folder, move):
+        report = run_pipeline(run, folder, move)
+        path.write_bytes(orjson.dumps(report, option=_JSON))
+    _tell([path], json, lambda: show_pipeline(report, console()))
 
 
 @contextlib.contextmanager

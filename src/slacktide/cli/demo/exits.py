@@ -17,7 +17,8 @@ import numpy as np
 from slacktide.cli.demo.exits_report import exits_report
 from slacktide.examples import make_repository
 from slacktide.examples.catalog import example, make_stream
-from slacktide.load.played_rows import Row, exit_stats, play_rows
+from slacktide.load.played_calls import Row
+from slacktide.load.played_rows import exit_stats, play_rows
 from slacktide.load.server_process import serving, slacktide
 from slacktide.load.spec import Transport
 

@@ -1,0 +1,160 @@
+"""The demo of a pipeline: what a client makes of answers, its report, and one short run."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from slacktide.cli.demo.pipeline import PipelineRun, judge, seen
+from slacktide.cli.demo.pipeline_report import (
+    Judged,
+    JudgedFrame,
+    pipeline_report,
+    show_pipeline,
+)
+from slacktide.cli.main import app
+from slacktide.examples.street import BRANDS, CHARACTERS, KINDS, RoadUser, Scene
+
+RUN = PipelineRun("traffic", ((0,), (1,)), seconds=2.0, loads=(0.5, 1.5))
+CAR = RoadUser(0, (0.1, 0.1, 0.3, 0.3), "left", BRANDS[2], "A0X7")
+SCENE = Scene(np.zeros((8, 8, 3), np.uint8), (CAR,))
+
+
+def outputs(plate: str = "A0X7") -> dict[str, Any]:
+    """Two boxes, of which the second shows the car and the first nobody."""
+    boxes = np.array([[[0.6, 0.6, 0.9, 0.9], [0.1, 0.1, 0.31, 0.3], [0, 0, 0, 0]]])
+    brands = np.eye(len(BRANDS))[[2, 5]]
+    letters = np.eye(len(CHARACTERS))[[CHARACTERS.index(each) for each in plate]]
+    return {
+        "street.boxes": boxes,
+        "street.classes": np.array([[3, 0, 0]]),
+        "brand.logits": brands,
+        "brand.rows": np.array([1, 0]),
+        "plate.logits": letters[None],
+        "plate.rows": np.array([1]),
+    }
+
+
+def test_what_was_said_of_each_box_stands_beside_what_is_so() -> None:
+    car, nobody = judge(SCENE, ["brand", "plate"], outputs())
+    assert car.said == car.true == {"brand": BRANDS[2], "plate": "A0X7"}
+    assert (car.kind, nobody.kind) == (0, 3)
+    assert (nobody.said, nobody.true) == ({"brand": BRANDS[5]}, {"brand": None})
+    (only,) = judge(SCENE, ["plate"], outputs())
+    assert only.said == {"plate": "A0X7"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason", "missing"),
+    [
+        ({"late": False}, "complete", ()),
+        ({"late": False, "partial": "plate"}, "partial", ("plate",)),
+        ({"late": True}, "late", ()),
+    ],
+)
+def test_an_answer_is_complete_partial_or_late(
+    parameters: dict[str, Any], reason: str, missing: tuple[str, ...]
+) -> None:
+    answer = {
+        "parameters": {**parameters, "budget_us": 5, "street.budget_us": 20_000},
+        "outputs": [
+            {"name": name, "data": array.ravel().tolist(), "shape": list(array.shape)}
+            for name, array in outputs().items()
+            if name.partition(".")[0] not in missing
+        ],
+    }
+    frame = seen(SCENE, ["brand", "plate"], 200, 0.1, answer)
+    assert (frame.reason, frame.missing, frame.slack) == (reason, missing, {"street": 0.02})
+    assert len(frame.boxes) == 2
+    refused = seen(SCENE, ["brand"], 504, 0.01, {"error": "no", "reason": "expired"})
+    assert (refused.reason, refused.boxes) == ("expired", ())
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    right = Judged((0.1, 0.2, 0.3, 0.4), 0, {"brand": "aster", "plate": "1"}, {"brand": "aster"})
+    right.true["plate"] = "1"
+    wrong = Judged((0.0, 0.0, 1.0, 1.0), 3, {"brand": "borea"}, {"brand": "jovex"})
+    unknown = Judged((0.5, 0.5, 1.0, 1.0), 5, {"brand": "delmo"}, {"brand": None})
+    slack = {"street": 0.030, "brand": 0.050}
+    calm = [JudgedFrame(0.1, "complete", (), slack, (right, wrong, unknown))] * 4
+    busy = [
+        calm[0],
+        JudgedFrame(0.15, "partial", ("plate",), {"street": 0.010}, ()),
+        JudgedFrame(0.3, "late"),
+        JudgedFrame(0.01, "expired"),
+    ]
+    return pipeline_report(RUN, "200ms", 10.0, {0.5: calm, 1.5: busy}, {"stage_stats": [1]})
+
+
+def test_loads_are_summed_up_one_by_one(report: Any) -> None:
+    calm, busy = report["loads"]
+    assert (calm["rate"], calm["complete"], calm["boxes"]) == (5.0, 1.0, 3.0)
+    assert (busy["complete"], busy["partial"], busy["late"]) == (0.25, 0.25, 0.25)
+    assert busy["refused"] == {"expired": 0.25}
+    assert busy["missing"] == {"plate": 0.25}
+    assert busy["slack"]["street"] == pytest.approx({"p50": 0.020, "p5": 0.011})
+    assert calm["seconds"] == pytest.approx({"p50": 0.1, "p99": 0.1})
+    assert report["right"] == {"brand": 0.5, "plate": 1.0}
+    assert report["server"] == [1]
+
+
+def test_the_tables_say_so(report: Any) -> None:
+    out = Console(width=160, record=True, file=StringIO())
+    show_pipeline(json.loads(json.dumps(report)), out)
+    text = out.export_text()
+    for part in (
+        "At 1.5 x capacity 50% of the frames were answered within 200ms: 25% by all stages, 25%",
+        "no plate",
+        "0.100 0.200 0.300 0.400",
+        "borea (jovex)",
+        "delmo (nobody)",
+        KINDS[3],
+        "10.0 frames/s with 3.0 boxes each",
+        "Right, of all boxes that show somebody: brand 50%,",
+    ):
+        assert part in text, text
+
+
+def test_a_run_in_which_nothing_was_answered_is_shown_as_well() -> None:
+    nothing = {1.0: [JudgedFrame(0.01, "expired")]}
+    out = Console(width=120, record=True, file=StringIO())
+    show_pipeline(pipeline_report(RUN, "200ms", 10.0, nothing, {}), out)
+    assert "At 1 x capacity 0% of the frames" in out.export_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--loads", "1,fast"], "--loads: expected numbers above 0"),
+        (["--loads", "0"], "--loads: expected numbers above 0"),
+        (["--pipeline", "trafic"], "no example pipeline is called 'trafic'"),
+    ],
+)
+def test_what_cannot_be_played_is_named(
+    flags: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["demo", "pipeline", *flags])
+    assert done.exit_code == 2
+    assert sentence in done.output
+
+
+@pytest.mark.slow
+def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--pipeline", "surveillance", "--seconds", "1", "--loads", "0.5"]
+    done = CliRunner().invoke(app, ["demo", "pipeline", *flags])
+    assert done.exit_code == 0, done.output
+    assert "written: pipeline-report.json" in done.stdout
+    found = json.loads((tmp_path / "pipeline-report.json").read_text())
+    assert found["capacity"] > 0
+    assert found["loads"][0]["frames"] > 0
+    assert {each["stage"] for each in found["server"]} == {"street", "clothing", "direction"}
