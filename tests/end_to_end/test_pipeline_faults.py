@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from tests.end_to_end.streets import (
+    CAR,
     SEEN,
     agree,
     ask_frame,
     colour,
+    detector,
     frame,
     outputs,
     pipeline,
@@ -33,6 +35,14 @@ def raises(crop): raise RuntimeError("no")
 def nonsense(crop): return "a picture"
 def hangs(crop): time.sleep(1000)
 """
+NARROW = """
+slo: 20s
+stages: {detect: broad, look: single, small: small}
+edges:
+  - {from: detect, to: look, each: box, when: {score: 0.5}}
+  - {from: look, to: small, tensors: {mean: x}}
+"""
+"""Each row is kept apart, in an arena that has room for 64."""
 GLUED = """
 slo: 20s
 stages:
@@ -52,6 +62,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo = zoo_at(folder / "repository")
     street(zoo, grade=APART)
     zoo.spin(settings=f"max_batch: 8\n{APART}")
+    detector(zoo, "broad", width=256)
+    colour(zoo, "single", settings="max_batch: 1\n")
+    zoo.double("small", settings="limits: {memory: 1KiB}\n")
+    pipeline(zoo, "narrow", NARROW)
     (folder / "street_glue.py").write_text(GLUE)
     names = ("raises", "nonsense", "hangs")
     street_of_glue(zoo, names)
@@ -155,6 +169,14 @@ def test_a_glue_function_that_fails_costs_its_stage_alone(house: Any, name: str)
             agree(found, IMAGE, lacks=("look", "grade"))
         for answer in whole:
             agree(outputs(answer.result()), IMAGE)
+
+
+def test_rows_for_which_there_is_no_memory_are_left_out(house: Any) -> None:
+    boxes = [(at * 2, 10, at * 2 + 30, 200, 255 - at, CAR) for at in range(100)]
+    few = ask_frame(house, frame(*boxes[:4], width=256), "narrow")
+    assert outputs(few)["small.y"].shape == (4, 3)
+    many = outputs(ask_frame(house, frame(*boxes, width=256), "narrow"), partial="small")
+    assert many["look.mean"].shape == (100, 3)
 
 
 def test_a_stage_is_loaded_anew_under_frames(house: Any) -> None:

@@ -11,7 +11,16 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from slacktide.domain import BatchTiming, Cancelled, Notice, Outcome, Reason, Refused, Request
+from slacktide.domain import (
+    BatchTiming,
+    Cancelled,
+    MemoryShort,
+    Notice,
+    Outcome,
+    Reason,
+    Refused,
+    Request,
+)
 from slacktide.domain.frames import (
     AnswerFrame,
     Frame,
@@ -79,7 +88,7 @@ class ServedFrames:
     def __init__(
         self,
         requests: PendingRequests,
-        post: Callable[[FrameEvent | Cancelled], None],
+        post: Callable[[FrameEvent | Cancelled | MemoryShort], None],
         arrived: Callable[[float], None],
     ) -> None:
         """`arrived` hears when a frame has come, in seconds."""
@@ -155,6 +164,7 @@ class ServedFrames:
             reason = Reason.RUNTIME_ERROR
             if isinstance(error, MemoryLimitExceeded):
                 reason = error.reason
+                self._post(MemoryShort())
             else:
                 log.exception("stage %r cannot be given what it is to run", command.stage)
             child.payload = Payload(command.request.rows, ())
@@ -213,6 +223,7 @@ class ServedFrames:
                 raise ValueError("there is nothing")
             return record.payloads.hand_on(edge, child.id, child.rows, outputs, own)
         except MemoryLimitExceeded as error:
+            self._post(MemoryShort())  # there is room for the next if something is kept
             return Yield(0, refused=error.reason)
         except WireError as error:
             why, reason = str(error), error.reason
