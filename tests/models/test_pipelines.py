@@ -221,6 +221,9 @@ def test_a_server_starts_pipelines_after_models_and_loads_what_one_needs(
         assert [*house.host.serving] == ["chain"]
         why = house.catalog.absence("a", None) or ""
         assert why.startswith("a/pipeline.yaml: stages.b.model: model 'broken' is not loaded: it d")
+        house.put("broken", interface("y", "z"))
+        assert [*house.host.serving] == ["chain", "a"], "it has waited for its model"
+        house.drop("broken")
         await manager.unload("chain")
         house.drop("first")
         manager.loads.clear()

@@ -224,7 +224,7 @@ class ModelManager:
             ):
                 with contextlib.suppress(ControlError):  # logged, and in the index
                     await self._try(repository, model)
-        self.pipelines.load(pipeline)
+        self.pipelines.load(pipeline, wait=at_start)
 
     async def _load(
         self, name: str, definitions: Sequence[ModelDefinition], cleanup: Callable[[], None] | None

@@ -73,12 +73,18 @@ class PipelineShelf:
         """Whether it answers, or is to as soon as its models are there again."""
         return name in self._wanted
 
-    def load(self, definition: PipelineDefinition) -> None:
+    def load(self, definition: PipelineDefinition, *, wait: bool = False) -> None:
         """Have it answer, or answer anew. Raises SettingsError, naming the key, if a model is not
-        loaded or does not fit, and ControlError; then what answered before still does."""
+        loaded or does not fit, and ControlError; then what answered before still does, and it is
+        forgotten unless it is to `wait` for its models."""
         if self.host is None:
             raise ControlError("unavailable", "pipelines are not served here")
-        loaded = self._made(definition)
+        try:
+            loaded = self._made(definition)
+        except SettingsError:
+            if wait:
+                self._wanted[definition.name] = definition
+            raise
         self._wanted[definition.name] = definition
         self._loaded[definition.name] = loaded
         self.host.serve(loaded)

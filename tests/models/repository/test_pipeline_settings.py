@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,3 +192,9 @@ def test_the_folder_of_a_pipeline_is_no_repository(root: Path) -> None:
     (root / "pipeline.yaml").write_text("stages: {x: m}")
     with pytest.raises(RepositoryError, match="serve the folder that holds it"):
         Repository(root).names()
+
+
+def test_the_examples_of_the_manual_are_pipelines() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert [read(block).pipeline("p").source for block in blocks] == ["street"]
