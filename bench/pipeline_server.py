@@ -1,7 +1,8 @@
 """`slacktide serve`, with a line for what becomes of frames in the file that BENCH_FRAME_LOG names.
 
-    batch MODEL SECONDS INPUT_S INFER_S OUTPUT_S FRAME …     one was reported; the frames it is of
-    freed ID SECONDS LOOP_S CHILDREN                         so far: what pipelines cost the loop
+    batch MODEL SECONDS INPUT_S INFER_S OUTPUT_S WHOLE_S FRAME …   one was reported, and of what
+    ended ID SECONDS                                               a frame has its outcome
+    freed ID SECONDS LOOP_S CHILDREN                               what the loop has spent so far
 
 SECONDS are of the clock that all processes of a machine share. `LOOP_S` is CPU time in the machine
 above the engine and in the driver's half of it, over all frames and their CHILDREN.
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slacktide.cli.main import main as serve
-from slacktide.domain import Batch, BatchTiming
+from slacktide.domain import Batch, BatchTiming, ExitReport
 from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.pipelines import Frames
 from slacktide.runtime import runtime
@@ -64,6 +65,7 @@ class WatchedFrames(ServedFrames):
         SPENT["loop"] += time.thread_time() - begin
         self._requests.answer = before
         before(command)
+        LOG.write(f"ended {command.id} {time.perf_counter()}\n")
 
     def free(self, id: int) -> None:
         super().free(id)
@@ -73,11 +75,13 @@ class WatchedFrames(ServedFrames):
 class WatchedLauncher(ReplicaLauncher):
     """The server's, with a pen."""
 
-    def finished(self, batch: Batch, timing: BatchTiming, *rest: Any) -> None:
-        parts = f"{timing.input_s} {timing.infer_s} {timing.output_s}"
+    def finished(
+        self, batch: Batch, timing: BatchTiming, seconds: float, exits: ExitReport | None = None
+    ) -> None:
+        parts = f"{timing.input_s} {timing.infer_s} {timing.output_s} {seconds}"
         frames = " ".join(str(member.parent) for member in batch.members)
         LOG.write(f"batch {batch.replica.pool.model} {time.perf_counter()} {parts} {frames}\n")
-        super().finished(batch, timing, *rest)
+        super().finished(batch, timing, seconds, exits)
 
 
 def main() -> None:
