@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.end_to_end.streets import SEEN, agree, ask_frame, frame, outputs, street
 
 value = helper.make_tensor_value_info
 
@@ -124,3 +126,30 @@ def test_a_pipeline_is_loaded_anew_from_its_file(server: Any) -> None:
     assert "chain/pipeline.yaml: edges[0].to: there is no such stage" in answer.error
     assert state(server) == (True, "READY", "")
     assert set(said(server)) == {"a.y", "c.z"}, "what served before still does"
+
+
+def test_frames_go_on_while_their_models_are_loaded_anew_again_and_again(
+    zoo: Any, serve: Any
+) -> None:
+    """Workers of a new load are given the arenas that frames lie in, old and new."""
+    street(zoo)
+    with serve(zoo, control_port=0) as house:
+        asked, stop = [], threading.Event()
+
+        def camera(number: int) -> None:
+            image = frame(*SEEN, seed=number)
+            while not stop.is_set():
+                agree(outputs(ask_frame(house, image)), image)
+                asked.append(number)
+
+        cameras = [house.spawn(camera, number) for number in range(3)]
+        for model in ("colour", "detector", "street", "colour", "grade", "detector"):
+            assert house.post(LOAD.format(model), {}).status == 200
+        stop.set()
+        for each in cameras:
+            each.result()
+        assert set(asked) == {0, 1, 2}
+        before = len(asked)
+        (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
+        assert stats["inference_stats"]["success"]["count"] == before
+        assert stats["inference_stats"]["fail"]["count"] == 0
