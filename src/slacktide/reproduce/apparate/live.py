@@ -36,7 +36,7 @@ from slacktide.reproduce.harness.state import ReproduceError
 
 PATIENCE_S = 20.0
 """Of a request; as much as `play_rows` states."""
-TEXT_LOAD = 0.4
+TEXT_LOAD = 0.2
 """Texts come at this share of what the model answers one by one."""
 
 
