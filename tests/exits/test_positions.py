@@ -119,7 +119,7 @@ def test_a_text_goes_by_its_tokens_and_its_mask_is_context() -> None:
     assert (len(found.positions), found.primary, found.outputs) == (8, "input_ids", ("logits",))
     assert all(each.channels_last and each.masked for each in found.positions[:-1])
     assert found.positions[-1].tensor == "embedding"
-    assert {each.features for each in found.positions} == {256}
+    assert [each.features for each in found.positions] == [512] * 7 + [256]
     assert find_positions(text).primary == "input_ids"  # by the names of the others
 
 

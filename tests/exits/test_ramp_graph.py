@@ -77,11 +77,16 @@ def test_features_of_images_are_means_and_maxima_over_space() -> None:
     assert found["exits/features/9"].shape == (3, graph.positions[9].features)
 
 
-def test_features_of_texts_are_means_over_what_is_no_padding() -> None:
+def test_features_of_texts_are_means_and_maxima_over_what_is_no_padding() -> None:
     model = shipped("text")
     graph = find_positions(model, mask="attention_mask")
     features = with_features(model, graph)
     both, alone = run(features, texts(5, 9)), run(features, texts(5, 5))
+    third = graph.positions[3].tensor
+    model.graph.output.append(helper.make_tensor_value_info(third, TensorProto.FLOAT, None))
+    words = run(model, texts(5, 9))[third][0, :5]
+    pooled = np.concatenate([words.mean(axis=0), np.maximum(words.max(axis=0), 0.0)])
+    np.testing.assert_allclose(both["exits/features/3"][0], pooled, rtol=1e-3, atol=1e-4)
     for number in range(8):
         name = f"exits/features/{number}"
         np.testing.assert_allclose(both[name][0], alone[name][0], rtol=2e-3, atol=2e-4)

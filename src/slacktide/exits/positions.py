@@ -68,10 +68,9 @@ class Position:
 
     @property
     def maximum(self) -> bool:
-        """Whether the maximum over space is pooled beside the mean: of images, where a small object
-        hardly moves a mean, up to as many features as can be solved for quickly."""
-        images = len(self.space) > 1 and any(size != 1 for size in self.space)
-        return images and 2 * self.channels <= MOST_FEATURES
+        """Whether the maximum over space or words is pooled beside the mean, which a small object
+        or a single word hardly moves; up to as many features as can be solved for quickly."""
+        return any(size != 1 for size in self.space) and 2 * self.channels <= MOST_FEATURES
 
     @property
     def features(self) -> int:

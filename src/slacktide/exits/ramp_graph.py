@@ -133,6 +133,7 @@ def _pooled(out: _Writer, graph: ExitGraph, position: Position) -> str:
     names = ["Mean", "Max"] if position.maximum else ["Mean"]
     if position.masked:
         parts = [_masked_mean(out, graph.mask, position)]
+        parts += [_masked_maximum(out, graph.mask, position)] if position.maximum else []
     elif position.channels_last:
         axes = list(range(1, 1 + len(position.space)))
         parts = [out.reduce(f"Reduce{each}", pooled, axes) for each in names]
@@ -158,6 +159,15 @@ def _masked_mean(out: _Writer, mask: str, position: Position) -> str:
         return out.add("Flatten", out.add("MatMul", row, position.tensor), axis=1)
     column = out.add("Reshape", share, out.constant(np.array([0, -1, 1])))
     return out.add("Flatten", out.add("MatMul", position.tensor, column), axis=1)
+
+
+def _masked_maximum(out: _Writer, mask: str, position: Position) -> str:
+    """The maximum over the same, and 0: padding counts as that, and is not always there."""
+    words = out.add("Cast", mask, to=position.element)
+    last = position.channels_last
+    words = out.add("Reshape", words, out.constant(np.array([0, -1, 1] if last else [0, 1, -1])))
+    kept = out.add("Mul", position.tensor, words)
+    return out.add("Relu", out.reduce("ReduceMax", kept, [1 if last else 2]))
 
 
 class _Writer:
