@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 from tests.end_to_end.streets import (
     CAR,
     SEEN,
@@ -22,6 +23,7 @@ from tests.end_to_end.streets import (
     outputs,
     pipeline,
     street,
+    value,
 )
 
 from slacktide.engine import EngineSettings
@@ -43,6 +45,16 @@ edges:
   - {from: look, to: small, tensors: {mean: x}}
 """
 """Each row is kept apart, in an arena that has room for 64."""
+TIGHT = """
+slo: 20s
+stages: {detect: detector, look: single, grade: wide, both: both}
+edges:
+  - {from: detect, to: look, each: box, when: {score: 0.5}}
+  - {from: look, to: grade, tensors: {mean: x}}
+  - {from: look, to: both, tensors: {mean: a}}
+  - {from: grade, to: both, tensors: {y: b}}
+"""
+DEADLY = "slo: 20s\nstages: {first: whole, last: divide}\nedges: [{from: first, to: last}]\n"
 GLUED = """
 slo: 20s
 stages:
@@ -66,6 +78,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     colour(zoo, "single", settings="max_batch: 1\n")
     zoo.double("small", settings="limits: {memory: 1KiB}\n")
     pipeline(zoo, "narrow", NARROW)
+    zoo.double("wide")
+    ends = [value(name, TensorProto.FLOAT, ["n", 3]) for name in ("a", "b", "sum")]
+    added = helper.make_node("Add", ["a", "b"], ["sum"])
+    limited = "max_batch: 4\nlimits: {memory: 1KiB}\n"
+    zoo.save("both", [added], ends[:2], ends[2:], settings=limited)
+    pipeline(zoo, "tight", TIGHT)
+    zoo.divide(settings="max_batch: 8\n")
+    whole = [value(name, TensorProto.INT64, ["n", 2]) for name in ("i", "d")]
+    zoo.save("whole", [helper.make_node("Identity", ["i"], ["d"])], whole[:1], whole[1:])
+    pipeline(zoo, "deadly", DEADLY)
     (folder / "street_glue.py").write_text(GLUE)
     names = ("raises", "nonsense", "hangs")
     street_of_glue(zoo, names)
@@ -162,11 +184,12 @@ def test_a_stage_whose_worker_dies_runs_again(house: Any) -> None:
 @pytest.mark.parametrize("name", ["raises", "nonsense", "hangs"])
 def test_a_glue_function_that_fails_costs_its_stage_alone(house: Any, name: str) -> None:
     with house.taken_to_hang_after(1.5):
-        answers = [house.spawn(ask_frame, house, IMAGE, name) for _ in range(2)]
+        images = [frame(*SEEN, seed=seed) for seed in (10, 11)]
+        answers = [house.spawn(ask_frame, house, image, name) for image in images]
         whole = [house.spawn(ask_frame, house, IMAGE) for _ in range(2)]
-        for answer in answers:
+        for image, answer in zip(images, answers, strict=True):
             found = outputs(answer.result(), partial="look")
-            agree(found, IMAGE, lacks=("look", "grade"))
+            agree(found, image, lacks=("look", "grade"))
         for answer in whole:
             agree(outputs(answer.result()), IMAGE)
 
@@ -177,6 +200,25 @@ def test_rows_for_which_there_is_no_memory_are_left_out(house: Any) -> None:
     assert outputs(few)["small.y"].shape == (4, 3)
     many = outputs(ask_frame(house, frame(*boxes, width=256), "narrow"), partial="small")
     assert many["look.mean"].shape == (100, 3)
+
+
+def test_a_join_for_which_there_is_no_memory_is_left_out(house: Any) -> None:
+    boxes = [(at * 7, 10, at * 7 + 30, 200, 255 - at, CAR) for at in range(30)]
+    assert outputs(ask_frame(house, frame(*boxes[:8]), "tight"))["both.sum"].shape == (8, 3)
+    found = outputs(ask_frame(house, frame(*boxes), "tight"), partial="both")
+    assert found["grade.y"].shape == (30, 3)
+
+
+def test_a_frame_of_which_a_stage_dies_is_not_run_again(house: Any) -> None:
+    def ask(number: int) -> Any:
+        return house.infer("deadly", house.call_of({"i": ("INT64", [1, 2], [number, 1])}))
+
+    assert outputs(ask(1))["last.y"].tolist() == [[-(2**62), -(2**62)]]
+    first = ask(-2)
+    assert outputs(first, partial="last")["first.d"].tolist() == [[-2, 1]]
+    again = ask(-2)
+    assert (again.status, again.headers["slacktide-reason"]) == (422, "crashed_before")
+    assert outputs(ask(1))["last.y"].tolist() == [[-(2**62), -(2**62)]]
 
 
 def test_a_stage_is_loaded_anew_under_frames(house: Any) -> None:

@@ -218,7 +218,7 @@ class ServerCall(PendingRequest):
         kind = outcome.kind
         if kind is not _SERVED and kind is not _LATE:
             self.outputs = None  # it was withdrawn in the turn in which its result came
-        if outcome.reason is Reason.CRASHED and self.payload is not None:
+        if (outcome.reason is Reason.CRASHED or self.crashed) and self.payload is not None:
             self._block_inputs(version)
         elif version.blocklist.inputs and self.outputs is not None:
             version.blocklist.forgive(self.context.connection)
@@ -321,7 +321,7 @@ class ServerCall(PendingRequest):
         blocklist.add(self._tensors(version), context.connection, now=driver.clock())
         log.warning(
             "%s:%s crashed twice on a request from %s; its input is refused for %g s",
-            version.name,
+            version.name if not self.crashed else f"stage {self.crashed!r} of {version.name}",
             version.version,
             context.client,
             BLOCK_S,

@@ -35,8 +35,9 @@ from slacktide.domain.frames import (
 )
 from slacktide.domain.pipelines import Edge
 from slacktide.executors.arena import MemoryLimitExceeded
-from slacktide.executors.ports import OutputTensor, Payload
+from slacktide.executors.ports import OutputTensor, Payload, TensorRef
 from slacktide.models.pipeline_version import PipelineVersion
+from slacktide.models.versions import LoadedVersion
 from slacktide.pipelines import HAS_RESULT
 from slacktide.server.frame_payloads import FramePayloads
 from slacktide.server.pending import PendingRequest, PendingRequests
@@ -167,7 +168,7 @@ class ServedFrames:
                 self._post(MemoryShort())
             else:
                 log.exception("stage %r cannot be given what it is to run", command.stage)
-            child.payload = Payload(command.request.rows, ())
+            child.payload = _nothing(record.version.stages[command.stage], command.request.rows)
             self._post(Cancelled(child.id, reason, f"stage {command.stage!r}: {error}"))
         self._requests.add(child)
         record.version.frame_counters.loop_s += time.perf_counter() - begin
@@ -208,6 +209,8 @@ class ServedFrames:
         counters.stage_answered(child.stage, outcome)
         # It is a request to that model as well.
         record.version.stages[child.stage].counters.answered(outcome, child.rows, child.timing)
+        if outcome.reason is Reason.CRASHED:
+            record.call.crashed = child.stage
         if outcome.kind in HAS_RESULT and not record.ended:
             record.children.setdefault(child.stage, []).append(child)
             edges = record.version.pipeline.out_of[child.stage]
@@ -232,6 +235,12 @@ class ServedFrames:
         stages = f"{edge.upstream} gave {edge.downstream}"
         log.warning("%s: what %s cannot be used: %s", record.version.name, stages, why)
         return Yield(0, refused=reason)
+
+
+def _nothing(version: LoadedVersion, rows: int) -> Payload:
+    """What a request has that could not be given its input, and is withdrawn: no worker runs it."""
+    shapes = [(rows, *(max(1, n) for n in spec.shape[1:])) for spec in version.interface.inputs]
+    return Payload(rows, tuple([TensorRef(0, 0, shape) for shape in shapes]))
 
 
 def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:

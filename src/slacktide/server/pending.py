@@ -23,7 +23,9 @@ class PendingRequest(ABC):
     """A request that a driver knows, until nothing names its payload any more: a call, or what a
     stage of a pipeline's call is to run."""
 
-    __slots__ = ("id", "lacks", "outputs", "payload", "stages", "timing", "variant", "waits")
+    __slots__ = (
+        "crashed", "id", "lacks", "outputs", "payload", "stages", "timing", "variant", "waits",
+    )  # fmt: skip
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -41,6 +43,8 @@ class PendingRequest(ABC):
         """Of a pipeline's call: the stages that are missing in its outputs."""
         self.stages: Mapping[str, Outcome] = NO_STAGES
         """And how the others ended."""
+        self.crashed = ""
+        """A stage whose workers have died of it twice."""
 
     @abstractmethod
     def answered(self, outcome: Outcome) -> None:
