@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors import stage_timing
 from slacktide.executors.ports import NO_FAULTS
 from slacktide.executors.session import GatheredBatch
 from slacktide.executors.stage_timing import GAPS, ChainTimes, LaneTurn, StageTimer
@@ -126,7 +127,7 @@ class Timed:
             Stage(Halves(ramp, on_run), ramp, ("x",), gives, ("x",))
             for ramp, gives in zip((0, -1), names, strict=True)
         ]
-        self.chain = StageChain({1: stages}, INTERFACE, set(), shrinks=True)
+        self.chain = StageChain({1: stages}, INTERFACE, set())
         self.stop = threading.Event()
         self.opened = 0
         self.told: list[ChainTimes] = []
@@ -155,6 +156,37 @@ def test_an_idle_lane_has_every_size_timed_at_once(turn: LaneTurn, clock: Clock)
     assert seen == {1, 4}
     assert timed.told[-1].rows == (1, 4)
     assert [len(ends) for ends in timed.told[-1].stage_s] == [2, 2]
+
+
+def test_a_lane_without_gaps_has_single_rows_timed_beside_its_batches(
+    turn: LaneTurn, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_timing, "BESIDE_S", -1.0)
+    monkeypatch.setattr(stage_timing, "GIVE_UP_S", -1.0)
+    batches(turn, clock, every=0.01, take=0.01)
+    seen: set[int] = set()
+    timed = Timed(turn, seen.add)
+    timed.measure(8)
+    assert seen == {1}
+    assert [times.rows for times in timed.told] == [(1,)]
+
+
+def test_larger_batches_are_timed_once_the_lane_is_idle(
+    turn: LaneTurn, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_timing, "BESIDE_S", -1.0)
+    batches(turn, clock, every=0.01, take=0.01)
+    timed = Timed(turn, lambda rows: None)
+    told = timed.tell
+
+    def tell(times: ChainTimes) -> None:
+        told(times)
+        clock.now += 9.0
+
+    monkeypatch.setattr(timed, "tell", tell)
+    timed.measure(8)
+    assert [times.rows for times in timed.told] == [(1,), (1, 4, 8)]
+    assert timed.opened == 2  # the model whole is closed meanwhile
 
 
 def test_whoever_wants_other_ramps_ends_it(turn: LaneTurn, clock: Clock) -> None:
