@@ -51,6 +51,14 @@ def test_what_was_said_of_each_box_stands_beside_what_is_so() -> None:
     assert only.said == {"plate": "A0X7"}
 
 
+def test_an_empty_street_is_judged_as_such() -> None:
+    nothing = outputs()
+    for name in ("brand", "plate"):
+        nothing |= {f"{name}.{each}": nothing[f"{name}.{each}"][:0] for each in ("logits", "rows")}
+    assert judge(SCENE, ["brand", "plate"], nothing) == ()
+    assert judge(Scene(SCENE.picture, ()), ["plate"], outputs())[0].true == {"plate": None}
+
+
 @pytest.mark.parametrize(
     ("parameters", "reason", "missing"),
     [
