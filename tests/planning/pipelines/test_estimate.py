@@ -107,14 +107,27 @@ def test_a_path_that_is_late_is_worth_nothing_and_the_others_are():
     assert found.latency > 0.2
 
 
+def test_between_budget_and_slo_ever_fewer_are_likely_to_be_in_time():
+    worth = []
+    for slo in (1.0, 0.1, 0.06, 0.05, 0.045, 0.04, 0.035, 0.03, 0.01):
+        judge = estimator(question(replace(TRAFFIC, slo=slo)), EstimateRules())
+        found = judge.estimate(judge.chosen([PlacedStage("server")] * 3))
+        worth.append(found.score.worth)
+        share = min(1.0, max(0.0, (slo - found.latency) / (0.5 * slo)))
+        assert found.score.worth >= judge.most * share - 1e-9
+    assert worth == sorted(worth, reverse=True)
+    assert (worth[0], worth[-1]) == (pytest.approx(90.0), 0.0)
+    assert any(0.0 < each < 89.0 for each in worth)
+
+
 def test_what_shares_lanes_waits_for_all_that_runs_there():
     shared = estimator(rules=EstimateRules(budget=1.0))
     edge = shared.chosen([PlacedStage("edge")] + [PlacedStage("server")] * 2)
     load = Load(2)
-    load.busy[0], load.squares[0] = 0.5, 0.05
+    load.busy[0], load.squares[0] = 0.3, 0.05
     alone, beside = shared.estimate(edge), shared.estimate(edge, load)
     rate, seconds = 15.0, 0.028
-    wait = (rate * seconds**2 + 0.05) / (2 * (1 - rate * seconds - 0.5))
+    wait = (rate * seconds**2 + 0.05) / (2 * (1 - rate * seconds - 0.3))
     assert alone.latencies[0] == pytest.approx(
         1.1 * seconds + rate * seconds**2 / (2 * (1 - rate * seconds))
     )

@@ -18,8 +18,9 @@ from slacktide.planning.pipelines.estimate import (
     PipelineEstimator,
     PlacementScore,
     better,
+    total_score,
 )
-from slacktide.planning.pipelines.search import _Pipeline, search
+from slacktide.planning.pipelines.search import _Pipeline, mended, search
 
 RULES = [EstimateRules(), PUBLISHED]
 
@@ -138,3 +139,16 @@ def test_a_form_that_is_as_good_and_faster_is_taken():
 def test_the_same_question_has_the_same_answer():
     asked = at_random(np.random.default_rng(5), stages=4, forms=2)
     assert search(asked) == search(asked)
+
+
+def test_only_pipelines_that_are_late_are_placed_anew():
+    asked = question(TRAFFIC, replace(TRAFFIC, name="other", slo=0.4), bandwidth=5e6)
+    best = search(asked)
+    assert mended(asked, best) == best
+    slow = tuple(replace(stage, device="edge", batch=64) for stage in best[0])
+    before = total_score(asked, (slow, best[1]), EstimateRules())
+    found = mended(asked, (slow, best[1]), gain=0.01)
+    assert found[0] != slow
+    assert total_score(asked, found, EstimateRules()).worth > before.worth
+    with pytest.raises(ValueError, match="not in tuple"):
+        mended(asked, ((replace(best[0][0], form=0, batch=3), *best[0][1:]), best[1]))

@@ -168,6 +168,16 @@ def test_a_branch_that_no_link_reaches_costs_the_others_nothing():
     assert (place.stage, place.transfer, place.back) == ("brand", 0.0, 0.0)
 
 
+def test_no_time_is_kept_for_a_way_that_takes_too_long():
+    """Else its branch, which is lost anyway, would take the time of the others."""
+    placed = (PlacedStage("edge"), PlacedStage("server"), PlacedStage("edge"))
+    for bandwidth, kept in ((1e6, True), (0.1e6, False)):
+        plans = DevicePlans(question(bandwidth=bandwidth), PlacementAnswer((placed,)))
+        (place,) = plans.of("edge").places
+        assert (place.transfer > 0.0, place.back > 0.0) == (kept, kept)
+        assert place.p99 > 0.0
+
+
 def test_stages_of_one_model_share_what_a_device_has_of_it():
     pair = [replace(TRAFFIC, name=name) for name in "ab"]
     shared = [

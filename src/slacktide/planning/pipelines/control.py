@@ -40,9 +40,9 @@ CALM_S = 30.0
 PAUSE_S = 3.0
 """Least time from one plan to the next."""
 LINK_QUANTILE = 4
-"""A link is planned with what it had at least in all but one of so many seconds."""
+"""Where it is not watched, a link counts with what it had in all but one of so many seconds."""
 SETTLED = 3
-"""Seconds of which, where it has fallen, the least counts."""
+"""Seconds of which the least counts, of a link that is watched."""
 CHANGED = 0.15
 """Share by which rates or links must differ from what was planned for, to be looked into."""
 LESS = 0.02
@@ -181,20 +181,18 @@ class PlacementControl:
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
         """What is asked now, of demand over these windows."""
         pipelines = [each.seen(windows, now=now) for each in self._demands.values()]
-        recent = SHORT_S in windows
-        links = [self._link(link, recent) for link in self._stated.links]
+        links = [self._link(link) for link in self._stated.links]
         return replace(self._stated, pipelines=tuple(pipelines), links=tuple(links))
 
-    def _link(self, link: LinkView, recent: bool) -> LinkView:
+    def _link(self, link: LinkView) -> LinkView:
+        """What it has. Whoever plans anew when it falls counts with the present."""
         known = self._links.get((link.begin, link.end))
         if not known:
             return link
         found = [rate for _, rate in known]
-        last = min(found[-SETTLED:])
-        if len(found) >= LINK_QUANTILE:
-            usual = quantiles(found, n=LINK_QUANTILE)[0]
-            last = min(last, usual) if recent else usual
-        return replace(link, bandwidth=last)
+        if self.policy.watches or len(found) < LINK_QUANTILE:
+            return replace(link, bandwidth=min(found[-SETTLED:]))
+        return replace(link, bandwidth=quantiles(found, n=LINK_QUANTILE)[0])
 
     def _broken(self, plans: DevicePlans, now: float) -> Sequence[float] | None:
         """Over which windows to plan anew; None: what was predicted holds."""
@@ -202,12 +200,12 @@ class PlacementControl:
         less = self._share - LESS
         if _is_more(planned, measured) and self._served(measured, plans) < less:
             return (SHORT_S, *WINDOWS_S)
+        if self._share < 1.0 - LESS and _is_more(measured, planned):
+            return WINDOWS_S
         if now >= self._decided_at + CALM_S:
             calm = self.question((CALM_S,), now=now)
             if _rows(calm) < _rows(planned) / (1.0 + 3.0 * CHANGED):
                 return (CALM_S,)
-            if self._share < 1.0 - LESS and _is_more(measured, planned):
-                return WINDOWS_S
         return None
 
     def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:

@@ -10,8 +10,10 @@ of a path adds the transfers between devices, and the way back of the answer. Wa
               have no timetable: the larger of both counts (M/G/1; of one stage alone the same)
 
 A sink is worth its rows per second, times the share of them that stages and links on their way have
-the capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies;
-nothing, if its path takes longer than the budget, a share of the SLO.
+the capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
+times the share that is likely to be in time: all, if its path takes no longer than the budget, a
+share of the SLO; none, if it takes the whole SLO; in between in proportion. Where a link or a lane
+has too much to do, what waits too long is dropped, so that the rest waits as at `BUSY`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from slacktide.planning.pipelines.problem import (
 
 FULL = 0.95
 """Most of its time that a lane or link is busy. What comes beyond that is dropped."""
+BUSY = 0.8
+"""Share of its time that a lane or link is busy, at most, as far as waits for it go."""
 NEVER = 1e9
 """Seconds of a transfer over a link that is not there."""
 
@@ -44,6 +48,8 @@ class EstimateRules:
     cycle, the other half (§III-C)."""
     room: float = 0.8
     """Replicas are added until each is no busier than this."""
+    fill: bool = True
+    """Whether batches wait until they are full."""
     shared: bool = True
     """Whether stages wait for one another on the lanes of a device."""
 
@@ -148,6 +154,8 @@ class PipelineEstimator:
         self.rates = pipeline.rates()
         self.downstream = pipeline.downstream()
         self.budget = rules.budget * pipeline.slo
+        self.slope = 1.0 / max(pipeline.slo - self.budget, 1e-3 * pipeline.slo)
+        """What a second more costs."""
         local = {device.name: at for at, device in enumerate(self.devices)}
         self.links = {
             (local[begin], local[end]): link
@@ -198,9 +206,9 @@ class PipelineEstimator:
         busy = rate * seconds / rows
         replicas = min(host.lanes, max(1, math.ceil(busy / self.rules.room - 1e-9)))
         part = busy / replicas
-        ratio = min(part, FULL)
+        ratio = min(part, BUSY)
         together = max(1.0, 0.5 + 0.5 * stage.burstiness**2)
-        fill = max(0.0, rows - together) / rate if rate else 0.0
+        fill = max(0.0, rows - together) / rate if rate and self.rules.fill else 0.0
         return StageCost(
             device,
             form_at,
@@ -255,7 +263,7 @@ class PipelineEstimator:
         link = self.links.get((begin, end))
         if link is None or link.bandwidth <= 0.0:
             return NEVER
-        ratio = min(load[0] / link.bandwidth, FULL)
+        ratio = min(load[0] / link.bandwidth, BUSY)
         wait = load[1] / link.bandwidth**2 / (2.0 * (1.0 - ratio))
         return link.latency + max(0.0, size - link.burst) / link.bandwidth + wait
 
@@ -297,9 +305,9 @@ class PipelineEstimator:
                 shares[at], accuracies[at] = min(shares[at], served), min(accuracies[at], exact)
                 continue
             longest = max(longest, over)
-            if over <= self.budget:
-                throughput += self.rates[begin] * served
-                worth += self.rates[begin] * served * exact
+            served *= min(1.0, max(0.0, 1.0 - (over - self.budget) * self.slope))
+            throughput += self.rates[begin] * served
+            worth += self.rates[begin] * served * exact
         work = math.fsum(cost.work for cost in costs)
         return PipelineEstimate(
             PlacementScore(worth, -work if worth > 0.0 else -longest),
@@ -316,7 +324,7 @@ class PipelineEstimator:
         if others is not None:
             busy, squares = others.busy[place], others.squares[place]
             utilisation, memory = others.utilisation[place], others.memory[place]
-        ratio = min((busy + own.busy[at]) / host.lanes, FULL)
+        ratio = min((busy + own.busy[at]) / host.lanes, BUSY)
         wait = (squares + own.squares[at]) / host.lanes / (2.0 * (1.0 - ratio))
         room = share(FULL * host.lanes - busy, own.busy[at])
         if own.memory[at] and memory + own.memory[at] > host.accelerators * host.memory:

@@ -17,9 +17,7 @@ from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.domain.plan import StagePlace
 from slacktide.planning.pipelines.distribution import Placed
 from slacktide.planning.pipelines.estimate import (
-    NEVER,
     EstimateRules,
-    Load,
     PipelineEstimator,
     StageCost,
     estimators,
@@ -79,9 +77,6 @@ class DevicePlans:
         self._judges = estimators(question, RULES)
         pairs = zip(self._judges, answer.pipelines, strict=True)
         self._costs = [judge.chosen(placed) for judge, placed in pairs]
-        self._load = Load(len(question.devices))
-        for judge, costs in zip(self._judges, self._costs, strict=True):
-            self._load.add(judge.load(costs), judge.places)
         self.replicas, self.timetables = seated(question, answer)
 
     def of(self, device: str, lanes: Sequence[LaneSpec] = (), pool_of: PoolOf = pool_of) -> Plan:
@@ -153,6 +148,8 @@ class DevicePlans:
         at: int,
         here: str,
     ) -> StagePlace:
+        """No time is kept for a way that takes more than there is: what is behind it is lost, and
+        no other branch is to be given up for its sake."""
         stage = placed[at]
         before = {placed[each.stage].device for each in judge.pipeline.stages[at].inflows}
         if before != {stage.device} and not _is_closed(judge.pipeline, at):
@@ -174,6 +171,8 @@ class DevicePlans:
         rounds = math.ceil(math.ceil(rows / batch) / max(1, stage.replicas))
         one = judge.cost(at, cost.device, cost.form, self.question.batches.index(batch))
         assert one is not None
+        if transfer + rounds * one.p99 + back >= judge.pipeline.slo:
+            transfer = back = 0.0
         return StagePlace(
             judge.pipeline.name,
             judge.pipeline.stages[at].name,
@@ -184,11 +183,8 @@ class DevicePlans:
         )
 
     def _transfer(self, judge: PipelineEstimator, begin: int, end: int, size: float) -> float:
-        """Seconds, beside all that the link carries. 0 where nothing passes: what is behind it is
-        lost, and no other branch is to be given up for its sake."""
-        ends = judge.places[begin], judge.places[end]
-        seconds = judge.transfer(begin, end, size, self._load.links.get(ends, (0.0, 0.0)))
-        return 0.0 if seconds >= NEVER else seconds
+        """Seconds without waiting, which is for admission to see as it comes."""
+        return judge.transfer(begin, end, size, (0.0, 0.0))
 
 
 def _is_closed(pipeline: PipelineView, stage: int) -> bool:

@@ -22,10 +22,10 @@ from slacktide.planning.pipelines.distribution import (
     StaticBatches,
     distribute,
 )
-from slacktide.planning.pipelines.estimate import EstimateRules, better, estimators, total_score
+from slacktide.planning.pipelines.estimate import EstimateRules, better, total_score
 from slacktide.planning.pipelines.plans import placed_whole
 from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion
-from slacktide.planning.pipelines.search import search
+from slacktide.planning.pipelines.search import mended, search
 from slacktide.planning.pipelines.streams import Streams
 
 
@@ -96,10 +96,11 @@ class SearchedPlacement(PlacementPolicy):
 
     def __init__(self, options: SearchedOptions) -> None:
         self._options = options
-        self.rules = EstimateRules(options.budget, options.room, not options.streams)
+        streams = options.streams
+        self.rules = EstimateRules(options.budget, options.room, fill=False, shared=not streams)
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
-        kept = None if present is None else _renewed(question, present, self.rules)
+        kept = None if present is None else self._mended(question, present)
         found = placed_whole(question, search(question, self.rules, kept))
         if kept is not None:
             before = total_score(question, kept, self.rules)
@@ -112,15 +113,13 @@ class SearchedPlacement(PlacementPolicy):
             return Streams(question).schedule(found)
         return PlacementAnswer(found)
 
-
-def _renewed(question: PlacementQuestion, present: Placed, rules: EstimateRules) -> Placed | None:
-    """The same places with the replicas that are needed now; None if they cannot be any more."""
-    judges = estimators(question, rules)
-    try:
-        pairs = zip(judges, present, strict=True)
-        return tuple(judge.placed(judge.chosen(stages)) for judge, stages in pairs)
-    except ValueError:
-        return None
+    def _mended(self, question: PlacementQuestion, present: Placed) -> Placed | None:
+        """As it is, but for pipelines that would not have everything in time."""
+        try:
+            found = mended(question, present, self.rules, self._options.gain)
+        except ValueError:  # it cannot run so any more
+            return None
+        return placed_whole(question, found)
 
 
 @dataclass(frozen=True, slots=True)

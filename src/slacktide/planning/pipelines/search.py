@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from slacktide.planning.pipelines.distribution import Placed
 from slacktide.planning.pipelines.estimate import (
+    BUSY,
     FULL,
     NEVER,
     EstimateRules,
@@ -73,6 +74,32 @@ def search(
                 other = _Pipeline(judge, load).best(costs)
                 scores[number] = judge.estimate(other, load).score
                 if better(scores[number], now):
+                    chosen[number], moved = other, True
+            load.add(judge.load(chosen[number]), judge.places)
+        if not moved:
+            break
+    return tuple(judge.placed(each) for judge, each in zip(judges, chosen, strict=True))
+
+
+def mended(
+    question: PlacementQuestion, placed: Placed, rules: EstimateRules = RULES, gain: float = 0.0
+) -> Placed:
+    """`placed`, but for pipelines that would not have everything in time: these are placed anew, if
+    they serve more for it by a share of `gain`. Raises ValueError if it cannot be."""
+    judges = estimators(question, rules)
+    chosen = [judge.chosen(stages) for judge, stages in zip(judges, placed, strict=True)]
+    load = Load(len(question.devices))
+    for judge, costs in zip(judges, chosen, strict=True):
+        load.add(judge.load(costs), judge.places)
+    for _ in range(ROUNDS - 1):
+        moved = False
+        for number, judge in enumerate(judges):
+            costs = chosen[number]
+            load.add(judge.load(costs), judge.places, -1.0)
+            now = judge.estimate(costs, load).score
+            if now.worth < judge.most * (1.0 - max(gain, _SLIGHT)):
+                other = _Pipeline(judge, load).best(costs)
+                if judge.estimate(other, load).score.worth > now.worth * (1.0 + gain) + _SLIGHT:
                     chosen[number], moved = other, True
             load.add(judge.load(chosen[number]), judge.places)
         if not moved:
@@ -266,7 +293,8 @@ class _Pipeline:
                 accuracies[at] = np.minimum(accuracies[at], exact)
                 continue
             longest = np.maximum(longest, over)
-            worth = worth + np.where(over <= judge.budget, judge.rates[begin] * served * exact, 0.0)
+            likely = np.clip(1.0 - (over - judge.budget) * judge.slope, 0.0, 1.0)
+            worth = worth + judge.rates[begin] * served * exact * likely
         work = sum((of(at, "work") for at in range(count)), start=0.0 * one)
         return worth, work, longest
 
@@ -286,7 +314,7 @@ class _Pipeline:
         busy = _total(own["busy"])
         if self.judge.rules.shared:
             squares = _total(own["squares"]) + before["squares"]
-            ratio = np.minimum((busy + before["busy"]) / host.lanes, FULL)
+            ratio = np.minimum((busy + before["busy"]) / host.lanes, BUSY)
             waits[at] = squares / (2.0 * host.lanes * (1.0 - ratio))
         for field, room, needed in (("busy", lanes, busy), ("utilisation", most, None)):
             if _largest(own[field]) + before[field] > room:
@@ -360,7 +388,7 @@ class _Pipeline:
             bandwidth = 0.0 if link is None else link.bandwidth
             total = _total(each)
             if bandwidth > 0.0:
-                ratio = np.minimum((total + before[0]) / bandwidth, FULL)
+                ratio = np.minimum((total + before[0]) / bandwidth, BUSY)
                 square = _total(squares[pair]) + before[1]
                 waits[pair] = square / (2.0 * bandwidth**2 * (1.0 - ratio))
             else:
