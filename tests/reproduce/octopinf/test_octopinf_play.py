@@ -25,11 +25,6 @@ def cell(name: str, setting: str = "base", seconds: int = 3, **options: float) -
     return TraceCell(setting, Contender(name, name, tuple(sorted(options.items()))), 1, seconds)
 
 
-@pytest.fixture(autouse=True)
-def begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slacktide.reproduce.octopinf.play.WARM_S", 2)
-
-
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_every_contender_plays_the_same_frames_twice_alike(name: str) -> None:
     first, second = play(cell(name)), play(cell(name))

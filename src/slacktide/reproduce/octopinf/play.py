@@ -23,6 +23,7 @@ from slacktide.profiles import CorrectedTimes
 from slacktide.reproduce.harness.experiments import TraceCell
 from slacktide.reproduce.octopinf.setting import (
     ACCELERATORS,
+    FPS,
     LATENCY_S,
     MODELS,
     SETTINGS,
@@ -44,8 +45,8 @@ from slacktide.simulation.placing import SimulatedPlacing
 
 SCHEDULED = ("pipeline", "octopinf")
 """Contenders whose batches follow deadlines."""
-BATCH_WAIT_S = 0.02
-"""Most that a static batch waits to be full."""
+BATCH_WAIT_S = 1.0 / FPS
+"""Most that a static batch waits to be full: until the next frame is there."""
 CONTENTION = 1.3
 """What interference costs lanes of one accelerator that want more of it than there is."""
 BIN_S = 10
@@ -112,11 +113,14 @@ class _PlayedCell:
         self.contention = float(options.pop("contention", CONTENTION))
         self.bounds = bool(options.pop("bound", 0.0))
         self.fixed = float(options.pop("fixed", 0.0))
+        self.warm = min(WARM_S, cell.duration)
         whole_day = bool(options.pop("day", 0.0))
         data = load_data(cell.folder)
         setting = SETTINGS[cell.setting]
-        self.testbed = OctopInfTestbed(setting, data, cell.seed, whole_day=whole_day)
-        self.end = float(WARM_S + cell.duration)
+        self.testbed = OctopInfTestbed(
+            setting, data, cell.seed, whole_day=whole_day, warm=self.warm
+        )
+        self.end = float(self.warm + cell.duration)
         self.sizes = self.name == "jellyfish"
         self.asked = self.testbed.question(sizes=self.sizes)
         if self.name == "distream":
@@ -126,7 +130,7 @@ class _PlayedCell:
         given = {name: _plain(name, value) for name, value in options.items()}
         policy = make_placement(self.name, given)
         self.control = PlacementControl(self.asked, policy, stopwatch=process_time)
-        self.score = FrameScore(start=float(WARM_S), end=self.end, bin_s=float(BIN_S))
+        self.score = FrameScore(start=float(self.warm), end=self.end, bin_s=float(BIN_S))
         self.held: list[tuple[float, float, int]] = []
         """(since, bytes, replicas)."""
         self.bound: list[float] = []
@@ -157,7 +161,7 @@ class _PlayedCell:
                 changed=self._changed,
             )
         if self.bounds:
-            self.devices.call_at(float(WARM_S), self._bound)
+            self.devices.call_at(float(self.warm), self._bound)
         self.devices.run(until=self.end + SETTLES_S)
         return self._concluded(process_time() - begin)
 
@@ -262,7 +266,7 @@ class _PlayedCell:
         bins = range(math.ceil(seconds / BIN_S))
         ends = [since for since, _, _ in self.held[1:]] + [self.end]
         memory = sum(
-            each * max(0.0, end - max(since, WARM_S))
+            each * max(0.0, end - max(since, self.warm))
             for (since, each, _), end in zip(self.held, ends, strict=True)
         )
         server = self.devices.devices["server"].simulation.hardware
@@ -285,7 +289,7 @@ class _PlayedCell:
             parts=dict(sorted(score.parts.items())),
             plans=(control.decided, control.early, control.scaled),
             timeline=[(score.offered_in.get(at, 0), score.in_time_in.get(at, 0)) for at in bins],
-            instances=[self._replicas(WARM_S + (at + 1.0) * BIN_S) for at in bins],
+            instances=[self._replicas(self.warm + (at + 1.0) * BIN_S) for at in bins],
             bound=sum(self.bound) / len(self.bound) if self.bound else 0.0,
             planning_s=control.planning_s,
             cpu_s=cpu_s,
