@@ -64,8 +64,8 @@ from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
-from slacktide.server.control_plane import exit_statistics
 from slacktide.server.sessions import Sessions
+from slacktide.server.statistics import exit_statistics
 
 MANUAL = Path(__file__).parents[2] / "docs" / "metrics.md"
 TABLE = LatencyTable((1,), (1,), ((0.01,),), ((0.012,),), ((0,),))

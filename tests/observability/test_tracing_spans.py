@@ -120,6 +120,23 @@ def test_a_request_is_a_span_with_its_times_in_queue_and_batch(recorder: Recorde
     assert dict(spans["compute"].attributes or {}) == {"slacktide.batch_rows": 4}
 
 
+def test_stages_of_a_pipeline_are_spans_with_what_was_left_of_their_time(
+    recorder: Recorder,
+) -> None:
+    ended = {
+        "street": Outcome(Reason.ON_TIME, 100.02, 0.005, 0.015, 1, 0.03),
+        "brand": Outcome(Reason.ON_TIME, 100.5, 0.001, 0.009, 4),
+    }
+    spans = by_name(recorder.spans(replace(request(), stages=ended)))
+    assert milliseconds(spans["stage street"]) == pytest.approx((0.0, 20.0), abs=1e-3)
+    assert dict(spans["stage street"].attributes or {}) == {
+        "slacktide.batch_rows": 1,
+        "slacktide.budget_at_completion": 0.03,
+    }
+    assert milliseconds(spans["stage brand"])[1] == pytest.approx(30.0, abs=1e-3)  # its parent's
+    assert spans["stage brand"].parent is not None
+
+
 def test_attributes_over_http(recorder: Recorder) -> None:
     server = recorder.server(request(version_named=True, request_id="r-1"))
     route = "/v2/models/{model}/versions/{version}/infer"

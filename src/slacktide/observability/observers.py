@@ -6,7 +6,8 @@ Without an observer no record is made: `if observers: observers.notify(…)`.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from slacktide.domain import Outcome
@@ -31,6 +32,8 @@ class AnsweredRequest:
     outcome: Outcome
     has_result: bool
     """Whether outputs are sent: False also for a late result that the client wanted discarded."""
+    stages: Mapping[str, Outcome] = field(default_factory=dict)
+    """Of a pipeline's call: how the last request of each stage with a result ended."""
 
 
 class RequestObserver(Protocol):

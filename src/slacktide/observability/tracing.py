@@ -1,5 +1,5 @@
 """Traces in OpenTelemetry: for every answered request a span, with its time in the queue and its
-time in the batch as children (docs/tracing.md).
+time in the batch as children, and of a pipeline its stages (docs/tracing.md).
 
 Spans are made when the answer is given, from times that the outcome holds anyway, so that nothing
 needs to be carried along with a request. Needs the extra `otel`, which is loaded here and only when
@@ -131,9 +131,20 @@ class RequestTracer:
         end: float,
         at: Callable[[float], int],
     ) -> None:
-        """`queue` and, if it ran, `compute`. Both end within their parent."""
+        """`queue` and, if it ran, `compute`; before them those of stages. All end within their
+        parent."""
         outcome = request.outcome
         context = self._in_span(parent)
+        for stage, ended in request.stages.items():
+            done = min(ended.at, end)
+            came = max(begin, done - ended.queue_s - ended.compute_s)
+            told: dict[str, AttributeValue] = {"slacktide.batch_rows": ended.batch_rows}
+            if ended.budget_s is not None:
+                told["slacktide.budget_at_completion"] = ended.budget_s
+            span = self._tracer.start_span(
+                f"stage {stage}", context, attributes=told, start_time=at(min(came, done))
+            )
+            span.end(at(done))
         ran = outcome.batch_rows > 0
         started = min(begin + outcome.queue_s, end)
         if ran or outcome.queue_s > 0.0:

@@ -356,6 +356,7 @@ class ServerCall(PendingRequest):
                 self._rows,
                 outcome,
                 has_result,
+                self.stages,
             )
         )
 

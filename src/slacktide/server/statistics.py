@@ -1,0 +1,111 @@
+"""Statistics of versions, as the protocol has them, with what is ours beside: plain numbers,
+cumulative since the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slacktide.models.model_counters import ComputeSeconds
+from slacktide.models.pipeline_version import PipelineVersion, StageSeconds
+from slacktide.models.versions import LoadedVersion
+from slacktide.planning.exits import ExitsStatus
+
+
+def stage_statistics(version: PipelineVersion) -> dict[str, Any]:
+    """What became of the requests of its stages, beside the rest of its statistics; ours."""
+    counters, found = version.frame_counters, []
+    for stage in version.pipeline.stages:
+        times = counters.stages.get(stage.name) or StageSeconds()
+        ended = counters.stage_requests.get(stage.name, {})
+        found.append(
+            {
+                "stage": stage.name,
+                "model": stage.model,
+                "outcome_stats": {reason.label: count for reason, count in ended.items()},
+                "success": _stat(times.request_s.count, times.request_s.total),
+                "slack": _stat(times.slack_s.count, times.slack_s.total),
+            }
+        )
+    return {"stage_stats": found}
+
+
+def model_statistics(version: LoadedVersion) -> dict[str, Any]:
+    """One entry of `model_stats`; every number a plain one, cumulative since the start."""
+    counters = version.counters
+    served = counters.end_to_end_s.count
+    return {
+        "name": version.name,
+        "version": version.version,
+        "last_inference": counters.last_at_ms,
+        "inference_count": counters.rows_served,
+        "execution_count": counters.executions,
+        "inference_stats": {
+            "success": _stat(served, counters.end_to_end_s.total),
+            "fail": _stat(counters.failed, counters.failed_s),
+            "queue": _stat(served, counters.queue_s.total),
+            **_compute(counters.compute),
+            # There is no response cache.
+            "cache_hit": {"count": 0, "ns": 0},
+            "cache_miss": {"count": 0, "ns": 0},
+        },
+        "response_stats": {},
+        # Ours, over HTTP: Triton's gRPC message has no place for it.
+        "outcome_stats": {reason.label: count for reason, count in counters.by_reason.items()},
+        "batch_stats": [
+            {"batch_size": rows, **_compute(batch)}
+            for rows, batch in sorted(counters.by_rows.items())
+        ],
+        "memory_usage": [],
+        **({} if version.family is None else {"variant_stats": _variants(version)}),
+    }
+
+
+def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[str, Any]:
+    """How it is left early, beside the rest of its statistics; nothing if its settings state no
+    early exits. Ours as well, over HTTP."""
+    exits, counters = version.exits, version.counters
+    if exits is None:
+        return {}
+    found: dict[str, Any] = {"revision": exits.revision, "reason": exits.refusal}
+    active: dict[int, float] = {}
+    if status is not None:
+        found["reason"] = exits.refusal or status.reason
+        found |= {"accuracy": status.accuracy if status.judged else None, "alarms": status.alarms}
+        found |= {"overhead": status.overhead}
+        if (policy := status.policy) is not None:
+            found |= {"mode": policy.mode.value, "feedback": policy.feedback}
+            active = dict(zip(policy.ramps, policy.thresholds, strict=True))
+    found["ramps"] = [
+        {
+            "position": ramp,
+            "tensor": exits.name(ramp),
+            "threshold": active.get(ramp),  # null: it is not active now
+            "request_count": counters.exits.get(ramp, 0),
+            "judged_rows": counters.judged.get(ramp, (0, 0))[0],
+            "agreeing_rows": counters.judged.get(ramp, (0, 0))[1],
+        }
+        for ramp in sorted({*active, *counters.exits})
+    ]
+    return {"exit_stats": found}
+
+
+def _variants(version: LoadedVersion) -> list[dict[str, Any]]:
+    """What each variant of a family has run; ours as well."""
+    found = []
+    for pool in version.pools:
+        batches, rows = version.counters.by_variant.get(pool.variant, (0, 0))
+        counts = {"inference_count": rows, "execution_count": batches}
+        found.append({"variant": pool.variant, "replicas": len(pool.replicas_up), **counts})
+    return found
+
+
+def _compute(spent: ComputeSeconds) -> dict[str, dict[str, int]]:
+    return {
+        "compute_input": _stat(spent.count, spent.input_s),
+        "compute_infer": _stat(spent.count, spent.infer_s),
+        "compute_output": _stat(spent.count, spent.output_s),
+    }
+
+
+def _stat(count: int, seconds: float) -> dict[str, int]:
+    return {"count": count, "ns": round(seconds * 1e9)}
