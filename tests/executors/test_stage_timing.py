@@ -171,6 +171,24 @@ def test_a_lane_without_gaps_has_single_rows_timed_beside_its_batches(
     assert [times.rows for times in timed.told] == [(1,)]
 
 
+@pytest.mark.parametrize("gaps", [True, False])
+def test_what_seems_dear_is_timed_again_where_that_is_soon_done(
+    turn: LaneTurn, clock: Clock, monkeypatch: pytest.MonkeyPatch, gaps: bool
+) -> None:
+    for name, value in {"BESIDE_S": -1.0, "AGAIN_S": 0.0, "DEAR": -9.0, "CLEAR": 1e9}.items():
+        monkeypatch.setattr(stage_timing, name, value if name != "BESIDE_S" or not gaps else 9.0)
+    monkeypatch.setattr(stage_timing, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(stage_timing, "GIVE_UP_S", -1.0)
+    if gaps:
+        clock.now += 9.0
+    else:
+        batches(turn, clock, every=0.01, take=0.01)
+    rows: list[int] = []
+    Timed(turn, rows.append).measure(1)
+    stages = 2
+    assert len(rows) == stages * stage_timing.MOST_RUNS * (2 if gaps else 1)
+
+
 def test_larger_batches_are_timed_once_the_lane_is_idle(
     turn: LaneTurn, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
