@@ -260,7 +260,7 @@ class Learnt:
         best = 0.0
         for _ in range(MOST_RAMPS):
             found = {
-                each: self._tuned(sorted([*chosen, each])).saved
+                each: self._saving(sorted([*chosen, each]))
                 for each in range(len(self.ramps))
                 if each not in chosen
             }
@@ -276,14 +276,17 @@ class Learnt:
         which share of the multiplications that saves."""
         if not chosen:
             return 1.0, 0.0, 0.0
-        thresholds = np.array(self._tuned(chosen).thresholds)
         half = len(self.agrees) // 2
+        thresholds = self._search(chosen, slice(0, half)).best()
         search = self._search(chosen, slice(half, None))
-        found = search.found(thresholds)
-        return 1.0 - found.wrong / search.rows, sum(found.exits), found.saved
+        leaving = float((search.leaves(thresholds) < search.ramps).mean())
+        right = 1.0 - search.cost(thresholds) / search.rows
+        return right, leaving, search.saving(thresholds) / search.rows
 
-    def _tuned(self, chosen: Sequence[int]) -> Any:
-        return self._search(chosen, slice(0, len(self.agrees) // 2)).best()
+    def _saving(self, chosen: Sequence[int]) -> float:
+        """On the first half, of a row."""
+        search = self._search(chosen, slice(0, len(self.agrees) // 2))
+        return search.saving(search.best()) / search.rows
 
     def _search(self, chosen: Sequence[int], rows: slice) -> ThresholdSearch:
         saved = [1.0 - self._graph.positions[each].cost for each in chosen]

@@ -154,7 +154,7 @@ def early_exits(repeats: int) -> dict[str, float]:
         ),
         f"exits, a round of {RAMPS} ramps": ms(ramp_round(), repeats),
         "exits, grid search ÷ ours, time": seconds * 1e3 / fast,
-        "exits, ours ÷ grid search, saved": few.best().saved / best,
+        "exits, ours ÷ grid search, saved": few.saving(few.best()) / few.rows / best,
     }
 
 

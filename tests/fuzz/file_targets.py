@@ -287,7 +287,7 @@ def run_exits(data: bytes) -> None:
             for each in graph.positions
             if each.features * graph.classes < 1 << 20
         ]
-        split(with_ramps(model, graph, ramps), graph)
+        split(with_ramps(model, graph, ramps))
     except ExitError as error:
         sentence(error)
 
