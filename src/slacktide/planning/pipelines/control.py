@@ -172,11 +172,13 @@ class PlacementControl:
             self._instances.begin(decision.question, decision.answer)
 
     def decide(self, *, now: float) -> None:
-        """Plan at once: for a driver that begins."""
+        """Plan at once: for a driver that begins. What is only stated is soon known better: the
+        next plan follows when a minute was measured."""
         self._due = now
         compute = self.job(now=now)
         assert compute is not None
         self.take(compute(), now=now)
+        self._due = min(self._due, now + KEPT_S)
 
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
         """What is asked now, of demand over these windows."""
