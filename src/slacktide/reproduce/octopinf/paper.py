@@ -10,7 +10,7 @@ from slacktide.reproduce.harness.experiments import Goal, Point, TraceCell
 from slacktide.reproduce.harness.run import SIMULATED, Publication
 from slacktide.reproduce.octopinf.experiments import CONTENTION, EXPERIMENTS, QUICK, OctopInfScope
 from slacktide.reproduce.octopinf.goals import FleetRow, goals_of, rows_of
-from slacktide.reproduce.octopinf.play import PlayedPipelines, play
+from slacktide.reproduce.octopinf.play import BATCH_WAIT_S, PlayedPipelines, play
 from slacktide.reproduce.octopinf.setting import KILOBYTES, MODELS, SLOWER, WARM_S, load_data
 from slacktide.reproduce.octopinf.show import Courses, goals_title, parts
 
@@ -30,17 +30,18 @@ _ASSUMED = (
     f"Batch times on an accelerator of the server, ms for b rows, are made up: {_TIMES}; p99 a "
     f"seventh above. Edge devices: {_FACTORS}. Memory and utilisation likewise (setting.py).",
     f"Frames are {KILOBYTES[0]} to {KILOBYTES[1]} KB, a size for each camera, 15 a second; crops "
-    "3 to 9 KB. The SLO runs from the capture to the answer on the camera's device, 200 ms for six "
+    "1 to 3 KB. The SLO runs from the capture to the answer on the camera's device, 200 ms for six "
     "traffic cameras and 300 ms for three of surveillance.",
     "The 13-hour counts are not public: the minute is looped under a daily curve with two peaks "
     "for traffic, and one for surveillance. Runs of a few minutes begin at 7:30, 13:00 and 17:30.",
     "An object counts where its last stage has answered it in time, on its camera's device; a "
-    f"frame whose branch is late is answered with the rest. The first {WARM_S:g} s of a run do not "
-    "count.",
+    f"frame whose branch is late is answered with the rest. The first {WARM_S:g} s of a run (of "
+    "shorter ones, half of it) do not count.",
     "Batches on lanes of one accelerator slow one another only where they want more than all of "
     f"it together, then {CONTENTION:g} times in proportion (`contention`: 1 to 1.6).",
-    "pipeline and octopinf serve by `slack`, within windows where there are any; the others wait "
-    "20 ms for full batches, first in first out, and drop what is late before it runs.",
+    "pipeline and octopinf serve by `slack`, within windows where there are any; the others serve "
+    f"first in first out, wait at most {1e3 * BATCH_WAIT_S:.0f} ms (a frame's time) for a static "
+    "batch to be full, and drop what is late before it runs.",
     "Readings of CWD, CORAL and each baseline: docs/decisions/0063-placing-pipelines.md. All plan "
     "every six minutes; a plan is in force 50 ms after it was asked for, a replica half a second "
     "after it was started.",
