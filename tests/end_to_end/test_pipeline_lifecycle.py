@@ -101,6 +101,24 @@ def test_a_frame_under_way_ends_well_though_its_pipeline_goes(server: Any) -> No
     assert said(server)["b.z"] == [10, 20]
 
 
+def test_a_pipeline_takes_along_what_no_other_needs_if_it_is_told_to(server: Any) -> None:
+    (server.zoo.root / "other").mkdir()
+    (server.zoo.root / "other" / "pipeline.yaml").write_text("stages: {a: tail}")
+    assert server.post(LOAD.format("other")).status == 200
+    wanted = {"parameters": {"unload_dependents": True}}
+    wrong = server.post(UNLOAD.format("chain"), {"parameters": {"unload_dependents": "yes"}})
+    assert wrong.status == 400
+    assert "parameters.unload_dependents: expected true or false" in wrong.error
+    assert server.post(UNLOAD.format("chain"), wanted).status == 200
+    index = server.index()
+    states = {name: index[name]["state"] for name in ("chain", "spin", "tail", "other")}
+    assert [name for name, word in states.items() if word == "READY"] == ["tail", "other"]
+    assert index["spin"]["reason"] == "unloaded"
+    assert server.post(UNLOAD.format("tail"), wanted).status == 200, "a model has none"
+    assert state(server, "other")[0] is False
+    assert server.post(UNLOAD.format("nobody"), wanted).status in (400, 404)
+
+
 def test_what_fits_no_more_says_so_and_other_names_of_outputs_show(server: Any) -> None:
     tail(server.zoo, 2, gives="w")
     assert server.post(LOAD.format("tail")).status == 200

@@ -279,7 +279,8 @@ class FakeControlPlane:
     is_ready: bool = True
     error: Exception | None = None
     loads: list[tuple[str, dict[str, Parameter | Buffer]]] = field(default_factory=list)
-    unloads: list[str] = field(default_factory=list)
+    unloads: list[tuple[str, bool]] = field(default_factory=list)
+    """Each with whether its dependents go as well."""
 
     def _check(self, model: str | None) -> None:
         if self.error is not None:
@@ -323,6 +324,6 @@ class FakeControlPlane:
         await asyncio.sleep(0)
         self.loads.append((model, dict(parameters)))
 
-    async def unload(self, model: str) -> None:
+    async def unload(self, model: str, *, dependents: bool = False) -> None:
         self._check(model)
-        self.unloads.append(model)
+        self.unloads.append((model, dependents))

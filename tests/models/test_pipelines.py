@@ -156,11 +156,12 @@ def test_a_pipeline_of_pipelines_is_refused(house: House) -> None:
 
 def test_one_that_is_unloaded_stays_so(house: House) -> None:
     house.shelf.load(definition())
+    house.shelf.load(definition("stages: {only: first}", "other"))
     house.drop("second")
-    house.shelf.unload("chain")
+    assert house.shelf.unload("chain") == ("second",), "the other one needs `first`"
     assert house.catalog.absence("chain", None) == UNLOADED
     house.put("second", interface("y", "z"))
-    assert house.host.serving == {}
+    assert [*house.host.serving] == ["other"]
     assert not house.shelf.knows("chain")
 
 

@@ -198,5 +198,6 @@ class ControlPlane(Protocol):
     async def load(self, model: str, parameters: Mapping[str, Parameter | Buffer]) -> None:
         """Load or reload. Raises ControlError."""
 
-    async def unload(self, model: str) -> None:
-        """Raises ControlError."""
+    async def unload(self, model: str, *, dependents: bool = False) -> None:
+        """`dependents`: with a pipeline, also the models that no other one needs. Raises
+        ControlError."""

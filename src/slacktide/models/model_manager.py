@@ -139,28 +139,32 @@ class ModelManager:
                         await self._try(repository, listed.name)
                 self._catalog.loading.discard(listed.name)
 
-    async def unload(self, name: str) -> None:
-        """Answer what the model has, then let it go. Raises ControlError if it is not loaded."""
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Answer what the model has, then let it go. `dependents`: with a pipeline, also the models
+        that no other one needs. Raises ControlError if it is not loaded."""
 
         async def work() -> None:
             async with self._lock:
                 if self.pipelines.knows(name):
-                    self.pipelines.unload(name)
-                    return
-                old = tuple(self._catalog.serving(name).values())
-                if not old:
+                    for model in self.pipelines.unload(name):
+                        if dependents and self._catalog.serving(model):
+                            await self._unload(model)
+                elif self._catalog.serving(name):
+                    await self._unload(name)
+                else:
                     raise ControlError("not_found", f"model {name!r} is not loaded")
-                self._catalog.serve(name, {})
-                for version in old:
-                    version.state = VersionState.UNLOADING
-                    self._catalog.mark_absent(
-                        name, version.version, VersionState.UNAVAILABLE, UNLOADED
-                    )
-                self.pipelines.refresh()
-                await self._profiles.learnt.save(old)  # an upload's folder goes with it
-                await self._retire(old)
 
         await self._to_its_end(work())
+
+    async def _unload(self, name: str) -> None:
+        old = tuple(self._catalog.serving(name).values())
+        self._catalog.serve(name, {})
+        for version in old:
+            version.state = VersionState.UNLOADING
+            self._catalog.mark_absent(name, version.version, VersionState.UNAVAILABLE, UNLOADED)
+        self.pipelines.refresh()
+        await self._profiles.learnt.save(old)  # an upload's folder goes with it
+        await self._retire(old)
 
     async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
         """Do all of it, even if the client has gone: half a load would never be undone."""

@@ -89,10 +89,12 @@ class PipelineShelf:
         self._loaded[definition.name] = loaded
         self.host.serve(loaded)
 
-    def unload(self, name: str) -> None:
-        """It answers no more; its models stay."""
-        del self._wanted[name]
+    def unload(self, name: str) -> tuple[str, ...]:
+        """It answers no more; its models stay. Those that no other pipeline needs."""
+        models = self._wanted.pop(name).models
         self._withdraw(name, UNLOADED)
+        needed = {model for other in self._wanted.values() for model in other.models}
+        return tuple(model for model in models if model not in needed)
 
     def refresh(self) -> None:
         """Models have come or gone: make the pipelines anew that rest on them. Never raises."""

@@ -186,8 +186,8 @@ class ServerControlPlane:
         except RepositoryError as error:
             raise ControlError("bad_input", str(error)) from error
 
-    async def unload(self, model: str) -> None:
-        await self._models.unload(model)
+    async def unload(self, model: str, *, dependents: bool = False) -> None:
+        await self._models.unload(model, dependents=dependents)
 
     # ── parts ────────────────────────────────────────────────────────────────────────────────
 

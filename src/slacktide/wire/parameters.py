@@ -188,6 +188,15 @@ def parse_length(name: str, value: str | bytes) -> int:
     return int(value)
 
 
+def unload_dependents(parameters: Mapping[str, object]) -> bool:
+    """What an unload call says of the models of a pipeline; stock clients always say it. Raises
+    BadField."""
+    said = parameters.get("unload_dependents", False)
+    if not isinstance(said, bool):
+        raise BadField("parameters.unload_dependents", "true or false", said)
+    return said
+
+
 def timing_parameters(
     outcome: Outcome, variant: str, exit: str | None = None
 ) -> dict[str, Parameter]:

@@ -97,7 +97,7 @@ def test_repository(fakes):
         ("other", "", ""),
     ]
     assert control.loads == [("m", {"config": "{}", "file:1/model.onnx": b"onnx"})]
-    assert control.unloads == ["m"]
+    assert control.unloads == [("m", True)]
 
 
 @pytest.mark.parametrize("kind", sorted(CONTROL_STATUS))

@@ -273,7 +273,7 @@ def test_the_stock_client_walks_the_control_routes(serve):
         async with serve() as here:
             await asyncio.to_thread(walk, here.server.port)
             assert here.control.loads == [("m", {"config": "{}"})]
-            assert here.control.unloads == ["m"]
+            assert here.control.unloads == [("m", False)]
 
     asyncio.run(body())
 

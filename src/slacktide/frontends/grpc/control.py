@@ -30,6 +30,7 @@ from slacktide.frontends.settings import KIB
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import BadField, ControlError, WireError
 from slacktide.wire.grpc_messages import read_parameters
+from slacktide.wire.parameters import unload_dependents
 from slacktide.wire.proto import messages as m
 from slacktide.wire.proto.messages import (
     INFERENCE_SERVICE,
@@ -196,7 +197,8 @@ class ControlMethods:
     async def _unload(self, rpc: GrpcCall, request: m.RepositoryModelUnloadRequest) -> Message:
         _only_repository(request.repository_name)
         rpc.model = request.model_name
-        await self.control.unload(request.model_name)
+        dependents = unload_dependents(read_parameters(request.parameters))
+        await self.control.unload(request.model_name, dependents=dependents)
         return m.RepositoryModelUnloadResponse()
 
 

@@ -27,6 +27,7 @@ from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import BadField, ControlError
 from slacktide.wire.oip_json import load_object
+from slacktide.wire.parameters import unload_dependents
 
 _EMPTY = HttpResponse()
 _FILE = "file:"
@@ -89,9 +90,8 @@ class ControlHandlers:
         return _EMPTY
 
     async def unload(self, request: ClientRequest) -> HttpResponse:
-        # `unload_dependents` is always sent by stock clients; nothing here depends on a model.
-        _parameters(request)
-        await self._control.unload(request.head.params["model"])
+        dependents = unload_dependents(_parameters(request))
+        await self._control.unload(request.head.params["model"], dependents=dependents)
         return _EMPTY
 
 
