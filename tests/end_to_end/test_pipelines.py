@@ -146,6 +146,13 @@ def test_statistics_index_and_timing_name_the_stages(server: Any) -> None:
     assert line in page
 
 
+def test_timing_names_the_variant_of_a_stage(server: Any) -> None:
+    image = np.full((64, 64, 3), 7, np.uint8)
+    told = ask_frame(server, image, name="watch", report_timing=True).json["parameters"]
+    assert told["see.variant"] == "64"
+    assert "see.exit" not in told
+
+
 def test_a_join_takes_what_belongs_together(server: Any) -> None:
     boxes = [(at * 7, 10, at * 7 + 30, 200, 255 - at, CAR) for at in range(30)]
     image = frame(*boxes)

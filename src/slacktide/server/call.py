@@ -368,7 +368,7 @@ class ServerCall(PendingRequest):
             exits = version.exits
             left = None if exits is None else exits.name(outcome.ramp)
             reply.parameters = timing_parameters(outcome, self.variant, left)
-            reply.parameters |= stage_parameters(self.stages)
+            reply.parameters |= {**stage_parameters(self.stages), **self.told}
         elif self.variant:
             reply.parameters = {"variant": self.variant}
         if self.lacks and outputs is not None:

@@ -208,6 +208,12 @@ class FramePayloads:
         return height, width
 
 
+def no_payload(version: LoadedVersion, rows: int) -> Payload:
+    """What a request has that could not be given its input, and is withdrawn: no worker runs it."""
+    shapes = [(rows, *(max(1, n) for n in spec.shape[1:])) for spec in version.interface.inputs]
+    return Payload(rows, tuple([TensorRef(0, 0, shape) for shape in shapes]))
+
+
 def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -> CheckedInputs:
     """All that a stage gets; of many rows, the first that it takes at a time. Raises WireError
     where it does not fit."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slacktide.domain import (
     BatchTiming,
@@ -35,11 +35,10 @@ from slacktide.domain.frames import (
 )
 from slacktide.domain.pipelines import Edge
 from slacktide.executors.arena import MemoryLimitExceeded
-from slacktide.executors.ports import OutputTensor, Payload, TensorRef
+from slacktide.executors.ports import OutputTensor
 from slacktide.models.pipeline_version import PipelineVersion
-from slacktide.models.versions import LoadedVersion
 from slacktide.pipelines import HAS_RESULT
-from slacktide.server.frame_payloads import FramePayloads
+from slacktide.server.frame_payloads import FramePayloads, no_payload
 from slacktide.server.pending import PendingRequest, PendingRequests
 from slacktide.server.stage_outputs import joined, origins
 from slacktide.wire.errors import WireError
@@ -168,7 +167,7 @@ class ServedFrames:
                 self._post(MemoryShort())
             else:
                 log.exception("stage %r cannot be given what it is to run", command.stage)
-            child.payload = _nothing(record.version.stages[command.stage], command.request.rows)
+            child.payload = no_payload(record.version.stages[command.stage], command.request.rows)
             self._post(Cancelled(child.id, reason, f"stage {command.stage!r}: {error}"))
         self._requests.add(child)
         record.version.frame_counters.loop_s += time.perf_counter() - begin
@@ -182,7 +181,9 @@ class ServedFrames:
             call, children = record.call, record.children
             if command.kind in HAS_RESULT and call.waits:
                 call.lacks = command.missing
-                call.stages = {stage: _last(those) for stage, those in children.items()}
+                last = {stage: _last(those) for stage, those in children.items()}
+                call.stages = {stage: one.outcome for stage, one in last.items() if one.outcome}
+                call.told = _told(record.version, last.values())
                 call.timing = _summed(children.values())
                 call.outputs = _outputs(record, command.missing)
             record.children = {}
@@ -237,12 +238,6 @@ class ServedFrames:
         return Yield(0, refused=reason)
 
 
-def _nothing(version: LoadedVersion, rows: int) -> Payload:
-    """What a request has that could not be given its input, and is withdrawn: no worker runs it."""
-    shapes = [(rows, *(max(1, n) for n in spec.shape[1:])) for spec in version.interface.inputs]
-    return Payload(rows, tuple([TensorRef(0, 0, shape) for shape in shapes]))
-
-
 def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:
     """Of a frame, in its pipeline's order; None of stages that are missing."""
     version = record.version
@@ -283,9 +278,21 @@ def _origins(record: OpenFrame, children: Sequence[StageChild]) -> OutputTensor:
     return origins(found)
 
 
-def _last(children: Sequence[StageChild]) -> Outcome:
-    """Of the requests of one stage, the outcome that came last."""
-    return max([each.outcome for each in children if each.outcome], key=lambda one: one.at)
+def _last(children: Sequence[StageChild]) -> StageChild:
+    """Of the requests of one stage, the one that was answered last."""
+    return max(children, key=lambda child: 0.0 if child.outcome is None else child.outcome.at)
+
+
+def _told(version: PipelineVersion, children: Iterable[StageChild]) -> Mapping[str, str]:
+    """Which variants and early exits answered, where there are such."""
+    found = {}
+    for child in children:
+        if child.variant:
+            found[f"{child.stage}.variant"] = child.variant
+        exits = version.stages[child.stage].exits
+        if exits is not None and child.outcome is not None:
+            found[f"{child.stage}.exit"] = exits.name(child.outcome.ramp)
+    return found
 
 
 def _summed(stages: Iterable[Sequence[StageChild]]) -> BatchTiming:

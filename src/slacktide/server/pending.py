@@ -17,6 +17,7 @@ from slacktide.executors.ports import BatchOutputs, OutputTensor, Payload
 log = logging.getLogger("slacktide.driver")
 
 NO_STAGES: Mapping[str, Outcome] = MappingProxyType({})
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class PendingRequest(ABC):
@@ -24,7 +25,16 @@ class PendingRequest(ABC):
     stage of a pipeline's call is to run."""
 
     __slots__ = (
-        "crashed", "id", "lacks", "outputs", "payload", "stages", "timing", "variant", "waits",
+        "crashed",
+        "id",
+        "lacks",
+        "outputs",
+        "payload",
+        "stages",
+        "timing",
+        "told",
+        "variant",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, id: int) -> None:
@@ -43,6 +53,8 @@ class PendingRequest(ABC):
         """Of a pipeline's call: the stages that are missing in its outputs."""
         self.stages: Mapping[str, Outcome] = NO_STAGES
         """And how the others ended."""
+        self.told: Mapping[str, str] = NOTHING
+        """Which variants of families answered stages, and which early exits, by parameter."""
         self.crashed = ""
         """A stage whose workers have died of it twice."""
 
