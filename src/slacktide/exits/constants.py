@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ def folded(nodes: Iterable[Any], initializers: Iterable[Any]) -> tuple[list[Any]
     for node in nodes:
         for name in node.input if node.op_type in _FOLDS else ():
             if name in raw and name not in values:
-                values[name] = numpy_helper.to_array(raw[name])
+                with suppress(Exception):  # of a damaged file
+                    values[name] = numpy_helper.to_array(raw[name])
         value = _value(node, values)
         if value is None:
             kept.append(node)
