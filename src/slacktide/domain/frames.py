@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slacktide.domain.outcomes import Outcome, Reason
+from slacktide.domain.outcomes import AnswerFrame as AnswerFrame
+from slacktide.domain.outcomes import Reason
 from slacktide.domain.pipelines import Pipeline
 from slacktide.domain.read_only import read_only
 from slacktide.domain.request import Notice, Request, Signature
@@ -185,17 +186,6 @@ class CancelPart:
     id: int
     device: str
     reason: Reason
-
-
-@read_only
-class AnswerFrame(Outcome):
-    """The outcome of a frame. Sent once for each. What its children gave is the answer, also where
-    the reason is `partial`."""
-
-    id: int = 0
-    pipeline: str = ""
-    missing: tuple[str, ...] = ()
-    """Stages that are not complete, in order."""
 
 
 @read_only

@@ -131,3 +131,14 @@ class Answer(Outcome):
     """Of the request."""
     cause: int = 0
     """See commands.py."""
+
+
+@read_only
+class AnswerFrame(Outcome):
+    """The outcome of a frame. Sent once for each. What its children gave is the answer, also where
+    the reason is `partial`."""
+
+    id: int = 0
+    pipeline: str = ""
+    missing: tuple[str, ...] = ()
+    """Stages that are not complete, in order."""
