@@ -608,6 +608,7 @@ def test_replicas_hear_of_policies_after_the_batches_that_were_decided_before():
     staged(play)
 
 
+@pytest.mark.replaces_parts
 def test_what_replicas_tell_of_early_exits_goes_to_planners_and_to_what_learns():
     async def play(stage: Stage) -> None:
         told: list[Any] = []
