@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from slacktide.planning.pipelines.control import PlacementControl
+from slacktide.planning.pipelines.policies import make_placement
 from slacktide.reproduce.harness.experiments import Contender, TraceCell
 from slacktide.reproduce.harness.state import ReproduceError
 from slacktide.reproduce.octopinf.play import memory_of, play
@@ -14,6 +16,7 @@ from slacktide.reproduce.octopinf.setting import (
     DAY_S,
     SETTINGS,
     OctopInfTestbed,
+    form_of,
     level,
     load_data,
 )
@@ -78,18 +81,22 @@ def test_a_surge_is_three_times_as_much_for_two_minutes() -> None:
     assert camera.level(421.0) == pytest.approx(camera.level(299.0), rel=0.01)
 
 
-def test_windows_share_what_runs_once() -> None:
-    from slacktide.planning.pipelines.control import PlacementControl
-    from slacktide.planning.pipelines.policies import make_placement
-
+def test_a_stream_needs_the_largest_of_what_runs_on_it_whoever_places() -> None:
     question = OctopInfTestbed(SETTINGS["base"], load_data(None), 1).question()
-    found = {}
-    for streams in (True, False):
-        control = PlacementControl(question, make_placement("octopinf", {"streams": streams}))
+    for name in ("pipeline", "octopinf", "distream"):
+        control = PlacementControl(question, make_placement(name))
         control.decide(now=0.0)
-        assert control.plans is not None
-        found[streams] = memory_of(control.plans)
-    assert found[True] != found[False]
+        plans = control.plans
+        assert plans is not None
+        on = [each for each in plans.replicas if each.device == "server"]
+        streams: dict[int, float] = {}
+        for each in on:
+            needed = form_of(each.model).intermediate
+            streams[each.stream] = max(streams.get(each.stream, 0.0), needed)
+        before = memory_of(plans)
+        plans.replicas = tuple(replace(each, stream=0) for each in plans.replicas)
+        saved = sum(streams.values()) - max(streams.values(), default=0.0)
+        assert memory_of(plans) == pytest.approx(before - saved)
 
 
 def test_bad_counts_are_named(tmp_path: Path) -> None:

@@ -323,8 +323,8 @@ def _times_as_many(question: PlacementQuestion, factor: float) -> PlacementQuest
 
 
 def memory_of(plans: DevicePlans) -> float:
-    """Bytes of accelerators, all in all: weights of every replica, and what it needs to run; where
-    replicas have windows of a stream, only one of these runs at once."""
+    """Bytes of accelerators, all in all: weights of every replica, and of each stream the largest
+    of what its replicas need to run, as it runs one batch at a time."""
     total = 0.0
     running: dict[tuple[str, int], float] = {}
     views = {view.name: view for view in plans.question.pipelines}
@@ -333,10 +333,7 @@ def memory_of(plans: DevicePlans) -> float:
         form = views[name].stages[at].forms[each.form]
         total += form.weights
         key = each.device, each.stream
-        if key in plans.timetables:
-            running[key] = max(running.get(key, 0.0), form.intermediate)
-        else:
-            total += form.intermediate
+        running[key] = max(running.get(key, 0.0), form.intermediate)
     return total + sum(running.values())
 
 
