@@ -31,13 +31,15 @@ class SimulatedPlacing:
         *,
         until: float,
         plan_s: float = PLAN_S,
+        counted: bool = True,
         changed: Callable[[float], None] = lambda now: None,
     ) -> None:
         """`control` has decided once, and that is in force. `lanes`: by device. `links`: what they
-        have had in the second before. It ends at `until`. `changed`: told of each change."""
+        have had in the second before. It ends at `until`. `counted`: whether devices report what
+        comes; else that is planned for which was stated. `changed`: told of each change."""
         self._devices, self._control = devices, control
         self._lanes, self._links = lanes, links
-        self._until, self._plan_s = until, plan_s
+        self._until, self._plan_s, self._counted = until, plan_s, counted
         self._changed = changed
         self._revision = control.revision
         pipelines = devices.pipelines
@@ -50,7 +52,7 @@ class SimulatedPlacing:
 
     def _tick(self, now: float) -> None:
         control = self._control
-        for name, device in self._devices.devices.items():
+        for name, device in self._devices.devices.items() if self._counted else ():
             counts = counts_of(device.simulation.runtime.frames, device.frames.arrivals)
             control.count(name, counts, now=now)
         control.measure(self._links(now), now=now)

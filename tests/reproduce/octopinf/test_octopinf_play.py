@@ -11,7 +11,7 @@ from slacktide.planning.pipelines.control import PlacementControl
 from slacktide.planning.pipelines.policies import make_placement
 from slacktide.reproduce.harness.experiments import Contender, TraceCell
 from slacktide.reproduce.harness.state import ReproduceError
-from slacktide.reproduce.octopinf.play import memory_of, play
+from slacktide.reproduce.octopinf.play import _PlayedCell, memory_of, play
 from slacktide.reproduce.octopinf.setting import (
     DAY_S,
     SETTINGS,
@@ -40,9 +40,18 @@ def test_every_contender_plays_the_same_frames_twice_alike(name: str) -> None:
     assert len(first.instances) == 1
 
 
-def test_what_is_placed_once_stays() -> None:
-    played = play(cell("pipeline", "surges", fixed=3.0))
-    assert played.plans == (1, 0, 0)
+def test_what_is_made_for_a_surge_follows_links_and_nothing_else() -> None:
+    run = _PlayedCell(cell("pipeline", "surges", seconds=20, fixed=3.0))
+    first = run.asked
+    plain = OctopInfTestbed(SETTINGS["surges"], load_data(None), 1, warm=20).question()
+    for view, stated in zip(first.pipelines, plain.pipelines, strict=True):
+        for rate, once in zip(view.rates()[1:], stated.rates()[1:], strict=True):
+            assert rate == pytest.approx(3.0 * once)
+    assert run.played().plans[1] > 0
+    assert run.control.plans is not None
+    last = run.control.plans.question
+    assert last.pipelines == first.pipelines
+    assert last.links != first.links
 
 
 def test_bounds_are_above_what_is_served() -> None:

@@ -19,7 +19,7 @@ def _contender(
     label: str, policy: str, options: Mapping[str, float | str] = MappingProxyType({})
 ) -> Contender:
     """`options`: those of the placement, and what play.py knows: `bound`, `contention`, `day`,
-    `fixed`."""
+    `fixed` (placed for so many times the objects that were stated, whatever is counted)."""
     return Contender(label, policy, tuple(sorted(options.items())))
 
 

@@ -45,13 +45,14 @@ _ASSUMED = (
     "Readings of CWD, CORAL and each baseline: docs/decisions/0063-placing-pipelines.md. All plan "
     "every six minutes; a plan is in force 50 ms after it was asked for, a replica half a second "
     "after it was started.",
-    "Memory: weights of every replica, and what it needs to run; of replicas that share a stream "
-    "by windows, the largest.",
+    "Memory: weights of every replica, and of each stream, which runs one batch at a time, the "
+    "largest of what its replicas need to run.",
     "Fluid bound: every 30 s, with true rates and links, as fractions of frames; no queues, full "
     "batches, everything may move at once.",
 )
 _OF_EXPERIMENT = {
-    "surges": "`made for the surge` is `pipeline`, placed once for three times the objects.",
+    "surges": "`made for the surge` is `pipeline`, placed for three times the objects all along; "
+    "it follows links alone.",
     "figure-11": "One run, of `pipeline` and `octopinf`.",
 }
 

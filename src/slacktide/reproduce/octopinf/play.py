@@ -151,15 +151,15 @@ class _PlayedCell:
         for view in self.asked.devices:
             self._add(view, lanes[view.name])
         self._changed(0.0)
-        if not self.fixed:
-            SimulatedPlacing(
-                self.devices,
-                self.control,
-                lanes,
-                self._links,
-                until=self.end,
-                changed=self._changed,
-            )
+        SimulatedPlacing(
+            self.devices,
+            self.control,
+            lanes,
+            self._links,
+            until=self.end,
+            counted=not self.fixed,
+            changed=self._changed,
+        )
         if self.bounds:
             self.devices.call_at(float(self.warm), self._bound)
         self.devices.run(until=self.end + SETTLES_S)
