@@ -11,7 +11,11 @@ from slacktide.domain import LaneSpec, Plan, PlanChanged, PoolId, Request, Submi
 from slacktide.domain.options import OptionError
 from slacktide.engine import Engine
 from slacktide.planning.composer import Composer
-from slacktide.planning.pipelines.control import INTERVAL_S, PlacementControl
+from slacktide.planning.pipelines.control import (
+    INTERVAL_S,
+    PlacementControl,
+    PlacementDecision,
+)
 from slacktide.planning.pipelines.demand import PipelineCounts
 from slacktide.planning.pipelines.instances import StageInstances
 from slacktide.planning.pipelines.planner import OWNED, PipelinesPlanner, PlacedPipeline
@@ -147,6 +151,31 @@ def test_a_link_that_falls_is_planned_for_at_once():
     early = world.control.early
     world.runs(60)
     assert world.control.early <= early + 3  # it does not plan for ever
+
+
+def test_repairs_that_hardly_serve_more_are_left_and_asked_for_ever_less():
+    world = World("pipeline", question(replace(TRAFFIC, slo=0.4)))
+    world.runs(61)
+    control = world.control
+    before, other = control.plans.answer, make_placement("rim").decide(world.asked, None)
+    assert other != before
+    control.policy.decide = lambda question, present: other
+    world.decided.clear()
+    for _ in range(20):  # 4 % less is served when the link is down
+        world.bandwidth = 0.3e6 if world.bandwidth == 10e6 else 10e6
+        world.runs(5)
+    assert 2 <= len(world.decided) <= 7
+    assert control.plans.answer == before
+    (link,) = control.plans.question.links
+    assert link.bandwidth in (0.3e6, 10e6)
+    world.bandwidth = 10e6
+    world.runs(31)
+    world.decided.clear()
+    world.bandwidth = 0.1e6  # a third less: that does not wait
+    world.runs(4)
+    assert len(world.decided) == 1
+    control.take(PlacementDecision(control.plans.question, other), now=world.now)
+    assert control.plans.answer == other
 
 
 def test_what_is_about_as_good_stays():

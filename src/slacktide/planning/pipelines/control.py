@@ -37,8 +37,10 @@ SHORT_S = 2.0
 """Over which a surge is seen."""
 CALM_S = 30.0
 """Over which it is seen that one is over."""
-PAUSE_S = 3.0
-"""Least time from one plan to the next."""
+CALM = (CALM_S,)
+PAUSES_S = (3.0, 30.0)
+"""Least time from one plan to the next: after one that was worth it, and at most; twice as long as
+before after each that was not. A grave loss does not wait."""
 LINK_QUANTILE = 4
 """Where it is not watched, a link counts with what it had in all but one of so many seconds."""
 SETTLED = 3
@@ -47,6 +49,10 @@ CHANGED = 0.15
 """Share by which rates or links must differ from what was planned for, to be looked into."""
 LESS = 0.02
 """Share by which must be served less than was planned for, to plan anew."""
+GRAVE = 0.1
+"""The same, not to wait for longer than the least time."""
+WORTH = 0.01
+"""Share by which must be served more, for a plan in between to replace the one in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class PlacementDecision:
     answer: PlacementAnswer
     seconds: float = 0.0
     """It took."""
+    repairs: bool = False
+    """Whether it was asked for as less is served than was planned for."""
 
 
 class PlacementControl:
@@ -96,6 +104,8 @@ class PlacementControl:
         self._windows: Sequence[float] = WINDOWS_S
         self._share = 1.0
         """Of what could be served, what the placement in force was to."""
+        self._repairs = False
+        self._pause = PAUSES_S[0]
 
     def count(self, device: str, counts: Mapping[str, PipelineCounts], *, now: float) -> None:
         """What a device reports, each second."""
@@ -136,10 +146,11 @@ class PlacementControl:
                 self.scaled += 1
         if self.policy.watches and now >= self._check_at:
             self._check_at = now + CHECK_S
-            if now < self._due and now >= self._decided_at + PAUSE_S:
+            if now < self._due and now >= self._decided_at + PAUSES_S[0]:
                 windows = self._broken(self.plans, now)
                 if windows is not None:
                     self._windows, self._due = windows, now
+                    self._repairs = windows != CALM
                     self.early += 1
 
     def job(self, *, now: float) -> Callable[[], PlacementDecision] | None:
@@ -147,29 +158,47 @@ class PlacementControl:
         if now < self._due:
             return None
         question = self.question(self._windows, now=now)
-        self._due, self._windows = now + self._interval, WINDOWS_S
+        repairs = self._repairs
+        self._due, self._windows, self._repairs = now + self._interval, WINDOWS_S, False
         present = None if self.plans is None else self.plans.answer.pipelines
         policy, stopwatch = self.policy, self._stopwatch
 
         def compute() -> PlacementDecision:
             begin = stopwatch()
             answer = policy.decide(question, present)
-            return PlacementDecision(question, answer, stopwatch() - begin)
+            return PlacementDecision(question, answer, stopwatch() - begin, repairs)
 
         return compute
 
     def take(self, decision: PlacementDecision, *, now: float) -> None:
-        """A job is done: what it has found is in force from now on."""
-        self.plans = DevicePlans(decision.question, decision.answer)
+        """A job is done: what it has found is in force from now on; of what was to repair
+        something and hardly does, only that demand and links are now as they are."""
+        plans = DevicePlans(decision.question, decision.answer)
+        if self.policy.watches:
+            self._share = self._served(decision.question, plans)
+            self._pause, longest = PAUSES_S[0], 2.0 * self._pause
+            kept = self._kept(decision)
+            if kept is not None:
+                plans, self._pause = kept, min(longest, PAUSES_S[1])
+        self.plans = plans
         self.revision += 1
         self.decided += 1
         self.planning_s += decision.seconds
         self._decided_at = now
         self._check_at, self._scale_at = now + CHECK_S, now + SCALE_S
-        if self.policy.watches:
-            self._share = self._served(decision.question, self.plans)
         if self.policy.scales:
             self._instances.begin(decision.question, decision.answer)
+
+    def _kept(self, decision: PlacementDecision) -> DevicePlans | None:
+        """What is in force, if a repair serves hardly more than that; else None."""
+        if self.plans is None or not decision.repairs:
+            return None
+        try:
+            kept = DevicePlans(decision.question, self.plans.answer)
+        except ValueError:  # it cannot run so any more
+            return None
+        served = self._served(decision.question, kept)
+        return kept if served > self._share - WORTH else None
 
     def decide(self, *, now: float) -> None:
         """Plan at once: for a driver that begins. What is only stated is soon known better: the
@@ -199,15 +228,18 @@ class PlacementControl:
     def _broken(self, plans: DevicePlans, now: float) -> Sequence[float] | None:
         """Over which windows to plan anew; None: what was predicted holds."""
         planned, measured = plans.question, self.question((SHORT_S,), now=now)
-        less = self._share - LESS
+        waits = now < self._decided_at + self._pause
+        less = self._share - (GRAVE if waits else LESS)
         if _is_more(planned, measured) and self._served(measured, plans) < less:
             return (SHORT_S, *WINDOWS_S)
+        if waits:
+            return None
         if self._share < 1.0 - LESS and _is_more(measured, planned):
             return WINDOWS_S
         if now >= self._decided_at + CALM_S:
             calm = self.question((CALM_S,), now=now)
             if _rows(calm) < _rows(planned) / (1.0 + 3.0 * CHANGED):
-                return (CALM_S,)
+                return CALM
         return None
 
     def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:
