@@ -134,6 +134,28 @@ def test_what_shares_lanes_waits_for_all_that_runs_there():
     assert beside.latencies[0] == pytest.approx(1.1 * seconds + wait)
 
 
+def test_rows_of_a_frame_that_need_several_batches_wait_for_these():
+    judge = estimator(rules=EstimateRules(fill=False))
+    costs = [judge.cost(1, 1, batch=at) for at in range(4)]  # four brands on each frame
+    for cost, rounds in zip(costs, (4, 2, 1, 1), strict=True):
+        assert cost.latency == pytest.approx(rounds * cost.p99)
+    assert min(costs, key=lambda cost: cost.latency).batch == 2
+
+
+def test_frames_that_come_regularly_wait_less_for_their_own():
+    rules = EstimateRules(fill=False, budget=1.0)
+    edge = [PlacedStage("edge")] + [PlacedStage("server")] * 2
+    load = Load(2)
+    load.busy[0], load.squares[0] = 0.3, 0.05
+    waits = []
+    for chance in (1.0, 0.5):
+        judge = estimator(rules=replace(rules, chance=chance))
+        costs = judge.chosen(edge)
+        waits.append(judge.estimate(costs, load).latencies[0] - costs[0].latency)
+    own = 15.0 * 0.028**2
+    assert waits[1] / waits[0] == pytest.approx((0.5 * own + 0.05) / (own + 0.05))
+
+
 def test_what_others_take_is_not_there():
     judge = estimator(question(replace(TRAFFIC, slo=9.0)))
     edge = judge.chosen([PlacedStage("edge"), PlacedStage("server"), PlacedStage("server")])

@@ -22,7 +22,7 @@ from slacktide.planning.pipelines.estimate import (
 )
 from slacktide.planning.pipelines.search import _Pipeline, mended, search
 
-RULES = [EstimateRules(), PUBLISHED]
+RULES = [EstimateRules(), PUBLISHED, EstimateRules(fill=False, chance=0.5)]
 
 
 def score_of(asked, placed, rules) -> PlacementScore:
@@ -51,7 +51,7 @@ def loaded(draw, judge) -> Load:
     return load
 
 
-@pytest.mark.parametrize("rules", RULES, ids=["shared", "alone"])
+@pytest.mark.parametrize("rules", RULES, ids=["shared", "alone", "frames"])
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_judged_at_once_is_what_the_estimator_says(seed, rules):
     draw = np.random.default_rng(seed)
@@ -73,7 +73,7 @@ def test_what_is_judged_at_once_is_what_the_estimator_says(seed, rules):
             assert longest[at] == pytest.approx(found.latency)
 
 
-@pytest.mark.parametrize("rules", RULES, ids=["shared", "alone"])
+@pytest.mark.parametrize("rules", RULES, ids=["shared", "alone", "frames"])
 @pytest.mark.parametrize("seed", range(25))
 def test_no_choice_is_better_than_what_is_found(seed, rules):
     asked = at_random(np.random.default_rng(seed), stages=3)

@@ -9,6 +9,10 @@ of a path adds the transfers between devices, and the way back of the answer. Wa
     shared    Σ λ/b · latency(b)² / (2 (1 − ρ)) over all that shares the lanes of a device, if they
               have no timetable: the larger of both counts (M/G/1; of one stage alone the same)
 
+Where batches do not wait to be full, a frame's rows come together: a stage takes as many p99 as
+they need batches, one after another. What a pipeline waits for its own then happens less often than
+at random: frames come regularly (`chance`).
+
 A sink is worth its rows per second, times the share of them that stages and links on their way have
 the capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
 times the share that is likely to be in time: all, if its path takes no longer than the budget, a
@@ -52,6 +56,9 @@ class EstimateRules:
     """Whether batches wait until they are full."""
     shared: bool = True
     """Whether stages wait for one another on the lanes of a device."""
+    chance: float = 1.0
+    """Share of the wait for its own batches that a pipeline has. 1: as if these came at random;
+    those of a camera come with its frames, at regular intervals."""
 
 
 class StageCost(NamedTuple):
@@ -66,7 +73,7 @@ class StageCost(NamedTuple):
     expected: float
     p99: float
     latency: float
-    """Fill and p99, without waits for a lane."""
+    """Fill and p99 of all batches that a frame's rows need, without waits for a lane."""
     alone: float
     """Wait for a lane of its own."""
     busy: float
@@ -208,7 +215,12 @@ class PipelineEstimator:
         part = busy / replicas
         ratio = min(part, BUSY)
         together = max(1.0, 0.5 + 0.5 * stage.burstiness**2)
-        fill = max(0.0, rows - together) / rate if rate and self.rules.fill else 0.0
+        fill, rounds = 0.0, 1
+        if not self.rules.fill:
+            per_frame = max(1.0, rate / self.pipeline.rate) if self.pipeline.rate else 1.0
+            rounds = math.ceil(per_frame / (rows * replicas) - 1e-9)
+        elif rate:
+            fill = max(0.0, rows - together) / rate
         return StageCost(
             device,
             form_at,
@@ -216,8 +228,8 @@ class PipelineEstimator:
             replicas,
             seconds,
             times.p99[batch_at],
-            fill + times.p99[batch_at],
-            ratio * seconds / (2.0 * (1.0 - ratio)),
+            fill + rounds * times.p99[batch_at],
+            self.rules.chance * ratio * seconds / (2.0 * (1.0 - ratio)),
             busy,
             busy * seconds,
             busy * form.utilisation,
@@ -325,7 +337,8 @@ class PipelineEstimator:
             busy, squares = others.busy[place], others.squares[place]
             utilisation, memory = others.utilisation[place], others.memory[place]
         ratio = min((busy + own.busy[at]) / host.lanes, BUSY)
-        wait = (squares + own.squares[at]) / host.lanes / (2.0 * (1.0 - ratio))
+        squares += self.rules.chance * own.squares[at]
+        wait = squares / host.lanes / (2.0 * (1.0 - ratio))
         room = share(FULL * host.lanes - busy, own.busy[at])
         if own.memory[at] and memory + own.memory[at] > host.accelerators * host.memory:
             room = 0.0

@@ -28,6 +28,9 @@ from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuest
 from slacktide.planning.pipelines.search import mended, search
 from slacktide.planning.pipelines.streams import Streams
 
+CHANCE = 0.5
+"""See `EstimateRules.chance`."""
+
 
 class PlacementPolicy(ABC):
     """One way to place pipelines. Pure; may take long."""
@@ -97,7 +100,9 @@ class SearchedPlacement(PlacementPolicy):
     def __init__(self, options: SearchedOptions) -> None:
         self._options = options
         streams = options.streams
-        self.rules = EstimateRules(options.budget, options.room, fill=False, shared=not streams)
+        self.rules = EstimateRules(
+            options.budget, options.room, fill=False, shared=not streams, chance=CHANCE
+        )
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
         kept = None if present is None else self._mended(question, present)
