@@ -64,6 +64,7 @@ IMPURE_MODULES = {
     "onnx",
     "onnxruntime",
 }
+BLAS = {"dot", "linalg", "matmul", "polyfit", "vdot"}
 UNSAFE = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
 
 
@@ -107,6 +108,16 @@ def test_pure_rooms_do_no_io(room):
     for path in files_of(room):
         tops = {name.split(".")[0] for name in imports_of(path)}
         assert not tops & IMPURE_MODULES, f"{path.relative_to(SOURCE)}: {tops & IMPURE_MODULES}"
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_pure_rooms_leave_no_sums_to_kernels_that_processors_choose(room):
+    """What is recorded on one machine replays to the bit on another (decision 0016)."""
+    for path in files_of(room):
+        for node in ast.walk(ast.parse(path.read_text())):
+            product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+            called = isinstance(node, ast.Attribute) and node.attr in BLAS
+            assert not (product or called), f"{path.relative_to(SOURCE)}:{node.lineno}"
 
 
 def test_no_file_imports_a_serialiser_that_runs_code():

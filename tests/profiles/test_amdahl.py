@@ -18,8 +18,8 @@ from slacktide.profiles.amdahl import (
     Timed,
     fit_amdahl,
     fit_grid,
-    non_negative,
 )
+from slacktide.profiles.least_squares import non_negative
 
 BATCHES = (1, 2, 4, 8, 16)
 CORES = st.sampled_from([(1, 2), (1, 2, 4), (1, 2, 4, 8, 16, 32), (2, 3, 6)])

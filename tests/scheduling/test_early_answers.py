@@ -139,9 +139,10 @@ def test_a_video_is_answered_in_time_as_often_as_a_ramp_is_sure(mode):
     assert told[Reason.ON_TIME] == 0
 
 
-def test_where_the_ramp_is_hardly_ever_sure_most_are_refused_on_arrival():
+def test_where_the_ramp_is_hardly_ever_sure_a_lone_stream_is_still_let_in_to_try():
+    """Nothing else wants the lane; one in ten is refused on arrival (profiles/exit_times.py)."""
     told = Server(POLICY, 0.02).stream(1500, every=1 / 30, budget=0.7 * WHOLE)
-    assert told[Reason.SHORTER_THAN_ALONE] > 400
+    assert 100 < told[Reason.SHORTER_THAN_ALONE] < 300
 
 
 def test_deadlines_of_the_whole_model_are_all_kept():

@@ -18,7 +18,6 @@ paper says robust regression and no more; docs/decisions/0020 compares.)
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -28,6 +27,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from slacktide.profiles.distribution import weighted_sum
+from slacktide.profiles.least_squares import non_negative
 from slacktide.profiles.reading import ProfileError
 
 REACH = 2.0
@@ -46,15 +47,6 @@ _STEPS = 50
 _STILL = 1e-5
 """No prediction moves by more: the fit is there."""
 _NOTHING = 1e-9
-_TIE = 1e-12
-_SETS = [list(some) for size in (1, 2, 3, 4) for some in itertools.combinations((2, 0, 3, 1), size)]
-"""Sets of coefficients (by column: γ, ε, δ, η) that may be above zero, the first of equals wins:
-few before many; where points have one core count, cores do not help; where they have one batch
-size, each row costs as much as another."""
-_SETS_OF_THREE = [
-    list(some) for size in (1, 2, 3) for some in itertools.combinations((1, 2, 0), size)
-]
-"""The same of 1, s and s² (size_law.py): in proportion to the size where points do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +170,7 @@ def fit_amdahl(points: Sequence[Timed]) -> AmdahlFit:
     terms = np.stack([batch / cores, 1.0 / cores, batch, np.ones_like(batch)], axis=1)
     shares = terms / seconds[:, None]
     coefficients, weights = _robust(shares)
-    fitted = shares @ coefficients * seconds
+    fitted = _sums(shares, coefficients) * seconds
     return AmdahlFit(
         AmdahlModel(*coefficients.tolist()),
         tuple(
@@ -207,19 +199,24 @@ def _robust(shares: _Floats) -> tuple[_Floats, _Floats]:
     """x ≥ 0 nearest to ln(shares @ x) = 0 (see the module docstring), and each row's weight."""
     x = non_negative(shares, np.ones(len(shares)))
     for _ in range(_STEPS):
-        q = shares @ x
+        q = _sums(shares, x)
         distance = np.abs(_gaps(q))
         deviation = max(_TO_DEVIATION * float(np.median(distance)), _LEAST_DEVIATION)
         x = _step(shares, q, _HUBER * deviation / np.maximum(distance, _HUBER * deviation))
-        if _still(q, shares @ x):
+        if _still(q, _sums(shares, x)):
             break
     for _ in range(_STEPS):
-        q = shares @ x
+        q = _sums(shares, x)
         weights = np.maximum(0.0, 1.0 - (_gaps(q) / (_BISQUARE * deviation)) ** 2) ** 2
         x = _step(shares, q, weights)
-        if _still(q, shares @ x):
+        if _still(q, _sums(shares, x)):
             break
     return x, weights
+
+
+def _sums(shares: _Floats, x: _Floats) -> _Floats:
+    """`shares @ x`."""
+    return weighted_sum(x, shares.T)
 
 
 def _gaps(q: _Floats) -> _Floats:
@@ -239,29 +236,3 @@ def _step(shares: _Floats, q: _Floats, weights: _Floats) -> _Floats:
 
 def _still(before: _Floats, now: _Floats) -> bool:
     return bool(np.all(np.abs(now - before) <= _STILL * np.maximum(before, _NOTHING)))
-
-
-def non_negative(rows: _Floats, target: _Floats) -> _Floats:
-    """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4) or (n, 3), `target` (n,).
-    The best of the unbounded solutions for each set of coefficients, among those without a negative
-    one: that of the true set is among them, and none can be better than the optimum."""
-    count = rows.shape[1]
-    scale = np.linalg.norm(rows, axis=0)
-    r = np.asarray(np.linalg.qr(np.column_stack([rows / scale, target]), mode="r"))
-    reduced, wanted = r[:, :count], r[:, count]
-    x, _, rank, _ = np.linalg.lstsq(reduced, wanted)
-    if rank == count and x.min() >= 0.0:
-        return np.asarray(x / scale)
-    best, least = np.zeros(count), float(wanted @ wanted)
-    tie = _TIE * least
-    for columns in _SETS if count == 4 else _SETS_OF_THREE:
-        some = reduced[:, columns]
-        x = np.linalg.lstsq(some, wanted)[0]
-        if x.min() < 0.0:
-            continue
-        gap = some @ x - wanted
-        cost = float(gap @ gap)
-        if cost < least - tie:
-            best, least = np.zeros(count), cost
-            best[columns] = x
-    return np.asarray(best / scale)

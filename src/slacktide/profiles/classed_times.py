@@ -28,7 +28,7 @@ from slacktide.profiles.batch_times import (
     CorrectedTimes,
     mean_error,
 )
-from slacktide.profiles.distribution import Floats, expected_max, quantile
+from slacktide.profiles.distribution import Floats, expected_max, quantile, weighted_sum
 from slacktide.profiles.fixed_times import FixedTimes
 from slacktide.profiles.latency_fit import fit_latency
 from slacktide.profiles.latency_table import LatencyTable
@@ -277,7 +277,7 @@ class ClassedTimes:
         if max(alone) > min(alone) * (1.0 + ease * (DIFFERENT - 1.0)):
             return True
         shares = np.array([max(one.share, 1e-6) for one in known])
-        mix: Floats = (shares / shares.sum()) @ np.stack([one.cdf for one in known])
+        mix: Floats = weighted_sum(shares / shares.sum(), np.stack([one.cdf for one in known]))
         low, high = (latency.seconds(1, quantile(mix, level, step)) for level in (0.05, 0.95))
         return high > low * (1.0 + ease * (WIDE - 1.0))
 

@@ -27,6 +27,16 @@ FLOOR = 1e-9
 Floats: TypeAlias = NDArray[np.float64]
 
 
+def weighted_sum(weights: Floats, rows: Floats) -> Floats:
+    """`weights @ rows`, the same to the last bit on every machine; (n,) or (m, n) by (n, p).
+
+    Matrix products are left to kernels that libraries choose by the processor, so that what is
+    recorded on one machine would not replay on another.
+    """
+    total: Floats = np.add.reduce(weights[..., np.newaxis] * rows, axis=-2)
+    return total
+
+
 def step_for(longest: float) -> float:
     """Distance of two grid lengths so that `longest` > 0 is within the grid."""
     if not 0.0 < longest < np.inf:

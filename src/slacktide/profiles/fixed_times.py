@@ -13,7 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from slacktide.domain import Request
-from slacktide.profiles.distribution import FLOOR, Floats, expected_max, quantile, share_within
+from slacktide.profiles.distribution import (
+    FLOOR,
+    Floats,
+    expected_max,
+    quantile,
+    share_within,
+    weighted_sum,
+)
 from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import RunClasses
 
@@ -65,7 +72,7 @@ class FixedTimes:
 
     def __init__(self, classes: RunClasses) -> None:
         self._classes = classes
-        self._mix: Floats = np.asarray(classes.shares) @ classes.cdfs
+        self._mix: Floats = weighted_sum(np.asarray(classes.shares), classes.cdfs)
         self._mix_log: Floats = np.log(np.maximum(self._mix, FLOOR))
         self._known: dict[tuple[int, ...], LongestMemberTime] = {}
         """By rows, and members of each class where members are named."""
@@ -79,7 +86,11 @@ class FixedTimes:
         if known is None:
             if rows < 1:
                 raise ProfileError(f"rows must be at least 1, got {rows}")
-            logs = np.asarray(counts, dtype=np.float64) @ classes.logs if members else None
+            logs = (
+                weighted_sum(np.asarray(counts, dtype=np.float64), classes.logs)
+                if members
+                else None
+            )
             cdf: Floats = np.exp(rows * self._mix_log if logs is None else logs)
             known = LongestMemberTime(classes, cdf, rows)
             if len(self._known) >= _MOST_KEPT:

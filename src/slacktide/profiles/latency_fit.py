@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from slacktide.domain import Signature
-from slacktide.profiles.amdahl import non_negative
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.least_squares import non_negative
 from slacktide.profiles.run_classes import BatchLatency
 from slacktide.profiles.size_law import ENOUGH_SIZES
 from slacktide.profiles.surface import between, core_share

@@ -20,7 +20,13 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from slacktide.profiles.distribution import Floats, empirical_cdf, expected_max, step_for
+from slacktide.profiles.distribution import (
+    Floats,
+    empirical_cdf,
+    expected_max,
+    step_for,
+    weighted_sum,
+)
 from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import NO_HINT, BatchLatency, Key, RunClasses
 
@@ -64,7 +70,7 @@ def classes_of(
     for of, (start, stop) in enumerate(pairwise(cuts)):
         parts = np.array(weights[start:stop])
         group = np.stack([known[i].cdf for i in order[start:stop]])
-        cdfs.append((parts / parts.sum()) @ group)
+        cdfs.append(weighted_sum(parts / parts.sum(), group))
         merged.append(float(parts.sum()))
         by_key.update((known[i].key, of) for i in order[start:stop])
     everything = sum(merged)

@@ -24,6 +24,7 @@ from slacktide.profiles.distribution import (
     point_cdf,
     quantile,
     step_for,
+    weighted_sum,
 )
 from slacktide.profiles.length_classes import KeyLengths
 from slacktide.profiles.length_window import WINDOW, LengthWindow
@@ -204,7 +205,9 @@ class RunTimes:
             self._cdfs[key] = empirical_cdf(values, self._step)
         step = self._step
         shares = np.array([max(self._arrivals[key], 1e-6) for key in known])
-        mix: Floats = (shares / shares.sum()) @ np.stack([self._cdfs[key] for key in known])
+        mix: Floats = weighted_sum(
+            shares / shares.sum(), np.stack([self._cdfs[key] for key in known])
+        )
         lengths = [KeyLengths(key, self._cdfs[key], self._arrivals[key]) for key in known]
         unknown = self.unknown
         if unknown:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slacktide.domain import Signature
-from slacktide.profiles.amdahl import non_negative
+from slacktide.profiles.least_squares import non_negative
 from slacktide.profiles.reading import ProfileError
 
 ENOUGH_SIZES = 3

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.profiles import RunClasses
-from slacktide.profiles.distribution import POINTS, expected_max
+from slacktide.profiles.distribution import POINTS, expected_max, weighted_sum
 from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.queue import DeadlineQueue
 from slacktide.scheduling.tables import Lazy, RowTimes, TimeByRows, size_grid
@@ -96,7 +96,7 @@ class Compositions:
             self.p90_longest = np.resize(self.p90_longest, rows)
         keys = np.array(sorted(missing), dtype=np.int64)
         members = keys[:, None] // self.weights % self._radix
-        cdf = np.exp(members @ self._logs)
+        cdf = np.exp(weighted_sum(members.astype(np.float64), self._logs))
         self.cdf[first:end, :POINTS] = cdf
         self.cdf[first:end, POINTS] = cdf[:, -1]
         self.mean_longest[first:end] = (1.0 - cdf).sum(axis=1) - 0.5

@@ -46,7 +46,7 @@ import numpy as np
 
 from slacktide.engine.ports import BatchTimes
 from slacktide.profiles import RunClasses, ShapeClasses, TimeDistribution
-from slacktide.profiles.distribution import FLOOR, POINTS, expected_max
+from slacktide.profiles.distribution import FLOOR, POINTS, expected_max, weighted_sum
 
 Step = tuple[float, float]
 """(seconds after the deadline, cost of being later than that)."""
@@ -162,7 +162,7 @@ class OrlojTimes:
         self._steps = steps
         classes = self._classes = times.classes(cores)
         if isinstance(classes, RunClasses):
-            mixture = np.asarray(classes.shares) @ classes.cdfs
+            mixture = weighted_sum(np.asarray(classes.shares), classes.cdfs)
             self._mix = np.log(np.maximum(mixture, FLOOR))
         self._histograms: dict[tuple[int, int, int], TimeHistogram] = {}
         self._scores: dict[tuple[int, int, int], Score] = {}

@@ -152,7 +152,7 @@ class WindowCounts(Arrivals):
 
     def mean_rate(self, duration: float) -> float:
         inside = np.clip(duration / self.window - np.arange(self.counts.size), 0.0, 1.0)
-        return float(self.counts @ inside) / duration
+        return float(np.add.reduce(self.counts * inside)) / duration
 
     def describe(self) -> str:
         return f"trace:{self.source or 'counts'}"

@@ -1,0 +1,101 @@
+"""`non_negative`: least squares under bounds, exactly, for the few coefficients of a law of times.
+
+Written out instead of left to LAPACK, whose kernels are chosen by the processor: fits would differ
+in their last bits from machine to machine, and what is recorded on one would not replay on another.
+Columns are made orthogonal one after the other (modified Gram-Schmidt on the system with its target
+beside it, which is as stable as Householder's reflections: Björck 1967).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+_Floats = npt.NDArray[np.float64]
+_TIE = 1e-12
+_DEPENDENT = 1e-14
+"""A column of length 1 of which no more is left is a sum of those before it."""
+_SETS = [list(some) for size in (1, 2, 3, 4) for some in itertools.combinations((2, 0, 3, 1), size)]
+"""Sets of coefficients (of an `AmdahlModel`, by column: γ, ε, δ, η) that may be above zero, the
+first of equals wins: few before many; where points have one core count, cores do not help; where
+they have one batch size, each row costs as much as another."""
+_SETS_OF_THREE = [
+    list(some) for size in (1, 2, 3) for some in itertools.combinations((1, 2, 0), size)
+]
+"""The same of 1, s and s² (size_law.py): in proportion to the size where points do not tell."""
+
+
+def non_negative(rows: _Floats, target: _Floats) -> _Floats:
+    """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4) or (n, 3), `target` (n,).
+    The best of the unbounded solutions for each set of coefficients, among those without a negative
+    one: that of the true set is among them, and none can be better than the optimum."""
+    count = rows.shape[1]
+    scale = np.sqrt(np.add.reduce(rows * rows, axis=0))
+    columns, wanted = _triangle(rows / scale, target)
+    best, least = [0.0] * count, math.fsum(each * each for each in wanted)
+    tie = _TIE * float(np.add.reduce(target * target))
+    found = _solved(columns, wanted)
+    if found is not None and min(found[0]) >= 0.0:
+        return np.asarray(found[0] / scale)
+    for chosen in _SETS if count == 4 else _SETS_OF_THREE:
+        found = _solved([columns[each] for each in chosen], wanted)
+        if found is None or min(found[0]) < 0.0:
+            continue
+        x, cost = found
+        if cost < least - tie:
+            best, least = [0.0] * count, cost
+            for column, value in zip(chosen, x, strict=True):
+                best[column] = value
+    return np.asarray(best / scale)
+
+
+def _triangle(rows: _Floats, target: _Floats) -> tuple[list[list[float]], list[float]]:
+    """Columns and target of a system with one row a column that has the same solutions, for each
+    set of columns. What no solution reaches of the target is left out."""
+    count = rows.shape[1]
+    left = [rows[:, column] for column in range(count)]
+    columns = [[0.0] * count for _ in range(count)]
+    wanted = [0.0] * count
+    for at in range(count):
+        length = math.sqrt(float(np.add.reduce(left[at] * left[at])))
+        columns[at][at] = length
+        if length <= _DEPENDENT:
+            continue
+        direction = left[at] / length
+        for other in range(at + 1, count):
+            columns[other][at] = along = float(np.add.reduce(direction * left[other]))
+            left[other] = left[other] - along * direction
+        wanted[at] = along = float(np.add.reduce(direction * target))
+        target = target - along * direction
+    return columns, wanted
+
+
+def _solved(columns: list[list[float]], target: list[float]) -> tuple[list[float], float] | None:
+    """The x nearest to the target, and its squared distance; None where columns depend on one
+    another: a smaller set does as well then."""
+    count = len(columns)
+    left = [[*column] for column in columns]
+    upper: list[list[float]] = []
+    reached = []
+    for at in range(count):
+        length = math.sqrt(math.fsum([each * each for each in left[at]]))
+        if length <= _DEPENDENT:
+            return None
+        direction = [each / length for each in left[at]]
+        row = [0.0] * at + [length]
+        for other in range(at + 1, count):
+            along = math.fsum([a * b for a, b in zip(direction, left[other], strict=True)])
+            row.append(along)
+            left[other] = [b - along * a for a, b in zip(direction, left[other], strict=True)]
+        along = math.fsum([a * b for a, b in zip(direction, target, strict=True)])
+        target = [b - along * a for a, b in zip(direction, target, strict=True)]
+        upper.append(row)
+        reached.append(along)
+    x = [0.0] * count
+    for at in reversed(range(count)):
+        known = math.fsum([upper[at][other] * x[other] for other in range(at + 1, count)])
+        x[at] = (reached[at] - known) / upper[at][at]
+    return x, math.fsum([each * each for each in target])
