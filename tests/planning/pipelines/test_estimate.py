@@ -156,6 +156,18 @@ def test_frames_that_come_regularly_wait_less_for_their_own():
     assert waits[1] / waits[0] == pytest.approx((0.5 * own + 0.05) / (own + 0.05))
 
 
+def test_what_is_late_is_worth_a_little_the_less_the_later():
+    worth = []
+    for slo in (0.01, 0.005):
+        asked = question(one_stage(10.0, slo=slo))
+        judge = estimator(asked, rules=EstimateRules(hope=0.05))
+        found = judge.estimate(judge.chosen([PlacedStage("edge")]))
+        assert found.latency > slo
+        assert found.score.worth == pytest.approx(10.0 * 0.05 * slo / found.latency)
+        worth.append(found.score.worth)
+    assert worth[0] == pytest.approx(2.0 * worth[1])
+
+
 def test_what_others_take_is_not_there():
     judge = estimator(question(replace(TRAFFIC, slo=9.0)))
     edge = judge.chosen([PlacedStage("edge"), PlacedStage("server"), PlacedStage("server")])

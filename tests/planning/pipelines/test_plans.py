@@ -171,7 +171,8 @@ def test_a_branch_that_no_link_reaches_costs_the_others_nothing():
 def test_no_time_is_kept_for_a_way_that_takes_too_long():
     """Else its branch, which is lost anyway, would take the time of the others."""
     placed = (PlacedStage("edge"), PlacedStage("server"), PlacedStage("edge"))
-    for bandwidth, kept in ((1e6, True), (0.1e6, False)):
+    # 32 KB of brands; at 0.2 MB/s they would be in time without the detector before them
+    for bandwidth, kept in ((1e6, True), (0.2e6, False), (0.1e6, False)):
         plans = DevicePlans(question(bandwidth=bandwidth), PlacementAnswer((placed,)))
         (place,) = plans.of("edge").places
         assert (place.transfer > 0.0, place.back > 0.0) == (kept, kept)

@@ -16,8 +16,9 @@ at random: frames come regularly (`chance`).
 A sink is worth its rows per second, times the share of them that stages and links on their way have
 the capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
 times the share that is likely to be in time: all, if its path takes no longer than the budget, a
-share of the SLO; none, if it takes the whole SLO; in between in proportion. Where a link or a lane
-has too much to do, what waits too long is dropped, so that the rest waits as at `BUSY`.
+share of the SLO; none (or by chance, `hope`) from the whole SLO on; in between in proportion. Where
+a link or a lane has too much to do, what waits too long is dropped, so that the rest waits as at
+`BUSY`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ class EstimateRules:
     chance: float = 1.0
     """Share of the wait for its own batches that a pipeline has. 1: as if these came at random;
     those of a camera come with its frames, at regular intervals."""
+    hope: float = 0.0
+    """Share that is in time of a path that takes the whole SLO, by chance; of longer ones less, in
+    proportion. So of what is late, that is best which serves much and is not very late."""
 
 
 class StageCost(NamedTuple):
@@ -317,7 +321,9 @@ class PipelineEstimator:
                 shares[at], accuracies[at] = min(shares[at], served), min(accuracies[at], exact)
                 continue
             longest = max(longest, over)
-            served *= min(1.0, max(0.0, 1.0 - (over - self.budget) * self.slope))
+            likely = 1.0 - (over - self.budget) * self.slope
+            hope = self.rules.hope * self.pipeline.slo / over if over > 0.0 else 0.0
+            served *= min(1.0, max(hope, likely))
             throughput += self.rates[begin] * served
             worth += self.rates[begin] * served * exact
         work = math.fsum(cost.work for cost in costs)

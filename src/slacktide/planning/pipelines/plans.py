@@ -148,21 +148,17 @@ class DevicePlans:
         at: int,
         here: str,
     ) -> StagePlace:
-        """No time is kept for a way that takes more than there is: what is behind it is lost, and
-        no other branch is to be given up for its sake."""
+        """No time is kept for a way that takes more than there is, after what is before it: what is
+        behind it is lost, and no other branch is to be given up for its sake."""
         stage = placed[at]
         before = {placed[each.stage].device for each in judge.pipeline.stages[at].inflows}
         if before != {stage.device} and not _is_closed(judge.pipeline, at):
             name = f"{judge.pipeline.name}/{judge.pipeline.stages[at].name}"
             raise PlacementError(f"{name} cannot be handed over without stages that feed others")
         place = [device.name for device in judge.devices].index(here)
-        cost, transfer, back = costs[at], 0.0, 0.0
+        cost, transfer, back = costs[at], self._arrival(judge, costs, at), 0.0
         for begin, to, _, size in judge.hand_overs:
-            share = costs[to].row_share if to >= 0 else 1.0
-            if to == at:
-                origin = costs[begin].device if begin >= 0 else 0
-                transfer = max(transfer, self._transfer(judge, origin, cost.device, size * share))
-            elif (begin, to) == (at, -1):
+            if (begin, to) == (at, -1):
                 back = self._transfer(judge, cost.device, place, size)
         back = back or self._transfer(judge, cost.device, place, 0.0)
         rows = max(1, math.ceil(judge.rates[at] / judge.pipeline.rate - 1e-9))
@@ -171,7 +167,8 @@ class DevicePlans:
         rounds = math.ceil(math.ceil(rows / batch) / max(1, stage.replicas))
         one = judge.cost(at, cost.device, cost.form, self.question.batches.index(batch))
         assert one is not None
-        if transfer + rounds * one.p99 + back >= judge.pipeline.slo:
+        ahead = self._ahead(judge, costs, at)
+        if ahead + transfer + rounds * one.p99 + back >= judge.pipeline.slo:
             transfer = back = 0.0
         return StagePlace(
             judge.pipeline.name,
@@ -180,6 +177,28 @@ class DevicePlans:
             rounds * one.p99,
             transfer,
             back,
+        )
+
+    def _arrival(self, judge: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
+        """Seconds until the rows of a stage are on its device."""
+        found = 0.0
+        for begin, to, _, size in judge.hand_overs:
+            if to == at:
+                origin = costs[begin].device if begin >= 0 else 0
+                size *= costs[at].row_share
+                found = max(found, self._transfer(judge, origin, costs[at].device, size))
+        return found
+
+    def _ahead(self, judge: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
+        """Seconds of all that is before a stage, one batch of each."""
+        return max(
+            (
+                self._ahead(judge, costs, each.stage)
+                + self._arrival(judge, costs, each.stage)
+                + costs[each.stage].p99
+                for each in judge.pipeline.stages[at].inflows
+            ),
+            default=0.0,
         )
 
     def _transfer(self, judge: PipelineEstimator, begin: int, end: int, size: float) -> float:

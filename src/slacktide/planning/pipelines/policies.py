@@ -30,6 +30,8 @@ from slacktide.planning.pipelines.streams import Streams
 
 CHANCE = 0.5
 """See `EstimateRules.chance`."""
+HOPE = 0.05
+"""See `EstimateRules.hope`."""
 
 
 class PlacementPolicy(ABC):
@@ -101,7 +103,7 @@ class SearchedPlacement(PlacementPolicy):
         self._options = options
         streams = options.streams
         self.rules = EstimateRules(
-            options.budget, options.room, fill=False, shared=not streams, chance=CHANCE
+            options.budget, options.room, fill=False, shared=not streams, chance=CHANCE, hope=HOPE
         )
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:

@@ -293,7 +293,9 @@ class _Pipeline:
                 accuracies[at] = np.minimum(accuracies[at], exact)
                 continue
             longest = np.maximum(longest, over)
-            likely = np.clip(1.0 - (over - judge.budget) * judge.slope, 0.0, 1.0)
+            hope = judge.rules.hope * judge.pipeline.slo / np.maximum(over, 1e-9)
+            likely = 1.0 - (over - judge.budget) * judge.slope
+            likely = np.minimum(1.0, np.maximum(hope, likely))
             worth = worth + judge.rates[begin] * served * exact * likely
         work = sum((of(at, "work") for at in range(count)), start=0.0 * one)
         return worth, work, longest
