@@ -142,20 +142,6 @@ def test_rows_of_a_frame_that_need_several_batches_wait_for_these():
     assert min(costs, key=lambda cost: cost.latency).batch == 2
 
 
-def test_frames_that_come_regularly_wait_less_for_their_own():
-    rules = EstimateRules(fill=False, budget=1.0)
-    edge = [PlacedStage("edge")] + [PlacedStage("server")] * 2
-    load = Load(2)
-    load.busy[0], load.squares[0] = 0.3, 0.05
-    waits = []
-    for chance in (1.0, 0.5):
-        judge = estimator(rules=replace(rules, chance=chance))
-        costs = judge.chosen(edge)
-        waits.append(judge.estimate(costs, load).latencies[0] - costs[0].latency)
-    own = 15.0 * 0.028**2
-    assert waits[1] / waits[0] == pytest.approx((0.5 * own + 0.05) / (own + 0.05))
-
-
 def test_what_is_late_is_worth_a_little_the_less_the_later():
     worth = []
     for slo in (0.01, 0.005):

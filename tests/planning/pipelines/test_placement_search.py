@@ -22,7 +22,7 @@ from slacktide.planning.pipelines.estimate import (
 )
 from slacktide.planning.pipelines.search import _Pipeline, mended, search
 
-RULES = [EstimateRules(), PUBLISHED, EstimateRules(fill=False, chance=0.5, hope=0.05)]
+RULES = [EstimateRules(), PUBLISHED, EstimateRules(fill=False, hope=0.05)]
 
 
 def score_of(asked, placed, rules) -> PlacementScore:

@@ -10,8 +10,7 @@ of a path adds the transfers between devices, and the way back of the answer. Wa
               have no timetable: the larger of both counts (M/G/1; of one stage alone the same)
 
 Where batches do not wait to be full, a frame's rows come together: a stage takes as many p99 as
-they need batches, one after another. What a pipeline waits for its own then happens less often than
-at random: frames come regularly (`chance`).
+they need batches, one after another.
 
 A sink is worth its rows per second, times the share of them that stages and links on their way have
 the capacity for (n b / latency(b); a replica is never more than `FULL` busy), times the accuracies,
@@ -57,9 +56,6 @@ class EstimateRules:
     """Whether batches wait until they are full."""
     shared: bool = True
     """Whether stages wait for one another on the lanes of a device."""
-    chance: float = 1.0
-    """Share of the wait for its own batches that a pipeline has. 1: as if these came at random;
-    those of a camera come with its frames, at regular intervals."""
     hope: float = 0.0
     """Share that is in time of a path that takes the whole SLO, by chance; of longer ones less, in
     proportion. So of what is late, that is best which serves much and is not very late."""
@@ -233,7 +229,7 @@ class PipelineEstimator:
             seconds,
             times.p99[batch_at],
             fill + rounds * times.p99[batch_at],
-            self.rules.chance * ratio * seconds / (2.0 * (1.0 - ratio)),
+            ratio * seconds / (2.0 * (1.0 - ratio)),
             busy,
             busy * seconds,
             busy * form.utilisation,
@@ -343,8 +339,7 @@ class PipelineEstimator:
             busy, squares = others.busy[place], others.squares[place]
             utilisation, memory = others.utilisation[place], others.memory[place]
         ratio = min((busy + own.busy[at]) / host.lanes, BUSY)
-        squares += self.rules.chance * own.squares[at]
-        wait = squares / host.lanes / (2.0 * (1.0 - ratio))
+        wait = (squares + own.squares[at]) / host.lanes / (2.0 * (1.0 - ratio))
         room = share(FULL * host.lanes - busy, own.busy[at])
         if own.memory[at] and memory + own.memory[at] > host.accelerators * host.memory:
             room = 0.0

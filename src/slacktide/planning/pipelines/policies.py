@@ -28,8 +28,6 @@ from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuest
 from slacktide.planning.pipelines.search import mended, search
 from slacktide.planning.pipelines.streams import Streams
 
-CHANCE = 0.5
-"""See `EstimateRules.chance`."""
 HOPE = 0.05
 """See `EstimateRules.hope`."""
 
@@ -103,7 +101,7 @@ class SearchedPlacement(PlacementPolicy):
         self._options = options
         streams = options.streams
         self.rules = EstimateRules(
-            options.budget, options.room, fill=False, shared=not streams, chance=CHANCE, hope=HOPE
+            options.budget, options.room, fill=False, shared=not streams, hope=HOPE
         )
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:

@@ -315,7 +315,7 @@ class _Pipeline:
             return
         busy = _total(own["busy"])
         if self.judge.rules.shared:
-            squares = self.judge.rules.chance * _total(own["squares"]) + before["squares"]
+            squares = _total(own["squares"]) + before["squares"]
             ratio = np.minimum((busy + before["busy"]) / host.lanes, BUSY)
             waits[at] = squares / (2.0 * host.lanes * (1.0 - ratio))
         for field, room, needed in (("busy", lanes, busy), ("utilisation", most, None)):
