@@ -28,7 +28,7 @@ SCENE = Scene(np.zeros((8, 8, 3), np.uint8), (CAR,))
 
 
 def outputs(plate: str = "A0X7") -> dict[str, Any]:
-    """Two boxes, of which the second shows the car and the first nobody."""
+    """Two boxes, of which the second shows the car and the first no road user."""
     boxes = np.array([[[0.6, 0.6, 0.9, 0.9], [0.1, 0.1, 0.31, 0.3], [0, 0, 0, 0]]])
     brands = np.eye(len(BRANDS))[[2, 5]]
     letters = np.eye(len(CHARACTERS))[[CHARACTERS.index(each) for each in plate]]
@@ -43,10 +43,10 @@ def outputs(plate: str = "A0X7") -> dict[str, Any]:
 
 
 def test_what_was_said_of_each_box_stands_beside_what_is_so() -> None:
-    car, nobody = judge(SCENE, ["brand", "plate"], outputs())
+    car, empty = judge(SCENE, ["brand", "plate"], outputs())
     assert car.said == car.true == {"brand": BRANDS[2], "plate": "A0X7"}
-    assert (car.kind, nobody.kind) == (0, 3)
-    assert (nobody.said, nobody.true) == ({"brand": BRANDS[5]}, {"brand": None})
+    assert (car.kind, empty.kind) == (0, 3)
+    assert (empty.said, empty.true) == ({"brand": BRANDS[5]}, {"brand": None})
     (only,) = judge(SCENE, ["plate"], outputs())
     assert only.said == {"plate": "A0X7"}
 
@@ -123,10 +123,10 @@ def test_the_tables_say_so(report: Any) -> None:
         "no plate",
         "0.100 0.200 0.300 0.400",
         "borea (jovex)",
-        "delmo (nobody)",
+        "delmo (no road user)",
         KINDS[3],
         "10.0 frames/s with 3.0 boxes each",
-        "Right, of all boxes that show somebody: brand 50%,",
+        "Right, of all boxes on a road user: brand 50%,",
     ):
         assert part in text, text
 

@@ -64,7 +64,7 @@ class PipelineShelf:
 
     def __init__(self, catalog: Catalog) -> None:
         self.host: PipelineHost | None = None
-        """None: nobody takes frames, and no pipeline can be loaded."""
+        """None: the server takes no frames, and no pipeline can be loaded."""
         self._catalog = catalog
         self._wanted: dict[str, PipelineDefinition] = {}
         self._loaded: dict[str, LoadedPipeline] = {}

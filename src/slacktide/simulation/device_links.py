@@ -1,8 +1,8 @@
 """`PartLink`: one direction of a link between two devices, in virtual time.
 
 What is handed over leaves one after the other, first come first served; what nothing waits for any
-more is taken out, also while it is on its way: the next may leave then. Nobody knows what a link
-will carry, so whether something can still be there in time is judged by what it carries at present,
+more is taken out, also while it is on its way: the next may leave then. What a link will carry is
+not known, so whether something can still be there in time is judged by what it carries at present,
 when its turn comes; what then takes longer is given up when it can no longer arrive.
 """
 

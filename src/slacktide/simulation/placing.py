@@ -1,4 +1,4 @@
-"""`SimulatedPlacing`: who places the stages of pipelines on simulated devices.
+"""`SimulatedPlacing`: places the stages of pipelines on simulated devices.
 
 Each second devices report what they have counted and links what they have had, as they do to a
 controller; what it then computes is in force `plan_s` later, on all devices at once. The controller

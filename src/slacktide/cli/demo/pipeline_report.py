@@ -169,7 +169,7 @@ def show_pipeline(report: Mapping[str, Any], out: Console) -> None:
         Text(
             f"{report['pipeline']}, {len(report['cores'][0])} core(s) for the server and all its "
             f"workers: {report['capacity']:.1f} frames/s with {first['boxes']:.1f} boxes each that "
-            f"are looked at. Right, of all boxes that show somebody: {right or '–'}. What cannot "
+            f"are looked at. Right, of all boxes on a road user: {right or '–'}. What cannot "
             "be in time is dropped by the scheduler of its stage; the frame is answered with the "
             "rest."
         )
@@ -187,4 +187,4 @@ def _ms(seconds: Mapping[str, float], level: str) -> str:
 def _told(said: str | None, true: str | None) -> str:
     if said is None:
         return "–"
-    return said if said == true else f"{said} ({true or 'nobody'})"
+    return said if said == true else f"{said} ({true or 'no road user'})"

@@ -216,7 +216,7 @@ class PlacementControl:
         return replace(self._stated, pipelines=tuple(pipelines), links=tuple(links))
 
     def _link(self, link: LinkView) -> LinkView:
-        """What it has. Whoever plans anew when it falls counts with the present."""
+        """Its bandwidth: the present one for a policy that plans anew when it falls."""
         known = self._links.get((link.begin, link.end))
         if not known:
             return link

@@ -1,6 +1,6 @@
 """What is asked of pipelines, as learnt: rates, fan-out, burstiness.
 
-Devices count (sums since they began, so that a count that is lost costs nothing); whoever plans
+Devices count (sums since they began, so that a count that is lost costs nothing); the planner
 takes differences over times of up to a minute. A frame counts where its camera is, also if its link
 loses it; fan-out is that of rows that were answered, so that what is dropped does not look like
 less demand.
@@ -135,7 +135,7 @@ class Demand:
         return replace(self.view, rate=rate, stages=tuple(stages))
 
     def _over(self, window: float, now: float) -> tuple[float, list[float]] | None:
-        """(frames per second, counts) of the last so many seconds; None if nobody knows as much."""
+        """(frames per second, counts) of the last so many seconds; None while less is known."""
         total: list[float] = []
         rate, known_for = 0.0, 0.0
         for known in self._history.values():

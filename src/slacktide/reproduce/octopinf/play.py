@@ -1,4 +1,4 @@
-"""One cell in virtual time: ten engines, the links between them, and who places the stages.
+"""One cell in virtual time: ten engines, the links between them, and the planner of stages.
 
 Cameras, links and batch times are the same for every contender. Ours and `octopinf` serve by
 `slack`; the others in order of arrival, in batches that wait a while to be full. Stages of frames
