@@ -18,6 +18,7 @@ from slacktide.load.report import Provenance
 from slacktide.reproduce.apparate import deeper_ramps, stage_times, stream_features
 from slacktide.reproduce.apparate.baselines import (
     AnsweredRows,
+    best_single,
     offline_optimum,
     online_optimum,
     tuned_once,
@@ -129,6 +130,22 @@ def test_exits_tuned_once_keep_to_the_loss_on_what_they_are_tuned_on(kind: str) 
     assert len(wrong) > 0.1 * len(rows)
     if kind == "one":
         assert len(set(thresholds.tolist())) == 1
+
+
+def test_the_best_single_ramp_keeps_to_the_loss_and_saves_more_than_any_other() -> None:
+    table = VIDEO.table(5)
+    best, threshold = best_single(table, 0.01)
+    saved = []
+    for ramp in range(len(table.positions)):
+        order = np.argsort(table.uncertainty[:, ramp])
+        wrong = np.cumsum(~table.agrees[order, ramp])
+        share = np.searchsorted(wrong, 0.01 * len(table), side="right") / len(table)
+        gain = table.whole[0] - table.before[0, ramp] - table.ramp[0, ramp]
+        saved.append((gain if share > 0.5 else 0.0, gain * share))
+    assert best == max(range(len(saved)), key=lambda ramp: saved[ramp])
+    leaves = table.uncertainty[:, best] < threshold
+    assert leaves.mean() > 0.5
+    assert (~table.agrees[leaves, best]).sum() <= 0.01 * len(table)
 
 
 def rows_of(table: ExitTable) -> AnsweredRows:

@@ -40,6 +40,22 @@ def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
     return _tuned(table, np.arange(0, len(table), step), kind == "one", loss)
 
 
+def best_single(table: ExitTable, loss: float) -> tuple[int, float]:
+    """(ramp, threshold) of the only ramp that, in hindsight, saves most at the median of all
+    inputs, then on average, with at most this share of them wrong: what placing can gain there."""
+    most = int(loss * len(table))
+    found = []
+    for ramp, before in enumerate(table.before[0].tolist()):
+        unsure = table.uncertainty[:, ramp]
+        wrong = np.sort(unsure[~table.agrees[:, ramp]])
+        threshold = float(wrong[most]) if most < len(wrong) else 2.0  # it leaves below that
+        share = float((unsure < threshold).mean())
+        saved = float(table.whole[0]) - before - float(table.ramp[0, ramp])
+        found.append((saved if share > 0.5 else 0.0, share * saved, ramp, threshold))
+    *_, ramp, threshold = max(found)
+    return ramp, threshold
+
+
 def _tuned(table: ExitTable, rows: Places, one: bool, loss: float) -> tuple[float, ...]:
     uncertainty, agrees = table.uncertainty[rows], table.agrees[rows]
     saved = (table.whole[0] - table.before[0]).tolist()

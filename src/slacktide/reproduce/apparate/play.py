@@ -33,6 +33,7 @@ from slacktide.profiles import CorrectedTimes
 from slacktide.reproduce.apparate.baselines import (
     AnsweredRows,
     Floats,
+    best_single,
     offline_optimum,
     online_optimum,
     tuned_once,
@@ -135,6 +136,11 @@ def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits 
     every = tuple(range(len(table.positions)))
     if contender.policy == "vanilla":
         return None
+    if contender.policy == "single":
+        ramp, threshold = best_single(table, loss)
+        return StatedExits(
+            ramp_budget=1.0, mode=ExitMode.RELEASE, ramps=(ramp,), thresholds=(threshold,)
+        )
     if contender.policy == "once":
         thresholds = tuned_once(table, str(options["kind"]), loss)
         return StatedExits(
