@@ -51,7 +51,14 @@ TIMES = st.lists(st.floats(0, 10), max_size=3).map(tuple)
 
 @given(
     st.builds(
-        Arranged, WORD, RAMPS, st.text(), RAMPS, TIMES, st.lists(TIMES, max_size=3).map(tuple)
+        Arranged,
+        WORD,
+        RAMPS,
+        st.text(),
+        RAMPS,
+        TIMES,
+        st.lists(TIMES, max_size=3).map(tuple),
+        st.text(),
     )
 )
 def test_stages_come_back(arranged: Arranged) -> None:

@@ -15,14 +15,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slacktide.domain import BatchFailed, BatchFinished, Replica, ReplicaLost, ReplicaUp
+from slacktide.domain import (
+    BatchFailed,
+    BatchFinished,
+    ExitPolicy,
+    PoolId,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+)
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.cores import available_cores, hardware_fingerprint
 from slacktide.executors.in_process import InProcessExecutor
-from slacktide.executors.measuring import FEWEST, Measurement, measure
+from slacktide.executors.measuring import FEWEST, Measurement, measure, measure_stages
 from slacktide.executors.ports import (
+    Arranged,
     Executor,
     ModelSource,
     OpenedModel,
@@ -71,6 +80,8 @@ class ScriptedExecutor:
     resizes: list[tuple[int, ...]] = field(default_factory=list)
     resized: Callable[[tuple[int, ...]], Report] = Resized
     """What is reported of a resize."""
+    arranged: Sequence[Arranged] = ()
+    """What is reported when a policy of early exits is published."""
 
     def start(
         self,
@@ -140,6 +151,10 @@ class ScriptedReplica:
         self.cores = len(cores)
         self.executor.resizes.append(cores)
         self.tell(0.0001, self.executor.resized(cores))
+
+    def publish(self, policy: ExitPolicy) -> None:
+        for arranged in self.executor.arranged:
+            self.tell(0.0001, arranged)
 
 
 def run(executor: ScriptedExecutor, source: ModelSource = SOURCE, **options: Any) -> Measurement:
@@ -554,3 +569,22 @@ def test_what_memory_had_no_room_for_is_left_out_and_the_profile_does_all_the_sa
     assert found.record.table.batches == (1, 2, 4, 8)
     assert found.record.skipped == (16, 32)
     assert found.record.mismatch(cores=[1], max_batch=32) is None
+
+
+def stages(*arranged: Arranged) -> Arranged:
+    script = ScriptedExecutor(lambda rows, cores: 0.001, arranged=arranged)
+    policy = ExitPolicy(PoolId("m", "1"), (0,), (0.0,), revision=1)
+    try:
+        return asyncio.run(measure_stages(script, SOURCE, policy, cores=(0,)))
+    finally:
+        assert (script.stopped, script.killed) == (1, 0)
+
+
+def test_stages_are_waited_for_until_they_are_timed_or_cannot_be():
+    opened = Arranged(1, (0,))
+    timed = Arranged(1, (0,), "", (1,), (0.01,), ((0.004, 0.011),))
+    assert stages(opened, timed) == timed
+    with pytest.raises(MeasuringError, match=r"^timing the stages failed: out of memory$"):
+        stages(opened, Arranged(1, (0,), untimed="out of memory"))
+    with pytest.raises(MeasuringError, match=r"^it has no ramp$"):
+        stages(Arranged(1, (0,), "it has no ramp"))

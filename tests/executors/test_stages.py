@@ -41,6 +41,7 @@ from slacktide.executors.protocol import (
     encode_batch,
 )
 from slacktide.executors.session import ModelSession
+from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.executors.worker import BatchRunner
@@ -512,3 +513,16 @@ def test_stages_are_timed_for_a_profile(layers: Any, kit: Any) -> None:
     )
     with pytest.raises(MeasuringError, match="states none"):
         asyncio.run(body())
+
+
+def test_stages_that_cannot_be_timed_run_and_it_is_told_why(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(opener: SessionOpener, threads: int) -> Any:
+        raise MemoryError("for the model beside its stages")
+
+    monkeypatch.setattr(SessionOpener, "open", no_room)
+    assert bench.arrange(policy(0, 1)) == Arranged(1, (0, 1))
+    assert bench.told() == Arranged(1, (0, 1), untimed="out of memory")
+    assert len(bench.run(*images(1, 1)).outputs) == 2
+    assert bench.arrange(policy(1)) == Arranged(1, (1,)), "the next chain is made all the same"

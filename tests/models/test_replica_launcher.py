@@ -177,10 +177,12 @@ def test_new_stages_are_logged_and_features_go_to_what_learns(
     house.launcher.early_exits(REPLICA, Arranged(1, (0, 1)))
     house.launcher.early_exits(REPLICA, Arranged(1, ()))
     house.launcher.early_exits(REPLICA, Arranged(1, (0,), "early is no tensor of the model"))
+    house.launcher.early_exits(REPLICA, Arranged(1, (0,), untimed="out of memory"))
     assert [record.getMessage() for record in caplog.records] == [
         "m: early exits: early, late",
         "m: early exits: none",
         "m: early exits stay as they are: early is no tensor of the model",
+        "m: early exits run, but timing them failed: out of memory",
     ]
 
 

@@ -617,12 +617,14 @@ def test_what_replicas_tell_of_early_exits_goes_to_planners_and_to_what_learns()
         seen = FeaturesSeen(1, ("a",), (0.5,), (b"1234",), b"5678")
         stage.puppet.report(arranged)
         stage.puppet.report(seen)
+        untimed = Arranged(3, (1, 4), untimed="out of memory")
+        stage.puppet.report(untimed)
         (planned_for,) = told
         assert planned_for == ExitsArranged(
             POOL, stage.puppet.replica.id, 3, (1, 4), "", (1, 8), (0.01, 0.05),
             ((0.004, 0.011), (0.02, 0.05)),
         )  # fmt: skip
-        assert stage.exits == [arranged, seen]
+        assert stage.exits == [arranged, seen, untimed]
 
     staged(play)
 

@@ -110,20 +110,30 @@ class Arranger:
             try:
                 chain = self._arrange(policy)
             except Exception as error:  # whatever a graph, its files or ONNX Runtime may raise
-                source = self._source
-                private = (source.path, source.root, *_folders(source.exits))
-                detail = client_detail(error, *private)
+                detail = self._detail(error)
             with self._state:
                 self._placed = wanted  # or given up: another policy is another try
             self._tell(policy, detail)
             if chain is not None and chain.ramps:
-                with suppress(Exception):  # it runs all the same: nothing is known of its times
+                try:
                     self._measure(policy, chain)
+                except Exception as error:  # it runs all the same: nothing is known of its times
+                    self._tell(policy, untimed=self._detail(error))
                 _give_back()
 
-    def _tell(self, policy: ExitPolicy, detail: str = "", times: ChainTimes = UNKNOWN) -> None:
+    def _detail(self, error: Exception) -> str:
+        source = self._source
+        return client_detail(error, source.path, source.root, *_folders(source.exits))
+
+    def _tell(
+        self,
+        policy: ExitPolicy,
+        detail: str = "",
+        times: ChainTimes = UNKNOWN,
+        untimed: str = "",
+    ) -> None:
         with self.turn.lock:
-            self._report(Arranged(policy.revision, policy.ramps, detail, *times))
+            self._report(Arranged(policy.revision, policy.ramps, detail, *times, untimed))
 
     def _arrange(self, policy: ExitPolicy) -> StageChain | None:
         """Open what the policy wants and put it in place. Raises whatever stands in the way."""

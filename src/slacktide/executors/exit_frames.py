@@ -90,6 +90,7 @@ def decode_arranged(body: bytes) -> Arranged:
             tuple(int(rows) for rows in told["rows"]),
             tuple(float(seconds) for seconds in told["whole_s"]),
             tuple(tuple(float(seconds) for seconds in size) for size in told["stage_s"]),
+            str(told["untimed"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise ProtocolError("stages that cannot be read") from None

@@ -135,7 +135,8 @@ class MembersReleased:
 @dataclass(frozen=True, slots=True)
 class Arranged:
     """Batches now run through stages that end at these ramps; or they cannot and go on as before,
-    and `detail` says why. Answers `publish` where that changes more than thresholds."""
+    and `detail` says why. Answers `publish` where that changes more than thresholds. Told once more
+    when it was measured, or could not be."""
 
     revision: int
     ramps: tuple[int, ...]
@@ -147,6 +148,8 @@ class Arranged:
     """By size: seconds that the model takes as it is, without a ramp."""
     stage_s: tuple[tuple[float, ...], ...] = ()
     """By size: seconds until the answers of each ramp, and until the end."""
+    untimed: str = ""
+    """Why stages that run could not be measured, where trying that raised."""
 
 
 @read_only

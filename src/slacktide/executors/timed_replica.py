@@ -125,8 +125,12 @@ class TimedReplica:
         self._expect()
         self._handle.publish(policy)
         _, report = await self._next("cut the model into stages")
-        if not isinstance(report, Arranged) or report.detail:
-            raise MeasuringError(getattr(report, "detail", f"unexpected answer: {report}"))
+        if not isinstance(report, Arranged):
+            raise MeasuringError(f"unexpected answer: {report}")
+        if report.untimed:
+            raise MeasuringError(f"timing the stages failed: {report.untimed}")
+        if report.detail:
+            raise MeasuringError(report.detail)
         return report
 
     def close(self) -> None:
@@ -165,7 +169,7 @@ class TimedReplica:
         now = self._clock()
         if isinstance(event, Resized) and not self._moving:
             return  # it has less than it was started with, or the rest: no resize is under way
-        if isinstance(event, Arranged) and event.ramps and not (event.rows or event.detail):
+        if isinstance(event, Arranged) and not (event.rows or event.detail or event.untimed):
             return  # it is open: what it takes is told later
         if isinstance(event, ReplicaLost):
             self._lost = event

@@ -184,6 +184,9 @@ class ReplicaLauncher:
             self.learn(pool.id, event)
         elif event.detail:
             log.warning("%s: early exits stay as they are: %s", pool.version.name, event.detail)
+        elif event.untimed:
+            told = "%s: early exits run, but timing them failed: %s"
+            log.warning(told, pool.version.name, event.untimed)
         else:
             names = ", ".join(map(pool.exits.name, event.ramps)) or "none"
             log.info("%s: early exits: %s", pool.version.name, names)

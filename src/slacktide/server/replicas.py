@@ -229,7 +229,8 @@ class ReplicaSupervisor:
                 self._post(event)
             case Arranged():
                 self._launcher.early_exits(replica, event)
-                self._post(arranged(replica, event))
+                if not event.untimed:
+                    self._post(arranged(replica, event))
             case FeaturesSeen():
                 self._launcher.early_exits(replica, event)
             case ReplicaUp():
