@@ -33,6 +33,7 @@ from slacktide.domain.frames import (
     FrameArrived,
     FrameCancelled,
     FrameCommand,
+    FrameEvent,
     FreeFrame,
     PartAnswered,
     PipelinesChanged,
@@ -79,6 +80,9 @@ class Street:
         self.children: list[tuple[Request, Answer]] = []
         self.requests: dict[int, Request] = {}
         self.parts: list[SendPart] = []
+
+    def wanted(self, event: FrameEvent) -> bool:
+        return True
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
         self.children.append((self.requests[child.id], child))

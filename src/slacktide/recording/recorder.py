@@ -29,7 +29,7 @@ import orjson
 
 from slacktide._version import __version__
 from slacktide.domain import Command, Event, Plan, PlanChanged, PoolId
-from slacktide.domain.frames import FrameCommand, FrameEvent
+from slacktide.domain.frames import FrameCommand, FrameEvent, PipelinesChanged
 from slacktide.engine import EngineSettings
 from slacktide.recording.layout import RecordingError
 from slacktide.recording.records import (
@@ -76,6 +76,8 @@ class Recorder:
         self._part = 0
         self._in_part = 0
         self._plan: Plan | None = None
+        self._pipelines: dict[str, Any] | None = None
+        """The line that says which are served."""
         self._pools: dict[PoolId, tuple[int, PoolRecipe, Export]] = {}
         self._calls: list[tuple[float, Sequence[Event], Sequence[Command]] | dict[str, Any]] = []
         self._writer = _Writer(path, flush_s)
@@ -100,6 +102,8 @@ class Recorder:
     ) -> None:
         """The same for what has happened to frames of pipelines."""
         self._calls.append(frames_line(event, what, now, commands))
+        if type(event) is PipelinesChanged:
+            self._pipelines = frames_line(event, "again", now, ())
 
     def encode(self) -> None:
         """Hand over what has been remembered; once the commands are carried out."""
@@ -148,6 +152,8 @@ class Recorder:
         self._pools = {pool: known for pool, known in self._pools.items() if pool in kept}
         for pool, (max_batch, recipe, export) in self._pools.items():
             self._put(pool_line(PoolOpened(pool, max_batch, recipe, export())))
+        if self._pipelines is not None:
+            self._put(self._pipelines)
 
 
 class _Writer:

@@ -113,7 +113,8 @@ class FramesCall:
     event: FrameEvent | None
     """None: see `what`."""
     what: str
-    """`answers`: of the engine's last call, to children; `due`: time has passed."""
+    """`answers`: of the engine's last call, to children; `due`: time has passed; `again`: the
+    event stands in an earlier part, and is stated for those who have only this one."""
     commands: tuple[Plain, ...] = ()
 
 
@@ -175,6 +176,22 @@ def started(call: Call) -> Iterator[Replica]:
     """The replicas that were to be started. Raises LayoutError naming the field."""
     for _, *replica in of_type(call, "StartReplica"):
         yield decoder(Replica)(replica, "StartReplica.replica")
+
+
+def frame_answers(call: FramesCall) -> Iterator[tuple[int, Outcome]]:
+    """Which frame got which outcome. Raises LayoutError naming the field."""
+    for name, *values in call.commands:
+        if name == AnswerFrame.__name__:
+            values.insert(1, call.now)
+            answer = decoder(AnswerFrame)(values, name)
+            yield answer.id, answer
+
+
+def prepared(call: FramesCall) -> Iterator[tuple[int, str]]:
+    """The requests of stages that were made, and of which stage each is."""
+    for name, *values in call.commands:
+        if name == PreparePayload.__name__:
+            yield values[0], values[1]
 
 
 def of_type(call: Call, name: str) -> Iterator[Plain]:

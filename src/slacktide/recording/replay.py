@@ -206,6 +206,8 @@ def replay(
         if record.now >= until:
             break
         if isinstance(record, FramesCall):
+            if record.what == "again":
+                continue
             done: list[Plain] = orjson.loads(orjson.dumps(frames.call(record)))
             if done != list(record.commands):
                 place = _first_difference(record.commands, done)

@@ -195,6 +195,10 @@ class DeviceFrames:
 
     # ── what the simulation asks ─────────────────────────────────────────────────────────────
 
+    def wanted(self, event: FrameEvent) -> bool:
+        """All that happens does."""
+        return True
+
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
         """What the outputs of a request hand on."""
         if child.reason.kind not in HAS_RESULT:

@@ -46,6 +46,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.frames import (
     FRAME_COMMANDS,
+    FRAME_EVENTS,
     FrameAnnounced,
     FrameArrived,
     FrameCancelled,
@@ -140,8 +141,12 @@ Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
 class SimulatedFrames(Protocol):
     """What stages give, and where frames end, in a run that has pipelines."""
 
+    def wanted(self, event: FrameEvent) -> bool:
+        """Whether this happens, now that its time has come."""
+
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
-        """A request of a stage has its outcome: what its outputs hand on; None: nothing is due."""
+        """A request of a stage has its outcome: what its outputs hand on; None: nothing is due, or
+        it comes later."""
 
     def carry_out(self, command: FrameCommand, *, now: float) -> None: ...
 
@@ -158,6 +163,7 @@ _Happens: TypeAlias = RuntimeEvent | Failure | SimulatedUpload | _ClientTurn
 _Entry: TypeAlias = tuple[float, EventOrder, int, _Happens]
 _TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
 _OF_FRAMES = frozenset(FRAME_COMMANDS)
+_FRAME_EVENTS = frozenset(FRAME_EVENTS)
 _TURNS_MOST = 10_000
 """Timer calls at one instant after which the engine is taken to go round in circles."""
 
@@ -379,6 +385,8 @@ class Simulation:
             return what if self.hardware.happens(what, now=self.now) else None
         elif isinstance(what, _ClientTurn):
             return None  # `_step` takes them
+        elif self._frames is not None and type(what) in _FRAME_EVENTS:
+            return what if self._frames.wanted(cast(FrameEvent, what)) else None
         return what
 
     def _deliver(self, events: Sequence[RuntimeEvent], at: float) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import Batch, BatchFinished, Leaving, Outcome, PoolId
+from slacktide.domain.frames import PipelinesChanged
 from slacktide.engine import BatchTimes, Engine, EngineSettings
 from slacktide.load.report import Provenance, Report
 from slacktide.profiles import ShapedTimes, TimeDistribution
@@ -32,6 +33,7 @@ from slacktide.simulation.driver import Simulation
 from slacktide.simulation.hardware import ARRANGE_S, scatter
 from slacktide.simulation.items import SimulationError, stream
 from slacktide.simulation.recorded_exits import ObservedExits, RecordedExits, whole_passes
+from slacktide.simulation.recorded_frames import RecordedFrames
 from slacktide.simulation.recorded_inputs import RecordedInputs, recorded_inputs
 from slacktide.simulation.results import Scorer
 
@@ -214,23 +216,27 @@ def _run(
         pools.add(opened)
     truth = {pool: pools.times(pool) for pool in pools.opened}
     execution = TrainedTimes(truth, observed, stream(seed, "batch times"))
+    frames = RecordedFrames(found.frames, scores.ended, stream(seed, "frames"))
+    # A plan that was in force already has its replicas up, and their models cut into stages, by the
+    # time requests come.
+    begin = found.start - 2.0 * (found.start_s + ARRANGE_S)
     simulation = Simulation(
         Engine(pools.parts, settings),
         found.plan,
         execution,
         answered=lambda request, outcome: scores.ended(request.id, outcome),
-        # A plan that was in force already has its replicas up, and their models cut into stages, by
-        # the time requests come.
-        begin=found.start - 2.0 * (found.start_s + ARRANGE_S)
-        if found.plan_at is None
-        else found.plan_at,
+        begin=begin if found.plan_at is None else found.plan_at,
         start_s=found.start_s,
         resize_s=found.resize_s,
         exits=dict.fromkeys(
             (pool.model for pool in observed.exits),
             RecordedExits(observed.exits, truth, stream(seed, "exits")),
         ),
+        frames=frames,
     )
+    frames.put = simulation.put
+    if found.frames.pipelines:
+        simulation.put(found.start, PipelinesChanged(found.frames.pipelines))
     simulation.run(found.items)
     return execution.guessed
 

@@ -32,8 +32,9 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.recording import Call, PoolOpened, Record
-from slacktide.recording.records import answers, of_type, started
+from slacktide.recording.records import FramesCall, answers, of_type, started
 from slacktide.simulation.items import ExternalEvent, Failure, Item, SimulatedUpload
+from slacktide.simulation.recorded_frames import FrameInputs, FrameInputsReader
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class RecordedInputs:
     """Requests that came after `start` and that policies could decide on."""
     turned_away: int = 0
     """Requests that the server itself refused (bad input, memory); fed, not scored."""
+    frames: FrameInputs = field(default_factory=FrameInputs)
     open: int = 0
     """Requests without an outcome, as the recording ended; neither fed nor scored."""
     start_s: float = 0.0
@@ -82,7 +84,9 @@ def recorded_inputs(
     for record in records:
         if isinstance(record, PoolOpened):
             reader.found.opened.append(record)
-        elif isinstance(record, Call):  # what frames become is in the calls of the engine
+        elif isinstance(record, FramesCall):
+            reader.frames_call(record)
+        else:
             reader.call(record)
     return reader.finish()
 
@@ -101,12 +105,18 @@ class _Reader:
         self._resizing: dict[str, float] = {}
         """When each lane was last to be resized."""
         self._resizes: list[float] = []
+        self._frames = FrameInputsReader()
+
+    def frames_call(self, call: FramesCall) -> None:
+        start = self.found.start
+        self._frames.call(call, counts=float("-inf") < start <= call.now)
 
     def call(self, call: Call) -> None:
         found = self.found
         if found.start == float("-inf"):
             found.start = call.now + self._after
         live = call.now >= found.start
+        self._frames.told(call.events)
         for event in call.events:
             if live:
                 self._event(event, call.now)
@@ -123,13 +133,15 @@ class _Reader:
         for id, outcome in answers(call):
             if id in self._known:
                 found.ended[id] = outcome
+            elif id < 0:
+                self._frames.answered(id, call.now)
 
     def _event(self, event: Event, now: float) -> None:
         found = self.found
         match event:
-            case Announced():
+            case Announced() if event.notice.id >= 0:  # others are of stages: to be predicted
                 self._known[event.notice.id] = _Known(event.notice, now)
-            case Submitted():
+            case Submitted() if event.request.id >= 0:
                 known = self._known.setdefault(event.request.id, _Known())
                 known.request, known.submitted_at = event.request, now
             case Refused():
@@ -170,8 +182,20 @@ class _Reader:
                 request = known.request or known.notice
                 assert request is not None
                 found.scored[id] = request
+        self._finish_frames()
         found.items.sort(key=attrgetter("arrival"))
         return found
+
+    def _finish_frames(self) -> None:
+        found, frames = self.found, self._frames
+        found.frames = frames.finish()
+        found.items += found.frames.items
+        found.turned_away += len(frames.refused)
+        found.open += len(frames.open)
+        for id, asked in frames.asked.items():
+            found.ended[id] = frames.ended[id]
+            if id not in frames.refused:
+                found.scored[id] = asked
 
 
 def _upload(known: _Known, like: Request | None, at_once: bool) -> SimulatedUpload:
