@@ -2,14 +2,15 @@
 
 OpenCV decodes and resizes (the extra `images`): area means where an image shrinks, linear where it
 grows; a JPEG of twice the size or more is decoded at a half or a quarter, which the format makes
-cheap. Without OpenCV there is no JPEG, and pixels are resized by NumPy: area means for whole
-ratios, else lines between neighbours, so that answers may differ a little.
+cheap. Without OpenCV there is no JPEG, and NumPy resizes pixels in the same ways: each value is
+within one of OpenCV's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from enum import Enum
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -154,9 +155,7 @@ def resize_into(image: Pixels, out: Pixels) -> None:
     elif cv2 is not None:
         cv2.resize(image, (width, height), dst=out, interpolation=_way(cv2, image, out))
     else:
-        down, across = _weights(image.shape[0], height), _weights(image.shape[1], width)
-        resized = np.einsum("yh,hwc,xw->yxc", down, image, across, optimize=True)
-        np.rint(resized, out=out, casting="unsafe")
+        _resize_here(image, out)
 
 
 def _way(cv2: Any, image: Pixels, out: Pixels) -> Any:
@@ -164,14 +163,71 @@ def _way(cv2: Any, image: Pixels, out: Pixels) -> Any:
     return cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
 
 
-def _weights(before: int, after: int) -> NDArray[np.float32]:
-    """[after, before]: the part of each pixel before in each one after. Where the ratio is whole
-    these are means, else lines between the two pixels that a centre lies between."""
-    if before % after == 0:
-        return np.repeat(np.eye(after, dtype=np.float32), before // after, 1) * (after / before)
-    centre = np.clip((np.arange(after) + 0.5) * before / after - 0.5, 0, before - 1)
-    distance = np.abs(np.arange(before) - centre[:, None])
-    return np.asarray(np.maximum(1 - distance, 0), np.float32)
+class _Way(Enum):
+    """How values before make those after, along one axis; as OpenCV does it."""
+
+    MEANS = "means of the pixels that each one covers"
+    LINES = "lines between centres"
+    STEPS = "lines in the pixels that lie on a border, else the pixel"
+    """INTER_AREA does this where an image grows along one axis and shrinks along the other."""
+
+
+_TOGETHER = 32
+"""Rows that are made at a time: what lies in between stays in the caches."""
+_Sources = tuple[NDArray[np.intp], NDArray[np.float32]]
+"""[n, after] each: places before, and their parts in each one after."""
+
+
+def _resize_here(image: Pixels, out: Pixels) -> None:
+    """With NumPy: for each row, then each column, the few that it is made of are added."""
+    (height, width, colours), (down, across, _) = image.shape, out.shape
+    if down <= height and across <= width:
+        way = _Way.MEANS
+    else:
+        way = _Way.LINES if down >= height and across >= width else _Way.STEPS
+    places, parts = _sources(height, down, way)
+    columns, their_parts = _sources(width, across, way, colours)
+    lines = np.ascontiguousarray(image).reshape(height, width * colours)
+    for start in range(0, down, _TOGETHER):
+        block = slice(start, start + _TOGETHER)
+        rows = _added(lines, 0, places[:, block], parts[:, block, None])
+        made = _added(rows, 1, columns, their_parts)
+        np.rint(made.reshape(out[block].shape), out=out[block], casting="unsafe")
+
+
+def _added(
+    values: NDArray[Any], axis: int, places: NDArray[np.intp], parts: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    total: NDArray[np.float32] | None = None
+    for place, part in zip(places, parts, strict=True):
+        taken = np.multiply(values.take(place, axis), part, dtype=np.float32)
+        total = taken if total is None else np.add(total, taken, out=total)
+    assert total is not None
+    return total
+
+
+@lru_cache(maxsize=256)
+def _sources(before: int, after: int, way: _Way, colours: int = 1) -> _Sources:
+    """What so many pixels are made of; of each, so many values follow one another."""
+    ratio, places = 1 / (after / before), np.arange(after)  # rounded as OpenCV does
+    if way is _Way.MEANS:
+        start, end = places * ratio, (places + 1) * ratio
+        first = np.floor(start + 1e-6).astype(np.intp)
+        near = first + np.arange(np.ceil((end - first).max() - 1e-6))[:, None].astype(np.intp)
+        parts = (np.minimum(near + 1, end) - np.maximum(near, start)).clip(0) / ratio
+    else:
+        if way is _Way.LINES:
+            centre = ((places + 0.5) * ratio - 0.5).clip(0)
+            first = np.floor(centre).astype(np.intp)
+            beyond = centre - first
+        else:
+            first = np.floor(places * ratio).astype(np.intp)
+            beyond = (places + 1 - (first + 1) * (after / before)).astype(np.float32).clip(0)
+            beyond -= np.floor(beyond)
+        near, parts = np.array([first, first + 1]), np.array([1 - beyond, beyond])
+    near = np.minimum(near, before - 1)
+    values = near[:, :, None] * colours + np.arange(colours)
+    return values.reshape(len(near), -1), np.repeat(parts, colours, 1).astype(np.float32)
 
 
 def made_up_image(height: int, width: int, generator: np.random.Generator) -> Pixels:
