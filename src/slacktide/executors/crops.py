@@ -8,12 +8,8 @@ is decoded once for all crops of a batch; as a whole it is read like that of any
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +18,7 @@ from numpy.typing import NDArray
 from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import ModelInterface, crop_input
+from slacktide.executors.functions import load_named
 from slacktide.executors.images import Pixels, decode_into, decode_whole, resize_into
 from slacktide.executors.jpeg_header import jpeg_extent
 from slacktide.executors.ports import CropPayload, Payload, RowShapes, TensorRef
@@ -76,15 +73,6 @@ class FrameArenas:
             if number not in self.known:
                 raise TensorError(f"frame arena {number} is not attached")
             return self.known[number]
-
-
-def load_named(target: str) -> Any:
-    """What `module:name` names, from installed modules or the working folder. Raises whatever
-    importing it raises."""
-    module, _, path = target.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last, so that nothing there hides an installed module
-    return attrgetter(path)(import_module(module))
 
 
 class CropError(Exception):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from slacktide.domain import (
     BatchAborted,
@@ -231,6 +231,16 @@ class ExitSource:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionSource:
+    """A function in a model's place."""
+
+    target: str
+    """`module:name`, which the server's owner has named."""
+    interface: Mapping[str, Any]
+    """What it takes and gives (`ModelInterface.to_dict`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """What an executor needs to open a model version."""
 
@@ -278,6 +288,8 @@ class ModelSource:
     """None: nothing leaves this model early."""
     own_exits: tuple[OwnExit, ...] = ()
     """Those of the model's own, front to end, in place of ramps that are learnt."""
+    function: FunctionSource | None = None
+    """What is run in place of a model file; `path` is then what states it."""
 
 
 class ReplicaHandle(Protocol):

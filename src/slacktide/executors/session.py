@@ -21,6 +21,7 @@ from slacktide.executors.crops import CropGatherer, FrameArenas
 from slacktide.executors.images import ImageGatherer, load_opencv
 from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
+    CPU,
     Fault,
     ModelError,
     check_number,
@@ -135,6 +136,10 @@ class ModelSession:
         ModelError if no attempt can ever succeed (a bad file, an unknown type, no batch axis where
         one is stated).
         """
+        if source.function is not None:
+            opener = SessionOpener(source, ((CPU, {}),), False, shared_arena, ())
+            function = opener.open(threads)
+            return cls(opener, threads, function.interface, function)
         check_number(device)
         file = OnnxFile(source.path, source.root, source.outputs, source.own_exits)
         declared = file.shapes

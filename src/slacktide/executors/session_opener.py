@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slacktide.executors.functions import FunctionSession
 from slacktide.executors.onnx_runtime import (
     Fault,
     ModelError,
@@ -34,9 +35,11 @@ class SessionOpener:
     """What to open instead of the file."""
 
     def open(self, threads: int) -> Any:
-        """An InferenceSession. Raises ModelError, and ONNX Runtime's own error where memory is
-        short or a device fails: another try may do better."""
+        """An InferenceSession, or what stands for one. Raises ModelError, and ONNX Runtime's own
+        error where memory is short or a device fails: another try may do better."""
         source = self.source
+        if source.function is not None:
+            return FunctionSession(source.function)
         # Or a model whose device fails runs on the CPU from then on.
         chosen = {"providers": list(self.providers), "enable_fallback": 0}
         try:

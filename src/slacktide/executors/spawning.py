@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from slacktide.domain.padding import PaddedInput, Padding
-from slacktide.executors.ports import ExitSource, ModelSource, RowShapes
+from slacktide.executors.ports import ExitSource, FunctionSource, ModelSource, RowShapes
 from slacktide.exits.own_exits import OwnExit
 
 DESCRIPTORS: Final = 4
@@ -50,6 +50,7 @@ class SpawnRequest:
             "sample_rows": {name: Path(path) for name, path in told["sample_rows"].items()},
             "image_sizes": tuple(told["image_sizes"]),
             "exits": _exits(told["exits"]),
+            "function": FunctionSource(**told["function"]) if told["function"] else None,
             "own_exits": tuple(OwnExit(**each) for each in told["own_exits"]),
         }
         document |= {"source": ModelSource(**{**told, **read}), "cores": tuple(document["cores"])}

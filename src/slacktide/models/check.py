@@ -196,6 +196,9 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
 
 def _declared(definition: ModelDefinition) -> ModelInterface | None:
     """What the model file declares; None if that is not all. Raises ModelFileError."""
+    function = definition.settings.function
+    if function is not None:
+        return function.interface(definition.settings.max_batch)
     try:
         own = definition.own_exits
         file = OnnxFile(definition.model_path, definition.data_root, definition.outputs, own)

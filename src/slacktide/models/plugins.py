@@ -14,7 +14,7 @@ from typing import Any
 from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
 from slacktide.domain.suggestions import suggestion
-from slacktide.executors.crops import load_named
+from slacktide.executors.functions import load_named
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 

@@ -27,6 +27,7 @@ from slacktide.executors.ports import (
     Arranged,
     Executor,
     FeaturesSeen,
+    FunctionSource,
     ModelSource,
     OpenedModel,
     ReplicaHandle,
@@ -245,7 +246,11 @@ def executor_for_measuring(
 def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> ModelSource:
     """What an executor needs to open a version, or one variant of it, with sessions of so many
     `threads`."""
-    variants = definition.settings.variants
+    variants, function = definition.settings.variants, definition.settings.function
+    stated = None
+    if function is not None:
+        interface = function.interface(definition.settings.max_batch)
+        stated = FunctionSource(function.target, interface.to_dict())
     return ModelSource(
         definition.name,
         definition.version,
@@ -266,4 +271,5 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         image_sizes=() if variants is None else variants.sizes,
         outputs=definition.outputs,
         own_exits=definition.own_exits,
+        function=stated,
     )

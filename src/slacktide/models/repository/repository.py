@@ -71,7 +71,8 @@ class ModelDefinition:
     """Where its profile lies, if that can be written: the version's folder, links followed; of a
     model that is one file, a folder below the state folder."""
     model_path: Path
-    """The model file, links followed; inside the repository, if that is a folder."""
+    """The model file, links followed; inside the repository, if that is a folder. Of a function
+    what states it, slacktide.yaml."""
     settings: ModelSettings
     """In effect: slacktide.yaml over config.pbtxt over the defaults."""
     config: Mapping[str, Any]
@@ -127,6 +128,8 @@ class ModelDefinition:
         """The model file relative to the repository, for messages."""
         if self.alone:
             return self.model_path.name
+        if self.settings.function is not None:
+            return f"{self.name}/{SETTINGS_FILE}"
         return f"{self.name}/{self.version}/{self.settings.file}"
 
     @property
@@ -214,7 +217,10 @@ class Repository:
         if files:
             settings = settings.model_copy(update={"file": next(iter(files.values()))})
         available = tuple(self._versions(model, folder))
-        chosen = settings.versions.choose(available)
+        if settings.function is not None and available:
+            expected = f"expected none beside 'function' in {own_where}"
+            raise FolderError(f"{model}/{available[0]}", expected)
+        chosen = ("1",) if settings.function else settings.versions.choose(available)
         if not chosen:
             advice = _advice(model, folder)
             expected = "expected a version folder such as '1', there is none"
@@ -223,7 +229,11 @@ class Repository:
             ModelDefinition(
                 model,
                 version,
-                *self._place(model, version, settings.file, stated=bool(files)),
+                *(
+                    (folder, resolve(self.root, model, SETTINGS_FILE, kind=PathKind.FILE))
+                    if settings.function
+                    else self._place(model, version, settings.file, stated=bool(files))
+                ),
                 settings=settings,
                 config=config,
                 warnings=translation.warnings + unused,

@@ -42,6 +42,7 @@ from slacktide.models.repository.fields import (
     planner_of,
     short_for,
 )
+from slacktide.models.repository.function import FunctionSettings
 from slacktide.models.repository.paths import VERSION_RULE, is_version
 from slacktide.models.repository.variants import VariantSettings, short_variants
 
@@ -280,6 +281,8 @@ class ModelSettings(Section):
     a list for `versions.only`."""
     file: Name = "model.onnx"
     """Name of the model file in the version's folder."""
+    function: FunctionSettings | None = None
+    """A Python function of the server's owner, in place of a model file."""
     variants: Annotated[VariantSettings, BeforeValidator(short_variants)] | None = None
     """Several forms of the model that trade accuracy for time, which makes it a
     [family](variants.md). A list of numbers is short for `variants.sizes`."""
@@ -367,6 +370,20 @@ class ModelSettings(Section):
     def _no_exits_of_a_family(self) -> ModelSettings:
         if self.early_exit is not None and self.variants is not None:
             raise OptionError(("early_exit", "expected none beside 'variants'"))
+        return self
+
+    @model_validator(mode="after")
+    def _function_alone(self) -> ModelSettings:
+        if self.function is None:
+            return self
+        for key in ("file", "variants", "early_exit", "versions", "providers"):
+            if key in self.model_fields_set:
+                raise OptionError((key, "expected none beside 'function'"))
+        if not self.on_cpu:
+            raise OptionError(("device", "expected 'cpu' beside 'function'"))
+        if self.executor == "in_process":
+            raise OptionError(("executor", "expected 'worker' beside 'function'"))
+        self.function.interface(self.max_batch)
         return self
 
     @model_validator(mode="after")

@@ -1,0 +1,79 @@
+"""`FunctionSettings`: what `function` says in a model's slacktide.yaml: a model that is no network,
+but a Python function of the server's owner.
+
+function:
+  name: straighten
+  takes: {image: {datatype: UINT8, shape: [-1, 64, 64, 3]}}
+  gives: {image: {datatype: UINT8, shape: [-1, 64, 64, 3]}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from slacktide.domain.options import OptionError
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.onnx_file import interface_of
+from slacktide.executors.onnx_runtime import ModelError
+from slacktide.models.plugins import glue_target
+from slacktide.models.repository.fields import Section
+
+TensorName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
+class FunctionTensor(Section):
+    """One tensor that a function takes or gives."""
+
+    datatype: Literal[
+        "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+        "FP16", "FP32", "FP64",
+    ]  # fmt: skip
+    """Type of its elements, as the Open Inference Protocol calls it."""
+    shape: Annotated[
+        tuple[Annotated[int, Field(ge=-1, le=2**31)], ...],
+        Field(strict=False, min_length=1, max_length=8),
+    ]
+    """Its axes; -1 is free. Where the first axis of all is, it is that of rows, and requests share
+    calls."""
+
+
+class FunctionSettings(Section):
+    """A function in place of a model file."""
+
+    name: str
+    """The function, by the name that [`serve --glue`](own-policies.md) or an entry point gave
+    it."""
+    takes: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
+    """Its arguments, in their order, by the names that clients and edges know."""
+    gives: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
+    """What it returns: one array, or a tuple of them in this order."""
+
+    @model_validator(mode="after")
+    def _is_known(self) -> FunctionSettings:
+        try:
+            glue_target(self.name)
+        except OptionError as error:
+            told = "; ".join(message for _, message in error.problems)
+            raise OptionError(("name", told)) from None
+        return self
+
+    @property
+    def target(self) -> str:
+        """The function as `module:name`, for workers."""
+        return glue_target(self.name)
+
+    def interface(self, max_batch: int | None) -> ModelInterface:
+        """What it takes and gives; `max_batch` as stated. Raises OptionError if there can be no
+        batches of so many rows."""
+
+        def specs(stated: Mapping[str, FunctionTensor]) -> list[TensorSpec]:
+            tensors = stated.items()
+            return [TensorSpec(name, Datatype[one.datatype], one.shape) for name, one in tensors]
+
+        try:
+            return interface_of(specs(self.takes), specs(self.gives), max_batch)
+        except ModelError as error:
+            raise OptionError(("max_batch", str(error))) from None

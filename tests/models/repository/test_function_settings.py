@@ -1,0 +1,76 @@
+"""What `function` may say in slacktide.yaml, and what it may not stand beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slacktide.domain.tensors import Datatype
+from slacktide.models.plugins import offer_glue
+from slacktide.models.replica_launcher import source_of
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.repository import ModelDefinition, Repository
+
+STATED = """
+function:
+  name: settings_join
+  takes: {a: {datatype: FP32, shape: [-1, 3]}, b: {datatype: INT64, shape: [-1]}}
+  gives: {c: {datatype: BOOL, shape: [-1]}}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    offer_glue("settings_join", "posixpath:join")
+
+
+def read(folder: Path, text: str) -> ModelDefinition:
+    (folder / "m").mkdir(exist_ok=True)
+    (folder / "m" / "slacktide.yaml").write_text(text)
+    (found,) = Repository(folder).read("m")
+    return found
+
+
+def test_a_folder_with_settings_alone_is_a_model_of_version_1(tmp_path: Path) -> None:
+    found = read(tmp_path, STATED)
+    assert (found.version, found.where) == ("1", "m/slacktide.yaml")
+    source = source_of(found)
+    assert source.function is not None
+    assert source.function.target == "posixpath:join"
+    assert found.settings.function is not None
+    interface = found.settings.function.interface(None)
+    assert [spec.name for spec in interface.inputs] == ["a", "b"]
+    assert interface.outputs[0].datatype is Datatype.BOOL
+    assert interface.batches
+    assert source.function.interface == interface.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (STATED + "file: other.onnx\n", "file: expected none beside 'function'"),
+        (STATED + "variants: [32, 64]\n", "variants: expected none beside 'function'"),
+        (STATED + "early_exit: 1%\n", "early_exit: expected none beside 'function'"),
+        (STATED + "versions: all\n", "versions: expected none beside 'function'"),
+        (STATED + "device: cuda\n", "device: expected 'cpu' beside 'function'"),
+        (STATED + "executor: in_process\n", "executor: expected 'worker' beside 'function'"),
+        (STATED.replace("[-1]", "[2]") + "max_batch: 4\n", "max_batch"),
+        (STATED.replace("BOOL", "BYTES"), "function.gives.c.datatype"),
+        (STATED.replace("[-1, 3]", "[-2, 3]"), "function.takes.a.shape"),
+        (STATED.replace("settings_join", "settings_joy"), "did you mean 'settings_join'"),
+        (STATED.replace("settings_join", "posixpath:join"), "function.name: expected the name"),
+        ("function: {name: settings_join, takes: {}, gives: {}}", "function.takes"),
+    ],
+)
+def test_what_cannot_be_names_its_key(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(RepositoryError) as caught:
+        read(tmp_path, text)
+    assert told in str(caught.value)
+    assert str(caught.value).startswith("m/slacktide.yaml")
+
+
+def test_a_version_folder_beside_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    with pytest.raises(RepositoryError, match="m/1: expected none beside 'function'"):
+        read(tmp_path, STATED)
