@@ -37,8 +37,17 @@ def test_rows_that_are_likely_count_in_as_many_batches_as_they_take():
 def test_where_time_is_short_the_lack_is_shared():
     found, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.04})
     assert found.reserve("a", 0.06, now=0.0) == pytest.approx(0.05)
-    assert found.reserve("a", 0.03, now=0.0) == pytest.approx(0.025)
+    assert found.reserve("a", 0.054, now=0.0) == pytest.approx(0.045)
     assert found.reserve("a", -1.0, now=0.0) == 0.0
+
+
+def test_no_time_is_kept_for_a_branch_that_takes_more_than_there_is():
+    """Else a moment in which a stage was slow would have every frame refused at the source, and no
+    batch of that stage would ever show that it is fast again."""
+    found, *_ = rest({"A": 0.01, "B": 0.02, "C": 9.0, "D": 0.03})
+    assert found.reserve("a", 0.05, now=0.0) == pytest.approx(0.03)
+    assert found.reserve("a", 0.02, now=0.0) == 0.0
+    assert found.reserve("b", 0.02, now=0.0) == 0.0
 
 
 def test_transfers_count_where_the_device_changes():

@@ -4,7 +4,8 @@ A stage's request has the frame's deadline less the rest of its longest branch: 
 stage alone, for as many rows as are likely, and of transfers between devices. How long requests
 will wait is not in it: that is for the schedulers, which know their deadlines. Where less time is
 left than all p99 take together, the lack is shared in proportion: as a rule such a frame is still
-in time.
+in time. No time is kept for a branch that by itself takes more than is left: its own stage is to
+refuse it, and to find out so whether it still takes as long.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class Rest:
         """Of the `left` seconds of a frame, those to be kept for what is behind `stage`."""
         self._refresh(now)
         behind = self._behind[stage]
+        if behind >= left:
+            steps = [self._step(stage, after) for after in self._pipeline.downstream(stage)]
+            behind = max((step for step in steps if step < left), default=0.0)
         needed = behind + self._work[stage]
         return behind if needed <= left else behind * max(0.0, left) / needed
 
