@@ -93,16 +93,16 @@ EXPORTS = {
     """,
     "slacktide.planning": """
         Composer ExitEvent Job JobDone Owned PlanField Planner PlannerError SessionClosed
-        SessionEvent SessionMeasured SessionOpened Stated
+        SessionEvent SessionMeasured SessionOpened StageBounds Stated
     """,
     "slacktide.planning.exits": """
         ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsJudged RampsLearnt
         RampsRefused StatedExits
     """,
     "slacktide.planning.pipelines": """
-        DeviceView FormTimes Inflow LinkView PipelineView PlacedPortion PlacedStage
-        PlacementAnswer PlacementError PlacementQuestion StageForm StageView
-        burstiness
+        DeviceView FormTimes Inflow LinkView PipelineView PlacedPipeline PlacedPortion PlacedStage
+        PlacementAnswer PlacementError PlacementQuestion PlacementStatus ServerPipelinesPlanner
+        StageForm StageView burstiness make_placement
     """,
     "slacktide.planning.scaling": """
         ModelView ReplicaView ScaledModel ScalingLimits

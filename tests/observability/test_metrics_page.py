@@ -59,6 +59,7 @@ from slacktide.observability.metrics.own import CONDITIONS, server_families
 from slacktide.observability.metrics.triton import FAILURES, failure_of
 from slacktide.observability.metrics.usage import Gpu
 from slacktide.planning.exits import ExitsPlanner, ExitsStatus
+from slacktide.planning.pipelines import ServerPipelinesPlanner, make_placement
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import ClassedTimes, LatencyTable
@@ -100,6 +101,7 @@ class World:
             self.exits,
             self.resizes,
             Sessions(self.catalog, print, lambda: self.now, print, 10).sums,
+            placement=ServerPipelinesPlanner(make_placement("pipeline"), lambda: None),
             process_executor=workers,
             nvml=FakeGpus(),
             pod=PodAllocator(SimpleNamespace()),

@@ -49,14 +49,15 @@ def slacktide(arguments: Sequence[str], cores: Sequence[int], log: Path) -> str:
 
 @contextmanager
 def serving(
-    repository: Path, cores: Sequence[int], log: Path
+    repository: Path, cores: Sequence[int], log: Path, flags: Sequence[str] = ()
 ) -> Iterator[Mapping[Transport, Target]]:
-    """`slacktide serve REPOSITORY` on free ports meanwhile: where it listens, by protocol.
+    """`slacktide serve REPOSITORY` on free ports meanwhile: where it listens, by protocol. `flags`:
+    further ones of that command.
 
     Begins when the models serve. Raises ProcessError if that does not happen.
     """
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
-    arguments = ["serve", str(repository), *ports, "--log-format=json"]
+    arguments = ["serve", str(repository), *ports, "--log-format=json", *flags]
     with log.open("wb") as errors, _started(arguments, cores, errors) as process:
         found = _wait(process, log)
         yield {each: Target(each, "127.0.0.1", found[each.value]) for each in Transport}

@@ -52,6 +52,8 @@ class ModelManagerSettings:
     start_s: float = 330.0
     """Longest that a version may take to come up on all of its lanes, seconds; a little more than
     the engine gives one replica, so that its reason is the one that is reported."""
+    places: bool = False
+    """Whether a planner of the driver's places pipelines."""
     planner: tuple[str, Mapping[str, object]] | None = None
     """One planner, with its options, for every scaled model; None: the one that each states."""
 
@@ -146,7 +148,9 @@ class ModelManager:
         async def work() -> None:
             async with self._lock:
                 if self.pipelines.knows(name):
-                    for model in self.pipelines.unload(name):
+                    models = self.pipelines.unload(name)
+                    self._pipelines_changed()
+                    for model in models:
                         if dependents and self._catalog.serving(model):
                             await self._unload(model)
                 elif self._catalog.serving(name):
@@ -229,6 +233,7 @@ class ModelManager:
                 with contextlib.suppress(ControlError):  # logged, and in the index
                     await self._try(repository, model)
         self.pipelines.load(pipeline, wait=at_start)
+        self._pipelines_changed()
 
     async def _load(
         self, name: str, definitions: Sequence[ModelDefinition], cleanup: Callable[[], None] | None
@@ -264,6 +269,7 @@ class ModelManager:
             version.cleanup = cleanup
         self._catalog.serve(name, {version.version: version for version in new})
         self.pipelines.refresh()
+        self._pipelines_changed()
         versions = ", ".join(version.version for version in new)
         log.info("%s is ready (version %s, %.2f s)", name, versions, seconds)
         if self._learner is not None:
@@ -372,7 +378,13 @@ class ModelManager:
 
     def apply(self) -> None:
         """Tell the engine what is deployed now. Raises ControlError if it cannot be."""
-        self._driver.apply(self._plan_builder.plan(), self._plan_builder.stated())
+        pipelines = self.pipelines.stated() if self._settings.places else {}
+        self._driver.apply(self._plan_builder.plan(), {**self._plan_builder.stated(), **pipelines})
+
+    def _pipelines_changed(self) -> None:
+        """Some may have come, gone, or be of other loads."""
+        if self._settings.places:
+            self.apply()
 
     def _failed(
         self,

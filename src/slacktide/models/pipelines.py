@@ -19,6 +19,8 @@ from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
 from slacktide.models.repository.errors import Problem, RepositoryError, SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
+from slacktide.planning import Stated
+from slacktide.planning.pipelines import PlacedPipeline
 from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.models")
@@ -115,6 +117,17 @@ class PipelineShelf:
                 self._loaded[name] = loaded
                 if self.host is not None:
                     self.host.serve(loaded)
+
+    def stated(self) -> Stated:
+        """What planners that place pipelines are to know. Those whose frames may take as long as
+        they like are not placed."""
+        return {
+            name: PlacedPipeline(
+                {stage.name: stage.model for stage in loaded.pipeline.stages}, loaded.pipeline
+            )
+            for name, loaded in self._loaded.items()
+            if loaded.pipeline.slo is not None
+        }
 
     def _withdraw(self, name: str, reason: str) -> None:
         if self._loaded.pop(name, None) is not None and self.host is not None:

@@ -8,6 +8,7 @@ growing, before admission looks at it.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ class Composer:
         """Of a job that has failed and is yet to be reported."""
         self._owners = self._owners_of({})
         self._base = Plan()
+        self._stated: Stated = {}
+        self._bounds: list[Stated] = []
+        """By planner: those that the others know of."""
         self._plan = Plan()
         """In force, or about to be."""
         self._rebasing = False
@@ -57,8 +61,9 @@ class Composer:
         """
         owners = self._owners_of(stated)
         for planner in self.planners.values():
-            planner.rebase(base, stated, now=now)
-        self._owners, self._base = owners, base
+            planner.rebase(base, self._bounded(stated), now=now)
+        self._owners, self._base, self._stated = owners, base, stated
+        self._keep_bounds(now)
         self._plan = self._composed(snapshot, now)
         self._rebasing = True
         return self._plan
@@ -99,7 +104,7 @@ class Composer:
                 isinstance(event, PlanChanged) and event.plan == self._plan for event in events
             )
             return None
-        urgent = False
+        urgent = self._keep_bounds(now)
         for name, planner in self.planners.items():
             self._at_work = planner
             if name in self.computing:
@@ -135,6 +140,31 @@ class Composer:
         it is no single one's: then nothing is to be planned before."""
         planner, self._at_work = self._at_work, None
         return None if planner is None else planner.put_off(until)
+
+    def _keep_bounds(self, now: float) -> bool:
+        """Tell all planners what is stated if bounds are others than they know of; whether so."""
+        bounds = [planner.bounds for planner in self.planners.values()]
+        if not any(bounds) and not any(self._bounds):
+            return False
+        known = self._bounds
+        if len(bounds) == len(known) and all(map(operator.is_, bounds, known)):
+            return False
+        self._bounds = bounds
+        stated = self._bounded(self._stated)
+        for planner in self.planners.values():
+            self._at_work = planner
+            planner.rebase(self._base, stated, now=now)
+        return True
+
+    def _bounded(self, stated: Stated) -> Stated:
+        """With the bounds that planners give, of models of which anything is stated."""
+        found = dict(stated)
+        for planner in self.planners.values():
+            for model, bounds in planner.bounds.items():
+                if model in found:
+                    each = found[model]
+                    found[model] = (*(each if isinstance(each, tuple) else (each,)), bounds)
+        return found
 
     def _composed(self, snapshot: Snapshot, now: float) -> Plan:
         draft = self._base

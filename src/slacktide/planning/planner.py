@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from slacktide.domain import Event, Plan
@@ -40,6 +41,7 @@ class PlanField(Enum):
     REPLICAS = "the number of replicas"
     LANE_CORES = "the cores of its lanes"
     PLACEMENT = "the lanes that its replicas sit on"
+    VARIANTS = "which of its variants its lanes run"
     BATCH_CAPS = "the largest batch"
     WINDOWS = "when it comes first on its lanes"
     ROUTES = "which pool requests go to"
@@ -53,6 +55,9 @@ Owned: TypeAlias = tuple[str, PlanField]
 
 Stated: TypeAlias = Mapping[str, object]
 """What settings state of planning, by model; each planner takes what it knows (`stated_as`)."""
+
+
+NO_BOUNDS: Stated = MappingProxyType({})
 
 
 def stated_as(kind: type[T], stated: Stated) -> dict[str, T]:
@@ -95,6 +100,9 @@ class Planner(ABC):
 
     name = "planner"
     """Of one runtime, each has another."""
+    bounds: Stated = NO_BOUNDS
+    """Within which the others go on alone, by model (`StageBounds`). Another mapping, never a
+    changed one, once they are others: they are then told what is stated anew, with these."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
         """What it fills in where these models are served."""

@@ -39,7 +39,9 @@ from slacktide.observability.logs import AccessLogger
 from slacktide.observability.metrics import Metrics
 from slacktide.observability.observers import Observers
 from slacktide.observability.tracing import RequestTracer, open_tracer
+from slacktide.planning import Planner
 from slacktide.planning.exits import ExitsPlanner
+from slacktide.planning.pipelines import ServerPipelinesPlanner, make_placement
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import CorrectedTimes
@@ -117,8 +119,17 @@ class App:
         self.variants = VariantsPlanner(stopwatch=time.perf_counter, report=_report_unmapped)
         launcher = ReplicaLauncher(self.catalog, self._executors, self.engine)
         self.exits = ExitsPlanner()
-        # Which lanes there are, what is on them, how it is left.
-        planners = (self.scaling, self.variants, self.exits)
+        self.placement: ServerPipelinesPlanner | None = None
+        # Where pipelines are, which lanes there are, what is on them, how it is left.
+        planners: list[Planner] = [self.scaling, self.variants, self.exits]
+        if settings.placement is not None:
+            self.placement = ServerPipelinesPlanner(
+                make_placement(settings.placement, settings.placement_options),
+                lambda: self.driver.runtime.frames,
+                stopwatch=time.perf_counter,
+                report=lambda text: log.info("%s", text),
+            )
+            planners.insert(0, self.placement)
         self.driver = Driver(self.engine, launcher, planners=planners, recorder=self.recorder)
         self.learner = RampLearner(self.driver.post)
         launcher.learn = self.learner.seen
@@ -127,6 +138,7 @@ class App:
                 cores=found.numbers,
                 allow_fewer_cores=settings.allow_fewer_cores,
                 drain_s=settings.drain_timeout_s,
+                places=self.placement is not None,
                 planner=None
                 if settings.planner is None
                 else (settings.planner, settings.planner_options),
@@ -160,6 +172,7 @@ class App:
             staging=self._staging(),
             sessions=self.data.sessions.describe,
             exits=self.exits.status,
+            placement=None if self.placement is None else self.placement.status,
         )
         metrics = Metrics(
             self.catalog,
@@ -170,6 +183,7 @@ class App:
             self.exits,
             self.driver.replicas.resizes,
             self.data.sessions.sums,
+            placement=self.placement,
             process_executor=process,
             pod=found.pod,
             recorder=self.recorder,

@@ -20,6 +20,7 @@ from slacktide.models.repository.staging import Staging, split_parameters
 from slacktide.models.repository.triton.translate import PLATFORM
 from slacktide.models.versions import UNLOADED, Absent, Catalog, LoadedVersion, VersionState
 from slacktide.planning.exits import ExitsStatus
+from slacktide.planning.pipelines import PlacementStatus
 from slacktide.server.data_plane import why_absent
 from slacktide.server.settings import ReadyWhen
 from slacktide.server.statistics import exit_statistics, model_statistics, stage_statistics
@@ -51,10 +52,12 @@ class ServerControlPlane:
         staging: Staging | None = None,
         sessions: Callable[[], list[dict[str, Any]]] = list,
         exits: Callable[[], Mapping[PoolId, ExitsStatus]] = dict,
+        placement: Callable[[], PlacementStatus] | None = None,
     ) -> None:
         """`broken`: set when the engine cannot go on. `staging`: where models that come with the
         load call go; None refuses them. `sessions` describes the clients that stream frames,
-        `exits` says how models are left early."""
+        `exits` says how models are left early, `placement` how pipelines are placed; None: they
+        are not."""
         self.draining = False
         self._ready_when = ready_when
         self._catalog = catalog
@@ -64,6 +67,7 @@ class ServerControlPlane:
         self._staging = staging
         self._sessions = sessions
         self._exits = exits
+        self._placement = placement
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
@@ -131,7 +135,7 @@ class ServerControlPlane:
             "model_stats": [
                 model_statistics(found)
                 | (
-                    stage_statistics(found)
+                    stage_statistics(found, self._placement and self._placement())
                     if isinstance(found, PipelineVersion)
                     else exit_statistics(found, exits.get(found.pool.id))
                 )

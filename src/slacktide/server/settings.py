@@ -99,6 +99,19 @@ class ServerSettings(Options):
         metavar="KEY=VALUE",
         repeated=True,
     )
+    placement: str | None = _model(
+        None,
+        "How the stages of pipelines are placed on the lanes of their models, and which variants "
+        "they may use: pipeline, octopinf, …; default: as the models' settings say.",
+        metavar="NAME",
+    )
+    placement_options: Mapping[str, object] = _model(
+        {},
+        "KEY=VALUE for --placement; may be given several times.",
+        flag="placement-option",
+        metavar="KEY=VALUE",
+        repeated=True,
+    )
     glue: Mapping[str, object] = _model(
         {},
         "NAME=MODULE:FUNCTION of a function that pipelines may name, which is given each crop; may "
@@ -206,13 +219,14 @@ class ServerSettings(Options):
             raise OptionError(("allowed_origins", str(error))) from None
 
     def _check_choices(self) -> None:
-        if self.scheduler is None and self.planner is None:
+        if self.scheduler is None and self.planner is None and self.placement is None:
             registries: tuple[Registry[Any], ...] = ()
         else:  # only here: the flags of a command line are listed without the schedulers
+            from slacktide.planning.pipelines.policies import PLACEMENTS
             from slacktide.planning.scaling.planners import PLANNERS
             from slacktide.scheduling import POLICIES
 
-            registries = (POLICIES, PLANNERS)
+            registries = (POLICIES, PLANNERS, PLACEMENTS)
         for registry in registries:
             name = getattr(self, registry.kind)
             if name is not None:
@@ -221,7 +235,7 @@ class ServerSettings(Options):
             from slacktide.models.plugins import offer_glue
 
             offer_glue(name, str(target))
-        for kind in ("scheduler", "planner"):
+        for kind in ("scheduler", "planner", "placement"):
             if getattr(self, kind) is None and getattr(self, f"{kind}_options"):
                 raise OptionError((f"{kind}_options", f"needs {kind}"))
 

@@ -9,10 +9,14 @@ from slacktide.models.model_counters import ComputeSeconds
 from slacktide.models.pipeline_version import PipelineVersion, StageSeconds
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning.exits import ExitsStatus
+from slacktide.planning.pipelines import PlacementStatus
 
 
-def stage_statistics(version: PipelineVersion) -> dict[str, Any]:
-    """What became of the requests of its stages, beside the rest of its statistics; ours."""
+def stage_statistics(
+    version: PipelineVersion, placement: PlacementStatus | None = None
+) -> dict[str, Any]:
+    """What became of the requests of its stages, and how they are placed, beside the rest of its
+    statistics; ours."""
     counters, found = version.frame_counters, []
     for stage in version.pipeline.stages:
         times = counters.stages.get(stage.name) or StageSeconds()
@@ -26,7 +30,30 @@ def stage_statistics(version: PipelineVersion) -> dict[str, Any]:
                 "slack": _stat(times.slack_s.count, times.slack_s.total),
             }
         )
-    return {"stage_stats": found}
+    return {"stage_stats": found} | ({} if placement is None else _placed(version, placement))
+
+
+def _placed(version: PipelineVersion, placement: PlacementStatus) -> dict[str, Any]:
+    """Counts are of all pipelines, which are placed together."""
+    stages = [
+        {
+            "stage": stage.name,
+            "lanes": list(placement.lanes.get(stage.model, ())),
+            "largest_variant": placement.largest.get(stage.model),  # null: any
+        }
+        for stage in version.pipeline.stages
+    ]
+    return {
+        "placement": {
+            "reason": placement.reason,
+            "expected": placement.expected,
+            "placements": placement.decided,
+            "early_placements": placement.early,
+            "moves": placement.moves,
+            "rebounds": placement.rebounds,
+            "stages": stages,
+        }
+    }
 
 
 def model_statistics(version: LoadedVersion) -> dict[str, Any]:

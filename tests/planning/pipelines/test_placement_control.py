@@ -187,7 +187,7 @@ def test_what_is_about_as_good_stays():
 
 
 def test_options_are_checked():
-    with pytest.raises(OptionError, match="expected a planner, got 'octopus'; did you mean"):
+    with pytest.raises(OptionError, match="expected a placement, got 'octopus'; did you mean"):
         make_placement("octopus")
     with pytest.raises(OptionError, match="alpha"):
         make_placement("octopinf", {"alpha": -1})

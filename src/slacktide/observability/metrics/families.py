@@ -166,6 +166,12 @@ variant_plans_total              counter  Searches for the variants of lanes and
 variant_planning_seconds_total   counter  Time that these took beside the event loop, seconds
 variant_switches_total           counter  Lanes that were given another variant
 variant_mismatches_total         counter  Lanes that were given a variant that was not loaded yet
+placements_total                 counter  Placements of pipelines that were computed
+early_placements_total           counter  Those that did not wait for their time
+placement_seconds_total          counter  Time that these took beside the event loop, seconds
+placement_moves_total            counter  Times that a model was given other lanes by one
+placement_rebounds_total         counter  Times that a family was given another largest variant
+placement_expected_ratio         gauge    Share of what could be served that is expected to be
 early_exits_total                counter  Requests that an early exit has answered
 exit_judged_rows_total           counter  Rows whose answer by an early exit was held to the model's
 exit_agreeing_rows_total         counter  Those of them in which both gave the same answer

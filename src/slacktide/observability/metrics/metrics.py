@@ -18,6 +18,7 @@ from slacktide.observability.metrics.families import OLD_NAMES, MetricFamily, lo
 from slacktide.observability.metrics.own import (
     client_families,
     exit_families,
+    placement_families,
     pod_families,
     recording_families,
     scaling_families,
@@ -36,6 +37,7 @@ from slacktide.observability.metrics.usage import (
     usage_of,
 )
 from slacktide.planning.exits import ExitsPlanner
+from slacktide.planning.pipelines import ServerPipelinesPlanner
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import VariantsPlanner
 from slacktide.recording import Recorder
@@ -57,6 +59,7 @@ class Metrics:
     resizes: ResizeTracker
     clients: Callable[[], Mapping[str, int]]
     """Sums over sessions, by name of their metric."""
+    placement: ServerPipelinesPlanner | None = None
     process_executor: ProcessExecutor | None = None
     pod: PodAllocator | None = None
     recorder: Recorder | None = None
@@ -78,6 +81,7 @@ class Metrics:
             client_families(self.clients()),
             scaling_families(snapshot, self.runtime, self.scaling, self.resizes),
             variants_families(self.variants.status()),
+            () if self.placement is None else placement_families(self.placement.status()),
             exit_families(views, self.exits.status()),
             () if self.pod is None else pod_families(self.pod),
             server_families(snapshot, self.budget, usage_of(self.process_executor)),

@@ -28,6 +28,7 @@ from slacktide.observability.metrics.families import (
 )
 from slacktide.observability.metrics.usage import WorkerUsage
 from slacktide.planning.exits import ExitsStatus
+from slacktide.planning.pipelines import PlacementStatus
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner, ScalingStatus
 from slacktide.planning.variants import VariantsStatus
 from slacktide.recording import Recorder
@@ -196,6 +197,21 @@ def variants_families(found: Mapping[str, VariantsStatus]) -> Iterable[MetricFam
         made = family(name)
         for model, status in sorted(found.items()):
             made.add(value(status), model=model)
+        yield made
+
+
+def placement_families(status: PlacementStatus) -> Iterable[MetricFamily]:
+    """How pipelines are placed."""
+    for name, value in {
+        "placements_total": status.decided,
+        "early_placements_total": status.early,
+        "placement_seconds_total": status.planning_s,
+        "placement_moves_total": status.moves,
+        "placement_rebounds_total": status.rebounds,
+        "placement_expected_ratio": status.expected,
+    }.items():
+        made = family(name)
+        made.add(value)
         yield made
 
 

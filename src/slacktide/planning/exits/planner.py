@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from slacktide.domain import BatchAborted, BatchFinished, Event, Plan, PoolId, Submitted
 from slacktide.engine import Snapshot
+from slacktide.planning.bounds import StageBounds
 from slacktide.planning.exits.events import (
     ExitEvent,
     ExitsArranged,
@@ -46,6 +47,7 @@ class ExitsPlanner(Planner):
         self._pools: dict[PoolId, PoolExits] = {}
         self._heard: dict[PoolId, RampsLearnt | RampsRefused] = {}
         """The last of each pool, which may be heard before the pool is served."""
+        self._bounds: dict[str, StageBounds] = {}
         self._left: dict[str, deque[float]] = {}
         """By model: seconds to the deadline of the last requests, as they came."""
         self._at_work: str | None = None
@@ -56,6 +58,7 @@ class ExitsPlanner(Planner):
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         """See `Planner`. Pools that stay keep what is known of them."""
         self._stated = stated_as(StatedExits, stated)
+        self._bounds = stated_as(StageBounds, stated)
         self._left = {m: self._left.get(m, deque(maxlen=RECENT)) for m in self._stated}
         pools = {}
         for pool in {each.pool: None for each in base.deployments}:
@@ -158,7 +161,8 @@ class ExitsPlanner(Planner):
                 raise error
             state.changed = False
             policy = state.policy() if pool in served else None
-            if policy is not None:
+            bounds = self._bounds.get(pool.model)
+            if policy is not None and (bounds is None or bounds.exits):
                 state.feedback = policy.feedback
                 exits.append(policy)
         return replace(draft, exits=(*draft.exits, *exits)) if exits else draft

@@ -1,5 +1,7 @@
 """Where the stages of pipelines run, in which batches, and when. Pure."""
 
+from slacktide.planning.pipelines.planner import PlacedPipeline as PlacedPipeline
+from slacktide.planning.pipelines.policies import make_placement as make_placement
 from slacktide.planning.pipelines.problem import DeviceView as DeviceView
 from slacktide.planning.pipelines.problem import FormTimes as FormTimes
 from slacktide.planning.pipelines.problem import Inflow as Inflow
@@ -13,3 +15,5 @@ from slacktide.planning.pipelines.problem import PlacementQuestion as PlacementQ
 from slacktide.planning.pipelines.problem import StageForm as StageForm
 from slacktide.planning.pipelines.problem import StageView as StageView
 from slacktide.planning.pipelines.problem import burstiness as burstiness
+from slacktide.planning.pipelines.server import PlacementStatus as PlacementStatus
+from slacktide.planning.pipelines.server import ServerPipelinesPlanner as ServerPipelinesPlanner

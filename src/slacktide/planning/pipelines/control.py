@@ -92,7 +92,8 @@ class PlacementControl:
         self.scaled = 0
         """Changes of instances."""
         self.planning_s = 0.0
-        self._stated = stated
+        self.stated = stated
+        """As `restate` says."""
         self._stopwatch = stopwatch
         self._interval = interval
         self._demands = {each.name: Demand(each) for each in stated.pipelines}
@@ -101,8 +102,8 @@ class PlacementControl:
         self._due = -math.inf
         self._decided_at = -math.inf
         self._check_at = self._scale_at = -math.inf
-        self._windows: Sequence[float] = WINDOWS_S
-        self._share = 1.0
+        self._windows: Sequence[float] = (SHORT_S, *WINDOWS_S)
+        self.expected = 1.0
         """Of what could be served, what the placement in force was to."""
         self._repairs = False
         self._pause = PAUSES_S[0]
@@ -121,6 +122,30 @@ class PlacementControl:
             while known[0][0] < now - KEPT_S:
                 known.popleft()
 
+    def restate(self, stated: PlacementQuestion) -> None:
+        """What is stated from now on. Pipelines that stay keep what was measured of them; where
+        devices or stages are others, nothing is placed until it is asked again."""
+        before, self.stated = self.stated, stated
+        demands = {each.name: self._demands.get(each.name) for each in stated.pipelines}
+        same = _shape(before) == _shape(stated)
+        for each in stated.pipelines:
+            known = demands[each.name] if same else None
+            if known is None:
+                demands[each.name] = Demand(each)
+            else:
+                known.view = each
+        self._demands = {name: each for name, each in demands.items() if each is not None}
+        if not same:
+            self.plans, self._due = None, -math.inf
+            self.revision += 1
+
+    def is_known(self, *, now: float) -> bool:
+        """Whether frames come, so that there is something to plan for."""
+        return any(
+            each is not None and each.rate > 0.0
+            for each in (one.lately((SHORT_S,), now=now) for one in self._demands.values())
+        )
+
     def next_wakeup(self) -> float:
         """When it is to be asked (absolute seconds)."""
         at = self._due
@@ -136,7 +161,7 @@ class PlacementControl:
             return
         if self.policy.scales and now >= self._scale_at:
             self._scale_at = now + SCALE_S
-            names = [each.name for each in self._stated.pipelines]
+            names = [each.name for each in self.stated.pipelines]
             answer = self._instances.checked(
                 lambda pipeline, stage: self._demands[names[pipeline]].rows(stage), now=now
             )
@@ -175,7 +200,7 @@ class PlacementControl:
         something and hardly does, only that demand and links are now as they are."""
         plans = DevicePlans(decision.question, decision.answer)
         if self.policy.watches:
-            self._share = self._served(decision.question, plans)
+            self.expected = self._served(decision.question, plans)
             self._pause, longest = PAUSES_S[0], 2.0 * self._pause
             kept = self._kept(decision)
             if kept is not None:
@@ -198,7 +223,7 @@ class PlacementControl:
         except ValueError:  # it cannot run so any more
             return None
         served = self._served(decision.question, kept)
-        return kept if served > self._share - WORTH else None
+        return kept if served > self.expected - WORTH else None
 
     def decide(self, *, now: float) -> None:
         """Plan at once: for a driver that begins. What is only stated is soon known better: the
@@ -207,13 +232,17 @@ class PlacementControl:
         compute = self.job(now=now)
         assert compute is not None
         self.take(compute(), now=now)
-        self._due = min(self._due, now + KEPT_S)
+        self.hasten(now + KEPT_S)
+
+    def hasten(self, at: float) -> None:
+        """The next plan is wanted then, if not before."""
+        self._due = min(self._due, at)
 
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
         """What is asked now, of demand over these windows."""
         pipelines = [each.seen(windows, now=now) for each in self._demands.values()]
-        links = [self._link(link) for link in self._stated.links]
-        return replace(self._stated, pipelines=tuple(pipelines), links=tuple(links))
+        links = [self._link(link) for link in self.stated.links]
+        return replace(self.stated, pipelines=tuple(pipelines), links=tuple(links))
 
     def _link(self, link: LinkView) -> LinkView:
         """Its bandwidth: the present one for a policy that plans anew when it falls."""
@@ -229,12 +258,12 @@ class PlacementControl:
         """Over which windows to plan anew; None: what was predicted holds."""
         planned, measured = plans.question, self.question((SHORT_S,), now=now)
         waits = now < self._decided_at + self._pause
-        less = self._share - (GRAVE if waits else LESS)
+        less = self.expected - (GRAVE if waits else LESS)
         if _is_more(planned, measured) and self._served(measured, plans) < less:
             return (SHORT_S, *WINDOWS_S)
         if waits:
             return None
-        if self._share < 1.0 - LESS and _is_more(measured, planned):
+        if self.expected < 1.0 - LESS and _is_more(measured, planned):
             return WINDOWS_S
         if now >= self._decided_at + CALM_S:
             calm = self.question((CALM_S,), now=now)
@@ -277,6 +306,15 @@ def _is_more(before: PlacementQuestion, after: PlacementQuestion) -> bool:
             return True
     links = zip(before.links, after.links, strict=True)
     return any(old.bandwidth > most * new.bandwidth for old, new in links)
+
+
+def _shape(question: PlacementQuestion) -> object:
+    """What an answer rests on, times and rates aside."""
+    stages = [
+        (each.name, [(stage.name, len(stage.forms), stage.devices) for stage in each.stages])
+        for each in question.pipelines
+    ]
+    return [(each.name, each.accelerators, each.streams) for each in question.devices], stages
 
 
 def _rows(question: PlacementQuestion) -> float:

@@ -8,24 +8,30 @@ as its planner is next asked.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slacktide.domain import Event, Plan, Submitted
+from slacktide.domain import Deployment, Event, Plan, PoolId, Submitted
+from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Snapshot
 from slacktide.pipelines import Frames
 from slacktide.planning.pipelines.control import CHECK_S, PlacementControl, PlacementDecision
 from slacktide.planning.pipelines.demand import StageArrivals, counts_of
 from slacktide.planning.pipelines.plans import PoolOf, pool_of
 from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated, stated_as
+from slacktide.planning.scaling.planner import ScaledModel
+from slacktide.planning.variants.family import Family
 
-OWNED = (
-    PlanField.REPLICAS,
-    PlanField.PLACEMENT,
-    PlanField.BATCH_CAPS,
-    PlanField.ROUTES,
-    PlanField.WINDOWS,
+OWNED = frozenset(
+    (
+        PlanField.REPLICAS,
+        PlanField.PLACEMENT,
+        PlanField.BATCH_CAPS,
+        PlanField.ROUTES,
+        PlanField.WINDOWS,
+    )
 )
+OF_FAMILY = OWNED - {PlanField.BATCH_CAPS, PlanField.ROUTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,18 @@ class PlacedPipeline:
 
     stages: Mapping[str, str]
     """The model of each stage."""
+    pipeline: Pipeline | None = None
+    """Its edges and its deadline, where these are not known from elsewhere."""
+
+
+def fields_of(model: str, stated: Stated) -> frozenset[PlanField]:
+    """What a placement fills in of a model. What its settings leave to planners of cores and of
+    variants they decide, within bounds: where cores or replicas have a range, all of it; of a
+    family, which variant runs and its batches."""
+    if model in stated_as(ScaledModel, stated):
+        return frozenset()
+    family = stated_as(Family, stated).get(model)
+    return OWNED if family is None or family.planner == "none" else OF_FAMILY
 
 
 class PipelinesPlanner(Planner):
@@ -59,24 +77,32 @@ class PipelinesPlanner(Planner):
         """By pipeline and stage."""
         self._seen: dict[tuple[str, str], StageArrivals] = {}
         """By client, which is the pipeline's name, and model."""
+        self._fields: dict[str, frozenset[PlanField]] = {}
+        """What is filled in of each model."""
         self._filled = -1
         """Revision of what was filled in last."""
         self._report_at = -math.inf
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
-        owned: set[Owned] = set()
-        for name, pipeline in stated_as(PlacedPipeline, stated).items():
-            owned.add((name, PlanField.PLACES))
-            owned |= {(model, field) for model in pipeline.stages.values() for field in OWNED}
+        pipelines = stated_as(PlacedPipeline, stated)
+        owned = {(name, PlanField.PLACES) for name in pipelines}
+        owned |= {
+            (model, field)
+            for pipeline in pipelines.values()
+            for model in pipeline.stages.values()
+            for field in fields_of(model, stated)
+        }
         return frozenset(owned)
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         """See `Planner`. Pipelines that stay keep what is known of them."""
         before, self._seen, self._filled = self._arrivals, {}, -1
         self._arrivals = {}
+        self._fields = {}
         for name, pipeline in stated_as(PlacedPipeline, stated).items():
             own = self._arrivals[name] = {}
             for stage, model in pipeline.stages.items():
+                self._fields[model] = fields_of(model, stated)
                 own[stage] = before.get(name, {}).get(stage) or StageArrivals()
                 self._seen[name, model] = own[stage]
 
@@ -124,15 +150,38 @@ class PipelinesPlanner(Planner):
         self._filled = self._control.revision
         if plans is None or not self._arrivals:
             return draft
+        self.bounds = plans.bounds(self._device)
         own = plans.of(self._device, draft.lanes, self._pool_of)
-        models = {model for _, model in self._seen}
-        deployments = [each for each in draft.deployments if each.pool.model not in models]
-        routes = [each for each in draft.routes if each.model not in models]
+        whole = {model for model, fields in self._fields.items() if fields == OWNED}
+        lanes: dict[str, dict[str, None]] = {}
+        for each in own.deployments:
+            if self._fields[each.pool.model] == OF_FAMILY:
+                lanes.setdefault(each.pool.model, {})[each.lane] = None
+        deployments = [
+            each
+            for each in draft.deployments
+            if each.pool.model not in lanes and each.pool.model not in whole
+        ]
+        deployments += [each for each in own.deployments if each.pool.model in whole]
+        deployments += moved(draft, lanes)
+        routes = [each for each in draft.routes if each.model not in whole]
         places = [each for each in draft.places if each.pipeline not in self._arrivals]
         return replace(
             draft,
             lanes=own.lanes,
-            deployments=(*deployments, *own.deployments),
-            routes=(*routes, *own.routes),
+            deployments=tuple(deployments),
+            routes=(*routes, *(each for each in own.routes if each.model in whole)),
             places=(*places, *own.places),
         )
+
+
+def moved(draft: Plan, lanes: Mapping[str, Iterable[str]]) -> Iterator[Deployment]:
+    """What `draft` has of these models, on these lanes instead."""
+    pools: dict[PoolId, Deployment] = {}
+    known = {(each.pool, each.lane): each for each in draft.deployments}
+    for each in draft.deployments:
+        if each.pool.model in lanes:
+            pools.setdefault(each.pool, each)
+    for pool, each in pools.items():
+        for lane in lanes[pool.model]:
+            yield known.get((pool, lane), replace(each, lane=lane))

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.domain.plan import StagePlace
+from slacktide.planning.bounds import StageBounds
 from slacktide.planning.pipelines.distribution import Placed
 from slacktide.planning.pipelines.estimate import (
     EstimateRules,
@@ -97,6 +98,19 @@ class DevicePlans:
         routes = tuple(self._routes(device, pool_of))
         places = tuple(self._places(device))
         return Plan(tuple(found), deployments, routes, places=places)
+
+    def bounds(self, device: str) -> dict[str, StageBounds]:
+        """Within which other planners of `device` go on alone, by model: of several forms there,
+        the largest."""
+        found: dict[str, StageBounds] = {}
+        ranks: dict[str, float] = {}
+        for each in self.replicas:
+            form = self._form(each)
+            if each.device != device or ranks.get(each.model, -math.inf) > form.accuracy:
+                continue
+            ranks[each.model] = form.accuracy
+            found[each.model] = StageBounds(form.name, cores=form.cores or None, exits=form.exits)
+        return found
 
     def _form(self, replica: PlacedReplica) -> StageForm:
         name, at = replica.stages[0]

@@ -199,7 +199,7 @@ class JellyfishPlacement(PlacementPolicy):
 
 
 PLACEMENTS: Registry[PlacementPolicy] = Registry(
-    "planner",
+    "placement",
     {
         "distream": DistreamPlacement,
         "jellyfish": JellyfishPlacement,

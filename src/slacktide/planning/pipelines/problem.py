@@ -80,6 +80,10 @@ class StageForm:
     """Share of an accelerator that a running batch takes."""
     row_share: float = 1.0
     """Of a row's bytes, what it needs: a smaller variant takes smaller images."""
+    cores: int = 0
+    """Most cores of each lane, where those of its model have a range; 0: as many as that says."""
+    exits: bool = True
+    """Whether rows may leave early, where its model has such exits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.engine import Snapshot
+from slacktide.planning.bounds import StageBounds
 from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated, stated_as
 from slacktide.planning.scaling.planners import make_planner
 from slacktide.planning.scaling.rates import ExpectedArrivals
@@ -85,6 +86,8 @@ class _Model:
 
     def __init__(self, stated: ScaledModel, *, now: float) -> None:
         self.stated = stated
+        self.limits = stated.limits
+        """Within the bounds that are stated beside it."""
         self.policy = make_planner(stated.planner, stated.options)
         self.times: BatchSeconds | None = None
         """Of the pool that came last, as its policy saw it last; of a family, of its smallest
@@ -99,6 +102,12 @@ class _Model:
         """When the plan in force is looked into next."""
         self.checked_until = -math.inf
         """Not before."""
+
+    def bound(self, bounds: StageBounds | None) -> None:
+        """From now on these hold; None: none."""
+        self.limits = limits = self.stated.limits
+        if bounds is not None and bounds.cores is not None and bounds.cores < limits.cores_max:
+            self.limits = replace(limits, cores_max=max(limits.cores_min, bounds.cores))
 
     def check(self, *, now: float) -> None:
         """Something has come that the plan in force may not be good enough for."""
@@ -128,7 +137,7 @@ class _Model:
         """Whether `one` would typically be on time by itself, on the most cores it may have."""
         if self.times is None:
             return True
-        alone = self.times.of(one.rows, self.stated.limits.cores_max).expected
+        alone = self.times.of(one.rows, self.limits.cores_max).expected
         return one.deadline - max(now, one.ready_at) >= alone
 
     def expected(self, *, now: float) -> Expected:
@@ -169,6 +178,7 @@ class ScalingPlanner(Planner):
         self._families: dict[str, Family] = {}
         self._routed: dict[str, PoolId] = {}
         """Where the base's plain route of a family leads."""
+        self._base = Plan()
         self._rebased = False
         """Whether the next plan is the first of a new base."""
         self._settle_at = math.inf
@@ -203,17 +213,19 @@ class ScalingPlanner(Planner):
             for name, each in models.items()
         }
         self.models = models
-        families = stated_as(Family, stated)
+        families, bounds = stated_as(Family, stated), stated_as(StageBounds, stated)
         self._families = {name: families[name] for name in models if name in families}
         plain = [one for one in base.routes if one.client is None and one.application is None]
         # The version that serves those who name none has the last word.
         plain.sort(key=lambda one: one.version is None)
         self._routed = {one.model: one.pool for one in plain if one.model in self._families}
         self._sizes.rebase(base, models)
-        for model in self._models.values():
+        for name, model in self._models.items():
             model.ask_at = now
+            model.bound(bounds.get(name))
         self._due.clear()
-        self._rebased = True
+        self._rebased = self._rebased or base is not self._base
+        self._base = base
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
         if self._after is not None:
@@ -303,7 +315,7 @@ class ScalingPlanner(Planner):
         if not borrowing:
             self._settle_at = math.inf
         asked = {
-            name: ScalingRequest(model.stated.limits, model.target, model.pressure)
+            name: ScalingRequest(model.limits, model.target, model.pressure)
             for name, model in self._models.items()
         }
         return self._led(self._sizes.plan(draft, asked, snapshot, borrowing=borrowing))
@@ -371,7 +383,7 @@ class ScalingPlanner(Planner):
             snapshot,
             name,
             self._sizes.lanes(group),
-            model.stated.limits,
+            model.limits,
             model.expected(now=now),
             fresh=self._fresh.get(name, {}),
             runs=runs,

@@ -12,6 +12,8 @@ from slacktide.domain.options import read_options
 from slacktide.engine import Snapshot
 from slacktide.engine.ledger import ModelCounts
 from slacktide.engine.placement import ReplicaState
+from slacktide.planning.bounds import StageBounds
+from slacktide.planning.planner import PlannerError
 from slacktide.planning.sessions import SessionMeasured
 from slacktide.planning.variants.demand import LearnedRoom, Session, SessionlessRequests
 from slacktide.planning.variants.family import Family
@@ -91,6 +93,8 @@ class PlannedFamily:
         self.options = read_options(VariantsOptions, family.options)
         self.sides = tuple(each.size for each in family.variants)
         self.number = {each.name: at for at, each in enumerate(family.variants)}
+        self.within = (0, len(self.sides) - 1)
+        """The smallest and the largest variant that may be chosen."""
         self.caps: dict[PoolId, int] = {}
         """Largest batches in the base plan, of all pools of the family."""
         self.seconds: dict[int, tuple[float, ...]] = {}
@@ -134,6 +138,24 @@ class PlannedFamily:
         self.routes: dict[str, dict[str | None, Route]] = {}
         """By session and version, as they were last."""
         self.inputs: dict[str, InputSize] = {}
+
+    def bound(self, bounds: StageBounds | None) -> None:
+        """From now on these hold; None: none. Raises PlannerError for a variant that is none."""
+        least, most = 0, len(self.sides) - 1
+        if bounds is not None:
+            for name in filter(None, (bounds.smallest, bounds.largest)):
+                if name not in self.number:
+                    raise PlannerError(f"bounds: there is no variant {name!r}")
+            least, most = (
+                self.number.get(bounds.smallest, least),
+                self.number.get(bounds.largest, most),
+            )
+        self.within = min(least, most), most
+        self.lanes = {lane: self._allowed(variant) for lane, variant in self.lanes.items()}
+
+    def _allowed(self, variant: int) -> int:
+        """The nearest one within bounds."""
+        return min(max(variant, self.within[0]), self.within[1])
 
     def urge(self, *, now: float, searching: float = SEARCHING) -> None:
         """Plan as soon as may be."""
@@ -200,7 +222,7 @@ class PlannedFamily:
         if answer.plain is not None:
             self.plain = answer.plain
         if len(answer.lanes) == len(self.lanes):
-            wanted = matched(self.lanes, answer.lanes)
+            wanted = matched(self.lanes, [self._allowed(each) for each in answer.lanes])
             switched = [lane for lane in wanted if wanted[lane] != self.lanes[lane]]
             self.switches += len(switched)
             loaded = {(lane, self.number.get(pool.variant)) for lane, pool in up}
@@ -208,10 +230,11 @@ class PlannedFamily:
             self.lanes = wanted
 
     def _at_once(self, session: Session, now: float) -> int:
-        client = client_of(session, self.sides, self.options.wait, self.rooms)
+        client = client_of(session, self.sides, self.options.wait, self.rooms, self.within)
         before = self.mapped.get(session.opened.id, UNMAPPED)
         if self.answer is None:
-            return 0 if client.budgets[0] > 0.0 else UNMAPPED
+            least = self.within[0]
+            return least if client.budgets[least] > 0.0 else UNMAPPED
         if before == UNMAPPED or client.name not in self.answer.sessions:
             found = self.answer.place(client)
             if found == UNMAPPED and self.answer.limit(client, 0):
@@ -300,6 +323,7 @@ class PlannedFamily:
             tuple(self.lanes.values()),
             self.serial,
             turns=self.answer is not None and self.answer.turns is not None,
+            within=self.within,
         )
 
     @property
@@ -360,7 +384,7 @@ class PlannedFamily:
         """`draft` with the fields of this family."""
         lanes = {one.lane: one.generation for one in draft.deployments if one.pool.model == model}
         if lanes.keys() != self.lanes.keys():
-            self.lanes = {lane: self.lanes.get(lane, 0) for lane in lanes}
+            self.lanes = {lane: self.lanes.get(lane, self.within[0]) for lane in lanes}
             self.due_at = min(self.due_at, now)
         # Where a route of others leads, something serves.
         stated = {
@@ -450,6 +474,7 @@ class PlannedFamily:
             for at in range(len(pools))
         ]
         led_to = self.number.get(plain.pool.variant, 0) if self.plain is None else self.plain
+        led_to = self._allowed(led_to)
         found = [replace(plain, pool=led[led_to])]
         for id, variant in self.mapped.items():
             pool = led[max(variant, 0)]

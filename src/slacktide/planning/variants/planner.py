@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from slacktide.domain import Event, Plan, ReplicaUp, Submitted
 from slacktide.domain.options import OptionError
 from slacktide.engine import Snapshot
+from slacktide.planning.bounds import StageBounds
 from slacktide.planning.planner import (
     JobDone,
     Owned,
@@ -39,7 +40,7 @@ from slacktide.planning.variants.fleet import UNMAPPED
 from slacktide.planning.variants.planned_family import PlannedFamily, VariantsStatus, replicas_up
 from slacktide.planning.variants.question import SearchResult
 
-OWNED = (PlanField.ROUTES, PlanField.INPUTS, PlanField.PLACEMENT, PlanField.BATCH_CAPS)
+OWNED = (PlanField.ROUTES, PlanField.INPUTS, PlanField.VARIANTS, PlanField.BATCH_CAPS)
 
 REPORT_INTERVAL = 10.0
 
@@ -91,7 +92,9 @@ class VariantsPlanner(Planner):
                 raise PlannerError(f"{model}: variants: {error}") from error
             families[model] = known
         self._families = families
+        bounds = stated_as(StageBounds, stated)
         for model, state in families.items():
+            state.bound(bounds.get(model))
             own = [one for one in base.deployments if one.pool.model == model]
             state.caps = {one.pool: one.max_batch for one in own}
             state.due_at, state.held_until = min(state.due_at, now), -math.inf

@@ -82,6 +82,8 @@ class Question:
     """Changes seen before it was asked."""
     turns: bool = False
     """Whether lanes run several variants by turns now."""
+    within: tuple[int, int] | None = None
+    """The smallest and the largest variant for all that ask for none; None: any."""
 
     def answer(self) -> SearchResult:
         """Plan."""
@@ -96,12 +98,13 @@ class Question:
             session = Session(opened)
             if measured is not None:
                 session.measure(measured)
-            clients.append(client_of(session, sides, self.options.wait, self.rooms))
+            clients.append(client_of(session, sides, self.options.wait, self.rooms, self.within))
         plain: list[int] = []
         for variant, rate, budget in self.requests:
-            most = variants[max(variant, 0)].most(budget)
+            allowed = _allowed(self.within, sides) if variant == UNMAPPED else (variant,)
+            most = variants[allowed[0]].most(budget)
             parts = min(2 * self.lanes, max(1, math.ceil(2.0 * rate / most))) if most else 1
-            budgets = [budget if variant in (at, UNMAPPED) else 0.0 for at in range(len(sides))]
+            budgets = [budget if at in allowed else 0.0 for at in range(len(sides))]
             plain += [variant] * parts
             clients += [Client(_PLAIN, rate / parts, tuple(budgets))] * parts
         fleet = Fleet(variants, clients, self.lanes)
@@ -155,7 +158,8 @@ class SearchResult:
         """Variant of each."""
         rest = given[len(question.sessions) :]
         free = [got for asked, got in zip(plain, rest, strict=True) if asked == UNMAPPED]
-        self.plain = max(0, min(free)) if free else None
+        least = 0 if question.within is None else question.within[0]
+        self.plain = max(least, min(free)) if free else None
         """Of requests without a session; None: there are none."""
         self.moved: dict[str, int] = {}
         """Sessions that have made room for others since, and their variant now."""
@@ -263,15 +267,27 @@ class SearchResult:
         return bisect_right(self._twice[variant], client.budgets[variant] + 1e-12)
 
 
-def client_of(session: Session, sides: Sequence[int], wait: float, rooms: Rooms) -> Client:
+def _allowed(within: tuple[int, int] | None, sides: Sequence[int]) -> Sequence[int]:
+    least, most = within or (0, len(sides) - 1)
+    return range(least, most + 1)
+
+
+def client_of(
+    session: Session,
+    sides: Sequence[int],
+    wait: float,
+    rooms: Rooms,
+    within: tuple[int, int] | None = None,
+) -> Client:
     """A session as the search sees it, which lets a frame wait for one batch of its own length on a
     lane of full speed: other rules are put into its budgets."""
     scale = 2.0 / ((1.0 + wait) * rooms.capacity)
     budgets = session.budgets(sides, room=rooms.bandwidth)
+    allowed = _allowed(within, sides)
     return Client(
         session.opened.id,
         session.rate,
-        tuple([scale * each for each in budgets]),
+        tuple([scale * each if at in allowed else 0.0 for at, each in enumerate(budgets)]),
         session.weight,
         session.floor,
     )

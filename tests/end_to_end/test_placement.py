@@ -1,0 +1,81 @@
+"""A server that places its pipelines: what it decides is told, recorded and replayed, and answers
+stay what they are."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.end_to_end.streets import SEEN, agree, ask_frame, frame, outputs, pipeline, street
+
+from slacktide.engine import EngineSettings
+from slacktide.recording import Recording, replay
+
+EYES = """
+slo: 20s
+variants:
+  sizes: [32, 64]
+  accuracy: {"32": 0.3, "64": 0.8}
+"""
+IMAGE = frame(*SEEN)
+LIMIT_S = 60.0
+
+
+def page_of(house: Any) -> str:
+    return str(house.ask(house.server.metrics_port, "GET", "/metrics").body.decode())
+
+
+def placed(house: Any, name: str, count: int) -> dict[str, Any]:
+    """What is told of the placement of a pipeline, once so many were computed while frames come."""
+    limit = time.monotonic() + LIMIT_S
+    while time.monotonic() < limit:
+        for each in ("street", "watch"):
+            assert ask_frame(house, IMAGE, name=each).status == 200
+        (stats,) = house.get(f"/v2/models/{name}/stats").json["model_stats"]
+        if stats["placement"]["placements"] >= count and stats["placement"]["stages"][0]["lanes"]:
+            return dict(stats["placement"])
+    raise AssertionError(stats["placement"])
+
+
+def test_stages_are_placed_as_frames_come(
+    tmp_path: Path, zoo: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    street(zoo)
+    zoo.sight("eyes", settings=EYES)
+    pipeline(zoo, "watch", "slo: 20s\nstages: {see: eyes}")
+    path = tmp_path / "server.rec"
+    patient = EngineSettings(hang_floor=30.0)
+    monkeypatch.setattr("slacktide.server.app.EngineSettings", lambda: patient)
+    options = {"placement": "pipeline", "control_port": 0, "hang_floor": 30.0, "record": path}
+    with serve(zoo, **options) as house:
+        (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
+        assert stats["placement"]["placements"] == 0
+        told = placed(house, "watch", 1)
+        assert "in time expected" in told["reason"]
+        (stage,) = told["stages"]
+        assert stage["stage"] == "see"
+        assert stage["largest_variant"] in ("32", "64")  # as fast as this machine is
+        assert stage["lanes"] == ["shared"]
+        agree(outputs(ask_frame(house, IMAGE)), IMAGE)
+        # Models that are loaded anew, and pipelines that come and go, are placed as they are then.
+        assert house.post("/v2/repository/models/colour/load", {}).status == 200
+        assert house.post("/v2/repository/models/watch/unload", {}).status == 200
+        agree(outputs(ask_frame(house, IMAGE)), IMAGE)
+        assert house.post("/v2/repository/models/watch/load", {}).status == 200
+        told = placed(house, "street", 2)
+        assert {each["stage"] for each in told["stages"]} == {"detect", "look", "shade", "grade"}
+        assert all(each["lanes"] == ["shared"] for each in told["stages"])
+        page = page_of(house)
+        assert "slacktide_placements_total" in page
+        agree(outputs(ask_frame(house, IMAGE)), IMAGE)
+    assert replay(Recording(path)).difference is None
+
+
+def test_without_a_placement_nothing_is_said_of_it(zoo: Any, serve: Any) -> None:
+    street(zoo)
+    with serve(zoo) as house:
+        (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
+        assert "placement" not in stats
+        assert "slacktide_placements_total" not in page_of(house)

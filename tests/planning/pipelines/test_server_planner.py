@@ -1,0 +1,295 @@
+"""Pipelines on the lanes of one server, beside the planners of cores and variants."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.domain import (
+    Deployment,
+    LaneSpec,
+    Plan,
+    PlanChanged,
+    PoolId,
+    ReplicaUp,
+    Request,
+    Route,
+    StartReplica,
+    Submitted,
+    TimerFired,
+)
+from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.pipelines import FanOut
+from slacktide.planning import Composer, PlanField, PlannerError
+from slacktide.planning.pipelines import PlacedPipeline, ServerPipelinesPlanner, make_placement
+from slacktide.planning.pipelines.planner import OF_FAMILY, OWNED
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
+from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
+from slacktide.profiles import PointTime
+from slacktide.runtime import Runtime
+from slacktide.scheduling import make_scheduler
+
+SIZES = (128, 256, 416, 608)
+SECONDS = {"128": 0.005, "256": 0.010, "416": 0.020, "608": 0.040, "brand": 0.004}
+FAMILY = Family(
+    tuple(FamilyVariant(str(side), 0.3 + 0.1 * at, side) for at, side in enumerate(SIZES))
+)
+STREET = Pipeline(
+    "traffic",
+    (PipelineStage("find", "street"), PipelineStage("brand", "brand")),
+    (Edge("find", "brand"),),
+    slo=0.2,
+)
+PLACED = PlacedPipeline({"find": "street", "brand": "brand"}, STREET)
+
+
+class Times:
+    """Certain: each row takes as long."""
+
+    def __init__(self, pool: PoolId) -> None:
+        self.alone = SECONDS[pool.variant or pool.model]
+        self.revision = 0
+
+    def of(self, rows: int, cores: int, members: object = ()) -> PointTime:
+        return PointTime(self.alone * rows / cores)
+
+    def classes(self, cores: int) -> None:
+        """All alike."""
+
+
+def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+    times = Times(pool)
+    scheduler = make_scheduler("slack", {}, max_batch=max_batch, times=times, view=view)
+    return PoolParts(scheduler, times, size=int(pool.variant or 0))
+
+
+def base_plan(lanes: int = 1, *, brands: int = 1, version: str = "1") -> Plan:
+    names = [f"lane{number}" for number in range(lanes)]
+    pools = [PoolId("street", version, str(side)) for side in SIZES]
+    brand = PoolId("brand", "1")
+    return Plan(
+        tuple(LaneSpec(name, (number,)) for number, name in enumerate(names)),
+        (
+            *(Deployment(pool, names[0], 8) for pool in pools),
+            *(Deployment(brand, name, 16) for name in names[lanes - brands :]),
+        ),
+        (Route("street", pools[-1]), Route("brand", brand)),
+    )
+
+
+class Server:
+    """Stepped by hand, a second at a time; frames are only counted."""
+
+    def __init__(self, base: Plan | None = None, name: str = "pipeline", **stated: Any) -> None:
+        self.reports: list[str] = []
+        self.fan_out = FanOut()
+        self.served = SimpleNamespace(pipeline=STREET, frames=0, fan_outs=(self.fan_out,))
+        frames: Any = SimpleNamespace(pipelines={"traffic": self.served})
+        self.placement = ServerPipelinesPlanner(
+            make_placement(name), lambda: frames, report=self.reports.append
+        )
+        self.variants = VariantsPlanner()
+        self.scaling = ScalingPlanner(range(4))
+        self.runtime = Runtime(Engine(parts), (self.placement, self.scaling, self.variants))
+        self.stated = {"street": FAMILY, "traffic": PLACED} | stated
+        self.now = 0.0
+        self.ids = 0
+        self.up = True
+        self.starting: list[int] = []
+        self.rebase(base or base_plan())
+
+    def rebase(self, base: Plan) -> None:
+        self.turn(PlanChanged(self.runtime.rebase(base, self.stated, now=self.now)))
+
+    def turn(self, *events: Any) -> None:
+        for command in self.runtime.handle(events, now=self.now):
+            if isinstance(command, StartReplica):
+                self.starting.append(command.replica.id)
+        while self.up and self.starting:
+            self.turn(ReplicaUp(self.starting.pop()))
+        for job in self.runtime.take_jobs():
+            self.turn(job.run())
+
+    def runs(self, seconds: float, *, frames: int, rows: int = 3) -> None:
+        """So many frames a second, each with so many vehicles."""
+        for _ in range(round(seconds * frames)):
+            self.now += 1.0 / frames
+            self.served.frames += 1
+            self.fan_out.observe(1, rows)
+            self.ids += 1
+            request = Request(self.ids, "street", self.now, self.now + 0.15, rows=1)
+            self.turn(Submitted(request), TimerFired())
+
+    @property
+    def plan(self) -> Plan:
+        return self.runtime.engine.plan
+
+    def lanes(self, model: str) -> set[str]:
+        return {each.lane for each in self.plan.deployments if each.pool.model == model}
+
+    @property
+    def plain(self) -> str:
+        (found,) = [each.pool.variant for each in self.plan.routes if each.model == "street"]
+        return found
+
+
+def test_nothing_is_placed_before_frames_come():
+    server = Server()
+    server.now = 100.0
+    server.turn(TimerFired())
+    assert server.placement.status().decided == 0
+    assert server.lanes("street") == server.lanes("brand") == {"lane0"}
+    assert server.placement.next_wakeup(None) <= 101.0
+
+
+def test_a_family_gets_the_largest_variant_for_which_all_stages_have_time():
+    """8 frames a second fill .3 of the lane at 608 pixels, and their vehicles .1 of it; 15 with
+    four times as many vehicles leave less time."""
+    server = Server()
+    server.runs(10, frames=8)
+    assert server.placement.status().largest == {"street": "608"}
+    server.runs(12, frames=15, rows=12)
+    status = server.placement.status()
+    assert int(status.largest["street"]) < 608
+    assert status.decided >= 2
+    assert status.early >= 1
+    assert int(server.plain) <= int(status.largest["street"])
+    assert "street" in server.reports[-1]
+    assert {each.pool.variant for each in server.plan.deployments} >= {str(side) for side in SIZES}
+
+
+def test_without_bounds_the_detector_takes_the_time_of_what_is_behind_it():
+    server = Server()
+    del server.stated["traffic"]
+    server.rebase(base_plan())
+    server.runs(12, frames=15, rows=12)
+    assert server.plain == "608"
+    assert server.placement.status().decided == 0
+
+
+def test_replicas_go_to_more_lanes_where_rows_ask_for_them_and_old_ones_stay_until_those_are_up():
+    server = Server(base_plan(3, brands=2))
+    assert server.lanes("brand") == {"lane1", "lane2"}
+    server.rebase(base_plan(2, brands=2))
+    server.runs(3, frames=10, rows=1)
+    before = server.lanes("brand")
+    server.up = False
+    server.runs(20, frames=16, rows=24)
+    (cap,) = {each.max_batch for each in server.plan.deployments if each.pool.model == "brand"}
+    assert cap <= 16
+    assert server.lanes("brand") >= before
+    server.up = True
+    server.turn(*(ReplicaUp(server.starting.pop()) for _ in range(len(server.starting))))
+    server.runs(3, frames=16, rows=24)
+    status = server.placement.status()
+    for model in ("street", "brand"):
+        assert server.lanes(model) == set(status.lanes[model])
+
+
+def test_a_new_load_of_a_model_follows():
+    server = Server(base_plan(2, brands=2))
+    server.runs(5, frames=10)
+    lanes = server.lanes("street")
+    server.rebase(base_plan(2, brands=2, version="2"))
+    assert server.lanes("street") == lanes
+    assert {each.pool.version for each in server.plan.deployments if each.pool.variant} == {"2"}
+
+
+def test_pipelines_that_go_take_their_bounds_along():
+    server = Server()
+    server.runs(12, frames=15, rows=12)
+    assert server.placement.bounds
+    del server.stated["traffic"]
+    server.rebase(base_plan())
+    server.runs(3, frames=15)
+    assert not server.placement.bounds
+    assert server.plain == "608"
+
+
+def test_fields_have_one_owner_whatever_the_stages_are():
+    limits = ScalingLimits(1, 2)
+    server = Server(brand=ScaledModel(limits), street=FAMILY)
+    owned = server.placement.owns(server.stated)
+    assert ("traffic", PlanField.PLACES) in owned
+    assert {field for name, field in owned if name == "street"} == OF_FAMILY
+    assert not [field for name, field in owned if name == "brand"]
+    alone = server.placement.owns({"traffic": PLACED})
+    assert {field for name, field in alone if name == "brand"} == OWNED
+
+    class Other(ServerPipelinesPlanner):
+        name = "other"
+
+    pair = [
+        kind(make_placement("pipeline"), lambda: None) for kind in (ServerPipelinesPlanner, Other)
+    ]
+    with pytest.raises(PlannerError, match="would both decide"):
+        Composer(pair).rebase(
+            Plan(), server.stated, server.runtime.engine.snapshot(now=0.0), now=0.0
+        )
+
+
+def test_what_nothing_can_run_is_said_and_tried_again_later():
+    server = Server(name="octopinf")
+
+    def refuse(question, present):
+        from slacktide.planning.pipelines import PlacementError
+
+        raise PlacementError("stage 'find': fits no device (lane0: 2 bytes needed)")
+
+    server.placement._control.policy.decide = refuse
+    server.runs(5, frames=10)
+    assert server.reports == [
+        "pipelines are not placed: stage 'find': fits no device (lane0: 2 bytes needed)"
+    ]
+    assert server.placement.status().decided == 0
+    assert server.lanes("street") == {"lane0"}
+
+
+def test_portions_become_windows_of_the_lanes():
+    server = Server(base_plan(2, brands=2), name="octopinf")
+    server.runs(5, frames=10)
+    timed = [lane for lane in server.plan.lanes if lane.timetable is not None]
+    assert timed
+    for lane in timed:
+        models = {each.pool.model for each in server.plan.deployments if each.lane == lane.name}
+        assert models <= {each.model for each in lane.timetable.windows}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 30), st.integers(0, 20), st.integers(1, 6)),
+        min_size=1, max_size=4,
+    ),
+    st.integers(1, 3),
+)  # fmt: skip
+def test_whatever_comes_plans_stay_sound(loads, lanes):
+    """Models keep lanes of their own group, plain routes lead to what serves, within the bounds."""
+    server = Server(base_plan(lanes, brands=lanes))
+    for frames, rows, seconds in loads:
+        server.runs(seconds, frames=frames, rows=rows)
+        plan, status = server.plan, server.placement.status()
+        names = {lane.name for lane in plan.lanes}
+        pools = {each.pool for each in plan.deployments if not each.standby}
+        assert {each.lane for each in plan.deployments} <= names
+        assert {each.pool.model for each in plan.deployments} == {"street", "brand"}
+        assert {each.pool for each in plan.routes} <= pools
+        assert len({(each.pool, each.lane) for each in plan.deployments}) == len(plan.deployments)
+        largest = status.largest.get("street", "608")
+        assert int(server.plain) <= int(largest)
+        assert all(each.max_batch <= 16 for each in plan.deployments)
+
+
+def test_bounds_do_not_make_planners_forget():
+    """Cores are given back only after a while: a model that began anew would have none of that."""
+    limits = ScalingLimits(1, 4, batch_max=8)
+    server = Server(street=(FAMILY, ScaledModel(limits)), brand=ScaledModel(limits))
+    known = server.scaling._models["brand"], server.variants._families["street"]
+    server.runs(12, frames=15, rows=12)
+    assert server.placement.bounds
+    assert (server.scaling._models["brand"], server.variants._families["street"]) == known
