@@ -172,6 +172,8 @@ def test_a_pipeline_has_no_other_settings_and_a_broken_one_is_its_own_problem(
         (root / name / "pipeline.yaml").write_text("stages: {x: m}" if name != "c" else "stages: 3")
     (root / "d").mkdir()
     (root / "d" / "pipeline.yaml").symlink_to("/etc/hostname")
+    add_model("e", versions=("2", "10"))
+    (root / "e" / "pipeline.yaml").write_text("stages: {x: good}")
     problems = [str(listed.problem) for listed in Repository(root).scan()]
     assert problems[:3] == [
         "a/slacktide.yaml: expected none beside pipeline.yaml",
@@ -179,7 +181,8 @@ def test_a_pipeline_has_no_other_settings_and_a_broken_one_is_its_own_problem(
         "c/pipeline.yaml: stages: expected keys and values, got 3",
     ]
     assert "leads out of the repository" in problems[3]
-    assert problems[4] == "None"
+    told = "e/10: expected no version folder beside pipeline.yaml: a pipeline has none"
+    assert problems[4:] == [told, "None"]
 
 
 def test_a_single_file_is_no_pipeline(tmp_path: Path) -> None:

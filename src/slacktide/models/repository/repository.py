@@ -254,13 +254,16 @@ class Repository:
 
     def pipeline(self, name: str) -> PipelineDefinition | None:
         """The pipeline of that name; None if it is a model. Raises RepositoryError."""
-        self._model_folder(name)
+        folder = self._model_folder(name)
         if not self._has(name, PIPELINE_FILE):
             return None
         where = f"{name}/{PIPELINE_FILE}"
         for file in (SETTINGS_FILE, CONFIG_FILE):
             if self._has(name, file):
                 raise FolderError(f"{name}/{file}", f"expected none beside {PIPELINE_FILE}")
+        if versions := sorted(self._versions(name, folder)):
+            expected = f"expected no version folder beside {PIPELINE_FILE}: a pipeline has none"
+            raise FolderError(f"{name}/{versions[0]}", expected)
         with only_fails(where):
             real = resolve(self.root, name, PIPELINE_FILE, kind=PathKind.FILE)
             data = read_bounded(real, MAX_SETTINGS_BYTES, where=where)
