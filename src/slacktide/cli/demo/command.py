@@ -158,15 +158,13 @@ def clients(
 
 @demo.command("exits")
 def exits(
-    model: Annotated[
-        str, typer.Option(help="An example classifier that has streams.")
-    ] = "residual",
+    model: Annotated[str, typer.Option(help="An example classifier that has streams.")] = "chained",
     streams: Annotated[
         str, typer.Option(metavar="NAME,…", help="Streams that are played one after the other.")
     ] = "day,night",
     seconds: Annotated[
         float, typer.Option(min=0.5, max=3600.0, help="Length of each of them.")
-    ] = 18.0,
+    ] = 24.0,
     rate: Annotated[float, typer.Option(min=0.1, max=1000.0, help="Rows per second.")] = 30.0,
     loss: Annotated[str, typer.Option(help="Share of answers that may differ.")] = "1%",
     learn: Annotated[int, typer.Option(min=64, help="Rows to learn from.")] = 1500,
@@ -179,7 +177,7 @@ def exits(
     model as it is and with early exits. Prints latency, how often answers differ, and where rows
     left, and writes exits-report.json into the current folder.
 
-    Example: slacktide demo exits --loss 0.5%
+    Example: slacktide demo exits --model residual --loss 0.5%
     """
     from slacktide.cli.demo.exits import ExitsRun, run_exits
     from slacktide.cli.demo.exits_report import show_exits

@@ -40,7 +40,7 @@ class ExitsRun:
     """Played one after the other; ramps are learnt from the first alone."""
     cores: tuple[tuple[int, ...], tuple[int, ...]]
     """The server's, and the client's."""
-    seconds: float = 18.0
+    seconds: float = 24.0
     """Length of each stream."""
     rate: float = 30.0
     """Rows per second."""

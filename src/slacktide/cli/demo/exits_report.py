@@ -41,18 +41,17 @@ def exits_report(
                 "stream": stream,
                 "rows": run.rows,
                 "seconds": {name: _levels(each[part]) for name, each in answers.items()},
+                "saved": _saved(vanilla[part], early[part]),
                 "left_early": _share([bool(each.exit) for each in early[part]]),
                 "differ": _share(differs[part]),
                 "differ_at_first": sum(differs[part][:WINDOW]),
             }
         )
-    medians = [_levels(each)["median"] for each in answers.values()]
     return {
         "kind": "exits",
         **asdict(run),
         "learning_s": learning_s,
         "parts": parts,
-        "saved": 1.0 - medians[1] / medians[0],
         "differ": _share(differs),
         "left_early": _share([bool(each.exit) for each in early]),
         "exits": Counter(each.exit for each in early if each.exit),
@@ -65,16 +64,26 @@ def _levels(answered: Sequence[PlayedRow]) -> dict[str, float]:
     return {name: float(np.percentile(seconds, level)) for name, level in LEVELS.items()}
 
 
+def _saved(vanilla: Sequence[PlayedRow], early: Sequence[PlayedRow]) -> float:
+    """Share of the median."""
+    return 1.0 - _levels(early)["median"] / _levels(vanilla)["median"]
+
+
 def _share(flags: Sequence[bool]) -> float:
     return sum(flags) / max(1, len(flags))
 
 
 def show_exits(report: Mapping[str, Any], out: Console) -> None:
     """A headline, two tables and what they rest on."""
-    saved, loss = report["saved"], report["loss"]
-    time = f"{abs(saved):.0%} {'less' if saved >= 0 else 'more'} time"
-    headline = f"With early exits the median answer took {time}; {report['differ']:.1%} of the "
-    out.print(Text(f"{headline}answers differed from the model's ({loss} may).", style="bold"))
+    times = [
+        f"{abs(part['saved']):.0%} {'less' if part['saved'] >= 0 else 'more'} ({part['stream']})"
+        for part in report["parts"]
+    ]
+    headline = (
+        f"With early exits the median answer took {', '.join(times)}; {report['differ']:.1%} of "
+        f"the answers differed from the model's ({report['loss']} may)."
+    )
+    out.print(Text(headline, style="bold"))
     if not report["left_early"]:
         out.print("No answer came early, so the difference is noise; the last line says why.")
     lines = []
