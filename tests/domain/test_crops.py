@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.domain.crops import MOST_BOXES, BoxChoice, crop_extent, crop_width
+from slacktide.domain.crops import FEW, MOST_BOXES, BoxChoice, crop_extent, crop_width
 
 EDGES = st.floats(-2, 3, width=32) | st.just(math.nan) | st.just(math.inf)
 BOXES = st.lists(st.tuples(EDGES, EDGES, EDGES, EDGES), max_size=12)
@@ -91,6 +91,22 @@ def test_what_stays_is_apart_and_what_goes_has_a_better_one(
     for place, at in enumerate(chosen):
         assert crop_extent(array[at], 1000, 1000) is not None
         assert not any(hides(other, at) for other in chosen[:place])
+
+
+ODD = EDGES | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0])
+
+
+@given(st.lists(st.tuples(ODD, ODD, ODD, ODD, ODD), max_size=12), st.booleans())
+def test_few_boxes_are_chosen_as_many_are(found: list[tuple[float, ...]], of_classes: bool) -> None:
+    some = np.array(found, np.float32).reshape(-1, 5)
+    none = np.tile(np.array([1, 1, 0, 0, 1], np.float32), (FEW + 1, 1))
+    all_of = np.concatenate([some, none])
+    choice = BoxChoice((0,) if of_classes else (), score=0.25)
+    alone, among = (
+        choice.choose(each[:, :4], each[:, 4], np.arange(len(each)) % 2).tolist()
+        for each in (some, all_of)
+    )
+    assert alone == among
 
 
 @given(st.tuples(EDGES, EDGES, EDGES, EDGES), st.integers(1, 3000), st.integers(1, 3000))
