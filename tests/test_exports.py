@@ -39,7 +39,7 @@ EXPORTS = {
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle LaneSnapshot
-        PoolParts PoolView Proposal Snapshot SoloCounts
+        PoolParts PoolView Proposal ServedBy Snapshot SoloCounts
         WaitUntil
         check_invariants
     """,

@@ -59,3 +59,18 @@ def test_openings_are_where_they_are_said_to_be(period, cuts, now):
         opened, closed = table.last(window, now)
         assert closed <= now + 1e-5 < closed + period + 2e-5
         assert closed - opened == pytest.approx(window.end - window.start, abs=1e-6)
+
+
+@given(now=st.floats(0.0, 1e5), share=st.floats(0.0, 1.0, exclude_max=True))
+def test_what_closed_last_is_the_same_until_another_window_closes(now, share):
+    until = TABLE.unchanged_until(now)
+    assert until <= now + TABLE.period
+    for window in TABLE.windows:
+        known = TABLE.last(window, now)
+        assert TABLE.last(window, now + share * max(0.0, until - now)) == pytest.approx(known)
+    closed = [TABLE.last(window, until + 1e-5) for window in TABLE.windows]
+    assert max(closed)[1] == pytest.approx(until, abs=1e-5)
+
+
+def test_a_lane_without_windows_has_nothing_to_wait_for():
+    assert Timetable(0.05, ()).unchanged_until(0.0) == float("inf")

@@ -65,11 +65,11 @@ class EngineStub:
     def snapshot(self, *, now: float) -> Any:
         return self
 
-    def pool_for(self, request: Request) -> Any:
+    def served_by(self, request: Request) -> Any:
         if request.model not in self.seconds:
             return None
         times = Times(self.seconds[request.model])
-        return SimpleNamespace(max_batch=self.max_batch, replicas=("one",), cores=1, times=times)
+        return SimpleNamespace(max_batch=self.max_batch, replicas=1, cores=1, times=times)
 
 
 class Play:

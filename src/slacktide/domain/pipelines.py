@@ -141,13 +141,24 @@ class Pipeline:
         outputs of all of them, row by row."""
         return {s.name: tuple(e for e in self.edges if e.downstream == s.name) for s in self.stages}
 
+    @cached_property
+    def _neighbours(self) -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """By stage: those that feed it, and those that it feeds."""
+        return {
+            name: (
+                tuple(edge.upstream for edge in into),
+                tuple(edge.downstream for edge in self.out_of[name]),
+            )
+            for name, into in self.into.items()
+        }
+
     def upstream(self, stage: str) -> tuple[str, ...]:
         """The stages that feed it."""
-        return tuple(edge.upstream for edge in self.into[stage])
+        return self._neighbours[stage][0]
 
     def downstream(self, stage: str) -> tuple[str, ...]:
         """The stages that it feeds."""
-        return tuple(edge.downstream for edge in self.out_of[stage])
+        return self._neighbours[stage][1]
 
     @cached_property
     def order(self) -> tuple[str, ...]:

@@ -74,6 +74,11 @@ class Timetable:
             begin -= self.period
         return begin + window.start, begin + window.end
 
+    def unchanged_until(self, now: float) -> float:
+        """Until then, in absolute seconds, `last` says of all windows what it says now."""
+        closed = [self.last(window, now)[1] for window in self.windows]
+        return min(closed, default=math.inf) + self.period - 2.0 * _SAME
+
     def _begin(self, now: float) -> float:
         """When the present period began."""
         return math.floor((now + _SAME) / self.period) * self.period

@@ -15,4 +15,5 @@ from slacktide.engine.ports import Proposal as Proposal
 from slacktide.engine.ports import WaitUntil as WaitUntil
 from slacktide.engine.settings import EngineSettings as EngineSettings
 from slacktide.engine.snapshot import LaneSnapshot as LaneSnapshot
+from slacktide.engine.snapshot import ServedBy as ServedBy
 from slacktide.engine.snapshot import Snapshot as Snapshot

@@ -71,12 +71,14 @@ class Batches:
         for placement in lane.placements:
             if placement.standby or not placement.phase.serves:
                 continue
-            self._requests.expire(placement.pool)
-            proposal = self._propose(placement)
-            if isinstance(proposal, WaitUntil):
-                lane.wait_until = min(lane.wait_until, proposal.at)
-            elif proposal is not None:
-                offers.append((placement, proposal))
+            pool = placement.pool
+            self._requests.expire(pool)
+            if pool.quarantine or pool.unmeasured is not None or len(pool.scheduler):
+                proposal = self._propose(placement)
+                if isinstance(proposal, WaitUntil):
+                    lane.wait_until = min(lane.wait_until, proposal.at)
+                elif proposal is not None:
+                    offers.append((placement, proposal))
         if offers and lane.windows is not None:
             offers, opens = lane.windows.admit(
                 offers, lane.placements, self._proposed, self._state.now

@@ -104,6 +104,17 @@ class PoolSnapshot:
     """Requests that it had no time for and handed to a smaller variant, since it was made."""
 
 
+@read_only
+class ServedBy:
+    """What a request's time depends on where it is routed, whatever waits there."""
+
+    max_batch: int
+    cores: int
+    """Of the smallest lane."""
+    replicas: int
+    times: BatchTimes
+
+
 class Snapshot:
     """One moment of an engine. Read-only."""
 
@@ -205,6 +216,13 @@ class Snapshot:
         """Where a request is routed; None if its model is not served."""
         pool = self._live().routes.pool_for(request)
         return None if pool is None else self._pool(pool)
+
+    def served_by(self, request: Request | Notice) -> ServedBy | None:
+        """Of `pool_for`, what costs next to nothing to read."""
+        pool = self._live().routes.pool_for(request)
+        if pool is None:
+            return None
+        return ServedBy(pool.max_batch, pool.cores, len(pool.placements), pool.times)
 
     def freeze(self) -> Snapshot:
         """One with every part read and predictions copied, which stays as it is. Only single

@@ -32,7 +32,7 @@ Smaller: TypeAlias = Callable[[Placement, Replica], Proposal | None]
 class LaneWindows:
     """The timetable of one lane, and what became of its windows."""
 
-    __slots__ = ("_checked", "_ran", "missed", "table")
+    __slots__ = ("_check_at", "_checked", "_ran", "missed", "table")
 
     def __init__(self, table: Timetable, *, now: float) -> None:
         self.table = table
@@ -42,6 +42,8 @@ class LaneWindows:
         """When a batch of a model was on the lane last."""
         self._checked = dict.fromkeys(table.windows, now)
         """When a window closed that was looked at last."""
+        self._check_at = -math.inf
+        """When one may have closed since."""
 
     def ran(self, model: str, *, now: float) -> None:
         """A batch of `model` begins or ends."""
@@ -52,7 +54,8 @@ class LaneWindows:
     ) -> tuple[list[Offer], float]:
         """Those of `offers` that may start, and when the next window opens for which another waits
         (absolute seconds; infinite: none does)."""
-        self._count_missed(placements, now)
+        if now >= self._check_at:
+            self._count_missed(placements, now)
         window = self.table.at(now)
         if window is not None:
             first = [offer for offer in offers if offer[0].pool.id.model == window.model]
@@ -76,6 +79,7 @@ class LaneWindows:
         return fitting, again
 
     def _count_missed(self, placements: Sequence[Placement], now: float) -> None:
+        self._check_at = self.table.unchanged_until(now)
         for window in self.table.windows:
             opened, closed = self.table.last(window, now)
             if closed <= self._checked[window]:

@@ -33,11 +33,16 @@ class Children:
         """Hand so many rows to a stage, by each of the edges into it: to its model, in requests as
         large as that takes, or to another device. `place`: of the child that gave them."""
         rest, now = live.served.rest, self.now
-        by_edge = [
-            [(feed, one) for other, feed, one in taken if other is edge]
-            for edge in dict.fromkeys(edge for edge, _, _ in taken)
-        ]
-        signature = tuple(shape for each in by_edge for shape in each[0][1].signature)
+        by_edge: list[list[tuple[Feed, Yield]]] = []
+        before: Edge | None = None
+        for edge, feed, one in taken:  # rows of one edge stand together
+            if not by_edge or edge is not before:
+                by_edge.append([])
+                before = edge
+            by_edge[-1].append((feed, one))
+        signature = by_edge[0][0][1].signature
+        for each in by_edge[1:]:
+            signature += each[0][1].signature
         hint = by_edge[0][0][1].work_hint
         elsewhere = rest.place(stage.name, now=now)
         # What was handed over to this device begins here, whatever its plan says by now.
@@ -50,6 +55,10 @@ class Children:
             self._send(live, stage, elsewhere, rows, signature, hint, feeds, nbytes)
             return
         most = rest.most_rows(stage.name, now=now) or rows
+        if len(taken) == 1 and rows <= most:
+            whole = (taken[0][1],)
+            self._submit(live, stage, rows, signature, hint, whole, (*place, 0))
+            return
         for first in range(0, rows, most):
             end = min(rows, first + most)
             feeds = tuple(

@@ -318,7 +318,7 @@ class Frames:
             stage.missing = True
         else:
             stage.answered += 1
-            if live.served.pipeline.out_of[stage.name]:
+            if live.served.out_of[stage.name]:
                 self._awaited[answer.id] = child
                 live.awaited.append(answer.id)
                 return
@@ -332,17 +332,16 @@ class Frames:
         live, stage = child.live, child.stage
         live.awaited.remove(event.request)
         served = live.served
-        edges = served.pipeline.out_of[stage.name]
+        edges = served.out_of[stage.name]
         if len(event.yields) != len(edges):
             raise ValueError(f"{len(event.yields)} yields for {len(edges)} edges of {stage.name}")
         stage.open -= 1
-        for edge, one in zip(edges, event.yields, strict=True):
+        for (number, edge, fan_out), one in zip(edges, event.yields, strict=True):
             after = live.stages[edge.downstream]
             if one.refused is not None:
                 after.missing = True
                 continue
-            number = served.pipeline.edges.index(edge)
-            served.fan_outs[number].observe(child.rows, one.rows)
+            fan_out.observe(child.rows, one.rows)
             if not one.rows:
                 continue
             feed = Feed(number, event.request, 0, one.rows)

@@ -20,7 +20,7 @@ of the child in front of it, and the first of its rows that it was given."""
 class ServedPipeline:
     """A pipeline, and what is learnt of it."""
 
-    __slots__ = ("fan_outs", "frames", "pipeline", "rest")
+    __slots__ = ("_begun", "fan_outs", "frames", "out_of", "pipeline", "rest")
 
     def __init__(self, pipeline: Pipeline, fan_outs: Sequence[FanOut], engine: Engine) -> None:
         self.pipeline = pipeline
@@ -29,6 +29,25 @@ class ServedPipeline:
         self.frames = 0
         """That have come in here so far, without parts that others have handed over."""
         self.rest = Rest(pipeline, fan_outs, engine)
+        numbered = [*zip(range(len(pipeline.edges)), pipeline.edges, fan_outs, strict=True)]
+        self.out_of = {
+            stage.name: [each for each in numbered if each[1].upstream == stage.name]
+            for stage in pipeline.stages
+        }
+        """By stage: number, edge and fan-out of each edge from it, in the pipeline's order."""
+        self._begun: dict[str, list[tuple[str, int]]] = {}
+
+    def begun_at(self, begin: str) -> list[tuple[str, int]]:
+        """(stage, how many stages feed it) of all that a frame has that begins at this stage."""
+        found = self._begun.get(begin)
+        if found is None:
+            branch = self.pipeline.branches[begin]
+            found = self._begun[begin] = [
+                (name, len([one for one in self.pipeline.upstream(name) if one in branch]))
+                for name in branch
+            ]
+            found[0] = (begin, 0)
+        return found
 
 
 class StageProgress:
@@ -74,12 +93,7 @@ class LiveFrame:
         self.frame = frame
         self.served = served
         self.begin = begin
-        pipeline = served.pipeline
-        branch = pipeline.branches[begin]
-        self.stages: dict[str, StageProgress] = {}
-        for name in branch:
-            feeding = sum(before in branch for before in pipeline.upstream(name))
-            self.stages[name] = StageProgress(name, 0 if name == begin else feeding)
+        self.stages = {name: StageProgress(name, fed) for name, fed in served.begun_at(begin)}
         self.unfinished = len(self.stages)
         self.due = math.inf
         self.announced: int | None = None

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from slacktide.domain import Plan, Request, StagePlace
 from slacktide.domain.pipelines import Pipeline
-from slacktide.engine import Engine, Snapshot
+from slacktide.engine import Engine, ServedBy
 from slacktide.pipelines.fan_out import FanOut
 
 REFRESH_S = 0.1
@@ -29,11 +29,20 @@ class Rest:
         """`fan_outs`: of each edge of the pipeline."""
         self._pipeline = pipeline
         self._engine = engine
-        self._fan_outs = dict(zip(pipeline.edges, fan_outs, strict=True))
+        by_edge = [*zip(pipeline.edges, fan_outs, strict=True)]
+        self._edges = {
+            name: [each for each in by_edge if each[0].upstream == name] for name in pipeline.order
+        }
+        self._asked = {
+            each.name: Request(0, each.model, 0.0, 0.0, version=each.version)
+            for each in pipeline.stages
+        }
+        """What is asked for to find where a stage's requests are routed."""
         self._plan: Plan | None = None
         self._until = -math.inf
         self._work: dict[str, float] = {}
-        """Seconds of each stage, on its own."""
+        """Seconds of each stage, on its own. What is behind a stage follows from these and the
+        plan."""
         self._behind: dict[str, float] = {}
         """Seconds of the longest branch behind each stage."""
         self._most_rows: dict[str, int] = {}
@@ -61,11 +70,35 @@ class Rest:
 
     def _refresh(self, now: float) -> None:
         plan = self._engine.plan
-        if now < self._until and plan is self._plan:
+        if plan is not self._plan:
+            self._plan = plan
+            self._places = self._places_of(plan)
+            self._work.clear()
+        elif now < self._until:
             return
-        self._until, self._plan = now + REFRESH_S, plan
+        self._until = now + REFRESH_S
+        pipeline, snapshot = self._pipeline, self._engine.snapshot(now=now)
+        rows = {pipeline.source: 1}
+        for name in pipeline.order:
+            for edge, fan_out in self._edges[name]:
+                likely = fan_out.likely(rows[name])
+                rows[edge.downstream] = max(rows.get(edge.downstream, 0), likely)
+        work = {
+            name: self._work_of(name, rows[name], snapshot.served_by(self._asked[name]))
+            for name in pipeline.order
+        }
+        if work == self._work:
+            return
+        self._work = work
+        for name in reversed(pipeline.order):
+            self._behind[name] = max(
+                (self._step(name, after) for after in pipeline.downstream(name)),
+                default=self._way_back(name),
+            )
+
+    def _places_of(self, plan: Plan) -> Mapping[str, StagePlace]:
         pipeline = self._pipeline
-        self._places = {
+        return {
             place.stage: place
             for place in plan.places
             if place.pipeline == pipeline.name
@@ -73,31 +106,16 @@ class Rest:
             and place.stage in pipeline.by_name
             and pipeline.is_closed(place.stage)
         }
-        rows = {pipeline.source: 1}
-        snapshot = self._engine.snapshot(now=now)
-        for name in pipeline.order:
-            for edge in pipeline.out_of[name]:
-                likely = self._fan_outs[edge].likely(rows[name])
-                rows[edge.downstream] = max(rows.get(edge.downstream, 0), likely)
-            self._work[name] = self._work_of(name, rows[name], snapshot, now)
-        for name in reversed(pipeline.order):
-            self._behind[name] = max(
-                (self._step(name, after) for after in pipeline.downstream(name)),
-                default=self._way_back(name),
-            )
 
-    def _work_of(self, stage: str, rows: int, snapshot: Snapshot, now: float) -> float:
-        one = self._pipeline.by_name[stage]
-        asked = Request(0, one.model, now, now, version=one.version)
-        pool = snapshot.pool_for(asked)
-        self._most_rows[stage] = 0 if pool is None else pool.max_batch
+    def _work_of(self, stage: str, rows: int, served: ServedBy | None) -> float:
+        self._most_rows[stage] = 0 if served is None else served.max_batch
         if (place := self._places.get(stage)) is not None:
             return place.p99
-        if pool is None:
+        if served is None:
             return 0.0
-        most = pool.max_batch
-        rounds = math.ceil(math.ceil(rows / most) / max(1, len(pool.replicas)))
-        return rounds * pool.times.of(min(rows, most), pool.cores).p99
+        most = served.max_batch
+        rounds = math.ceil(math.ceil(rows / most) / max(1, served.replicas))
+        return rounds * served.times.of(min(rows, most), served.cores).p99
 
     def _step(self, before: str, after: str) -> float:
         place = self._places.get(after)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from slacktide.workloads import BandwidthTrace
@@ -19,14 +18,16 @@ from slacktide.workloads.values import not_negative
 Sent = TypeVar("Sent")
 
 
-@dataclass(slots=True, eq=False)
 class Sending(Generic[Sent]):
     """Something that is handed over."""
 
-    what: Sent
-    nbytes: float
-    until: float
-    """When it must have arrived, absolute seconds; infinite: whenever."""
+    __slots__ = ("nbytes", "until", "what")
+
+    def __init__(self, what: Sent, nbytes: float, until: float) -> None:
+        self.what = what
+        self.nbytes = nbytes
+        self.until = until
+        """When it must have arrived, absolute seconds; infinite: whenever."""
 
 
 class PartLink(Generic[Sent]):

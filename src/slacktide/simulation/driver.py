@@ -29,6 +29,7 @@ from slacktide.domain import (
     Cancelled,
     Command,
     Event,
+    FreeSlots,
     LaneResized,
     MemoryShort,
     Notice,
@@ -373,6 +374,10 @@ class Simulation:
 
     def _event(self, what: _Happens) -> RuntimeEvent | None:
         """What the engine gets; None if it has come to nothing meanwhile."""
+        if isinstance(what, Report):
+            return what if self.hardware.happens(what, now=self.now) else None
+        if isinstance(what, _ClientTurn):
+            return None  # `_step` takes them
         if isinstance(what, Submitted):
             self._open[what.request.id] = what.request
         elif isinstance(what, SimulatedUpload):
@@ -381,10 +386,6 @@ class Simulation:
             return Submitted(what.request)
         elif isinstance(what, Failure):
             return self.hardware.fails(what, now=self.now)
-        elif isinstance(what, Report):
-            return what if self.hardware.happens(what, now=self.now) else None
-        elif isinstance(what, _ClientTurn):
-            return None  # `_step` takes them
         elif self._frames is not None and type(what) in _FRAME_EVENTS:
             return what if self._frames.wanted(cast(FrameEvent, what)) else None
         return what
@@ -404,6 +405,8 @@ class Simulation:
         for job in self.runtime.take_jobs():
             self._put(at + self._job_s, EventOrder.REPLICA, job.run())
         for command in commands:
+            if type(command) is FreeSlots:
+                continue  # there are none here
             if type(command) is not Answer:
                 if clients is not None and type(command) is RunBatch:
                     clients.runs(command.batch)
