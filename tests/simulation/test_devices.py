@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,25 @@ from tests.simulation.several_devices import (
     steady,
 )
 
-from slacktide.domain import Batch, PoolId, Reason, Replica, Request
+from slacktide.domain import (
+    Batch,
+    Deployment,
+    LaneSpec,
+    Plan,
+    PoolId,
+    Reason,
+    Replica,
+    Request,
+    ResizeLane,
+    Route,
+)
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.planning.exits import ExitsPlanner, RampsLearnt, StatedExits
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
+from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.scheduling import PoolRecipe
+from slacktide.simulation import AsExpected, ByPool
+from slacktide.simulation.device_frames import HereChild
 from slacktide.simulation.device_times import DeviceTimes, ModelTimes
 from slacktide.simulation.devices import SimulatedDevices
 from slacktide.simulation.items import SimulationError
@@ -239,3 +258,131 @@ def test_a_slow_link_serves_fewer() -> None:
     slow.run()
     assert fast.score.total.complete == 90
     assert 20 < slow.score.total.complete < 80  # 120 kB at 8 Mbit/s take 120 ms of 67
+
+
+def test_answers_are_worth_what_their_source_and_their_own_stage_are_accurate() -> None:
+    bed = Testbed(edges=1, cars=3.0)
+
+    def accuracy(child: HereChild, id: int) -> float:
+        return {"detector": 0.5, "brand": 0.8}.get(child.stage, 1.0)
+
+    for device in bed.devices.devices.values():
+        device.frames.accuracy = accuracy
+    total = bed.run().total
+    assert total.in_time == total.offered > 0
+    assert 0.5 * 0.8 * total.in_time < total.worth < 0.5 * total.in_time
+
+
+def test_answers_are_worth_a_row_each_where_no_accuracies_are_known() -> None:
+    total = Testbed(edges=1, cars=3.0).run().total
+    assert total.worth == total.in_time > 0
+
+
+def test_rows_of_a_frame_are_of_one_shape_and_all_shapes_come() -> None:
+    shapes = tuple(((64, width, 3),) for width in (48, 112, 208))
+    edge = EdgeRows(shapes=shapes)
+    seen = [edge.shape((at * 0.618034) % 1.0) for at in range(300)]
+    assert {seen.count(shape) for shape in shapes} <= set(range(85, 116))
+    assert EdgeRows().shape(0.5) == ()
+
+
+class Ranged:
+    """One device whose models share four cores, in two lanes."""
+
+    TABLES: ClassVar = {
+        model: LatencyTable.linear(0.01, 0.008, 8, cores=(1, 2, 3)) for model in TABLES
+    }
+
+    def __init__(self, cars: float) -> None:
+        self.rows = rows_of("p")
+        self.devices = SimulatedDevices([self.rows.pipeline], {}, check=True)
+        self.resized: list[tuple[float, str, int]] = []
+        counts = ObjectCounts({"cars": [int(cars)]})
+        camera = PipelineCamera(self.rows, counts, CLASSES, 0.4, 10.0, 1e5, end=4.0)
+        self.devices.add(
+            "d",
+            Engine(self.parts),
+            self.plan("a", "b"),
+            ByPool({pool: AsExpected(self.times(pool)) for pool in POOLS.values()}),
+            cameras=[camera],
+            begin=-1.0,
+            resize_s=0.02,
+            planners=[ScalingPlanner(range(4)), ExitsPlanner()],
+            stated=self.stated(2),
+            watch=self.watch,
+        )
+
+    def times(self, pool: PoolId) -> CorrectedTimes:
+        return CorrectedTimes(self.TABLES[pool.model])
+
+    def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        return PoolRecipe("slack").parts(self.times(pool), max_batch=max_batch, view=view)
+
+    def plan(self, detector: str, others: str) -> Plan:
+        """The detector on one lane, all others on another."""
+        deployed = [
+            Deployment(pool, detector if model == "detector" else others, 8)
+            for model, pool in POOLS.items()
+        ]
+        lanes = LaneSpec("a", (0, 1)), LaneSpec("b", (2, 3))
+        routes = tuple(Route(model, pool) for model, pool in POOLS.items())
+        return Plan(lanes, tuple(deployed), routes)
+
+    def stated(self, most: int) -> dict[str, object]:
+        limits = ScalingLimits(1, most, 1, 1, 8)
+        return {model: ScaledModel(limits) for model in POOLS}
+
+    def watch(self, events: object, now: float, commands: object) -> None:
+        for each in commands:  # type: ignore[attr-defined]
+            if isinstance(each, ResizeLane):
+                self.resized.append((now, each.lane, len(each.cores)))
+
+
+def test_cores_move_on_a_device_while_its_placement_stays() -> None:
+    device = Ranged(cars=4.0)
+    device.devices.run(until=10.0)
+    total = device.devices.score.total
+    assert total.frames == 40
+    assert total.complete > 30
+    assert device.resized
+    hardware = device.devices.devices["d"].simulation.hardware
+    assert 1.0 <= hardware.allocated.seconds(0.0, 4.0) / 4.0 <= 4.0
+
+
+def test_planners_go_on_from_another_placement_within_its_bounds() -> None:
+    device = Ranged(cars=4.0)
+    wide = device.stated(3)
+    devices = device.devices
+    plan = device.plan("b", "a")
+    devices.call_at(2.0, lambda now: devices.change_plans({"d": plan}, now=now, stated={"d": wide}))
+    devices.run(until=10.0)
+    assert devices.devices["d"].base == (plan, wide)
+    sizes = {count for at, _, count in device.resized if at > 2.0}
+    assert sizes
+    assert max(sizes) <= 3
+    assert max((count for at, _, count in device.resized if at < 2.0), default=0) <= 2
+    on = {one.pool.model: one.lane for one in devices.frames_on("d").plan().deployments}
+    assert on["detector"] == "b"
+    assert devices.score.total.frames == 40
+
+
+def test_a_device_to_which_a_model_moves_is_told_of_its_ramps() -> None:
+    class Told:
+        def learnt(self, pool: PoolId) -> RampsLearnt:
+            told.append(pool.model)
+            return RampsLearnt(pool, 1, ())
+
+    told: list[str] = []
+    bed = Testbed(edges=1, cars=2.0)
+    simulation = bed.devices.devices["e0"].simulation
+    simulation._exits = {"brand": Told()}  # type: ignore[dict-item]  # it is asked for nothing else
+    without = plan(1)
+    fewer = Plan(
+        without.lanes,
+        tuple(one for one in without.deployments if one.pool.model != "brand"),
+        tuple(one for one in without.routes if one.model != "brand"),
+    )
+    bed.devices.change_plans({"e0": fewer}, now=0.0)
+    told.clear()
+    bed.devices.change_plans({"e0": without}, now=0.0, stated={"e0": {"brand": StatedExits()}})
+    assert told == ["brand"]

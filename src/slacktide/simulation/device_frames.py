@@ -40,6 +40,7 @@ from slacktide.domain.frames import (
     StageYielded,
     Yield,
 )
+from slacktide.planning.exits import RampsLearnt
 from slacktide.planning.pipelines.demand import StageArrivals
 from slacktide.simulation.device_links import PartLink, Sending
 from slacktide.simulation.frame_score import FrameScore
@@ -52,7 +53,7 @@ HAS_RESULT = (OutcomeKind.SERVED, OutcomeKind.LATE)
 class HereFrame:
     """A frame, or a part of one, on the device where it is."""
 
-    __slots__ = ("bases", "first", "id", "nbytes", "part", "seen", "sunk")
+    __slots__ = ("bases", "first", "id", "nbytes", "part", "seen", "sunk", "worth")
 
     def __init__(self, id: int, seen: SeenFrame, first: int, part: SentPart | None) -> None:
         self.id = id
@@ -64,6 +65,8 @@ class HereFrame:
         """Rows that are answered at sinks."""
         self.nbytes = 0.0
         """Of these answers."""
+        self.worth = 0.0
+        """Of them, those that are right, by accuracies."""
         self.bases: dict[tuple[int, int], int] = {}
         """By (child, edge): which of the downstream's rows is the first; those that are not 0."""
 
@@ -90,7 +93,19 @@ class HereChild:
 class SentPart:
     """A part that was handed over, until it has ended where it came from."""
 
-    __slots__ = ("answer", "begin", "first", "frame", "nbytes", "part", "sunk", "there", "to")
+    __slots__ = (
+        "answer",
+        "begin",
+        "first",
+        "frame",
+        "nbytes",
+        "part",
+        "share",
+        "sunk",
+        "there",
+        "to",
+        "worth",
+    )
 
     def __init__(
         self, begin: DeviceFrames, frame: HereFrame, part: Frame, to: DeviceFrames, first: int
@@ -105,7 +120,9 @@ class SentPart:
         self.answer: AnswerFrame | None = None
         """Once it is on its way back; with so many rows answered at sinks, of so many bytes."""
         self.sunk = 0
-        self.nbytes = 0.0
+        self.nbytes = self.worth = 0.0
+        self.share = 1.0
+        """Of its bytes that were sent: a frame may have been made smaller."""
 
 
 PartSending = Sending[SentPart]
@@ -136,7 +153,10 @@ class DeviceFrames:
     """Of one device. Counts what came of them in the score of all."""
 
     def __init__(
-        self, name: str, devices: Devices, put: Callable[[float, Event | FrameEvent], None]
+        self,
+        name: str,
+        devices: Devices,
+        put: Callable[[float, Event | FrameEvent | RampsLearnt], None],
     ) -> None:
         """`put`: have something happen on this device, at absolute seconds."""
         self.name = name
@@ -147,6 +167,9 @@ class DeviceFrames:
         """By pipeline: what its frames, sent for the source, are of their bytes; else all."""
         self.arrivals: Mapping[str, Mapping[str, StageArrivals]] = {}
         """By pipeline and stage: what has come, for planners; else nothing is counted."""
+        self.accuracy: Callable[[HereChild, int], float] | None = None
+        """Of the answers to a request, by its id; the source's goes for all behind it. None:
+        all are right."""
         self._devices = devices
         self._score = devices.score
         self._next_id = 0
@@ -207,8 +230,13 @@ class DeviceFrames:
         frame = here.frame
         seen, rows = frame.seen, frame.seen.rows
         edges = rows.out_of[here.stage]
+        exact = 1.0 if self.accuracy is None else self.accuracy(here, child.id)
+        if here.stage == rows.pipeline.source:
+            seen.accuracy = exact
+            exact = 1.0
         if not edges:
             frame.sunk += here.rows
+            frame.worth += here.rows * exact * seen.accuracy
             frame.nbytes += here.rows * rows.answers.get(here.stage, 0.0)
             return None
         yields = []
@@ -217,7 +245,10 @@ class DeviceFrames:
             if first:
                 frame.bases[child.id, edge] = first
             count = end - first
-            yields.append(Yield(count, nbytes=round(count * rows.edges[edge].nbytes)))
+            handed = rows.edges[edge]
+            yields.append(
+                Yield(count, handed.shape(seen.spin), nbytes=round(count * handed.nbytes))
+            )
         return StageYielded(child.id, tuple(yields))
 
     def carry_out(self, command: FrameCommand, *, now: float) -> None:
@@ -269,14 +300,18 @@ class DeviceFrames:
         if sent is None:
             reason = command.reason
             seen.ended_at = now
-            in_time = here.sunk if reason.kind is OutcomeKind.SERVED else 0
-            self._score.ended(command.pipeline, seen.arrival, seen.offered, in_time, reason, now)
+            served = reason.kind is OutcomeKind.SERVED
+            in_time, worth = (here.sunk, here.worth) if served else (0, 0.0)
+            self._score.ended(
+                command.pipeline, seen.arrival, seen.offered, in_time, reason, now, worth
+            )
             return
         if sent.part.id not in sent.begin.parts:
             return  # nothing waits for it any more
         served = command.reason.kind in HAS_RESULT
         sent.answer, sent.sunk = command, here.sunk if served else 0
         nbytes = sent.nbytes = here.nbytes if served else 0.0
+        sent.worth = here.worth if served else 0.0
         link = self._devices.link(self.name, sent.begin.name)
         sending = Sending(sent, nbytes, seen.deadline)
         sent.begin._sending[sent.part.id] = _OnLink(sending, link)
@@ -296,7 +331,8 @@ class DeviceFrames:
         self.parts[part.id] = sent
         nbytes = float(part.nbytes)
         if part.stage == here.seen.rows.pipeline.source:
-            nbytes *= self.shrunk.get(part.pipeline, 1.0)
+            sent.share = self.shrunk.get(part.pipeline, 1.0)
+            nbytes *= sent.share
         sending = Sending(sent, nbytes, until)
         self._sending[part.id] = _OnLink(sending, link)
         link.offer(sending, now=now)
@@ -342,6 +378,7 @@ class DeviceFrames:
             return  # nothing waits for it any more
         self._score.parts["answered"] += 1
         sent.frame.sunk += sent.sunk
+        sent.frame.worth += sent.worth
         sent.frame.nbytes += sent.nbytes
         self.put(now, PartAnswered(id, answer.reason, answer.missing, answer.detail))
 

@@ -17,8 +17,11 @@ from slacktide.domain.frames import FrameEvent, PipelinesChanged
 from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Engine
 from slacktide.planning import Planner, Stated
+from slacktide.planning.exits import RampsLearnt
+from slacktide.runtime import Watch
 from slacktide.simulation.device_frames import DeviceFrames, DeviceLink, SentPart
 from slacktide.simulation.driver import Simulation
+from slacktide.simulation.exit_courses import EarlyExits
 from slacktide.simulation.frame_score import FrameScore
 from slacktide.simulation.hardware import Execution
 from slacktide.simulation.items import SimulationError
@@ -38,6 +41,8 @@ class SimulatedDevice:
         self.frames, self.simulation = frames, simulation
         self.due = math.inf
         """When it is next looked at."""
+        self.base: tuple[Plan, Stated] = Plan(), {}
+        """What its planners begin with, and within which bounds."""
 
 
 class SimulatedDevices:
@@ -80,8 +85,12 @@ class SimulatedDevices:
         cameras: Sequence[PipelineCamera] = (),
         begin: float = 0.0,
         start_s: float = 0.0,
+        resize_s: float = 0.0,
         planners: Sequence[Planner] = (),
         stated: Stated | None = None,
+        job_s: float = 0.0,
+        exits: Mapping[str, EarlyExits] | None = None,
+        watch: Watch | None = None,
     ) -> SimulatedDevice:
         """One more device, whose frames these `cameras` bring; the others as of `Simulation`.
         Raises SimulationError if there is one of this name."""
@@ -90,7 +99,7 @@ class SimulatedDevices:
         number = len(self._order)
         self.begins = min(self.begins, begin)
 
-        def put(at: float, event: Event | FrameEvent) -> None:
+        def put(at: float, event: Event | FrameEvent | RampsLearnt) -> None:
             simulation.put(at, event)
             if at < device.due:
                 self._due(device, at)
@@ -102,8 +111,12 @@ class SimulatedDevices:
             execution,
             begin=begin,
             start_s=start_s,
+            resize_s=resize_s,
             planners=planners,
             stated=stated,
+            job_s=job_s,
+            exits=exits,
+            watch=watch,
             frames=frames,
             check=self._check,
         )
@@ -111,16 +124,27 @@ class SimulatedDevices:
         simulation.put(begin, PipelinesChanged(self.pipelines))
         simulation.begin(frames.coming(cameras))
         device = self.devices[name] = SimulatedDevice(name, number, frames, simulation)
+        device.base = plan, stated or {}
         self._order.append(device)
         self._due(device, simulation.next_at(more=True))
         return device
 
-    def change_plans(self, plans: Mapping[str, Plan], *, now: float) -> None:
-        """Have these plans in force, by device, from `now` on."""
+    def change_plans(
+        self, plans: Mapping[str, Plan], *, now: float, stated: Mapping[str, Stated] | None = None
+    ) -> None:
+        """Have these plans in force, by device, from `now` on. Where a device has planners of its
+        own, they go on from there, each with what is `stated` of its models."""
         for name, plan in plans.items():
-            frames = self.frames_on(name)
-            if plan != frames.plan():
-                frames.put(now, PlanChanged(plan))
+            frames, device = self.frames_on(name), self.devices[name]
+            base = plan, device.base[1] if stated is None else stated.get(name, {})
+            if base == device.base:
+                continue
+            before = {each.pool for each in device.base[0].deployments}
+            device.base = base
+            frames.put(now, PlanChanged(device.simulation.runtime.rebase(*base, now=now)))
+            for learnt in device.simulation.learnt(plan):
+                if learnt.pool not in before:
+                    frames.put(now, learnt)
 
     def run(self, *, until: float) -> None:
         """Let everything happen until just after `until` (absolute seconds)."""

@@ -225,11 +225,18 @@ class Simulation:
         self._source: Iterator[Item] = iter(())
         self._coming: Item | None = None
         plan = self.runtime.rebase(plan, stated or {}, now=begin)
+        self._exits = exits or {}
         self._put(begin, EventOrder.REPLICA, PlanChanged(plan))
+        for learnt in self.learnt(plan):
+            self._put(begin, EventOrder.REPLICA, learnt)
+
+    def learnt(self, plan: Plan) -> Iterator[RampsLearnt]:
+        """What planners are told of the early exits of what `plan` has run."""
         for pool in dict.fromkeys(each.pool for each in plan.deployments):
-            learnt = exits[pool.model].learnt(pool) if exits and pool.model in exits else None
+            exits = self._exits.get(pool.model)
+            learnt = None if exits is None else exits.learnt(pool)
             if learnt is not None:
-                self._put(begin, EventOrder.REPLICA, learnt)
+                yield learnt
 
     @property
     def in_flight(self) -> int:
@@ -290,7 +297,7 @@ class Simulation:
         else:
             self._fire(max(at, self.now))
 
-    def put(self, at: float, event: Event | FrameEvent) -> None:
+    def put(self, at: float, event: Event | FrameEvent | RampsLearnt) -> None:
         """Have something happen at `at`, not before what happens now: for what runs several."""
         self._put(at, ORDER_OF[type(event)], event)
 

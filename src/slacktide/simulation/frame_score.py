@@ -27,6 +27,8 @@ class PipelineScore:
     """Objects at the sinks, if everything is served."""
     in_time: int = 0
     """Objects at the sinks, in time."""
+    worth: float = 0.0
+    """The same, each weighted by the accuracy of its answer."""
     latency_ms: list[int] = field(default_factory=lambda: [0] * (LATENCY_MS + 1))
     """Answered frames by milliseconds from their arrival on, rounded down."""
 
@@ -64,6 +66,7 @@ class PipelineScore:
         self.reasons += other.reasons
         self.offered += other.offered
         self.in_time += other.in_time
+        self.worth += other.worth
         self.latency_ms = [a + b for a, b in zip(self.latency_ms, other.latency_ms, strict=True)]
 
 
@@ -88,7 +91,14 @@ class FrameScore:
         """What was handed over, by what came of it: `answered`, `given up`, `cancelled`."""
 
     def ended(
-        self, pipeline: str, arrival: float, offered: int, in_time: int, reason: Reason, at: float
+        self,
+        pipeline: str,
+        arrival: float,
+        offered: int,
+        in_time: int,
+        reason: Reason,
+        at: float,
+        worth: float,
     ) -> None:
         """A frame has its outcome."""
         if not self.start <= arrival < self.end:
@@ -99,6 +109,7 @@ class FrameScore:
         score.reasons[reason] += 1
         score.offered += offered
         score.in_time += in_time
+        score.worth += worth
         number = int((arrival - self.start) / self.bin_s)
         self.offered_in[number] = self.offered_in.get(number, 0) + offered
         if in_time:

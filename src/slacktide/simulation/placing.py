@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from slacktide.domain import LaneSpec
+from slacktide.domain import LaneSpec, Plan
+from slacktide.planning import Stated
 from slacktide.planning.pipelines.control import CHECK_S, PlacementControl, PlacementDecision
 from slacktide.planning.pipelines.demand import StageArrivals, counts_of
+from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.problem import LinkView
 from slacktide.simulation.devices import SimulatedDevices
 
@@ -33,14 +35,17 @@ class SimulatedPlacing:
         plan_s: float = PLAN_S,
         counted: bool = True,
         changed: Callable[[float], None] = lambda now: None,
+        plan_of: Callable[[DevicePlans, str], tuple[Plan, Stated]] | None = None,
     ) -> None:
         """`control` has decided once, and that is in force. `lanes`: by device. `links`: what they
         have had in the second before. It ends at `until`. `counted`: whether devices report what
-        comes; else that is planned for which was stated. `changed`: told of each change."""
+        comes; else that is planned for which was stated. `changed`: told of each change. `plan_of`:
+        what devices are to begin with, of which planners of their own fill in the rest; None: just
+        what is placed there."""
         self._devices, self._control = devices, control
         self._lanes, self._links = lanes, links
         self._until, self._plan_s, self._counted = until, plan_s, counted
-        self._changed = changed
+        self._changed, self._plan_of = changed, plan_of
         self._revision = control.revision
         pipelines = devices.pipelines
         for device in devices.devices.values():
@@ -75,6 +80,11 @@ class SimulatedPlacing:
         if plans is None or self._revision == self._control.revision:
             return
         self._revision = self._control.revision
-        found = {name: plans.of(name, lanes) for name, lanes in self._lanes.items()}
-        self._devices.change_plans(found, now=now)
+        of = self._plan_of or (lambda plans, name: (plans.of(name, self._lanes[name]), {}))
+        found = {name: of(plans, name) for name in self._lanes}
+        self._devices.change_plans(
+            {name: plan for name, (plan, _) in found.items()},
+            now=now,
+            stated={name: stated for name, (_, stated) in found.items()},
+        )
         self._changed(now)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from slacktide.domain import Signature
 from slacktide.domain.pipelines import Pipeline
 from slacktide.domain.plan import GOLDEN
 from slacktide.workloads import WorkloadError
@@ -26,12 +27,27 @@ class EdgeRows:
     """Of each row, as it crosses a link."""
     each: float = 1.0
     """Rows for each row of the upstream, where that is not the source."""
+    shapes: tuple[Signature, ...] = ()
+    """Of its rows, one for a frame, each as often as the others. None: they do not differ."""
+
+    def shape(self, spin: float) -> Signature:
+        """Of a frame's rows."""
+        return self.shapes[int(1e4 * spin) % len(self.shapes)] if self.shapes else ()
 
 
 class SeenFrame:
     """A frame as it truly is."""
 
-    __slots__ = ("arrival", "deadline", "ended_at", "handed", "offered", "rows", "spin")
+    __slots__ = (
+        "accuracy",
+        "arrival",
+        "deadline",
+        "ended_at",
+        "handed",
+        "offered",
+        "rows",
+        "spin",
+    )
 
     def __init__(
         self, rows: StageRows, handed: Sequence[int], spin: float, arrival: float, slo: float
@@ -42,6 +58,8 @@ class SeenFrame:
         self.handed = handed
         """Rows on each edge of the source."""
         self.spin = spin
+        self.accuracy = 1.0
+        """Of what the source has said of it."""
         self.ended_at = math.inf
         """When it got its outcome, where it came in."""
         self.offered = rows.offered(handed, spin)

@@ -12,7 +12,10 @@ from slacktide.reproduce.harness.run import Reproduction
 from slacktide.reproduce.harness.show import page, render
 from slacktide.reproduce.octopinf.experiments import (
     ALL,
+    ALONE,
     EXPERIMENTS,
+    FIVE_NONE,
+    FIVE_ON,
     JELLYFISH,
     MADE,
     NO_CORAL,
@@ -20,6 +23,7 @@ from slacktide.reproduce.octopinf.experiments import (
     PIPELINE,
     QUICK,
     UNBOUND,
+    WITHOUT,
     OctopInfScope,
 )
 from slacktide.reproduce.octopinf.goals import goals_of, rows_of
@@ -120,7 +124,7 @@ def test_quick_runs_are_few_and_every_experiment_has_points():
     quick = {name: list(each.points(QUICK)) for name, each in EXPERIMENTS.items()}
     assert all(whole.values())
     cells = {cell for points in quick.values() for point in points for cell in point.cells}
-    assert len(cells) <= 18
+    assert len(cells) <= 20
     assert {cell.duration for cell in cells} <= {QUICK.duration, QUICK.day}
     assert max(cell.duration for p in whole["figure-11"] for cell in p.cells) == 13 * 3600
 
@@ -155,3 +159,55 @@ def test_what_was_measured_is_shown():
 def test_assumptions_say_whether_data_were_recorded():
     assert "drawn from a seed" in assumptions(["figure-6"], QUICK)[0]
     assert any("three times" in text for text in assumptions(["surges"], QUICK))
+
+
+def five(worth: float, **fields) -> PlayedPipelines:
+    acted = {"rows that left early": 7, "lanes resized": 0, "changes of variant": 3}
+    return run(800, worth=worth, cores=(9.0, 6.0), **{"acted": acted, **fields})
+
+
+def test_all_five_are_to_be_no_worse_than_any_alone_or_any_without():
+    found = goals(
+        (point("all-five", "all-five", FIVE_ON), [five(700.0)]),
+        (point("all-five", "all-five", WITHOUT["exits"]), [five(704.0)]),
+        (point("all-five", "all-five", WITHOUT["cores"]), [five(706.0)]),
+        (point("all-five", "all-five", ALONE["variants"]), [five(690.0)]),
+        (point("all-five", "all-five", ALONE["placement"]), [five(701.0)]),
+        (point("all-five", "all-five", FIVE_NONE), [five(600.0)]),
+    )
+    assert found["all on − best alone (placement alone)"] == ("-0.1 points", "missed")
+    assert found["all on − without exits"] == ("-0.4 points", "met")
+    assert found["all on − without cores"] == ("-0.6 points", "missed")
+    assert found["exits seen to act"] == ("7 rows that left early", "met")
+    assert found["cores seen to act"] == ("0 lanes resized", "missed")
+    assert found["variants seen to act"][1] == "met"
+
+
+def test_the_table_of_all_five_shows_what_acted():
+    measured = [
+        (point("all-five", "all-five", FIVE_ON, 2), [five(700.0), five(600.0)]),
+        (point("all-five", "all-five", FIVE_NONE), [five(650.0, acted={})]),
+    ]
+    rows, found, courses = PAPER.conclude(["all-five"], QUICK, measured)
+    assert rows[0].weighted == pytest.approx(0.65)
+    assert rows[0].acted["rows that left early"] == 14
+    assert (rows[0].cores, rows[0].cores_busy) == (9.0, 6.0)
+    provenance = Provenance("now", {}, "here")
+    result = Reproduction(PAPER, ("all-five",), QUICK, rows, found, courses, provenance, 2, 0)
+    document = page(result)
+    assert "all on" in document
+    assert "weighted" in document
+    played = measured[0][1][0]
+    assert PlayedPipelines(**asdict(played)) == played
+
+
+def test_one_row_has_each_mechanism_off_and_one_has_it_alone():
+    points = list(EXPERIMENTS["all-five"].points(OctopInfScope()))
+    on = {each.contender.label: {name for name, _ in each.contender.options} for each in points}
+    assert len(points) == 12
+    everything = on["all on"]
+    assert len(everything) == 5
+    assert on["none"] == set()
+    for name in everything:
+        assert on[f"without {name}"] == everything - {name}
+        assert on[f"{name} alone"] == {name}

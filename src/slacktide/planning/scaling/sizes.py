@@ -97,11 +97,13 @@ class LaneSizes:
         """Lanes of each group under the latest plan, and the generation of their replicas."""
 
     def rebase(self, base: Plan, scaled: Collection[str]) -> None:
-        """Go on from `base`; groups that stay keep their lanes."""
-        before = {group.lanes[0]: lanes for group, lanes in self._lanes.items()}
+        """Go on from `base`; groups that stay on the lanes that are stated keep those they have."""
+        before = {group.lanes: lanes for group, lanes in self._lanes.items()}
+        generations = {name: at for lanes in before.values() for name, at in lanes.items()}
         self.groups = groups_of(base, scaled)
         self._lanes = {
-            group: before.get(group.lanes[0], dict.fromkeys(group.lanes, 0))
+            group: before.get(group.lanes)
+            or {name: generations.get(name, 0) for name in group.lanes}
             for group in self.groups
         }
 

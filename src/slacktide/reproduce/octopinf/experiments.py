@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from slacktide.reproduce.harness.experiments import (
@@ -13,6 +13,9 @@ from slacktide.reproduce.harness.experiments import (
     TraceCell,
     TraceScope,
 )
+from slacktide.reproduce.octopinf.five_setting import DAY_S as DAY_FIVE_S
+from slacktide.reproduce.octopinf.five_setting import MECHANISMS
+from slacktide.reproduce.octopinf.five_setting import SETTING as FIVE
 
 
 def _contender(
@@ -112,6 +115,27 @@ def _day(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
         yield Point("figure-11", (cell,))
 
 
+def _five(label: str, *on: str) -> Contender:
+    return _contender(label, "pipeline", dict.fromkeys(on, 1.0))
+
+
+FIVE_ON = _five("all on", *MECHANISMS)
+FIVE_NONE = _five("none")
+WITHOUT = {
+    each: _five(f"without {each}", *[one for one in MECHANISMS if one != each])
+    for each in MECHANISMS
+}
+ALONE = {each: _five(f"{each} alone", each) for each in MECHANISMS}
+
+
+def _all_five(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    """A whole day, which is short; if it is to be quick, a part of it and few contenders."""
+    contenders = (FIVE_ON, *WITHOUT.values(), *ALONE.values(), FIVE_NONE)
+    seconds = min(scope.duration, int(DAY_FIVE_S))
+    for contender in (FIVE_ON, FIVE_NONE) if scope.quick else contenders:
+        yield _point("all-five", replace(scope, duration=seconds), FIVE, contender)
+
+
 _FEW = (PIPELINE, OCTOPINF, DISTREAM)
 
 EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
@@ -126,6 +150,7 @@ EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
     ),
     "figure-11": Experiment("Thirteen hours", _day),
     "surges": Experiment("Three times the objects for two minutes, every eight", _surges),
+    "all-five": Experiment("All five in one, each off and each alone", _all_five),
     "contention": Experiment("What too much on one accelerator costs", _swept),
 }
 """Everything, by name."""

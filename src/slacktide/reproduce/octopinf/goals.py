@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from slacktide.reproduce.harness.experiments import Goal, Point, ResultRow, TraceCell
 from slacktide.reproduce.octopinf.experiments import (
+    ALONE,
     BASELINES,
+    FIVE_ON,
     JELLYFISH,
     MADE,
     NO_CORAL,
@@ -18,6 +20,7 @@ from slacktide.reproduce.octopinf.experiments import (
     RIM,
     SERVER_ONLY,
     STATIC,
+    WITHOUT,
 )
 from slacktide.reproduce.octopinf.play import PlayedPipelines
 
@@ -40,6 +43,14 @@ IN_TIME = 0.97
 """Of offered objects, in the base setting, as far as the bound allows it."""
 OF_MADE = 0.95
 """Of what a plan made for the surge serves."""
+ACTED: Mapping[str, Sequence[str]] = {
+    "variants": ("changes of variant", "frames of other variants"),
+    "exits": ("rows that left early",),
+    "distribution": ("plates told by width",),
+    "cores": ("lanes resized",),
+    "placement": ("stages moved",),
+}
+"""What is counted of each mechanism."""
 BIN_S = 10
 """Seconds of a bin of a run's timeline."""
 SURGE_S = (240, 360, 480)
@@ -77,6 +88,13 @@ class FleetRow(ResultRow):
     seeds: int
     published: float | None
     """Share in time, as printed."""
+    weighted: float = 0.0
+    """Of the objects offered, those in time, by the accuracy of their answers (`all-five`)."""
+    cores: float = 0.0
+    """That lanes had on average; likewise."""
+    cores_busy: float = 0.0
+    acted: Mapping[str, int] = field(default_factory=dict)
+    """How often each mechanism did something, all seeds together; likewise."""
 
 
 def rows_of(measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]]) -> list[FleetRow]:
@@ -123,6 +141,13 @@ def _row(
         fmean(run.requests / run.cpu_s if run.cpu_s else 0.0 for run in runs),
         len(runs),
         PUBLISHED.get((point.setting, contender.policy)) if plain else None,
+        fmean(run.worth / max(1, run.offered) for run in runs),
+        fmean(run.cores[0] if run.cores else 0.0 for run in runs),
+        fmean(run.cores[1] if run.cores else 0.0 for run in runs),
+        acted={
+            what: sum(run.acted.get(what, 0) for run in runs)
+            for what in sorted({what for run in runs for what in run.acted})
+        },
     )
 
 
@@ -139,6 +164,7 @@ def goals_of(
             found += _of_setting(setting, named)
     named = {row.contender: row for row in rows if row.experiment == "figure-10"}
     found += _ablations(named)
+    found += _all_five({row.contender: row for row in rows if row.experiment == "all-five"})
     for row in rows:
         if row.experiment == "figure-11":
             found.append(
@@ -208,6 +234,30 @@ def _ablations(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
         if whole is not None and row is not None:
             change = f"{100.0 * (_ratio(row, whole) - 1.0):+.1f} %"
             yield Goal("base", f"{each.label} (printed: {text})", change, "–", True)
+
+
+def _all_five(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
+    whole = rows.get(FIVE_ON.label)
+    if whole is None:
+        return
+    alone = [row for each in ALONE.values() if (row := rows.get(each.label)) is not None]
+    if alone:
+        best = max(alone, key=lambda row: row.weighted)
+        what = f"all on − best alone ({best.contender})"
+        yield _no_less("all-five", what, whole.weighted - best.weighted, 0.0)
+    for each in WITHOUT.values():
+        if (row := rows.get(each.label)) is not None:
+            what = f"all on − {row.contender}"
+            yield _no_less("all-five", what, whole.weighted - row.weighted, -0.005)
+    for name, counts in ACTED.items():
+        seen = ", ".join(f"{whole.acted.get(what, 0):,} {what}" for what in counts)
+        met = any(whole.acted.get(what, 0) for what in counts)
+        yield Goal("all-five", f"{name} seen to act", seen, "any", met)
+
+
+def _no_less(setting: str, what: str, value: float, least: float) -> Goal:
+    points = f"{100.0 * value:+.1f} points"
+    return Goal(setting, what, points, f"≥ {100.0 * least:+.1f} points", value >= least)
 
 
 def _surges(runs: Mapping[str, PlayedPipelines]) -> Iterator[Goal]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import process_time
+from typing import Any
 
 from slacktide.domain import LaneSpec, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
@@ -21,6 +22,9 @@ from slacktide.planning.pipelines.policies import make_placement
 from slacktide.planning.pipelines.problem import DeviceView, LinkView, PlacementQuestion
 from slacktide.profiles import CorrectedTimes
 from slacktide.reproduce.harness.experiments import TraceCell
+from slacktide.reproduce.octopinf.five_play import play_five
+from slacktide.reproduce.octopinf.five_setting import ALL_CORES, FiveSwitches
+from slacktide.reproduce.octopinf.five_setting import SETTING as FIVE
 from slacktide.reproduce.octopinf.setting import (
     ACCELERATORS,
     FPS,
@@ -98,12 +102,39 @@ class PlayedPipelines:
     planning_s: float
     cpu_s: float
     """CPU seconds of all plans, and of the whole run."""
+    worth: float = 0.0
+    """Objects at the sinks in time, each weighted by the accuracy of its answer; where variants and
+    exits differ (`all-five`)."""
+    cores: Sequence[float] = ()
+    """(had by lanes, of those that ran something), on average; likewise."""
+    acted: Mapping[str, int] = field(default_factory=dict)
+    """How often each mechanism did something; likewise."""
 
 
 def play(cell: TraceCell) -> PlayedPipelines:
     """What comes of `cell`; the same whenever it is played, but for the time that it takes. Raises
     ReproduceError, OptionError."""
+    if cell.setting == FIVE:
+        return _five(cell)
     return _PlayedCell(cell).played()
+
+
+def _five(cell: TraceCell) -> PlayedPipelines:
+    on = FiveSwitches(**{name: True for name, _ in cell.contender.options})
+    played = play_five(on, load_data(cell.folder), cell.seed, float(cell.duration))
+    return PlayedPipelines(
+        **_of_score(played.score, float(cell.duration)),
+        memory_gb=0.0,
+        busy=played.cores[1] / ALL_CORES,
+        plans=played.plans,
+        instances=(),
+        bound=0.0,
+        planning_s=0.0,
+        cpu_s=played.cpu_s,
+        worth=played.score.total.worth,
+        cores=played.cores,
+        acted=played.acted,
+    )
 
 
 class _PlayedCell:
@@ -261,7 +292,7 @@ class _PlayedCell:
         return (trace.moved(at + BOUND_S) - trace.moved(at)) / BOUND_S
 
     def _concluded(self, cpu_s: float) -> PlayedPipelines:
-        score, total, control = self.score, self.score.total, self.control
+        control = self.control
         seconds = float(self.cell.duration)
         bins = range(math.ceil(seconds / BIN_S))
         ends = [since for since, _, _ in self.held[1:]] + [self.end]
@@ -271,24 +302,10 @@ class _PlayedCell:
         )
         server = self.devices.devices["server"].simulation.hardware
         return PlayedPipelines(
-            frames=total.frames,
-            complete=total.complete,
-            partial=total.partial,
-            offered=total.offered,
-            in_time=total.in_time,
-            seconds=seconds,
-            by_pipeline={
-                name: (each.frames, each.complete, each.partial, each.offered, each.in_time)
-                for name, each in sorted(score.pipelines.items())
-            },
-            latency_ms=[total.percentile(level / 100.0) for level in range(101)],
+            **_of_score(self.score, seconds),
             memory_gb=round(memory / seconds / 1e9, 3),
             busy=server.busy_s / (self.end * ACCELERATORS * STREAMS),
-            wasted=score.wasted,
-            requests=score.requests,
-            parts=dict(sorted(score.parts.items())),
             plans=(control.decided, control.early, control.scaled),
-            timeline=[(score.offered_in.get(at, 0), score.in_time_in.get(at, 0)) for at in bins],
             instances=[self._replicas(self.warm + (at + 1.0) * BIN_S) for at in bins],
             bound=sum(self.bound) / len(self.bound) if self.bound else 0.0,
             planning_s=control.planning_s,
@@ -297,6 +314,31 @@ class _PlayedCell:
 
     def _replicas(self, at: float) -> int:
         return next(count for since, _, count in reversed(self.held) if since <= at)
+
+
+def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
+    """What is counted in every run."""
+    total = score.total
+    return {
+        "frames": total.frames,
+        "complete": total.complete,
+        "partial": total.partial,
+        "offered": total.offered,
+        "in_time": total.in_time,
+        "seconds": seconds,
+        "by_pipeline": {
+            name: (each.frames, each.complete, each.partial, each.offered, each.in_time)
+            for name, each in sorted(score.pipelines.items())
+        },
+        "latency_ms": [total.percentile(level / 100.0) for level in range(101)],
+        "wasted": score.wasted,
+        "requests": score.requests,
+        "parts": dict(sorted(score.parts.items())),
+        "timeline": [
+            (score.offered_in.get(at, 0), score.in_time_in.get(at, 0))
+            for at in range(math.ceil(seconds / BIN_S))
+        ],
+    }
 
 
 def _times_as_many(question: PlacementQuestion, factor: float) -> PlacementQuestion:

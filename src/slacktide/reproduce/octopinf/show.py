@@ -11,7 +11,7 @@ from slacktide.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 from slacktide.reproduce.harness.show import Grid
 from slacktide.reproduce.octopinf.experiments import OctopInfScope
-from slacktide.reproduce.octopinf.goals import BIN_S, FleetRow
+from slacktide.reproduce.octopinf.goals import ACTED, BIN_S, FleetRow
 from slacktide.reproduce.octopinf.play import PlayedPipelines
 
 MOST_POINTS = 300
@@ -57,6 +57,9 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
         result.rows, key=lambda row: (row.experiment, row.setting)
     ):
         own = list(rows)
+        if experiment == "all-five":
+            yield TextTable(result.heading(experiment), *_mechanisms(own), words=1)
+            continue
         title = f"{result.heading(experiment)}: {setting}"
         yield TextTable(title, *_contenders(own), words=1)
         if plots:
@@ -84,6 +87,31 @@ def _contenders(rows: Iterable[FleetRow]) -> Grid:
             f"{row.wasted:.3f}",
             *(f"{each}" for each in (row.plans, row.early, row.scaled)),
             "" if row.published is None else f"{row.published:.2f}",
+        )
+        for row in rows
+    ]
+
+
+def _mechanisms(rows: Iterable[FleetRow]) -> Grid:
+    """The same, where five mechanisms are on or off."""
+    headings = ["contender", "weighted", "in time", "complete", "partial", "lost", "p99 ms"]
+    headings += ["cores", "busy", *ACTED, "plans"]
+    return headings, [
+        (
+            row.contender,
+            f"{row.weighted:.3f}",
+            f"{row.in_time:.3f}",
+            f"{row.complete:.3f}",
+            f"{row.partial:.3f}",
+            f"{row.lost:.3f}",
+            f"{row.p99_ms:.0f}",
+            f"{row.cores:.1f}",
+            f"{row.cores_busy:.1f}",
+            *(
+                str(row.acted[counts[0]]) if counts[0] in row.acted else ""
+                for counts in ACTED.values()
+            ),
+            str(row.plans),
         )
         for row in rows
     ]

@@ -345,9 +345,16 @@ class _Noted(FrameScore):
         self._ids = 0
 
     def ended(
-        self, pipeline: str, arrival: float, offered: int, in_time: int, reason: Reason, at: float
+        self,
+        pipeline: str,
+        arrival: float,
+        offered: int,
+        in_time: int,
+        reason: Reason,
+        at: float,
+        worth: float,
     ) -> None:
-        super().ended(pipeline, arrival, offered, in_time, reason, at)
+        super().ended(pipeline, arrival, offered, in_time, reason, at, worth)
         self._ids += 1
         frame = Request(self._ids, pipeline, arrival, arrival)
         self._scorer.answered(frame, Outcome(reason, at, 0.0, 0.0, 0, None))
