@@ -19,7 +19,7 @@ from slacktide.models.versions import Catalog
 from slacktide.planning import SessionEvent
 from slacktide.planning.sessions import SessionClosed, SessionMeasured, SessionOpened
 from slacktide.planning.variants import Family
-from slacktide.planning.variants.planned_family import FOR_BANDWIDTH, FOR_CAPACITY
+from slacktide.planning.variants.learnt_family import FOR_BANDWIDTH, FOR_CAPACITY
 from slacktide.wire.calls import SessionTerms, SizeAdvice
 from slacktide.wire.errors import BadField, WireError
 from slacktide.workloads import BytesPerPixel, LinkEstimate

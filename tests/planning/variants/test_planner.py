@@ -547,12 +547,12 @@ class TestLearnedRoom:
         counts = ModelCounts(known=1000, by_reason={Reason.EXPIRED: 1000})
         for number in range(1, 100):
             told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=number)
-            state.count(told, replace(told, ended=told.ended - 10, lost_on_lanes=number - 1))
-            state._learn(counts, seconds=0.5)
-        assert state.rooms.bandwidth == 1.0
-        assert state.rooms.capacity < 1.0
+            state.learnt.count(told, replace(told, ended=told.ended - 10, lost_on_lanes=number - 1))
+            state.learnt.learn(counts, seconds=0.5)
+        assert state.learnt.rooms.bandwidth == 1.0
+        assert state.learnt.rooms.capacity < 1.0
         for number in range(100, 400):
             told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=99)
-            state.count(told, replace(told, ended=told.ended - 10))
-            state._learn(counts, seconds=0.5)
-        assert state.rooms == (1.0, 1.0)
+            state.learnt.count(told, replace(told, ended=told.ended - 10))
+            state.learnt.learn(counts, seconds=0.5)
+        assert state.learnt.rooms == (1.0, 1.0)

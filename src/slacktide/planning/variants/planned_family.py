@@ -1,23 +1,23 @@
-"""`PlannedFamily`: what is kept of one family, from questions to its fields of a plan."""
+"""`PlannedFamily`: what is kept of one family, from questions to what is in force."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from slacktide.domain import Deployment, InputSize, Plan, PoolId, Reason, Request, Route
+from slacktide.domain import Plan, PoolId, Request
 from slacktide.domain.options import read_options
 from slacktide.engine import Snapshot
-from slacktide.engine.ledger import ModelCounts
 from slacktide.engine.placement import ReplicaState
 from slacktide.planning.bounds import StageBounds
 from slacktide.planning.planner import PlannerError
-from slacktide.planning.sessions import SessionMeasured
-from slacktide.planning.variants.demand import LearnedRoom, Session, SessionlessRequests
+from slacktide.planning.variants.demand import Session, SessionlessRequests
 from slacktide.planning.variants.family import Family
+from slacktide.planning.variants.family_fields import FamilyFields
 from slacktide.planning.variants.fleet import UNMAPPED
+from slacktide.planning.variants.learnt_family import LearntFamily
 from slacktide.planning.variants.question import (
     Question,
     Rooms,
@@ -25,20 +25,8 @@ from slacktide.planning.variants.question import (
     VariantsOptions,
     client_of,
 )
-from slacktide.planning.variants.update import matched, resident
-from slacktide.profiles.variant_times import rising
+from slacktide.planning.variants.update import matched
 
-BATCH_MOST = 16
-"""Rows of the largest batch that is planned with."""
-FOR_CAPACITY = (
-    Reason.AFTER_DEADLINE,
-    Reason.HOPELESS,
-    Reason.CROWDED_OUT,
-    Reason.BEHIND_OVERRUN,
-    Reason.BEHIND_WORK,
-)
-FOR_BANDWIDTH = (Reason.SHORTER_THAN_ALONE, Reason.EXPIRED)
-"""Ends of frames for want of time on a lane, and of those that came with too little left."""
 UNKNOWN_S = 1e6
 """Of a variant that has not been on any lane: it is not chosen, but its smaller neighbour may be,
 and then it is loaded beside that."""
@@ -95,21 +83,12 @@ class PlannedFamily:
         self.number = {each.name: at for at, each in enumerate(family.variants)}
         self.within = (0, len(self.sides) - 1)
         """The smallest and the largest variant that may be chosen."""
-        self.caps: dict[PoolId, int] = {}
-        """Largest batches in the base plan, of all pools of the family."""
-        self.seconds: dict[int, tuple[float, ...]] = {}
-        """By variant: p99 of batches of 1, 2, … rows, rising with rows and variants. Those that
-        have not been on any lane are not known."""
-        self._read: dict[int, tuple[object, tuple[float, ...]]] = {}
-        """By variant: what was read last, and of what."""
+        self.fields = FamilyFields(self)
+        self.learnt = LearntFamily(self.options, self.number)
         self.lanes: dict[str, int] = {}
         """The variant that each runs."""
         self.mapped: dict[str, int] = {}
         """The variant of each session, or UNMAPPED."""
-        self._capacity = LearnedRoom(self.options.late)
-        self._bandwidth = LearnedRoom(self.options.late)
-        self._ends = (0, 0, 0)
-        """Frames of sessions so far, as they were told of: ended, lost on lanes, lost on links."""
         self.plain: int | None = None
         """Of the plain route; None: as in the base plan."""
         self.requests: dict[int, SessionlessRequests] = {}
@@ -135,9 +114,6 @@ class PlannedFamily:
         self.plans = self.switches = self.mismatches = 0
         self.planning_s = self.search_s = 0.0
         """Seconds that all searches took, and the last one."""
-        self.routes: dict[str, dict[str | None, Route]] = {}
-        """By session and version, as they were last."""
-        self.inputs: dict[str, InputSize] = {}
 
     def bound(self, bounds: StageBounds | None) -> None:
         """From now on these hold; None: none. Raises PlannerError for a variant that is none."""
@@ -151,9 +127,9 @@ class PlannedFamily:
                 self.number.get(bounds.largest, most),
             )
         self.within = min(least, most), most
-        self.lanes = {lane: self._allowed(variant) for lane, variant in self.lanes.items()}
+        self.lanes = {lane: self.allowed(variant) for lane, variant in self.lanes.items()}
 
-    def _allowed(self, variant: int) -> int:
+    def allowed(self, variant: int) -> int:
         """The nearest one within bounds."""
         return min(max(variant, self.within[0]), self.within[1])
 
@@ -222,7 +198,7 @@ class PlannedFamily:
         if answer.plain is not None:
             self.plain = answer.plain
         if len(answer.lanes) == len(self.lanes):
-            wanted = matched(self.lanes, [self._allowed(each) for each in answer.lanes])
+            wanted = matched(self.lanes, [self.allowed(each) for each in answer.lanes])
             switched = [lane for lane in wanted if wanted[lane] != self.lanes[lane]]
             self.switches += len(switched)
             loaded = {(lane, self.number.get(pool.variant)) for lane, pool in up}
@@ -230,7 +206,7 @@ class PlannedFamily:
             self.lanes = wanted
 
     def _at_once(self, session: Session, now: float) -> int:
-        client = client_of(session, self.sides, self.options.wait, self.rooms, self.within)
+        client = client_of(session, self.sides, self.options.wait, self.learnt.rooms, self.within)
         before = self.mapped.get(session.opened.id, UNMAPPED)
         if self.answer is None:
             least = self.within[0]
@@ -257,13 +233,14 @@ class PlannedFamily:
         variant = self.mapped.get(session.opened.id, UNMAPPED)
         if variant == UNMAPPED or self.answer is None:
             return False
-        return session.budget(self.sides[variant], room=1.0) < self.seconds[variant][0]
+        return session.budget(self.sides[variant], room=1.0) < self.learnt.seconds[variant][0]
 
     def forget(self, id: str) -> None:
         """A session has gone."""
         self.serial += 1
         self.stale = True
-        for known in (self.mapped, self.changed, self.asking, self.inputs, self.routes):
+        self.fields.forget(id)
+        for known in (self.mapped, self.changed, self.asking):
             known.pop(id, None)
 
     def see(self, request: Request, *, now: float) -> None:
@@ -294,7 +271,7 @@ class PlannedFamily:
             self.planning_s,
             self.switches,
             self.mismatches,
-            self.rooms,
+            self.learnt.rooms,
         )
 
     # ── the question ─────────────────────────────────────────────────────────────────────────
@@ -304,19 +281,20 @@ class PlannedFamily:
     ) -> Question | None:
         """What to search for; None: nothing can be planned yet."""
         self.due_at = now + max(self.options.period, SEARCHING * self.search_s)
-        self._learn(snapshot.counts.get(model), seconds=now - self._asked_at)
+        self.learnt.learn(snapshot.counts.get(model), seconds=now - self._asked_at)
         self._asked_at = now
-        self._read_times(model, snapshot)
-        if not self.seconds or not self.lanes:
+        self.learnt.read_times(model, self.lanes, snapshot)
+        seconds = self.learnt.seconds
+        if not seconds or not self.lanes:
             return None
         for each in self.requests.values():
             each.settle(now=now)
         own = [sessions[id] for id in self.mapped if id in sessions]
         return Question(
-            tuple(self.seconds.get(at, (UNKNOWN_S,)) for at in range(len(self.sides))),
+            tuple(seconds.get(at, (UNKNOWN_S,)) for at in range(len(self.sides))),
             self.family,
             self.options,
-            self.rooms,
+            self.learnt.rooms,
             tuple((each.opened, each.measured) for each in own),
             tuple((at, each.rate, each.budget) for at, each in self.requests.items() if each.rate),
             len(self.lanes),
@@ -325,56 +303,6 @@ class PlannedFamily:
             turns=self.answer is not None and self.answer.turns is not None,
             within=self.within,
         )
-
-    @property
-    def rooms(self) -> Rooms:
-        """To plan with: as stated, or as learnt."""
-        stated = self.options
-        return Rooms(
-            stated.capacity_room or self._capacity.share,
-            stated.bandwidth_room or self._bandwidth.share,
-        )
-
-    def count(self, now: SessionMeasured, before: SessionMeasured | None) -> None:
-        """More is known of a session."""
-        ended, lanes, links = self._ends
-        if before is None:
-            self._ends = ended + now.ended, lanes + now.lost_on_lanes, links + now.lost_on_link
-        else:
-            self._ends = (
-                ended + now.ended - before.ended,
-                lanes + now.lost_on_lanes - before.lost_on_lanes,
-                links + now.lost_on_link - before.lost_on_link,
-            )
-
-    def _learn(self, counts: ModelCounts | None, *, seconds: float) -> None:
-        """From frames that sessions were told of; else from all requests of the model."""
-        ended, lanes, links = self._ends
-        if not ended and counts is not None:
-            ends, ended = counts.by_reason, counts.ended
-            lanes, links = (
-                sum(ends.get(each, 0) for each in reasons)
-                for reasons in (FOR_CAPACITY, FOR_BANDWIDTH)
-            )
-        self._capacity.settle(lanes, ended, seconds=seconds)
-        self._bandwidth.settle(links, ended, seconds=seconds)
-
-    def _read_times(self, model: str, snapshot: Snapshot) -> None:
-        """P99 of batches, made to rise with rows and variants."""
-        found = snapshot.lanes
-        cores = min((len(found[lane].cores) for lane in self.lanes if lane in found), default=1)
-        for pool in snapshot.serving(model):
-            at = self.number.get(pool.id.variant)
-            if at is None:
-                continue
-            of = (pool.id, pool.times.revision, cores)
-            if at not in self._read or self._read[at][0] != of:
-                rows = range(1, min(pool.max_batch, BATCH_MOST) + 1)
-                p99 = [pool.times.of(each, max(1, cores)).p99 for each in rows]
-                self._read[at] = of, tuple(p99)
-        known = sorted(self._read)
-        raised = rising([self._read[at][1] for at in known])
-        self.seconds.update(zip(known, raised, strict=True))
 
     # ── the plan ─────────────────────────────────────────────────────────────────────────────
 
@@ -386,111 +314,4 @@ class PlannedFamily:
         if lanes.keys() != self.lanes.keys():
             self.lanes = {lane: self.lanes.get(lane, self.within[0]) for lane in lanes}
             self.due_at = min(self.due_at, now)
-        # Where a route of others leads, something serves.
-        stated = {
-            route.pool
-            for route in draft.routes
-            if route.model == model and (route.client, route.application) != (None, None)
-        }
-        placed: list[Deployment] = []
-        for lane, generation in lanes.items():
-            on = dict(self._resident(lane, up)) | dict.fromkeys(sorted(stated), True)
-            for pool, serves in on.items():
-                cap = self.caps[pool]
-                placed.append(Deployment(pool, lane, cap, generation, standby=not serves))
-        deployed = {one.pool for one in placed if not one.standby}
-        serving = deployed if self.family.switches_free else deployed & {pool for _, pool in up}
-        routes: list[Route] = []
-        others: list[Route] = []
-        for route in draft.routes:
-            if route.model == model and route.client is None and route.application is None:
-                routes += self._routes(route, serving, deployed)
-            else:
-                others.append(route)
-        return replace(
-            draft,
-            deployments=(*(one for one in draft.deployments if one.pool.model != model), *placed),
-            routes=(*others, *routes),
-            inputs=(*draft.inputs, *self._inputs(model)),
-        )
-
-    def _resident(
-        self, lane: str, up: Collection[tuple[str, PoolId]]
-    ) -> Iterator[tuple[PoolId, bool]]:
-        """The pools that are to be on a lane, and whether they serve there."""
-        family, own = self.family, self.lanes[lane]
-        for pools in self._loads():
-            serving: Collection[int] = {own}
-            if family.switches_free:
-                chosen: Collection[int] = pools
-                lanes = self.options.lanes
-                if lanes == "auto":
-                    turns = self.answer is not None and self.answer.turns is not None
-                    lanes = "smaller" if turns else "own"
-                # What is asked for by name or size is served, and without sessions all there is.
-                serving = {own, *(at for at, one in self.requests.items() if one.expected)}
-                if not self.mapped:
-                    serving = pools
-                elif lanes != "own":
-                    most = {"smallest": 0, "smaller": own, "all": len(self.sides)}[lanes]
-                    serving = {*serving, *range(most + 1)}
-            else:
-                sizes = [each.nbytes for each in family.variants]
-                chosen = resident(own, sizes, most=family.resident, budget=family.memory)
-                if own + 1 in pools and own + 1 not in self.seconds and len(chosen) == 2:
-                    chosen = (own, own + 1)  # else it would never be known
-                old = [at for at, pool in pools.items() if (lane, pool) in up]
-                if old and own not in old:  # what is up serves until its own variant is
-                    nearest = min(old, key=lambda at: abs(at - own))
-                    serving = {nearest, own}
-                    chosen = list(dict.fromkeys((own, nearest, *chosen)))[: max(2, family.resident)]
-            for at in sorted(chosen):
-                if at in pools:
-                    yield pools[at], at in serving
-
-    def _loads(self) -> list[dict[int, PoolId]]:
-        """Pools by variant, of each load of each version."""
-        found: dict[tuple[str, int], dict[int, PoolId]] = {}
-        for pool in self.caps:
-            number = self.number.get(pool.variant)
-            if number is not None:
-                found.setdefault((pool.version, pool.generation), {})[number] = pool
-        return list(found.values())
-
-    def _routes(
-        self, plain: Route, serving: Collection[PoolId], deployed: Collection[PoolId]
-    ) -> list[Route]:
-        """The plain route, and those of sessions beside it: to what serves of this load, or to what
-        will."""
-        beside = plain.pool._replace
-        pools = [beside(variant=each.name) for each in self.family.variants]
-        there = [at for at, pool in enumerate(pools) if pool in serving]
-        there = there or [at for at, pool in enumerate(pools) if pool in deployed]
-        if not there:
-            return [plain]
-        # The variant or the next smaller one that serves, or else the smallest of all.
-        led = [
-            pools[max([one for one in there if one <= at], default=there[0])]
-            for at in range(len(pools))
-        ]
-        led_to = self.number.get(plain.pool.variant, 0) if self.plain is None else self.plain
-        led_to = self._allowed(led_to)
-        found = [replace(plain, pool=led[led_to])]
-        for id, variant in self.mapped.items():
-            pool = led[max(variant, 0)]
-            known = self.routes.setdefault(id, {})
-            route = known.get(plain.version)
-            if route is None or route.pool != pool:
-                route = known[plain.version] = Route(plain.model, pool, plain.version, client=id)
-            found.append(route)
-        return found
-
-    def _inputs(self, model: str) -> list[InputSize]:
-        names = [each.name for each in self.family.variants] + [""]
-        found = []
-        for id, variant in self.mapped.items():
-            one = self.inputs.get(id)
-            if one is None or one.variant != names[variant]:
-                one = self.inputs[id] = InputSize(model, id, names[variant])
-            found.append(one)
-        return found
+        return self.fields.filled(model, draft, lanes, up)

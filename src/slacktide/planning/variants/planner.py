@@ -96,9 +96,8 @@ class VariantsPlanner(Planner):
         for model, state in families.items():
             state.bound(bounds.get(model))
             own = [one for one in base.deployments if one.pool.model == model]
-            state.caps = {one.pool: one.max_batch for one in own}
+            state.fields.rebase({one.pool: one.max_batch for one in own})
             state.due_at, state.held_until = min(state.due_at, now), -math.inf
-            state.routes.clear()
             for id, session in self._sessions.items():
                 if session.opened.model == model and id not in state.mapped:
                     state.mapped[id] = UNMAPPED
@@ -123,7 +122,7 @@ class VariantsPlanner(Planner):
                 first = session.measured is None
                 state = self._families.get(session.opened.model)
                 if state is not None:
-                    state.count(event, session.measured)
+                    state.learnt.count(event, session.measured)
                 session.measure(event)
                 if state is not None and (first or event.fell or state.overcharged(session)):
                     state.ask(event.id, now=now)

@@ -1,0 +1,92 @@
+"""`LearntFamily`: what one family's batches take, and how much of lanes and links to plan with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from slacktide.domain import Reason
+from slacktide.engine import Snapshot
+from slacktide.engine.ledger import ModelCounts
+from slacktide.planning.sessions import SessionMeasured
+from slacktide.planning.variants.demand import LearnedRoom
+from slacktide.planning.variants.question import Rooms, VariantsOptions
+from slacktide.profiles.variant_times import rising
+
+BATCH_MOST = 16
+"""Rows of the largest batch that is planned with."""
+FOR_CAPACITY = (
+    Reason.AFTER_DEADLINE,
+    Reason.HOPELESS,
+    Reason.CROWDED_OUT,
+    Reason.BEHIND_OVERRUN,
+    Reason.BEHIND_WORK,
+)
+FOR_BANDWIDTH = (Reason.SHORTER_THAN_ALONE, Reason.EXPIRED)
+"""Ends of frames for want of time on a lane, and of those that came with too little left."""
+
+
+class LearntFamily:
+    """Of one family, for as long as it is served."""
+
+    def __init__(self, options: VariantsOptions, number: Mapping[str, int]) -> None:
+        """`number`: that of each variant, by name."""
+        self.seconds: dict[int, tuple[float, ...]] = {}
+        """By variant: p99 of batches of 1, 2, … rows, rising with rows and variants. Those that
+        have not been on any lane are not known."""
+        self._options, self._number = options, number
+        self._read: dict[int, tuple[object, tuple[float, ...]]] = {}
+        """By variant: what was read last, and of what."""
+        self._capacity = LearnedRoom(options.late)
+        self._bandwidth = LearnedRoom(options.late)
+        self._ends = (0, 0, 0)
+        """Frames of sessions so far, as they were told of: ended, lost on lanes, lost on links."""
+
+    @property
+    def rooms(self) -> Rooms:
+        """To plan with: as stated, or as learnt."""
+        stated = self._options
+        return Rooms(
+            stated.capacity_room or self._capacity.share,
+            stated.bandwidth_room or self._bandwidth.share,
+        )
+
+    def count(self, now: SessionMeasured, before: SessionMeasured | None) -> None:
+        """More is known of a session."""
+        ended, lanes, links = self._ends
+        if before is None:
+            self._ends = ended + now.ended, lanes + now.lost_on_lanes, links + now.lost_on_link
+        else:
+            self._ends = (
+                ended + now.ended - before.ended,
+                lanes + now.lost_on_lanes - before.lost_on_lanes,
+                links + now.lost_on_link - before.lost_on_link,
+            )
+
+    def learn(self, counts: ModelCounts | None, *, seconds: float) -> None:
+        """From frames that sessions were told of; else from all requests of the model."""
+        ended, lanes, links = self._ends
+        if not ended and counts is not None:
+            ends, ended = counts.by_reason, counts.ended
+            lanes, links = (
+                sum(ends.get(each, 0) for each in reasons)
+                for reasons in (FOR_CAPACITY, FOR_BANDWIDTH)
+            )
+        self._capacity.settle(lanes, ended, seconds=seconds)
+        self._bandwidth.settle(links, ended, seconds=seconds)
+
+    def read_times(self, model: str, lanes: Collection[str], snapshot: Snapshot) -> None:
+        """P99 of batches on these lanes, made to rise with rows and variants."""
+        found = snapshot.lanes
+        cores = min((len(found[lane].cores) for lane in lanes if lane in found), default=1)
+        for pool in snapshot.serving(model):
+            at = self._number.get(pool.id.variant)
+            if at is None:
+                continue
+            of = (pool.id, pool.times.revision, cores)
+            if at not in self._read or self._read[at][0] != of:
+                rows = range(1, min(pool.max_batch, BATCH_MOST) + 1)
+                p99 = [pool.times.of(each, max(1, cores)).p99 for each in rows]
+                self._read[at] = of, tuple(p99)
+        known = sorted(self._read)
+        raised = rising([self._read[at][1] for at in known])
+        self.seconds.update(zip(known, raised, strict=True))
