@@ -16,7 +16,7 @@ from slacktide.domain.frames import (
     PipelinesChanged,
     StageYielded,
 )
-from slacktide.pipelines.frames import MARGIN_S
+from slacktide.pipelines.deadlines import MARGIN_S
 
 TRAFFIC = graph("detect>brand", "detect>plate")
 JOINED = graph("a>b", "a>c", "b>d", "c>d")

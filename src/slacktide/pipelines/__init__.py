@@ -4,6 +4,6 @@ It decides nothing that a scheduler decides: children are requests like any othe
 """
 
 from slacktide.pipelines.fan_out import FanOut as FanOut
-from slacktide.pipelines.frames import HAS_RESULT as HAS_RESULT
 from slacktide.pipelines.frames import Frames as Frames
 from slacktide.pipelines.frames import of_children as of_children
+from slacktide.pipelines.outcomes import HAS_RESULT as HAS_RESULT

@@ -16,8 +16,6 @@ with all that is behind it, as a *part*, which ends like a child.
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,11 +29,9 @@ from slacktide.domain import (
     Event,
     FreeSlots,
     Notice,
-    OutcomeKind,
     Reason,
 )
 from slacktide.domain.frames import (
-    AnswerFrame,
     CancelPart,
     Feed,
     Frame,
@@ -53,8 +49,8 @@ from slacktide.domain.frames import (
 )
 from slacktide.domain.pipelines import Edge, Pipeline
 from slacktide.engine import Engine
-from slacktide.engine.ledger import ModelCounts
 from slacktide.pipelines.children import Children
+from slacktide.pipelines.deadlines import FrameDeadlines
 from slacktide.pipelines.fan_out import FanOut
 from slacktide.pipelines.live_frames import (
     Child,
@@ -63,15 +59,7 @@ from slacktide.pipelines.live_frames import (
     StageProgress,
     check_live,
 )
-
-MARGIN_S = 0.002
-"""Seconds before its deadline at which a frame is answered with what is complete: timers are late,
-and an answer takes a moment to be written."""
-
-SWEEP_FLOOR = 64
-"""Deadlines below which it is not worth looking for those of frames that have ended."""
-
-HAS_RESULT = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
+from slacktide.pipelines.outcomes import HAS_RESULT, FrameOutcomes
 
 Steps: TypeAlias = tuple[list[Event], list[FrameCommand]]
 """What the engine is to be told, and what the driver is to do."""
@@ -94,24 +82,20 @@ class Frames:
 
     def __init__(self, engine: Engine) -> None:
         self.pipelines: dict[str, ServedPipeline] = {}
-        self.counts: dict[str, ModelCounts] = {}
-        """How frames have ended so far, by pipeline; parts among them."""
         self._engine = engine
         self._live: dict[int, LiveFrame] = {}
+        self._deadlines = FrameDeadlines(self._live)
         self._children = Children()
+        self._outcomes = FrameOutcomes(self._children)
+        self.counts = self._outcomes.counts
+        """How frames have ended so far, by pipeline; parts among them."""
         self._awaited: dict[int, Child] = {}
         """Children that have a result: what that hands on is due."""
-        self._deadlines: list[tuple[float, int]] = []
-        """Heap of (due, frame); those that have ended stay until they surface, or are many."""
-        self._sweep_at = SWEEP_FLOOR
 
     @property
     def due(self) -> float:
         """When `expire` has something to do at the earliest; infinite: never."""
-        heap = self._deadlines
-        while heap and not self._is_live(heap[0][1]):
-            heapq.heappop(heap)
-        return heap[0][0] if heap else math.inf
+        return self._deadlines.due
 
     def check(self) -> None:
         """Raises AssertionError unless everything agrees: for tests."""
@@ -164,15 +148,8 @@ class Frames:
     def expire(self, *, now: float) -> Steps:
         """Answer the frames whose time is up with what is complete."""
         self._children.now = now
-        heap = self._deadlines
-        while heap and heap[0][0] <= now:
-            id = heapq.heappop(heap)[1]
-            live = self._live.get(id)
-            if live is None or live.ended:
-                continue
-            if live.due > now:  # its body stated a later deadline than its headers
-                heapq.heappush(heap, (live.due, id))
-            elif live.stages[live.begin].answered:
+        while (live := self._deadlines.pop(now=now)) is not None:
+            if live.stages[live.begin].answered:
                 self._end_with_result(live)
             else:
                 self._end(live, Reason.EXPIRED, f"stage {live.begin!r} was not done in time")
@@ -231,7 +208,7 @@ class Frames:
             raise ValueError(f"frame {frame.id} is here already")
         else:
             live.frame = frame
-            self._set_due(live)
+            self._deadlines.set(live, now=self._children.now)
         stage = live.stages[live.begin]
         whole = Feed(None, frame.id, 0, frame.rows)
         one = Yield(frame.rows, frame.signature, frame.work_hint, frame.nbytes)
@@ -244,59 +221,33 @@ class Frames:
         in use."""
         if id in self._live:
             raise ValueError(f"frame {id} is here already")
-        counts = self.counts.setdefault(pipeline, ModelCounts())
-        counts.known += 1
+        counts, turn_away = self._outcomes.known(pipeline), self._outcomes.turn_away
         served = self.pipelines.get(pipeline)
         if served is None:
-            self._turn_away(id, pipeline, Reason.UNAVAILABLE, "")
+            turn_away(id, pipeline, Reason.UNAVAILABLE)
             return None
         if stage and stage not in served.pipeline.by_name:
             detail = f"the pipeline has no stage {stage!r}"
-            self._turn_away(id, pipeline, Reason.BAD_INPUT, detail)
+            turn_away(id, pipeline, Reason.BAD_INPUT, detail)
             return None
         if frame.deadline <= self._children.now and not frame.best_effort:
-            self._turn_away(id, pipeline, Reason.EXPIRED, "")
+            turn_away(id, pipeline, Reason.EXPIRED)
             return None
         counts.in_flight += 1
         served.frames += not stage
         live = self._live[id] = LiveFrame(frame, served, stage or served.pipeline.source)
-        self._set_due(live)
+        self._deadlines.set(live, now=self._children.now)
         return live
-
-    def _turn_away(self, id: int, pipeline: str, reason: Reason, detail: str) -> None:
-        """A frame that has just become known ends."""
-        by_reason = self.counts[pipeline].by_reason
-        by_reason[reason] = by_reason.get(reason, 0) + 1
-        self._children.commands.append(
-            AnswerFrame(reason, self._children.now, detail=detail, id=id, pipeline=pipeline)
-        )
-        self._children.commands.append(FreeFrame(id))
 
     def _refused(self, event: FrameRefused) -> None:
         live = self._live.get(event.id)
         if live is None:
-            self.counts.setdefault(event.pipeline, ModelCounts()).known += 1
-            self._turn_away(event.id, event.pipeline, event.reason, event.detail)
+            self._outcomes.known(event.pipeline)
+            self._outcomes.turn_away(event.id, event.pipeline, event.reason, event.detail)
         elif not isinstance(live.frame, Notice):
             raise ValueError(f"frame {event.id} is here already")
         elif not live.ended:
             self._end(live, event.reason, event.detail)
-
-    def _set_due(self, live: LiveFrame) -> None:
-        frame = live.frame
-        if frame.best_effort:
-            live.due = math.inf
-            return
-        live.due = frame.deadline - min(MARGIN_S, 0.1 * (frame.deadline - self._children.now))
-        heapq.heappush(self._deadlines, (live.due, frame.id))
-        if len(self._deadlines) > self._sweep_at:
-            self._deadlines = [each for each in self._deadlines if self._is_live(each[1])]
-            heapq.heapify(self._deadlines)
-            self._sweep_at = 2 * len(self._deadlines) + SWEEP_FLOOR
-
-    def _is_live(self, id: int) -> bool:
-        live = self._live.get(id)
-        return live is not None and not live.ended
 
     # ── children end ─────────────────────────────────────────────────────────────────────────
 
@@ -422,31 +373,7 @@ class Frames:
         self, live: LiveFrame, reason: Reason, detail: str = "", missing: tuple[str, ...] = ()
     ) -> None:
         """A frame gets its outcome, and what is open of it goes."""
-        live.ended = True
-        frame, now = live.frame, self._children.now
-        pipeline = live.served.pipeline.name
-        counts = self.counts[pipeline]
-        counts.in_flight -= 1
-        counts.by_reason[reason] = counts.by_reason.get(reason, 0) + 1
-        began, lost = live.started, live.lost
-        waited = max(0.0, now - frame.arrival) if began is None else began.queue_s
-        self._children.commands.append(
-            AnswerFrame(
-                reason,
-                now,
-                waited,
-                0.0 if began is None else max(0.0, now - frame.arrival - waited),
-                0 if began is None else began.batch_rows,
-                None if frame.best_effort else frame.deadline - now,
-                detail,
-                None if lost is None else lost.needed_s,
-                None if lost is None else lost.wait_s,
-                None,
-                frame.id,
-                pipeline,
-                missing or (() if reason.kind in HAS_RESULT else tuple(live.stages)),
-            )
-        )
+        self._outcomes.conclude(live, reason, detail, missing)
         gone = Reason.EXPIRED if reason.kind in HAS_RESULT else reason
         for id, device in list(live.open.items()):
             if device:

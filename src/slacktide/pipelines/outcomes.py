@@ -1,0 +1,71 @@
+"""`FrameOutcomes`: each frame is answered once, and counted."""
+
+from __future__ import annotations
+
+from slacktide.domain import OutcomeKind, Reason
+from slacktide.domain.frames import AnswerFrame, FreeFrame
+from slacktide.engine.ledger import ModelCounts
+from slacktide.pipelines.children import Children
+from slacktide.pipelines.live_frames import LiveFrame
+
+HAS_RESULT = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
+
+
+class FrameOutcomes:
+    """Of the frames of one engine; parts among them."""
+
+    def __init__(self, children: Children) -> None:
+        """`children`: knows the time, and takes the commands."""
+        self.counts: dict[str, ModelCounts] = {}
+        """How frames have ended so far, by pipeline."""
+        self._children = children
+
+    def known(self, pipeline: str) -> ModelCounts:
+        """A frame becomes known."""
+        counts = self.counts.get(pipeline)
+        if counts is None:
+            counts = self.counts[pipeline] = ModelCounts()
+        counts.known += 1
+        return counts
+
+    def turn_away(self, id: int, pipeline: str, reason: Reason, detail: str = "") -> None:
+        """A frame that has just become known ends."""
+        self._count(pipeline, reason)
+        children = self._children
+        children.commands.append(
+            AnswerFrame(reason, children.now, detail=detail, id=id, pipeline=pipeline)
+        )
+        children.commands.append(FreeFrame(id))
+
+    def conclude(
+        self, live: LiveFrame, reason: Reason, detail: str, missing: tuple[str, ...]
+    ) -> None:
+        """A frame in flight ends. `missing`: stages that its answer lacks; without a result all."""
+        live.ended = True
+        frame, now = live.frame, self._children.now
+        pipeline = live.served.pipeline.name
+        self._count(pipeline, reason).in_flight -= 1
+        began, lost = live.started, live.lost
+        waited = max(0.0, now - frame.arrival) if began is None else began.queue_s
+        self._children.commands.append(
+            AnswerFrame(
+                reason,
+                now,
+                waited,
+                0.0 if began is None else max(0.0, now - frame.arrival - waited),
+                0 if began is None else began.batch_rows,
+                None if frame.best_effort else frame.deadline - now,
+                detail,
+                None if lost is None else lost.needed_s,
+                None if lost is None else lost.wait_s,
+                None,
+                frame.id,
+                pipeline,
+                missing or (() if reason.kind in HAS_RESULT else tuple(live.stages)),
+            )
+        )
+
+    def _count(self, pipeline: str, reason: Reason) -> ModelCounts:
+        counts = self.counts[pipeline]
+        counts.by_reason[reason] = counts.by_reason.get(reason, 0) + 1
+        return counts
