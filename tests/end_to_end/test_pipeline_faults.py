@@ -27,7 +27,9 @@ from tests.end_to_end.streets import (
 )
 
 from slacktide.engine import EngineSettings
+from slacktide.load.report import Provenance
 from slacktide.recording import Recording, replay
+from slacktide.simulation import predict
 
 APART = "lane: apart\ncores: 1\n"
 """The last stage's lane, which tests keep busy."""
@@ -279,7 +281,7 @@ def test_a_pipeline_is_unloaded_and_loaded_by_clients(house: Any) -> None:
     agree(outputs(ask_frame(house, IMAGE)), IMAGE)
 
 
-def test_a_live_run_replays_to_the_bit(
+def test_a_live_run_replays_to_the_bit_and_is_predicted(
     tmp_path: Path, zoo: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     street(zoo, grade=APART)
@@ -300,3 +302,8 @@ def test_a_live_run_replays_to_the_bit(
     text = path.read_text()
     for word in ("FrameArrived", "StageYielded", "PreparePayload", "FreeFrame", "PipelinesChanged"):
         assert word in text
+    found = predict(Recording(path), seeds=(1,), provenance=Provenance("", {}, ""))
+    (lived,) = [each for each in found.recorded.streams if each.model == "street"]
+    assert lived.reasons == {"on_time": 21, "partial": 1}
+    (drawn,) = [each for each in found.predicted[0].streams if each.model == "street"]
+    assert drawn.submitted == 22
