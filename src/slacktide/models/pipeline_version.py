@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.pipelines import Pipeline
+from slacktide.domain.tensors import ModelInterface, crop_input, image_input
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import LATENCY_BOUNDS, Histogram, ModelCounters
 from slacktide.models.pipeline_interface import ROWS
@@ -66,6 +67,8 @@ class PipelineVersion(LoadedVersion):
     """Of each of its outputs: the stage, and which output of its model; −1: `rows`."""
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     """Of its edges, by the stages at their ends."""
+    picture: int | None = None
+    """Which of the source's inputs crops are cut out of; None: it takes no pictures."""
     attached: dict[str, int] = field(default_factory=dict)
     """By stage that cuts crops: the number by which its replicas know the frames' arena."""
     open_frames: int = 0
@@ -108,6 +111,7 @@ class PipelineVersion(LoadedVersion):
             pipeline=pipeline,
             stages=dict(loaded.stages),
             numbers={(e.upstream, e.downstream): n for n, e in enumerate(pipeline.edges)},
+            picture=_picture(source.interface),
             layout=tuple(places[spec.name] for spec in loaded.interface.outputs),
         )
 
@@ -182,3 +186,8 @@ class PipelineVersion(LoadedVersion):
 
     def _wait_for_idleness(self) -> None:
         """The arena is the source's to trim."""
+
+
+def _picture(interface: ModelInterface) -> int | None:
+    index = image_input(interface)
+    return crop_input(interface) if index is None else index

@@ -15,7 +15,7 @@ import numpy as np
 from slacktide.domain import Reason, Signature
 from slacktide.domain.frames import Feed, PreparePayload, Yield
 from slacktide.domain.pipelines import Edge
-from slacktide.domain.tensors import Datatype, crop_input, fits, image_input
+from slacktide.domain.tensors import Datatype, fits
 from slacktide.executors.arena import ALIGNMENT, Arena, Slot
 from slacktide.executors.jpeg_header import jpeg_extent
 from slacktide.executors.ports import CropPayload, OutputTensor, Payload, TensorRef
@@ -79,10 +79,10 @@ class FramePayloads:
         frame brought. Raises MemoryLimitExceeded; WireError or ValueError where they do not fit."""
         stages = self.version.stages
         version = stages[edge.downstream]
-        found = StageArrays(stages[edge.upstream].interface, outputs)
         if edge.each:
-            made, handed = self._boxes(version, edge, found, own, request)
+            made, handed = self._boxes(version, edge, outputs, own, request)
         else:
+            found = StageArrays(stages[edge.upstream].interface, outputs)
             made, handed = self._rows(version, edge, found, rows)
         self.handed[self.version.numbers[edge.upstream, edge.downstream], request] = handed
         return made
@@ -91,12 +91,13 @@ class FramePayloads:
         self,
         version: LoadedVersion,
         edge: Edge,
-        found: StageArrays,
+        outputs: Sequence[OutputTensor | None],
         own: Payload | None,
         request: int,
     ) -> tuple[Yield, HandedOn]:
         key = (request, edge.when, edge.boxes, edge.scores, edge.classes)
         if self._chosen is None or self._chosen[0] != key:
+            found = StageArrays(self.version.stages[edge.upstream].interface, outputs)
             self._chosen = key, chosen_boxes(edge, found)
         handed = HandedOn(self._chosen[1])  # often the same goes on to several stages
         boxes = handed.chosen.boxes
@@ -192,9 +193,7 @@ class FramePayloads:
 
     def _frame(self, own: Payload | None) -> TensorRef:
         """The picture that a frame brought. Raises ValueError where it brought none."""
-        interface = self.version.source.interface
-        index = image_input(interface)
-        index = crop_input(interface) if index is None else index
+        index = self.version.picture
         if index is None or own is None:
             raise ValueError("the frame is no picture that crops could be cut out of")
         return own.tensors[index]

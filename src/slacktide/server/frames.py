@@ -296,9 +296,11 @@ def _told(version: PipelineVersion, children: Iterable[StageChild]) -> Mapping[s
 
 
 def _summed(stages: Iterable[Sequence[StageChild]]) -> BatchTiming:
-    timings = [each.timing for children in stages for each in children if each.timing is not None]
-    return BatchTiming(
-        sum(each.input_s for each in timings),
-        sum(each.infer_s for each in timings),
-        sum(each.output_s for each in timings),
-    )
+    input_s = infer_s = output_s = 0.0
+    for children in stages:
+        for child in children:
+            if (timing := child.timing) is not None:
+                input_s += timing.input_s
+                infer_s += timing.infer_s
+                output_s += timing.output_s
+    return BatchTiming(input_s, infer_s, output_s)

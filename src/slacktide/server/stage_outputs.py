@@ -4,6 +4,7 @@ one stage come to when they are joined for the frame's answer.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -169,14 +170,15 @@ def origins(chosen: Sequence[tuple[Chosen, int, int, int]]) -> OutputTensor:
     """`rows` of a stage: of (what an upstream request handed on, first, end, rows of the upstream
     before it), where each row comes from in the upstream's own outputs."""
     width = max([each.width for each, _, _, _ in chosen], default=1)
-    found = []
+    found: list[int] = []  # they are few: see `BoxChoice`
     for each, first, end, before in chosen:
-        part = each.rows[first:end] + before
-        if each.places is not None:
-            part = part * width + each.places[first:end]
-        found.append(part.astype(np.int64))
-    whole = np.concatenate(found) if found else np.zeros(0, np.int64)
-    return whole.shape, whole.tobytes()
+        rows = each.rows[first:end].tolist()
+        if each.places is None:
+            found += [before + row for row in rows]
+        else:
+            places = each.places[first:end].tolist()
+            found += [(before + row) * width + at for row, at in zip(rows, places, strict=True)]
+    return (len(found),), array("q", found).tobytes()
 
 
 def _strings(tensor: OutputTensor) -> NDArray[Any]:
