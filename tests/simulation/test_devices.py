@@ -39,9 +39,9 @@ from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanne
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import AsExpected, ByPool
-from slacktide.simulation.device_frames import HereChild
 from slacktide.simulation.device_times import DeviceTimes, ModelTimes
 from slacktide.simulation.devices import SimulatedDevices
+from slacktide.simulation.frames_here import HereChild
 from slacktide.simulation.items import SimulationError
 from slacktide.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
 from slacktide.workloads import BandwidthTrace, WorkloadError
@@ -114,7 +114,7 @@ def test_every_frame_and_every_part_has_one_outcome(
     assert 0 <= total.in_time <= total.offered
     assert bed.devices.in_flight == 0
     for device in bed.devices.devices.values():
-        assert not device.frames.parts
+        assert not device.frames.parts.open
         assert not device.frames.children
         frames = device.simulation.runtime.frames
         assert frames is not None

@@ -19,10 +19,12 @@ from slacktide.engine import Engine
 from slacktide.planning import Planner, Stated
 from slacktide.planning.exits import RampsLearnt
 from slacktide.runtime import Watch
-from slacktide.simulation.device_frames import DeviceFrames, DeviceLink, SentPart
+from slacktide.simulation.device_frames import DeviceFrames
+from slacktide.simulation.device_parts import DeviceLink
 from slacktide.simulation.driver import Simulation
 from slacktide.simulation.exit_courses import EarlyExits
 from slacktide.simulation.frame_score import FrameScore
+from slacktide.simulation.frames_here import SentPart
 from slacktide.simulation.hardware import Execution
 from slacktide.simulation.items import SimulationError
 from slacktide.simulation.stage_rows import PipelineCamera

@@ -61,11 +61,11 @@ from slacktide.reproduce.octopinf.five_setting import (
 from slacktide.reproduce.octopinf.setting import START_S, OctopInfData
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import ByPool, ByProfile, stream
-from slacktide.simulation.device_frames import HereChild
 from slacktide.simulation.devices import SimulatedDevices
 from slacktide.simulation.exit_courses import ExitCourse
 from slacktide.simulation.exit_tables import TableExits
 from slacktide.simulation.frame_score import FrameScore
+from slacktide.simulation.frames_here import HereChild
 from slacktide.simulation.hardware import Execution
 from slacktide.simulation.placing import SimulatedPlacing
 
