@@ -270,11 +270,6 @@ class Simulation:
         self._source = iter(items)
         self._coming = next(self._source, None)
 
-    @property
-    def waits_for_more(self) -> bool:
-        """Whether anything is still to come from outside."""
-        return self._coming is not None
-
     def next_at(self, *, more: bool = False) -> float:
         """When something happens next: infinite if nothing does. `more`: whether anything is to
         come (`put`) that is not known yet."""

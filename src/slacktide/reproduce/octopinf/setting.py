@@ -400,13 +400,3 @@ def detectors() -> tuple[StageForm, ...]:
 def share_of(variant: str) -> float:
     """Of the largest detector's time, that of one of Jellyfish's."""
     return next((share for accuracy, share, _ in SIZES if f"{100 * accuracy:.0f}" == variant), 1.0)
-
-
-def frame_share_of(variant: str) -> float:
-    """The same, of a frame's bytes."""
-    return next((size for accuracy, _, size in SIZES if f"{100 * accuracy:.0f}" == variant), 1.0)
-
-
-def mean_bandwidth(trace: BandwidthTrace) -> float:
-    """Mbit/s, for people."""
-    return float(np.round(trace.mean * 8e-6, 1))
