@@ -19,7 +19,6 @@ from slacktide.cli.main import main as serve
 from slacktide.domain import Batch, BatchTiming, ExitReport
 from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.pipelines import Frames
-from slacktide.runtime import runtime
 from slacktide.server import app, driver
 from slacktide.server.frames import ServedFrames
 
@@ -45,6 +44,14 @@ class TimedFrames(Frames):
 
     handle = timed(Frames.handle)
     expire = timed(Frames.expire)
+
+
+class TimedDriver(driver.Driver):
+    """The server's, with that machine: compiled rooms do not look for it by its name."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.runtime.frames = TimedFrames(self.engine)
 
 
 class WatchedFrames(ServedFrames):
@@ -88,5 +95,5 @@ def main() -> None:
     """Run the command line with these in the place of the server's."""
     app.ReplicaLauncher = WatchedLauncher
     driver.ServedFrames = WatchedFrames
-    runtime.Frames = TimedFrames
+    app.Driver = TimedDriver
     serve()

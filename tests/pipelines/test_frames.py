@@ -18,6 +18,8 @@ from slacktide.domain.frames import (
 )
 from slacktide.pipelines.deadlines import MARGIN_S
 
+pytestmark = pytest.mark.replaces_parts  # the engine that `Frames` reads
+
 TRAFFIC = graph("detect>brand", "detect>plate")
 JOINED = graph("a>b", "a>c", "b>d", "c>d")
 

@@ -7,6 +7,7 @@ event.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.pipelines.play import Play, part_answered
@@ -14,6 +15,8 @@ from tests.pipelines.play import Play, part_answered
 from slacktide.domain import Notice, OutcomeKind, Reason, StagePlace
 from slacktide.domain.frames import Frame, FrameAnnounced, FrameArrived, FrameCancelled
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
+
+pytestmark = pytest.mark.replaces_parts  # the engine that `Frames` reads
 
 LOST = (Reason.HOPELESS, Reason.EXPIRED, Reason.CRASHED, Reason.UNAVAILABLE, Reason.BEHIND_WORK)
 RESULTS = (Reason.ON_TIME, Reason.EARLY_EXIT, Reason.AFTER_DEADLINE)

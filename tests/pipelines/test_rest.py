@@ -9,6 +9,8 @@ from slacktide.domain import Plan, StagePlace
 from slacktide.pipelines import FanOut
 from slacktide.pipelines.rest import Rest
 
+pytestmark = pytest.mark.replaces_parts  # the engine that `Frames` reads
+
 LINE = graph("a>b", "b>c", "a>d")
 
 

@@ -77,6 +77,7 @@ def test_burstiness_is_that_of_the_times_between_rows(groups):
     assert demand.rows(1) == 400 * groups
 
 
+@pytest.mark.replaces_parts  # the engine that `Frames` reads
 def test_a_device_counts_the_frames_of_its_cameras_and_what_stages_hand_on():
     play = Play(graph("a>b"))
     arrivals = {"p": {"a": StageArrivals()}}
