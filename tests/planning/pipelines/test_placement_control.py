@@ -111,6 +111,56 @@ def test_published_instances_take_portions_in_a_surge_and_give_them_back():
     assert world.control.scaled >= 2
 
 
+@pytest.mark.parametrize("name", ["octopinf", "pipeline"])
+def test_after_each_of_ten_surges_all_is_given_back(name):
+    world = World(name, question(replace(TRAFFIC, rate=60.0), bandwidth=60e6))
+    world.rate, world.bandwidth = 60, 60e6
+    world.runs(61)
+    before = world.instances
+    for _ in range(10):
+        world.runs(240)
+        world.fan_out = 12
+        world.runs(120)
+        during = world.instances
+        world.fan_out = 4
+        world.runs(120)
+        assert before <= during
+        world.runs(240 if name == "octopinf" else 0)  # these go one by one, with pauses between
+        assert world.instances <= before
+        answer = world.control.plans.answer
+        (placed,) = answer.pipelines
+        for each in answer.portions:
+            assert each.replica < placed[each.stage].replicas
+            assert each.device == placed[each.stage].device
+        given = {(each.stage, each.replica) for each in answer.portions}
+        assert len(given) == len(answer.portions)
+        if name == "octopinf":
+            assert len(given) + len(answer.unscheduled) == world.instances
+            assert world.control.scaled > 0
+    assert world.control.early == 0 or name == "pipeline"
+
+
+def test_a_repair_moves_only_what_is_not_in_time():
+    near = replace(TRAFFIC, slo=0.4)
+    far = replace(near, name="far", source="far")
+    asked = question(near)
+    edge = asked.device("edge")
+    asked = replace(
+        asked,
+        devices=(*asked.devices, replace(edge, name="far")),
+        links=(*asked.links, LinkView("far", "server", 10e6)),
+        pipelines=(near, far),
+    )
+    policy = make_placement("pipeline")
+    before = policy.decide(asked, None).pipelines
+    away = [sum(each.device == "server" for each in stages) for stages in before]
+    worse = replace(asked, links=(*asked.links[:-1], LinkView("far", "server", 0.2e6)))
+    after = policy.repair(worse, before).pipelines
+    assert after[0] == before[0]
+    assert sum(each.device == "server" for each in after[1]) < away[1]
+    assert policy.repair(asked, before).pipelines == before
+
+
 def test_instances_are_those_of_the_last_plan():
     world = World("octopinf")
     instances = StageInstances()
@@ -159,7 +209,7 @@ def test_repairs_that_hardly_serve_more_are_left_and_asked_for_ever_less():
     control = world.control
     before, other = control.plans.answer, make_placement("rim").decide(world.asked, None)
     assert other != before
-    control.policy.decide = lambda question, present: other
+    control.policy.repair = lambda question, present: other
     world.decided.clear()
     for _ in range(20):  # 4 % less is served when the link is down
         world.bandwidth = 0.3e6 if world.bandwidth == 10e6 else 10e6

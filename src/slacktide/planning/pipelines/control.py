@@ -190,7 +190,10 @@ class PlacementControl:
 
         def compute() -> PlacementDecision:
             begin = stopwatch()
-            answer = policy.decide(question, present)
+            if repairs and present is not None:
+                answer = policy.repair(question, present)
+            else:
+                answer = policy.decide(question, present)
             return PlacementDecision(question, answer, stopwatch() - begin, repairs)
 
         return compute

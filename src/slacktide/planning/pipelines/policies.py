@@ -47,6 +47,10 @@ class PlacementPolicy(ABC):
         """Where everything is to run. `present`: where it does now; None: nowhere. Raises
         PlacementError."""
 
+    def repair(self, question: PlacementQuestion, present: Placed) -> PlacementAnswer:
+        """The same, where `present` serves less than it was to."""
+        return self.decide(question, present)
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedOptions(Options):
@@ -114,9 +118,17 @@ class SearchedPlacement(PlacementPolicy):
             less = after.spare > before.spare * (1.0 - 10.0 * self._options.gain)
             if not better(after, before) or not (more or less):
                 found = kept
+        return self._answer(question, found)
+
+    def repair(self, question: PlacementQuestion, present: Placed) -> PlacementAnswer:
+        """Only what does not have everything in time is placed anew."""
+        kept = self._mended(question, present)
+        return self.decide(question, None) if kept is None else self._answer(question, kept)
+
+    def _answer(self, question: PlacementQuestion, placed: Placed) -> PlacementAnswer:
         if self._options.streams:
-            return Streams(question).schedule(found)
-        return PlacementAnswer(found)
+            return Streams(question).schedule(placed)
+        return PlacementAnswer(placed)
 
     def _mended(self, question: PlacementQuestion, present: Placed) -> Placed | None:
         """As it is, but for pipelines that would not have everything in time."""

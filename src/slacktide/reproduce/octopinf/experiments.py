@@ -22,7 +22,8 @@ def _contender(
     label: str, policy: str, options: Mapping[str, float | str] = MappingProxyType({})
 ) -> Contender:
     """`options`: those of the placement, and what play.py knows: `bound`, `contention`, `day`,
-    `fixed` (placed for so many times the objects that were stated, whatever is counted)."""
+    `fixed` (placed for so many times the objects that were stated, whatever is counted), `wait`
+    (seconds, for full batches) and `scheduler`."""
     return Contender(label, policy, tuple(sorted(options.items())))
 
 
@@ -47,6 +48,13 @@ CONTENTION = 1.3
 """How much more than in proportion batches slow one another that want too much of an accelerator
 together: measured on CPUs, an assumption for accelerators."""
 SWEPT = (1.0, CONTENTION, 1.6)
+WAYS: Mapping[str, Mapping[str, float | str]] = {
+    "fifo": {"wait": 0.0},
+    "waits 33 ms": {"wait": 1.0 / 30.0},
+    "waits 67 ms": {"wait": 1.0 / 15.0},
+    "slack": {"scheduler": "slack"},
+}
+"""How baselines may make batches. `fifo` is how they do in all other experiments."""
 DAY_S = 13 * 3600
 
 
@@ -98,6 +106,15 @@ def _swept(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
             options = {**dict(one.options), "contention": contention}
             made = _contender(f"{one.label}, × {contention:g}", one.policy, options)
             yield _point("contention", scope, "base", made)
+
+
+def _batching(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    """What it is worth to a baseline to wait for full batches, or to serve by deadline."""
+    for setting in () if scope.quick else ("base", "slo-100"):
+        for one in BASELINES:
+            for name, options in WAYS.items():
+                made = _contender(f"{one.label}, {name}", one.policy, options)
+                yield _point("batching", scope, setting, made)
 
 
 def _surges(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
@@ -152,5 +169,6 @@ EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
     "surges": Experiment("Three times the objects for two minutes, every eight", _surges),
     "all-five": Experiment("All five in one, each off and each alone", _all_five),
     "contention": Experiment("What too much on one accelerator costs", _swept),
+    "batching": Experiment("What waiting for full batches is worth to baselines", _batching),
 }
 """Everything, by name."""

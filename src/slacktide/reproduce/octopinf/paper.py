@@ -12,7 +12,7 @@ from slacktide.reproduce.octopinf.experiments import CONTENTION, EXPERIMENTS, QU
 from slacktide.reproduce.octopinf.five_setting import ALL_CORES, MEGABITS
 from slacktide.reproduce.octopinf.five_setting import SLOWER as SLOWER_FIVE
 from slacktide.reproduce.octopinf.goals import FleetRow, goals_of, rows_of
-from slacktide.reproduce.octopinf.play import BATCH_WAIT_S, PlayedPipelines, play
+from slacktide.reproduce.octopinf.play import PlayedPipelines, play
 from slacktide.reproduce.octopinf.setting import KILOBYTES, MODELS, SLOWER, WARM_S, load_data
 from slacktide.reproduce.octopinf.show import Courses, goals_title, parts
 
@@ -42,8 +42,8 @@ _ASSUMED = (
     "Batches on lanes of one accelerator slow one another only where they want more than all of "
     f"it together, then {CONTENTION:g} times in proportion (`contention`: 1 to 1.6).",
     "pipeline and octopinf serve by `slack`, within windows where there are any; the others serve "
-    f"first in first out, wait at most {1e3 * BATCH_WAIT_S:.0f} ms (a frame's time) for a static "
-    "batch to be full, and drop what is late before it runs.",
+    "first in first out, in batches of what is there up to the static size (to wait for full ones, "
+    "or `slack`, makes them no better: `batching`), and drop what is late before it runs.",
     "Readings of CWD, CORAL and each baseline: docs/decisions/0063-placing-pipelines.md. All plan "
     "every six minutes; a plan is in force 50 ms after it was asked for, a replica half a second "
     "after it was started.",

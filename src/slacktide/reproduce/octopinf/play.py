@@ -1,8 +1,9 @@
 """One cell in virtual time: ten engines, the links between them, and the planner of stages.
 
 Cameras, links and batch times are the same for every contender. Ours and `octopinf` serve by
-`slack`; the others in order of arrival, in batches that wait a while to be full. Stages of frames
-that have ended are dropped before they run, as OctopInf's authors had it for all.
+`slack`; the others in order of arrival, in batches of what is there: to wait for full ones, or to
+serve by deadline, does not make them better (`batching`). Stages of frames that have ended are
+dropped before they run, as OctopInf's authors had it for all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from slacktide.reproduce.octopinf.five_setting import ALL_CORES, FiveSwitches
 from slacktide.reproduce.octopinf.five_setting import SETTING as FIVE
 from slacktide.reproduce.octopinf.setting import (
     ACCELERATORS,
-    FPS,
     LATENCY_S,
     MODELS,
     SETTINGS,
@@ -49,8 +49,6 @@ from slacktide.simulation.placing import SimulatedPlacing
 
 SCHEDULED = ("pipeline", "octopinf")
 """Contenders whose batches follow deadlines."""
-BATCH_WAIT_S = 1.0 / FPS
-"""Most that a static batch waits to be full: until the next frame is there."""
 CONTENTION = 1.3
 """What interference costs lanes of one accelerator that want more of it than there is."""
 BIN_S = 10
@@ -144,6 +142,7 @@ class _PlayedCell:
         self.contention = float(options.pop("contention", CONTENTION))
         self.bounds = bool(options.pop("bound", 0.0))
         self.fixed = float(options.pop("fixed", 0.0))
+        self.batching = _batching(self.name, options)
         self.warm = min(WARM_S, cell.duration)
         whole_day = bool(options.pop("day", 0.0))
         data = load_data(cell.folder)
@@ -240,10 +239,7 @@ class _PlayedCell:
     def _engine_parts(self, kind: str) -> Callable[[PoolId, int, PoolView], PoolParts]:
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
             times = CorrectedTimes(table_of(pool.model, kind, share_of(pool.variant)))
-            recipe = PoolRecipe("slack")
-            if self.name not in SCHEDULED:
-                recipe = PoolRecipe("fifo", {"max_delay": BATCH_WAIT_S})
-            return recipe.parts(times, max_batch=max_batch, view=view)
+            return self.batching.parts(times, max_batch=max_batch, view=view)
 
         return parts
 
@@ -377,6 +373,14 @@ def memory_of(plans: DevicePlans) -> float:
         key = each.device, each.stream
         running[key] = max(running.get(key, 0.0), form.intermediate)
     return total + sum(running.values())
+
+
+def _batching(policy: str, options: dict[str, float | str]) -> PoolRecipe:
+    """How its replicas make batches. Takes what it knows from `options`."""
+    usual = "slack" if policy in SCHEDULED else "fifo"
+    scheduler = str(options.pop("scheduler", usual))
+    wait = float(options.pop("wait", 0.0))
+    return PoolRecipe(scheduler, {"max_delay": wait} if scheduler == "fifo" else {})
 
 
 def _plain(name: str, value: float | str) -> object:
