@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
+from slacktide.cli.demo import mechanisms
+from slacktide.cli.demo.mechanisms import acted, equip
 from slacktide.cli.demo.pipeline import PipelineRun, judge, seen
 from slacktide.cli.demo.pipeline_report import (
     Judged,
@@ -20,7 +23,10 @@ from slacktide.cli.demo.pipeline_report import (
     show_pipeline,
 )
 from slacktide.cli.main import app
+from slacktide.examples import make_repository
 from slacktide.examples.street import BRANDS, CHARACTERS, KINDS, RoadUser, Scene
+from slacktide.load.played_calls import MetricSample, get_metrics
+from slacktide.models.check import Severity, check_repository
 
 RUN = PipelineRun("traffic", ((0,), (1,)), seconds=2.0, loads=(0.5, 1.5))
 CAR = RoadUser(0, (0.1, 0.1, 0.3, 0.3), "left", BRANDS[2], "A0X7")
@@ -99,7 +105,9 @@ def report() -> dict[str, Any]:
         JudgedFrame(0.3, "late"),
         JudgedFrame(0.01, "expired"),
     ]
-    return pipeline_report(RUN, "200ms", 10.0, {0.5: calm, 1.5: busy}, {"stage_stats": [1]})
+    stats = {"stage_stats": [1]}
+    did = [{"mechanism": "placement", "stage": "traffic", "count": 7, "told": "as frames came"}]
+    return pipeline_report(RUN, "200ms", 10.0, {0.5: calm, 1.5: busy}, stats, did)
 
 
 def test_loads_are_summed_up_one_by_one(report: Any) -> None:
@@ -127,6 +135,8 @@ def test_the_tables_say_so(report: Any) -> None:
         KINDS[3],
         "10.0 frames/s with 3.0 boxes each",
         "Right, of all boxes on a road user: brand 50%,",
+        "What acted",
+        "as frames came",
     ):
         assert part in text, text
 
@@ -136,6 +146,94 @@ def test_a_run_in_which_nothing_was_answered_is_shown_as_well() -> None:
     out = Console(width=120, record=True, file=StringIO())
     show_pipeline(pipeline_report(RUN, "200ms", 10.0, nothing, {}), out)
     assert "At 1 x capacity 0% of the frames" in out.export_text()
+
+
+def test_models_are_equipped_as_one_lane_whose_classifier_is_left_early(tmp_path: Path) -> None:
+    make_repository(tmp_path, models=["traffic"])
+    equip(tmp_path, "traffic", 2)
+    settings = {
+        name: yaml.safe_load((tmp_path / name / "slacktide.yaml").read_text())
+        for name in ("street", "brand", "plate")
+    }
+    assert {each["lane"] for each in settings.values()} == {"traffic"}
+    assert all(each["cores"] == {"min": 1, "max": 2} for each in settings.values())
+    assert [name for name, each in settings.items() if "early_exit" in each] == ["brand"]
+    assert settings["plate"]["lengths"] == [48, 112, 208]
+    found = check_repository(tmp_path)
+    assert not [each for each in found if each.severity is Severity.ERROR]
+
+
+def test_what_acted_is_read_off_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_repository(tmp_path, models=["traffic"])
+    sizes = [
+        {"rows": rows, "cores": 1, "size": size, "p50_s": rows * size}
+        for rows in (1, 32)
+        for size in (0.5, 2.0)
+    ]
+    profile = tmp_path / "plate" / "1" / "profile.abc.json"
+    profile.write_text(json.dumps({"profile": {"record": {"sizes": sizes}}}))
+    variants = [
+        {"variant": each, "inference_count": count}
+        for each, count in (("128", 0), ("256", 3), ("576", 9))
+    ]
+    exits = {
+        "ramps": [{"request_count": 4}, {"request_count": 1}],
+        "accuracy": 0.995,
+        "reason": "tuned",
+    }
+    stage = {"stage": "street", "lanes": ["traffic"], "largest_variant": "416"}
+    placed = {
+        "placements": 3,
+        "early_placements": 2,
+        "rebounds": 1,
+        "stages": [stage],
+        "reason": "why",
+    }
+    stats = {
+        "street": {"variant_stats": variants},
+        "brand": {"exit_stats": exits, "outcome_stats": {"on_time": 20, "early_exit": 5}},
+        "traffic": {"placement": placed},
+    }
+    monkeypatch.setattr(
+        mechanisms, "get_json", lambda target, path: {"model_stats": [stats[path.split("/")[3]]]}
+    )
+    metrics = [
+        MetricSample("slacktide_variant_switches_total", {"model": "street"}, 2.0),
+        MetricSample("slacktide_rescued_total", {"model": "street"}, 5.0),
+        MetricSample("slacktide_rescued_total", {"model": "other"}, 99.0),
+        MetricSample("slacktide_resizes_total", {"outcome": "confirmed"}, 6.0),
+        MetricSample("slacktide_lane_core_seconds_total", {"lane": "traffic"}, 41.7),
+    ]
+    nowhere: Any = None
+    found = acted(nowhere, metrics, "traffic", tmp_path)
+    assert [(each["mechanism"], each["stage"], each["count"]) for each in found] == [
+        ("variants", "street", 7),
+        ("early exits", "brand", 5),
+        ("times by width", "plate", 3),
+        ("cores that move", "traffic", 6),
+        ("placement", "traffic", 3),
+    ]
+    told = " ".join(each["told"] for each in found)
+    for part in (
+        "2 sizes answered, 256 to 576",
+        "of 25 requests",
+        "99.5%",
+        "48 to 208 pixels",
+        "4.0 times as long",
+        "42 core-seconds",
+        "street at most 416",
+    ):
+        assert part in told
+
+
+def test_a_page_of_metrics_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = b'# TYPE a gauge\na 1\na_total{model="m",x="y z"} 2.5\n\nnot a sample\n'
+    monkeypatch.setattr(
+        "slacktide.load.played_calls.urlopen", lambda address, timeout: BytesIO(page)
+    )
+    assert get_metrics(8002) == [
+        MetricSample("a", {}, 1.0), MetricSample("a_total", {"model": "m", "x": "y z"}, 2.5)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -166,3 +264,5 @@ def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["capacity"] > 0
     assert found["loads"][0]["frames"] > 0
     assert {each["stage"] for each in found["server"]} == {"street", "clothing", "direction"}
+    did = {each["mechanism"] for each in found["acted"]}
+    assert did == {"variants", "early exits", "cores that move", "placement"}

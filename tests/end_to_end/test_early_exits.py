@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 from tests.end_to_end.chained import EXITS, LAYERS, WIDTH, chain, rows
+from tests.end_to_end.streets import pipeline
 
 from slacktide.domain import ExitMode
 from slacktide.engine import EngineSettings
@@ -363,3 +364,36 @@ def test_models_that_state_none_have_none(exits: Any) -> None:
         (stats,) = exits.get(f"/v2/models/{name}/stats").json["model_stats"]
         assert "exit_stats" not in stats
         assert exits.look(lambda app, name=name: app.catalog.find(name, None).exits) is None
+
+
+@pytest.mark.slow
+def test_a_stage_of_a_pipeline_is_left_early(
+    tmp_path: Path, zoo: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a request to its model is, and not where the frame wants what ramps do not make."""
+    chain(zoo, "chain")
+    learn(zoo, "chain", tmp_path, rows(600))
+    pipeline(zoo, "watch", "slo: 20s\nstages: {see: chain}")
+    stated = fixed(0, threshold=0.2, mode=ExitMode.RELEASE)
+    monkeypatch.setattr("slacktide.models.repository.early_exit.StatedExits", stated)
+    data, left = rows(12, seed=3), 0
+    with (
+        serve(zoo, placement="pipeline") as house,
+        tritonclient.http.InferenceServerClient(house.http) as client,
+    ):
+        arranged(house, "chain")
+        for row in data:
+            x = tritonclient.http.InferInput("x", [1, WIDTH], "FP32")
+            x.set_data_from_numpy(row[None])
+            wanted = [tritonclient.http.InferRequestedOutput("see.scores")]
+            told = {"report_timing": True}
+            answer = client.infer("watch", [x], outputs=wanted, parameters=told)
+            exit = answer.get_response()["parameters"]["see.exit"]
+            alone = ask(house, row, "scores")
+            assert exit == exit_of(alone)
+            scores = alone.as_numpy("scores")
+            assert answer.as_numpy("see.scores") == pytest.approx(scores, abs=1e-4)
+            left += bool(exit)
+        answer = client.infer("watch", [x], parameters=told)
+        assert answer.get_response()["parameters"]["see.exit"] == ""
+    assert 0 < left < len(data)

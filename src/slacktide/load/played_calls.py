@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype
 from slacktide.load.spec import Target
+
+_SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 Row = Mapping[str, NDArray[Any]]
 ReadT = TypeVar("ReadT")
@@ -84,6 +88,25 @@ def play_calls(
         with closing(idle.get()):
             pass
     return answered
+
+
+class MetricSample(NamedTuple):
+    """A number of a page of metrics."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def get_metrics(port: int) -> list[MetricSample]:
+    """The page of metrics of a server of this machine."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10.0) as answer:
+        page = answer.read().decode()
+    return [
+        MetricSample(found[1], dict(_LABEL.findall(found[2] or "")), float(found[3]))
+        for found in map(_SAMPLE.fullmatch, page.splitlines())
+        if found is not None
+    ]
 
 
 def get_json(target: Target, path: str) -> Any:

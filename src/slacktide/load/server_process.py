@@ -47,10 +47,18 @@ def slacktide(arguments: Sequence[str], cores: Sequence[int], log: Path) -> str:
     return output.decode()
 
 
+class Listening(dict[Transport, Target]):
+    """Where a server listens, by protocol."""
+
+    def __init__(self, ports: Mapping[str, int]) -> None:
+        super().__init__({each: Target(each, "127.0.0.1", ports[each.value]) for each in Transport})
+        self.metrics_port = ports["metrics"]
+
+
 @contextmanager
 def serving(
     repository: Path, cores: Sequence[int], log: Path, flags: Sequence[str] = ()
-) -> Iterator[Mapping[Transport, Target]]:
+) -> Iterator[Listening]:
     """`slacktide serve REPOSITORY` on free ports meanwhile: where it listens, by protocol. `flags`:
     further ones of that command.
 
@@ -60,7 +68,7 @@ def serving(
     arguments = ["serve", str(repository), *ports, "--log-format=json", *flags]
     with log.open("wb") as errors, _started(arguments, cores, errors) as process:
         found = _wait(process, log)
-        yield {each: Target(each, "127.0.0.1", found[each.value]) for each in Transport}
+        yield Listening(found)
 
 
 @contextmanager

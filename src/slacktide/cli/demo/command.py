@@ -208,15 +208,22 @@ def pipeline(
     loads: Annotated[
         str, typer.Option(metavar="LOAD,…", help="Loads, as parts of the measured capacity.")
     ] = "0.5,1,1.5",
-    cores: Cores = 1,
+    cores: Cores = 2,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain",
+            help="Serve the models as they come: no early exits, cores that move or placement.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Find vehicles, name their brands and read their plates: one model, one deadline.
 
     Takes a minute: serves a detector with two models behind it as one pipeline, finds out how many
     frames a second it can answer, and sends less, as many and more. Prints what was found, slack by
-    stage, and what was left out under load, and writes pipeline-report.json into the current
-    folder.
+    stage, what was left out under load, and how often variants, early exits, cores and placement
+    acted, and writes pipeline-report.json into the current folder.
 
     Example: slacktide demo pipeline --loads 1,2
     """
@@ -231,7 +238,7 @@ def pipeline(
         parts = ()
     if not parts or not all(0.0 < part <= 20.0 for part in parts):
         fail(f"--loads: expected numbers above 0, 20 at most, with commas between, got {loads!r}")
-    run = PipelineRun(name, split_cores(cores), seconds, parts)
+    run = PipelineRun(name, split_cores(cores), seconds, parts, plain=plain)
     with _running(json) as (folder, move):
         report = run_pipeline(run, folder, move)
         path.write_bytes(orjson.dumps(report, option=_JSON))

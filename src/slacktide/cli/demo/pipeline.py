@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from slacktide.cli.demo.pipeline_report import Judged, JudgedFrame, pipeline_report
+from slacktide.cli.demo.mechanisms import FLAGS, acted, equip
+from slacktide.cli.demo.pipeline_report import ANSWERED, Judged, JudgedFrame, pipeline_report
 from slacktide.examples import PIPELINES, ExamplesError, make_repository, pipeline_frames
 from slacktide.examples.road_users import QUESTIONS
 from slacktide.examples.street import Scene
-from slacktide.load.played_calls import CallBody, call_body, get_json, play_calls
+from slacktide.load.played_calls import CallBody, call_body, get_json, get_metrics, play_calls
 from slacktide.load.server_process import ProcessError, serving
 from slacktide.load.spec import Target, Transport
 
@@ -49,6 +50,9 @@ class PipelineRun:
     frames: int = 24
     """Different ones."""
     seed: int = 1
+    plain: bool = False
+    """Whether its models are served as they come: without early exits, cores that move and
+    placement."""
 
 
 def run_pipeline(
@@ -69,6 +73,8 @@ def run_pipeline(
         )
     ]
     make_repository(folder / "models", models=[run.pipeline])
+    if not run.plain:
+        equip(folder / "models", run.pipeline, len(run.cores[0]))
     stated = yaml.safe_load(PIPELINES[run.pipeline].extras()["pipeline.yaml"])
     slo = f"{stated['slo']}"
     stages = [name for name in stated["stages"] if name in QUESTIONS]
@@ -86,7 +92,8 @@ def run_pipeline(
         return seen(scenes[number % len(scenes)], stages, status, seconds, answer)
 
     move(0.15, "measuring and loading the models")
-    with serving(folder / "models", run.cores[0], folder / "server.log") as targets:
+    flags = () if run.plain else FLAGS
+    with serving(folder / "models", run.cores[0], folder / "server.log", flags) as targets:
         target = targets[Transport.HTTP]
         move(0.4, "measuring the capacity")
         patient = bodies(PROBES, timeout=20_000_000)
@@ -101,7 +108,11 @@ def run_pipeline(
                 target, run.pipeline, bodies(count), instants, read, connections=CONNECTIONS
             )
         (stats,) = get_json(target, f"/v2/models/{run.pipeline}/stats")["model_stats"]
-    return pipeline_report(run, slo, capacity, played, stats)
+        did: list[dict[str, Any]] = []
+        if not run.plain:
+            metrics = get_metrics(targets.metrics_port)
+            did = acted(target, metrics, run.pipeline, folder / "models")
+    return pipeline_report(run, slo, capacity, played, stats, did)
 
 
 def _capacity(
@@ -113,7 +124,7 @@ def _capacity(
     began = time.monotonic()
     answered = play_calls(target, name, bodies, at_once, read, connections=AT_ONCE)
     took = time.monotonic() - began
-    if refused := [each.reason for each in answered if each.reason not in ("complete", "late")]:
+    if refused := [each.reason for each in answered if each.reason not in ANSWERED]:
         raise ProcessError(f"a frame was not answered although it had time: {refused[0]}")
     return len(bodies) / took
 

@@ -55,9 +55,11 @@ def pipeline_report(
     capacity: float,
     played: Mapping[float, Sequence[JudgedFrame]],
     stats: Mapping[str, Any],
+    acted: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """JSON values. `capacity` in frames per second, `played` by load as a part of it. Shares are 0
-    to 1, seconds from due to answered. `stats`: of the server at the end."""
+    to 1, seconds from due to answered. `stats`: of the server at the end. `acted`: what each
+    mechanism did (mechanisms.py)."""
     loads = [_load(load, load * capacity, frames) for load, frames in played.items()]
     complete = [
         frame for frames in played.values() for frame in frames if frame.reason == "complete"
@@ -72,6 +74,7 @@ def pipeline_report(
         "right": _right([frame for frames in played.values() for frame in frames]),
         "shown": [] if shown is None else [each._asdict() for each in shown.boxes[:SHOWN]],
         "server": stats.get("stage_stats", []),
+        "acted": list(acted),
     }
 
 
@@ -163,6 +166,13 @@ def show_pipeline(report: Mapping[str, Any], out: Console) -> None:
     ]
     title = "One frame: boxes, and what was said of each (what is so, where that is something else)"
     out.print(rich_table(TextTable(title, ("box", "kind", *behind), lines, words=2)))
+    if report["acted"]:
+        lines = [
+            (each["mechanism"], each["stage"], f"{each['count']}", each["told"])
+            for each in report["acted"]
+        ]
+        title = "What acted, how often"
+        out.print(rich_table(TextTable(title, ("", "where", "times", "what"), lines, words=4)))
     right = ", ".join(f"{stage} {share:.0%}" for stage, share in report["right"].items())
     first = report["loads"][0]
     out.print(

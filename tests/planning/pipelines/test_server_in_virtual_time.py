@@ -1,0 +1,144 @@
+"""What bounds are worth: a detector of several sizes and what is behind it on one lane, in virtual
+time, with and without a placement."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
+from tests.pipelines.test_frames_in_virtual_time import Street
+
+from slacktide.domain import (
+    Answer,
+    Command,
+    Deployment,
+    LaneSpec,
+    OutcomeKind,
+    Plan,
+    PoolId,
+    Route,
+    RunBatch,
+)
+from slacktide.domain.frames import Frame, FrameArrived, PipelinesChanged, StageYielded, Yield
+from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.planning.pipelines import PlacedPipeline, ServerPipelinesPlanner, make_placement
+from slacktide.planning.scaling import ScalingPlanner
+from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
+from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.scheduling import make_scheduler
+from slacktide.simulation import ByProfile, Simulation
+from slacktide.simulation.hardware import ByPool
+from slacktide.simulation.items import ExternalEvent
+
+ACCURACY = {128: 0.284, 192: 0.556, 256: 0.731, 320: 0.849, 384: 0.901, 448: 0.933, 576: 0.963}
+"""Of the example `street`."""
+STAGES = {"street": 8, "brand": 32, "plate": 32}
+PIPELINE = Pipeline(
+    "traffic",
+    tuple(PipelineStage(name, name) for name in STAGES),
+    (Edge("street", "brand"), Edge("street", "plate")),
+    slo=0.2,
+)
+TABLES = {
+    str(side): LatencyTable.linear(0.003 + row, row, 8, spread=1.25)
+    for side, row in ((side, 0.03 * (side / 576) ** 2) for side in ACCURACY)
+} | {
+    model: LatencyTable.linear(0.001 + row, row, 32, spread=1.25)
+    for model, row in (("brand", 0.002), ("plate", 0.0028))
+}
+POOLS = [
+    *(PoolId("street", "1", str(side)) for side in ACCURACY),
+    PoolId("brand", "1"),
+    PoolId("plate", "1"),
+]
+WARM = 10.0
+
+
+def times_of(pool: PoolId) -> CorrectedTimes:
+    return CorrectedTimes(TABLES[pool.variant or pool.model])
+
+
+def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+    times = times_of(pool)
+    scheduler = make_scheduler("slack", {}, max_batch=max_batch, times=times, view=view)
+    return PoolParts(scheduler, times, size=int(pool.variant or 0))
+
+
+class Traffic(Street):
+    """Two to nine vehicles a frame; notes which size the detector ran at."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(PIPELINE, seed)
+        self.sizes: dict[int, int] = {}
+        self._batches: dict[int, str] = {}
+
+    def told(self, commands: Sequence[Command], *, now: float) -> None:
+        for each in commands:
+            if type(each) is RunBatch:
+                ran = dict.fromkeys(
+                    (one.id for one in each.batch.members), each.batch.replica.pool.variant
+                )
+                self._batches |= ran
+
+    def answered(self, child: Answer, *, now: float) -> StageYielded | None:
+        ends = child.kind not in (OutcomeKind.SERVED, OutcomeKind.LATE)
+        if ends or self.stages[child.id] != "street":
+            return None
+        parent = self.requests[child.id].parent
+        assert parent is not None
+        self.sizes[parent] = int(self._batches[child.id])
+        seen = self.random.choice((2, 3, 5, 6, 8, 9))
+        return StageYielded(child.id, (Yield(seen), Yield(seen)))
+
+
+def played(rate: float, *, placed: bool, seconds: float = 30.0) -> tuple[float, float]:
+    """(share of frames that are complete in time, accuracy of all, what is missing counting 0)."""
+    traffic, draw = Traffic(1), random.Random(1)
+    stated: dict[str, object] = {
+        "street": Family(tuple(FamilyVariant(str(s), a, s) for s, a in ACCURACY.items()))
+    }
+    planners = [ScalingPlanner((0,)), VariantsPlanner()]
+    if placed:
+        policy = make_placement("pipeline")
+        placement = ServerPipelinesPlanner(policy, lambda: simulation.runtime.frames)
+        planners = [placement, *planners]
+        stated["traffic"] = PlacedPipeline({name: name for name in STAGES}, PIPELINE)
+    routes = {pool.model: Route(pool.model, pool) for pool in POOLS}
+    plan = Plan(
+        (LaneSpec("lane", (0,)),),
+        tuple(Deployment(pool, "lane", STAGES[pool.model]) for pool in POOLS),
+        tuple(routes.values()),
+    )
+    rng = np.random.default_rng(1)
+    truth = ByPool({pool: ByProfile(times_of(pool), rng) for pool in POOLS})
+    simulation = Simulation(
+        Engine(parts), plan, truth,
+        planners=planners, stated=stated, frames=traffic, job_s=0.02, check=True,
+    )  # fmt: skip
+    items, at, judged = [ExternalEvent(0.0, PipelinesChanged((PIPELINE,)))], 0.0, set()
+    while at < seconds:
+        at += draw.uniform(0.4, 1.6) / rate
+        frame = Frame(len(items), "traffic", at, at + 0.2)
+        items.append(ExternalEvent(at, FrameArrived(frame)))
+        if at > WARM:
+            judged.add(frame.id)
+    simulation.run(items)
+    ends = {id: traffic.outcomes[id] for id in judged}
+    there = {
+        id: 1.0 - len(end.missing) / 2 if end.kind is OutcomeKind.SERVED else 0.0
+        for id, end in ends.items()
+    }
+    worth = [ACCURACY.get(traffic.sizes.get(id, 0), 0.0) * part for id, part in there.items()]
+    return fmean(part == 1.0 for part in there.values()), fmean(worth)
+
+
+def test_stages_behind_a_detector_have_time_where_it_is_bounded() -> None:
+    """By itself it takes the largest size for which its own requests are in time."""
+    for rate in (14.0, 22.0):
+        without, _ = played(rate, placed=False)
+        complete, worth = played(rate, placed=True)
+        assert complete > without + 0.1
+        assert worth > 0.5  # not by the smallest variant
