@@ -84,7 +84,7 @@ def test_variants_are_those_for_which_frames_are_sent() -> None:
             assert "detector" not in stated
             continue
         largest = run._largest(plans, name)
-        assert names == {str(side) for side, _, _ in VARIANTS if side <= largest}
+        assert names == {str(side) for side, _, _ in VARIANTS if FIXED <= side <= largest}
         own = [
             (view.source == name, placed[0])
             for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True)
@@ -124,7 +124,7 @@ def test_the_exit_table_is_small_and_whole() -> None:
 
 def test_the_usual_variant_leaves_half_of_the_cores_idle_on_average() -> None:
     """What the setting was chosen for, in lane seconds of the cores that are slowest."""
-    question = FiveTestbed(load_data(None), 1).question(variants=False)
+    question = FiveTestbed(load_data(None), 1).question()
     view = question.pipelines[0]
     rates = view.rates()
     work = {}

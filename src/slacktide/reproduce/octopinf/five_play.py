@@ -1,8 +1,8 @@
 """One run with all five mechanisms, or some of them: engines, planners and links in virtual time.
 
 A placement is what a device's own planners begin with, and they go on alone until the next one:
-`joint` and `vertical` (variants, cores), early exits. Where frames are sent for a variant, larger
-ones are not run on them.
+`joint` and `vertical` (variants, cores), early exits. They may choose variants from the usual one
+on, which is placed and for which frames are sent, and where frames are whole also larger ones.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class _Run:
         self.warm = min(WARM_S, duration)
         self.end = self.warm + duration
         self.testbed = FiveTestbed(data, seed, day_begins(self.end))
-        self.asked = self.testbed.question(variants=switches.variants)
+        self.asked = self.testbed.question()
         self.control = PlacementControl(self.asked, make_placement("pipeline", {}))
         self.score = FrameScore(start=self.warm, end=self.end)
         self.acted: Counter[str] = Counter()
@@ -250,7 +250,7 @@ class _Run:
                 stated[model] = (ScaledModel(limits, "joint" if varies else "vertical"),)
         if DETECTOR in models and self.on.variants:
             most_side = self._largest(plans, name)
-            own = tuple(each for each in family() if each.size <= most_side)
+            own = tuple(each for each in family() if FIXED <= each.size <= most_side)
             plan = _with_family(plan, [each.name for each in own])
             stated[DETECTOR] = (*stated[DETECTOR], Family(own, planner="none"))
         if BRAND in models and self.on.exits:

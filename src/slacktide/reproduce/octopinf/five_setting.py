@@ -259,8 +259,9 @@ class FiveTestbed:
                     )
                 )
 
-    def question(self, *, variants: bool) -> PlacementQuestion:
-        """For mean objects and mean links. `variants`: with the whole family."""
+    def question(self) -> PlacementQuestion:
+        """For mean objects and mean links, with the usual variant: a placement that chooses among
+        all of them takes small ones wherever it fears for the deadline of what is behind them."""
         devices = [
             DeviceView(
                 name,
@@ -275,10 +276,8 @@ class FiveTestbed:
         for box, (trace, _) in self.traces.items():
             links.append(LinkView(box, "server", trace.mean, LATENCY_S))
             links.append(LinkView("server", box, trace.mean, LATENCY_S))
-        sizes = [each for each in VARIANTS if variants or each[0] == FIXED]
-        forms = tuple(
-            _form(DETECTOR, variant_of(side), exact, bytes_share(side)) for side, exact, _ in sizes
-        )
+        exact = next(exact for side, exact, _ in VARIANTS if side == FIXED)
+        forms = (_form(DETECTOR, variant_of(FIXED), exact, bytes_share(FIXED)),)
         together = max(1.0, CARS * MEAN_LEVEL)
         bursts = math.sqrt(2.0 * together - 1.0)
         behind = [
