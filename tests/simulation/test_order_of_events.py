@@ -19,7 +19,7 @@ from slacktide.domain.frames import FRAME_EVENTS
 from slacktide.engine import EngineSettings
 from slacktide.planning.exits.events import EXIT_EVENTS
 from slacktide.planning.sessions import SESSION_EVENTS
-from slacktide.simulation import SimulatedUpload, SimulationError
+from slacktide.simulation import SimulatedUpload, SimulationError, driver
 from slacktide.simulation.driver import ORDER_OF, EventOrder
 from slacktide.simulation.items import ExternalEvent, Failure
 
@@ -69,6 +69,18 @@ def test_the_timer_fires_when_it_is_due_between_events(make):
     )
     assert world.outcomes[3].at == 0.75  # its latest start
     assert (0.75, "TimerFired") in world.events
+
+
+def test_timers_of_many_instants_are_no_timer_that_comes_again_and_again(make, monkeypatch):
+    # Where load is too high, a request takes the place of another, which is given up at once: the
+    # timer fires at the instant of each arrival, and at no other.
+    monkeypatch.setattr(driver, "_TURNS_MOST", 20)
+    requests = [make.request(i, 0.004 * i, slo=4.0) for i in range(400)]
+    world = make.world(policy="slack").run(*requests)
+    timers = [at for at, what in world.events if what == "TimerFired"]
+    arrivals = {request.arrival for request in requests}
+    assert len([at for at in timers if at in arrivals]) > 20
+    assert len(world.outcomes) == len(requests)
 
 
 def test_a_replica_that_dies_as_it_finishes_has_finished(make):

@@ -220,7 +220,7 @@ class Simulation:
         self._put_down = 0
         self._open: dict[int, Request | Notice] = {}
         """Known to the engine and without an outcome."""
-        self._turns = 0
+        self._fired_at, self._turns = -math.inf, 0
         self._clients: SimulatedClients | None = None
         self._source: Iterator[Item] = iter(())
         self._coming: Item | None = None
@@ -340,7 +340,8 @@ class Simulation:
 
     def _fire(self, at: float) -> None:
         """Deliver the engine's timer."""
-        self._turns = self._turns + 1 if at == self.now else 0
+        self._turns = self._turns + 1 if at == self._fired_at else 0
+        self._fired_at = at
         if self._turns > _TURNS_MOST:
             raise SimulationError(f"the engine asks for its timer at {at} s again and again")
         self._deliver((TimerFired(),), at)

@@ -167,6 +167,20 @@ def test_ramps_that_cost_more_than_their_budget_go() -> None:
     assert [len(each.ramps) for each in served.policies[1:]] == [3, 2, 1, 0]
 
 
+def test_what_was_computed_for_ramps_that_are_gone_since_brings_none_back() -> None:
+    served = ServedExits(job_rows=1_000)
+    served.learn(learnt(GOOD))
+    while not (served.job and len(served.wrong) > 400):
+        served.row(*(each[0] for each in sure(1)))
+    assert served.policy.ramps
+    served.cut, served.chain = 0.06, ()
+    served.arrange()
+    assert served.policy.ramps == ()
+    assert served.job is not None
+    served.turn(served.job[1].run())
+    assert served.policy.ramps == ()
+
+
 def test_soon_after_an_alarm_ramps_may_move_again() -> None:
     served = ServedExits()
     served.learn(learnt(GOOD))

@@ -117,7 +117,8 @@ class PoolExits:
         self.feedback = 1.0
         """Of the policy in force, or about to be."""
         self.doubts = 0
-        """How often what was judged has lost its meaning."""
+        """How often what was judged has lost its meaning, or the ramps have changed; what was asked
+        before that has no answer any more."""
         self.tune_at = 1
         """Number of the judged row at which thresholds are tuned."""
         self.seen_at = -math.inf
@@ -244,6 +245,7 @@ class PoolExits:
         """From now on other ramps are to be active; those that stay keep their thresholds."""
         self.ramps, self.reason = ramps, reason
         self.changes += 1
+        self.doubts += 1
         self.changed = True
         self.thresholds = {r: each for r, each in self.thresholds.items() if r in ramps}
 
