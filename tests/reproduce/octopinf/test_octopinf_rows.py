@@ -197,6 +197,7 @@ def test_the_table_of_all_five_shows_what_acted():
     document = page(result)
     assert "all on" in document
     assert "weighted" in document
+    assert "How often each did something" in document
     played = measured[0][1][0]
     assert PlayedPipelines(**asdict(played)) == played
 

@@ -59,6 +59,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
         own = list(rows)
         if experiment == "all-five":
             yield TextTable(result.heading(experiment), *_mechanisms(own), words=1)
+            yield TextTable("How often each did something", *_acted(own), words=1)
             continue
         title = f"{result.heading(experiment)}: {setting}"
         yield TextTable(title, *_contenders(own), words=1)
@@ -95,22 +96,28 @@ def _contenders(rows: Iterable[FleetRow]) -> Grid:
 def _mechanisms(rows: Iterable[FleetRow]) -> Grid:
     """The same, where five mechanisms are on or off."""
     headings = ["contender", "weighted", "in time", "complete", "partial", "lost", "p99 ms"]
-    headings += ["cores", "busy", *ACTED, "plans"]
-    return headings, [
+    return [*headings, "cores", "busy"], [
         (
             row.contender,
             f"{row.weighted:.3f}",
             f"{row.in_time:.3f}",
             f"{row.complete:.3f}",
             f"{row.partial:.3f}",
-            f"{row.lost:.3f}",
+            f"{max(0.0, row.lost):.3f}",
             f"{row.p99_ms:.0f}",
             f"{row.cores:.1f}",
             f"{row.cores_busy:.1f}",
-            *(
-                str(row.acted[counts[0]]) if counts[0] in row.acted else ""
-                for counts in ACTED.values()
-            ),
+        )
+        for row in rows
+    ]
+
+
+def _acted(rows: Iterable[FleetRow]) -> Grid:
+    """The first count of each mechanism."""
+    return ["contender", *ACTED, "plans"], [
+        (
+            row.contender,
+            *(str(row.acted.get(counts[0], "")) for counts in ACTED.values()),
             str(row.plans),
         )
         for row in rows
