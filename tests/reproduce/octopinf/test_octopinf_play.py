@@ -9,6 +9,7 @@ import pytest
 
 from slacktide.planning.pipelines.control import PlacementControl
 from slacktide.planning.pipelines.policies import make_placement
+from slacktide.planning.variants.exact import SolverMissingError
 from slacktide.reproduce.harness.experiments import Contender, TraceCell
 from slacktide.reproduce.harness.state import ReproduceError
 from slacktide.reproduce.octopinf.play import _PlayedCell, memory_of, play
@@ -52,6 +53,16 @@ def test_what_is_made_for_a_surge_follows_links_and_nothing_else() -> None:
     last = run.control.plans.question
     assert last.pipelines == first.pipelines
     assert last.links != first.links
+
+
+def test_without_a_solver_there_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(asked: object) -> float:
+        raise SolverMissingError("it needs scipy")
+
+    monkeypatch.setattr("slacktide.reproduce.octopinf.play.fluid_bound", missing)
+    played = play(cell("pipeline", bound=1))
+    assert played.bound == 0.0
+    assert played.in_time > 0
 
 
 def test_bounds_are_above_what_is_served() -> None:

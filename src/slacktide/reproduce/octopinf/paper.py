@@ -50,7 +50,7 @@ _ASSUMED = (
     "Memory: weights of every replica, and of each stream, which runs one batch at a time, the "
     "largest of what its replicas need to run.",
     "Fluid bound: every 30 s, with true rates and links, as fractions of frames; no queues, full "
-    "batches, everything may move at once.",
+    "batches, everything may move at once. Empty where scipy was not installed.",
 )
 _OF_EXPERIMENT = {
     "surges": "`made for the surge` is `pipeline`, placed for three times the objects all along; "
