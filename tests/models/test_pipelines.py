@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,7 @@ def test_a_name_stays_a_models_or_a_pipelines_while_it_serves(
         await manager.load(repository, "chain")
         with pytest.raises(ControlError, match="parameter 'config': expected none"):
             await manager.load(repository, "chain", config_override="{}")
+        shutil.rmtree(tmp_path / "second" / "1")
         folder("second", "stages: {a: first}")
         with pytest.raises(ControlError, match="a model of this name is loaded; unload it first"):
             await manager.load(repository, "second")
