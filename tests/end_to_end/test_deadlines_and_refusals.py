@@ -292,10 +292,11 @@ def test_a_refusal_says_how_much_time_was_short(
 def test_triton_strict_answers_as_triton_and_the_log_says_why(
     zoo: Any, serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    zoo.slow(settings="max_batch: 1\nlimits: {queue: 1}\n")
+    # So slow that a deadline it cannot meet is far from over when the request comes.
+    zoo.slow(turns=120_000, settings="max_batch: 1\nlimits: {queue: 1}\n")
     with serve(zoo, triton_strict=True) as house:
         for protocol in ("http", "grpc"):
-            assert Speaker(protocol, house).ask("slow", timeout=4_000).status == 503
+            assert Speaker(protocol, house).ask("slow", timeout=40_000).status == 503
     assert "2 refused in the last 1 s: 2 shorter_than_alone" in caplog.text
 
 
