@@ -499,7 +499,7 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(
         "bad": post(b"{"),
         "long answer": post(orjson.dumps({"inputs": [long]})),
         "unpacked": post(gzip.compress(json_body()), "Content-Encoding: gzip"),
-        "left": post(long_json(60_000)),
+        "left": post(long_json(600_000)),  # so long that it is seen being unpacked
     }.get(kind, post(json_body()))
 
     async def body():
