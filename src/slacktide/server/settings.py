@@ -27,6 +27,12 @@ _seen = partial(option, panel="Logs, traces, recordings")
 _PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 
 
+def _options_of(kind: str) -> Any:
+    """Of what `--KIND` names."""
+    text = f"KEY=VALUE for --{kind}; may be given several times."
+    return _model({}, text, flag=f"{kind}-option", metavar="KEY=VALUE", repeated=True)
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings(Options):
     """Everything but the models. Seconds and bytes. Raises OptionError for what cannot be."""
@@ -80,38 +86,20 @@ class ServerSettings(Options):
         "One scheduler for every model, whatever its settings: a name, or module:Class.",
         metavar="NAME",
     )
-    scheduler_options: Mapping[str, object] = _model(
-        {},
-        "KEY=VALUE for --scheduler; may be given several times.",
-        flag="scheduler-option",
-        metavar="KEY=VALUE",
-        repeated=True,
-    )
+    scheduler_options: Mapping[str, object] = _options_of("scheduler")
     planner: str | None = _model(
         None,
         "One planner for every model whose cores or replicas are a range: a name, or module:Class.",
         metavar="NAME",
     )
-    planner_options: Mapping[str, object] = _model(
-        {},
-        "KEY=VALUE for --planner; may be given several times.",
-        flag="planner-option",
-        metavar="KEY=VALUE",
-        repeated=True,
-    )
+    planner_options: Mapping[str, object] = _options_of("planner")
     placement: str | None = _model(
         None,
         "How the stages of pipelines are placed on the lanes of their models, and which variants "
         "they may use: pipeline, octopinf, …; default: as the models' settings say.",
         metavar="NAME",
     )
-    placement_options: Mapping[str, object] = _model(
-        {},
-        "KEY=VALUE for --placement; may be given several times.",
-        flag="placement-option",
-        metavar="KEY=VALUE",
-        repeated=True,
-    )
+    placement_options: Mapping[str, object] = _options_of("placement")
     glue: Mapping[str, object] = _model(
         {},
         "NAME=MODULE:FUNCTION of a function that pipelines may name, which is given each crop; may "

@@ -172,8 +172,6 @@ class FrameInputsReader:
                 found.items.append(ExternalEvent(now, event))
             case PipelinesChanged():
                 found.items.append(ExternalEvent(now, event))
-            case _:
-                pass
 
     def finish(self) -> FrameInputs:
         found = self.found

@@ -115,6 +115,8 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         self._families: dict[str, Family] = {}
         self._scaled: dict[str, ScaledModel] = {}
         self._groups: tuple[_Group, ...] = ()
+        self._base_lanes: dict[str, tuple[str, ...]] = {}
+        """By model: its lanes, as settings say."""
         self._known = False
         """Whether frames come."""
         self._seats: dict[str, dict[str, int]] = {}
@@ -136,7 +138,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         self._families = stated_as(Family, stated)
         self._scaled = stated_as(ScaledModel, stated)
         self._groups = tuple(_groups(base, self._scaled))
-        self._base_lanes: dict[str, tuple[str, ...]] = {}
+        self._base_lanes = {}
         for each in base.deployments:
             known = self._base_lanes.get(each.pool.model, ())
             self._base_lanes[each.pool.model] = (*known, each.lane)
@@ -310,27 +312,21 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             m: len(s) for m, s in found.items()
         }:  # which of lanes that are alike does not matter
             found = {m: dict.fromkeys(before[m], max(s.values())) for m, s in found.items()}
-        self._moves += sum(set(found[m]) != set(before.get(m, self._at_first(m))) for m in found)
+        at_first = self._base_lanes
+        self._moves += sum(set(found[m]) != set(before.get(m, at_first.get(m, ()))) for m in found)
         self._seats = found
         self._timetables = {
             lanes[device][stream]: table for (device, stream), table in plans.timetables.items()
         }
         bounds: dict[str, StageBounds] = {}
-        for device in lanes:
-            bounds |= (
-                plans.bounds(device)
-                if any(device == d.name for d in plans.question.devices)
-                else {}
-            )
+        for device in plans.question.devices:
+            bounds |= plans.bounds(device.name)
         largest = {model: each for model, each in bounds.items() if each.largest}
         self._rebounds += sum(each != self._largest.get(model) for model, each in largest.items())
         if bounds != self.bounds:
             self.bounds = bounds
         self._largest = largest
         self._tell(plans)
-
-    def _at_first(self, model: str) -> tuple[str, ...]:
-        return self._base_lanes.get(model, ())
 
     def _tell(self, plans: DevicePlans) -> None:
         parts = []
