@@ -21,6 +21,7 @@ from slacktide.reproduce.octopinf.experiments import (
     NO_CORAL,
     OCTOPINF,
     PIPELINE,
+    PUBLISHED_MADE,
     QUICK,
     UNBOUND,
     WITHOUT,
@@ -107,15 +108,19 @@ def test_goals_of_harder_settings():
 
 
 def test_a_surge_counts_from_when_a_planner_can_have_seen_it():
-    quiet, surge = [(100, 100)] * 24, [(300, 0)] + [(300, 270)] * 11
-    timeline = (quiet + surge + [(100, 100)] * 12) * 2
+    quiet, surge = [(10, 10)] * 240, [(30, 0)] * 3 + [(30, 27)] * 117
+    timeline = (quiet + surge + [(10, 10)] * 120) * 2
     perfect = [(offered, offered) for offered, _ in timeline]
     runs = [
         (point("surges", "surges", UNBOUND), [run(1, timeline=timeline)]),
+        (point("surges", "surges", OCTOPINF), [run(1, timeline=timeline)]),
         (point("surges", "surges", MADE), [run(1, timeline=perfect)]),
+        (point("surges", "surges", PUBLISHED_MADE), [run(1, timeline=timeline)]),
     ]
     found = goals(*runs)
     assert found["pipeline ÷ made for the surge, 3 s into it"] == ("0.90", "missed")
+    assert found["octopinf ÷ made for the surge, 35 s into it"] == ("0.90", "missed")
+    assert found["octopinf ÷ octopinf, made for the surge, 35 s into it"] == ("1.00", "met")
     assert found["pipeline: instances before and after"] == ("3, 3", "met")
 
 

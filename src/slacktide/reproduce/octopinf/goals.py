@@ -17,12 +17,13 @@ from slacktide.reproduce.octopinf.experiments import (
     NO_CORAL,
     OCTOPINF,
     PIPELINE,
+    PUBLISHED_MADE,
     RIM,
     SERVER_ONLY,
     STATIC,
     WITHOUT,
 )
-from slacktide.reproduce.octopinf.play import PlayedPipelines
+from slacktide.reproduce.octopinf.play import BIN_S, PlayedPipelines
 
 PUBLISHED: Mapping[tuple[str, str], float] = {
     ("base", "distream"): 0.80,
@@ -51,8 +52,6 @@ ACTED: Mapping[str, Sequence[str]] = {
     "placement": ("stages moved",),
 }
 """What is counted of each mechanism."""
-BIN_S = 10
-"""Seconds of a bin of a run's timeline."""
 SURGE_S = (240, 360, 480)
 """A surge begins, ends, and all begins again."""
 PER_CPU_S = 21_000
@@ -261,19 +260,23 @@ def _no_less(setting: str, what: str, value: float, least: float) -> Goal:
 
 
 def _surges(runs: Mapping[str, PlayedPipelines]) -> Iterator[Goal]:
-    made = runs.get(MADE.label)
-    if made is None:
-        return
-    for label, late_s in ((OCTOPINF.label, 35.0), (PIPELINE.label, 3.0)):
+    """The published autoscaler is compared with plans of its own planner, too: which stage runs
+    where is not its to change."""
+    for label, late_s, made in (
+        (OCTOPINF.label, 35.0, (MADE, PUBLISHED_MADE)),
+        (PIPELINE.label, 3.0, (MADE,)),
+    ):
         run = runs.get(label)
         if run is None:
             continue
         bins = [at for at in range(len(run.timeline)) if _in_surge(at, late_s)]
-        most = math.fsum(made.timeline[at][1] for at in bins if at < len(made.timeline))
-        if most > 0.0:
-            share = math.fsum(run.timeline[at][1] for at in bins) / most
-            what = f"{label} ÷ made for the surge, {late_s:g} s into it"
-            yield _at_least("surges", what, share, OF_MADE)
+        for each in made:
+            other = runs[each.label].timeline if each.label in runs else ()
+            most = math.fsum(other[at][1] for at in bins if at < len(other))
+            if most > 0.0:
+                share = math.fsum(run.timeline[at][1] for at in bins) / most
+                what = f"{label} ÷ {each.label}, {late_s:g} s into it"
+                yield _at_least("surges", what, share, OF_MADE)
         if before := _instances(run):
             first, last = before
             yield Goal(

@@ -54,7 +54,7 @@ _ASSUMED = (
 )
 _OF_EXPERIMENT = {
     "surges": "`made for the surge` is `pipeline`, placed for three times the objects all along; "
-    "it follows links alone.",
+    "it follows links alone. `octopinf, made for the surge` likewise.",
     "all-five": "Ours, not the paper's: two boxes with two traffic cameras each, and a server. "
     f"{ALL_CORES} cores, those of boxes {SLOWER_FIVE['box']:g} and those of the server "
     f"{SLOWER_FIVE['server']:g} times as slow as the one that models were measured on; links of "

@@ -52,7 +52,7 @@ SCHEDULED = ("pipeline", "octopinf")
 """Contenders whose batches follow deadlines."""
 CONTENTION = 1.3
 """What interference costs lanes of one accelerator that want more of it than there is."""
-BIN_S = 10
+BIN_S = 1
 """Seconds of a bin of the timeline."""
 BOUND_S = 30.0
 """Seconds that one bound is of."""
@@ -93,9 +93,9 @@ class PlayedPipelines:
     plans: Sequence[int]
     """(made, of them before their time, changes of instances)."""
     timeline: Sequence[Sequence[int]]
-    """(offered, in time) by ten seconds."""
+    """(offered, in time) by `BIN_S`."""
     instances: Sequence[int]
-    """Replicas at the end of every ten seconds."""
+    """Replicas at the end of every `BIN_S`."""
     bound: float
     """Objects per second that no placement exceeds, on average; 0: not asked for."""
     planning_s: float

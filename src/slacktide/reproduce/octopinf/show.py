@@ -11,8 +11,8 @@ from slacktide.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 from slacktide.reproduce.harness.show import Grid
 from slacktide.reproduce.octopinf.experiments import OctopInfScope
-from slacktide.reproduce.octopinf.goals import ACTED, BIN_S, FleetRow
-from slacktide.reproduce.octopinf.play import PlayedPipelines
+from slacktide.reproduce.octopinf.goals import ACTED, FleetRow
+from slacktide.reproduce.octopinf.play import BIN_S, PlayedPipelines
 
 MOST_POINTS = 300
 """Of a course: longer ones are drawn in wider bins."""
