@@ -153,6 +153,16 @@ def test_timing_names_the_variant_of_a_stage(server: Any) -> None:
     assert "see.exit" not in told
 
 
+def test_a_frame_asks_for_no_variant_by_its_size(server: Any) -> None:
+    """Pixels sent to a family itself do; a pipeline's are as large as crops are to be sharp."""
+    small = np.full((20, 20, 3), 7, np.uint8)
+    told = ask_frame(server, small, name="watch", report_timing=True).json["parameters"]
+    assert told["see.variant"] == "64"
+    named = ask_frame(server, small, name="watch", report_timing=True, variant="32")
+    assert named.json["parameters"]["see.variant"] == "32"
+    assert ask_frame(server, small, name="eyes").json["parameters"]["variant"] == "32"
+
+
 def test_a_join_takes_what_belongs_together(server: Any) -> None:
     boxes = [(at * 7, 10, at * 7 + 30, 200, 255 - at, CAR) for at in range(30)]
     image = frame(*boxes)

@@ -73,6 +73,23 @@ def test_stages_are_placed_as_frames_come(
     assert replay(Recording(path)).difference is None
 
 
+def test_frames_of_any_size_run_at_most_at_the_largest_variant(zoo: Any, serve: Any) -> None:
+    """OctopInf knows no accuracy: its bound is the smallest."""
+    zoo.sight("eyes", settings=EYES)
+    pipeline(zoo, "watch", "slo: 20s\nstages: {see: eyes}")
+    with serve(zoo, placement="octopinf") as house:
+        limit = time.monotonic() + LIMIT_S
+        ran: list[str] = []
+        while ran[-1:] != ["32"] and time.monotonic() < limit:
+            answer = ask_frame(house, IMAGE, name="watch", report_timing=True)
+            ran.append(answer.json["parameters"]["see.variant"])
+        assert ran[-1] == "32", "its picture is of 64 pixels"
+        (stats,) = house.get("/v2/models/watch/stats").json["model_stats"]
+        assert stats["placement"]["stages"][0]["largest_variant"] == "32"
+        named = ask_frame(house, IMAGE, name="watch", report_timing=True, variant="64")
+        assert named.json["parameters"]["see.variant"] == "64"
+
+
 def test_without_a_placement_nothing_is_said_of_it(zoo: Any, serve: Any) -> None:
     street(zoo)
     with serve(zoo) as house:

@@ -40,14 +40,16 @@ def best_effort_due(context: CallContext, p99_alone: float) -> float:
 
 def size_asked(version: LoadedVersion, options: CallOptions, image_size: int = 0) -> int:
     """What a call asks for of a family (`LoadedPool.size`): the variant that it names, else that of
-    the size of its image, where variants are sizes; 0: the route decides. Raises BadField."""
+    the size of its image, where variants are sizes; 0: the route decides. So it does of a pipeline:
+    its picture is as large as crops of it are to be sharp. Raises BadField."""
+    front = version.front
     if not options.variant:
-        return image_size if version.pools[0].definition.image_size else 0
-    for pool in version.pools:
+        return image_size if front is version and front.pools[0].definition.image_size else 0
+    for pool in front.pools:
         if pool.variant == options.variant:
             return pool.size
-    names = ", ".join(repr(pool.variant) for pool in version.pools if pool.variant)
-    known = f"one of {names}" if names else f"none: {version.name!r} has no variants"
+    names = ", ".join(repr(pool.variant) for pool in front.pools if pool.variant)
+    known = f"one of {names}" if names else f"none: {front.name!r} has no variants"
     raise BadField("parameters.variant", known, options.variant)
 
 
@@ -79,7 +81,7 @@ def request_of(
         network_time=options.network_s,
         size=0
         if front.family is None and not options.variant
-        else size_asked(front, options, checked.image_size),
+        else size_asked(version, options, checked.image_size),
         names_variant=bool(options.variant),
         final=exits is not None and (options.final or not exits.makes(wanted)),
     )
@@ -111,7 +113,7 @@ def notice_of(
         application=options.application,
         client=context.session or context.client,
         likely_due=due(context, options, settings, settings.slo) if deadline is None else None,
-        size=size_asked(version.front, options) if options.variant else 0,
+        size=size_asked(version, options) if options.variant else 0,
         names_variant=bool(options.variant),
     )
 
