@@ -1,4 +1,4 @@
-"""When pipelines are placed anew: every six minutes, by instances, when a prediction is broken."""
+"""When pipelines are placed anew: every so often, by instances, when a prediction is broken."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from slacktide.engine import Engine
 from slacktide.planning.composer import Composer
 from slacktide.planning.pipelines.control import (
     INTERVAL_S,
+    WATCHED_S,
     PlacementControl,
     PlacementDecision,
 )
@@ -75,12 +76,14 @@ class World:
 
 
 @pytest.mark.parametrize("name", sorted(PLACEMENTS))
-def test_it_plans_every_six_minutes_from_what_was_measured(name):
+def test_it_plans_every_few_minutes_from_what_was_measured(name):
     world = World(name)
+    every = WATCHED_S if world.control.policy.watches else INTERVAL_S
     world.fan_out = 3
     world.runs(2 * int(INTERVAL_S) + 61)
     if not world.control.early:
-        assert world.decided == [60.0, 60.0 + INTERVAL_S, 60.0 + 2 * INTERVAL_S]
+        count = int(2 * INTERVAL_S / every) + 1
+        assert world.decided == [60.0 + at * every for at in range(count)]
     assert world.control.decided == len(world.decided) + 1
     (view,) = world.control.plans.question.pipelines
     assert view.rate == pytest.approx(15.0)
@@ -201,6 +204,19 @@ def test_a_link_that_falls_is_planned_for_at_once():
     early = world.control.early
     world.runs(60)
     assert world.control.early <= early + 3  # it does not plan for ever
+
+
+def test_repairs_do_not_put_off_the_next_plan_of_everything():
+    world = World("pipeline", question(replace(TRAFFIC, slo=0.4)))
+    world.runs(61)
+    world.runs(30)
+    world.decided.clear()
+    world.bandwidth = 0.1e6
+    world.runs(60)
+    first, *_, whole = world.decided
+    assert 91.0 < first < 100.0
+    assert world.control.early == len(world.decided) - 1
+    assert whole == 60.0 + WATCHED_S
 
 
 def test_repairs_that_hardly_serve_more_are_left_and_asked_for_ever_less():

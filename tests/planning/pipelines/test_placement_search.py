@@ -20,9 +20,17 @@ from slacktide.planning.pipelines.estimate import (
     better,
     total_score,
 )
+from slacktide.planning.pipelines.policies import make_placement
+from slacktide.planning.pipelines.problem import PlacedStage
 from slacktide.planning.pipelines.search import _Pipeline, mended, search
 
-RULES = [EstimateRules(), PUBLISHED, EstimateRules(fill=False, hope=0.05)]
+RULES = [
+    EstimateRules(),
+    PUBLISHED,
+    EstimateRules(fill=False, hope=0.05),
+    make_placement("pipeline").rules,
+]
+NAMES = ["shared", "alone", "frames", "ours"]
 
 
 def score_of(asked, placed, rules) -> PlacementScore:
@@ -51,14 +59,15 @@ def loaded(draw, judge) -> Load:
     return load
 
 
-@pytest.mark.parametrize("rules", RULES, ids=["shared", "alone", "frames"])
+@pytest.mark.parametrize("rules", RULES, ids=NAMES)
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_judged_at_once_is_what_the_estimator_says(seed, rules):
     draw = np.random.default_rng(seed)
     asked = at_random(draw, stages=4, forms=2)
     judge = PipelineEstimator(asked, asked.pipelines[0], rules)
     load = loaded(draw, judge) if seed % 2 else Load(2)
-    each = _Pipeline(judge, load)
+    each = _Pipeline(judge)
+    each.others = load
     picks = [draw.choice(len(choices), 3, replace=False) for choices in each.choices]
     shape = (3,) * len(picks)
     worth, work, longest = (np.broadcast_to(one, shape) for one in each._judged(picks))
@@ -68,12 +77,12 @@ def test_what_is_judged_at_once_is_what_the_estimator_says(seed, rules):
         ]
         found = judge.estimate(costs, load)
         assert worth[at] == pytest.approx(found.score.worth)
-        assert work[at] == pytest.approx(sum(cost.work for cost in costs))
+        assert work[at] == pytest.approx(judge.work(costs, judge.load(costs)))
         if found.latency < 1e8:
             assert longest[at] == pytest.approx(found.latency)
 
 
-@pytest.mark.parametrize("rules", RULES, ids=["shared", "alone", "frames"])
+@pytest.mark.parametrize("rules", RULES, ids=NAMES)
 @pytest.mark.parametrize("seed", range(25))
 def test_no_choice_is_better_than_what_is_found(seed, rules):
     asked = at_random(np.random.default_rng(seed), stages=3)
@@ -152,3 +161,38 @@ def test_only_pipelines_that_are_late_are_placed_anew():
     assert total_score(asked, found, EstimateRules()).worth > before.worth
     with pytest.raises(ValueError, match="not in tuple"):
         mended(asked, ((replace(best[0][0], form=0, batch=3), *best[0][1:]), best[1]))
+
+
+def test_of_what_serves_the_same_the_least_memory_is_taken_and_the_least_of_links():
+    """A stage that is moved to the server needs no replica at home, but its link."""
+    asked = question(replace(TRAFFIC, slo=1.0, rate=5.0), bandwidth=1e8)
+
+    def devices(**prices: float) -> list[str]:
+        (placed,) = search(asked, EstimateRules(**prices))
+        return [stage.device for stage in placed]
+
+    assert devices() == ["edge"] * 3
+    assert devices(memory=10.0) == ["server"] * 3
+    assert devices(memory=10.0, links=1e4) == ["edge"] * 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_memory_is_saved_at_the_cost_of_what_is_served(seed):
+    asked = at_random(np.random.default_rng(seed), stages=3)
+    priced = EstimateRules(memory=5.0, links=2.0)
+    found, plain = (search(asked, rules) for rules in (priced, EstimateRules()))
+    worths = [score_of(asked, each, EstimateRules()).worth for each in (found, plain)]
+    assert worths[0] == pytest.approx(worths[1])
+    judge = PipelineEstimator(asked, asked.pipelines[0], priced)
+    least = [judge.work(c, judge.load(c)) for c in (judge.chosen(p[0]) for p in (found, plain))]
+    assert least[0] <= least[1] + 1e-9
+
+
+def test_stages_at_home_run_one_at_a_time_in_the_memory_of_the_largest():
+    judge = PipelineEstimator(question(), TRAFFIC, EstimateRules(memory=2.0))
+    home = judge.chosen([PlacedStage("edge")] * 3)
+    assert judge.work(home, judge.load(home)) == pytest.approx(2.0 * (3 * 0.02 + 0.1))
+    away = judge.chosen([PlacedStage("edge"), PlacedStage("edge"), PlacedStage("server")])
+    (share,) = [cost.busy for cost in away if cost.work == away[2].work]
+    work = share + 2.0 * (share / 0.8 * 0.12 + 2 * 0.02 + 0.1)
+    assert judge.work(away, judge.load(away)) == pytest.approx(work)

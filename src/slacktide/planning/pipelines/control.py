@@ -4,7 +4,7 @@ Every six minutes, off the loop. Between two plans a published policy has its in
 (instances.py). Ours is watched instead: each second what is measured is set against what was
 planned for, and where the placement in force would now serve less than it was to (a link has
 fallen, there are more rows), or rows or links have changed so that another may do better, it plans
-at once.
+at once. As that repairs a part of it, it places everything each minute.
 
 One of it places for all devices; the device that it runs on is none that is special. It is fed with
 counts and links as data, and what comes of it is a plan for each device.
@@ -27,6 +27,8 @@ from slacktide.planning.pipelines.problem import LinkView, PlacementAnswer, Plac
 
 INTERVAL_S = 360.0
 """From one plan to the next (OctopInf, §IV-A)."""
+WATCHED_S = 60.0
+"""The same, where it is watched, repairs not counted."""
 WINDOWS_S = (15.0, 30.0, KEPT_S)
 """Over which rates are taken; the largest counts."""
 CHECK_S = 1.0
@@ -95,11 +97,12 @@ class PlacementControl:
         self.stated = stated
         """As `restate` says."""
         self._stopwatch = stopwatch
-        self._interval = interval
+        self._interval = min(interval, WATCHED_S) if policy.watches else interval
         self._demands = {each.name: Demand(each) for each in stated.pipelines}
         self._links: dict[tuple[str, str], deque[tuple[float, float]]] = {}
         self._instances = StageInstances()
-        self._due = -math.inf
+        self._due = self._whole_due = -math.inf
+        """When it plans next, and when everything."""
         self._decided_at = -math.inf
         self._check_at = self._scale_at = -math.inf
         self._windows: Sequence[float] = (SHORT_S, *WINDOWS_S)
@@ -136,7 +139,7 @@ class PlacementControl:
                 known.view = each
         self._demands = {name: each for name, each in demands.items() if each is not None}
         if not same:
-            self.plans, self._due = None, -math.inf
+            self.plans, self._due, self._whole_due = None, -math.inf, -math.inf
             self.revision += 1
 
     def is_known(self, *, now: float) -> bool:
@@ -183,8 +186,10 @@ class PlacementControl:
         if now < self._due:
             return None
         question = self.question(self._windows, now=now)
-        repairs = self._repairs
-        self._due, self._windows, self._repairs = now + self._interval, WINDOWS_S, False
+        repairs = self._repairs and now < self._whole_due
+        if not repairs:
+            self._whole_due = now + self._interval
+        self._due, self._windows, self._repairs = self._whole_due, WINDOWS_S, False
         present = None if self.plans is None else self.plans.answer.pipelines
         policy, stopwatch = self.policy, self._stopwatch
 
@@ -240,6 +245,7 @@ class PlacementControl:
     def hasten(self, at: float) -> None:
         """The next plan is wanted then, if not before."""
         self._due = min(self._due, at)
+        self._whole_due = min(self._whole_due, at)
 
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
         """What is asked now, of demand over these windows."""

@@ -59,6 +59,10 @@ class EstimateRules:
     hope: float = 0.0
     """Share that is in time of a path that takes the whole SLO, by chance; of longer ones less, in
     proportion. So of what is late, that is best which serves much and is not very late."""
+    memory: float = 0.0
+    """Lanes of a server that a gigabyte counts as, where two placements serve the same."""
+    links: float = 0.0
+    """The same, of a link that is always busy: what is sent over one may soon be late."""
 
 
 class StageCost(NamedTuple):
@@ -86,7 +90,9 @@ class StageCost(NamedTuple):
     share: float
     """Of its rows that its replicas have the capacity for."""
     work: float
-    """Lanes of servers, on average."""
+    """Lanes of servers, on average, and what its memory counts as."""
+    running: float
+    """What its memory while it runs counts as, where it is the only one to run."""
     accuracy: float
     row_share: float
 
@@ -123,7 +129,8 @@ class PlacementScore(NamedTuple):
     worth: float
     """Rows at the sinks in time per second, times their accuracy."""
     spare: float
-    """Minus the servers' work, in lanes; of what is worth nothing, minus its latency."""
+    """Minus the servers' work, in lanes, and what counts as such (`EstimateRules.memory`); of what
+    is worth nothing, minus its latency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +228,12 @@ class PipelineEstimator:
             rounds = math.ceil(per_frame / (rows * replicas) - 1e-9)
         elif rate:
             fill = max(0.0, rows - together) / rate
+        running, kept = form.intermediate, form.weights
+        if host.lanes > 1:
+            running, kept = 0.0, form.weights + form.intermediate
+        # a server's replicas are for all: it takes the part of one that it keeps busy
+        kept *= busy / self.rules.room if host.server else replicas
+        gigabyte = 1e-9 * self.rules.memory
         return StageCost(
             device,
             form_at,
@@ -235,10 +248,23 @@ class PipelineEstimator:
             busy * form.utilisation,
             replicas * (form.weights + form.intermediate),
             min(1.0, FULL / part) if part > 0.0 else 1.0,
-            busy if host.server else 0.0,
+            (busy if host.server else 0.0) + gigabyte * kept,
+            gigabyte * running,
             form.accuracy,
             form.row_share,
         )
+
+    def work(self, costs: Sequence[StageCost], load: Load) -> float:
+        """Of servers, in lanes, and what counts as such. `load`: what `load` says of them."""
+        found = math.fsum(cost.work for cost in costs)
+        if self.rules.memory:
+            for device in {cost.device for cost in costs}:
+                found += max(cost.running for cost in costs if cost.device == device)
+        for ends, (rate, _) in load.links.items() if self.rules.links else ():
+            link = self.links.get(ends)
+            if link is not None and link.bandwidth > 0.0:
+                found += self.rules.links * rate / link.bandwidth
+        return found
 
     def choices(self, stage: int, *, forms: bool = True) -> list[StageCost]:
         """All that can be, of one stage."""
@@ -322,7 +348,7 @@ class PipelineEstimator:
             served *= min(1.0, max(hope, likely))
             throughput += self.rates[begin] * served
             worth += self.rates[begin] * served * exact
-        work = math.fsum(cost.work for cost in costs)
+        work = self.work(costs, own)
         return PipelineEstimate(
             PlacementScore(worth, -work if worth > 0.0 else -longest),
             tuple(latencies),
@@ -422,5 +448,5 @@ def score_of_all(
         load.add(part, judge.places, -1.0)
         worth += judge.estimate(each, load).score.worth
         load.add(part, judge.places)
-        spare -= math.fsum(cost.work for cost in each)
+        spare -= judge.work(each, part)
     return PlacementScore(worth, spare)

@@ -87,6 +87,10 @@ class SearchedOptions(Options):
     budget: float = option(0.5, "Share of the SLO that a path may take.", above=0, most=1)
     room: float = option(0.8, "Share of its time that a replica is busy at most.", above=0, most=1)
     streams: bool = option(False, "Whether instances get portions of streams (CORAL).")
+    memory: float = option(
+        3.0, "Lanes of a server that a gigabyte counts as, where as much is served.", least=0
+    )
+    links: float = option(6.0, "The same, of a link that is always busy.", least=0)
     gain: float = option(
         0.01,
         "Share by which another placement must serve more, or work less, to be taken.",
@@ -95,8 +99,8 @@ class SearchedOptions(Options):
 
 
 class SearchedPlacement(PlacementPolicy):
-    """Ours: whatever serves the most, then is the least work for servers. It stays where it is as
-    long as that is about as good."""
+    """Ours: whatever serves the most, then takes the least of servers, memory and links. It stays
+    where it is as long as that is about as good."""
 
     Options = SearchedOptions
     watches = True
@@ -105,7 +109,13 @@ class SearchedPlacement(PlacementPolicy):
         self._options = options
         streams = options.streams
         self.rules = EstimateRules(
-            options.budget, options.room, fill=False, shared=not streams, hope=HOPE
+            options.budget,
+            options.room,
+            fill=False,
+            shared=not streams,
+            hope=HOPE,
+            memory=options.memory,
+            links=options.links,
         )
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:

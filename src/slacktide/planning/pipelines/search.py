@@ -3,7 +3,7 @@
 CWD takes stages one by one and cannot go back on what it has done (distribution.py); here all
 choices for the stages of one pipeline are judged together, beside what the others load devices and
 links with. Where there are too many, some neighbouring stages at a time, from several starts, until
-no such change helps. The best serves the most (estimate.py), then is the least work for servers.
+no such change helps. The best serves the most, then takes the least of servers (estimate.py).
 
 Choices that no path has the time for, or that another beats in everything, are left out first. The
 rest span an array, one axis for each stage, in which everything is computed at once: what depends
@@ -13,6 +13,7 @@ compares.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -47,7 +48,7 @@ ROUNDS = 3
 """In the second and third, pipelines are placed anew that others have made worse."""
 _SLIGHT = 1e-9
 _BY_DEVICE = ("busy", "squares", "utilisation", "memory")
-_COSTS = ("latency", "alone", "row_share", *_BY_DEVICE)
+_COSTS = ("latency", "alone", "row_share", "work", "running", *_BY_DEVICE)
 
 
 def search(
@@ -57,11 +58,12 @@ def search(
     has too many choices to judge them all."""
     judges = estimators(question, rules)
     load = Load(len(question.devices))
+    pipelines = [_Pipeline(judge) for judge in judges]
     chosen: list[list[StageCost]] = []
     scores: list[PlacementScore] = []
     for number, judge in enumerate(judges):
         begin = [] if start is None else judge.chosen(start[number])
-        chosen.append(_Pipeline(judge, load).best(begin))
+        chosen.append(pipelines[number].best(load, begin))
         scores.append(judge.estimate(chosen[-1], load).score)
         load.add(judge.load(chosen[-1]), judge.places)
     for _ in range(1, ROUNDS):
@@ -71,7 +73,7 @@ def search(
             load.add(judge.load(costs), judge.places, -1.0)
             now = judge.estimate(costs, load).score
             if now.worth < scores[number].worth * (1.0 - _SLIGHT):
-                other = _Pipeline(judge, load).best(costs)
+                other = pipelines[number].best(load, costs)
                 scores[number] = judge.estimate(other, load).score
                 if better(scores[number], now):
                     chosen[number], moved = other, True
@@ -91,6 +93,7 @@ def mended(
     load = Load(len(question.devices))
     for judge, costs in zip(judges, chosen, strict=True):
         load.add(judge.load(costs), judge.places)
+    pipelines: dict[int, _Pipeline] = {}
     for _ in range(ROUNDS - 1):
         moved = False
         for number, judge in enumerate(judges):
@@ -98,7 +101,8 @@ def mended(
             load.add(judge.load(costs), judge.places, -1.0)
             now = judge.estimate(costs, load).score
             if now.worth < judge.most * (1.0 - max(gain, _SLIGHT)):
-                other = _Pipeline(judge, load).best(costs)
+                late = pipelines.get(number) or pipelines.setdefault(number, _Pipeline(judge))
+                other = late.best(load, costs)
                 if judge.estimate(other, load).score.worth > now.worth * (1.0 + gain) + _SLIGHT:
                     chosen[number], moved = other, True
             load.add(judge.load(chosen[number]), judge.places)
@@ -108,10 +112,10 @@ def mended(
 
 
 class _Pipeline:
-    """One of them, beside what others take."""
+    """One of them."""
 
-    def __init__(self, judge: PipelineEstimator, others: Load) -> None:
-        self.judge, self.others = judge, others
+    def __init__(self, judge: PipelineEstimator) -> None:
+        self.judge, self.others = judge, Load(len(judge.question.devices))
         stages = judge.pipeline.stages
         self.choices = [judge.choices(at) for at in range(len(stages))]
         for stage, choices in zip(stages, self.choices, strict=True):
@@ -126,13 +130,17 @@ class _Pipeline:
             values = np.array([choice[6:] for choice in choices]).T
             self.table.append(dict(zip(StageCost._fields[6:], values, strict=True)))
             self.on.append((devices == [choice.device for choice in choices]).astype(float))
-        self.useful = self._useful(judge.budget)
+        self._uses: dict[float, tuple[Picks, list[list[int]]]] = {}
+        """By budget: choices that may be of use, and blocks of stages."""
+        self._use(judge.budget)
 
-    def best(self, start: Sequence[StageCost] = ()) -> list[StageCost]:
-        """The best choices that are found."""
+    def best(self, others: Load, start: Sequence[StageCost] = ()) -> list[StageCost]:
+        """The best choices that are found, beside what `others` take."""
+        self.others = others
+        self._use(self.judge.budget)
         picks, score = self._best(self._starts(start))
         if score.worth < self.judge.most * (1.0 - _SLIGHT):
-            self.useful = self._useful(math.inf)  # a path may be given up for the others
+            self._use(math.inf)  # a path may be given up for the others
             picks, score = self._best([picks])
         return [choices[at] for choices, at in zip(self.choices, picks, strict=True)]
 
@@ -146,6 +154,14 @@ class _Pipeline:
             if better(score, top):
                 picks, top = other, score
         return picks, top
+
+    def _use(self, budget: float) -> None:
+        if budget not in self._uses:
+            self.useful = self._useful(budget)
+            self._uses[budget] = self.useful, self._blocks()
+        self.useful, self.blocks = self._uses[budget]
+        self._found: dict[tuple[int, ...], tuple[list[int], PlacementScore]] = {}
+        """By block and picks of other stages: the best; most are asked for again and again."""
 
     def _useful(self, budget: float) -> Picks:
         """Choices that may be part of the best, if paths take no longer than the budget."""
@@ -163,9 +179,7 @@ class _Pipeline:
             kept = np.flatnonzero(before[at] + table["latency"] + after[at] <= budget)
             if not len(kept):
                 kept = np.arange(len(self.choices[at]))
-            costs = np.stack(
-                [table[name] for name in ("latency", "alone", "row_share", *_BY_DEVICE)]
-            )[:, kept]
+            costs = np.stack([table[name] for name in _COSTS])[:, kept]
             gains = np.stack([table["share"], table["accuracy"]])[:, kept]
             device = self.on[at].argmax(axis=0)[kept]
             beats = (costs[:, :, None] <= costs[:, None, :]).all(axis=0)
@@ -192,16 +206,22 @@ class _Pipeline:
 
     def _descended(self, picks: list[int]) -> tuple[list[int], PlacementScore]:
         """Blocks of stages are chosen anew until none is better for it."""
-        blocks = self._blocks()
+        blocks = self.blocks
         score, left = PlacementScore(-math.inf, 0.0), len(blocks)
         at = 0
         while left:
             block = blocks[at % len(blocks)]
-            tried = [
-                self.useful[stage] if stage in block else np.array([picks[stage]])
-                for stage in range(len(picks))
-            ]
-            other, found = self._best_of(tried)
+            key = (
+                at % len(blocks),
+                *(-1 if each in block else pick for each, pick in enumerate(picks)),
+            )
+            if key not in self._found:
+                tried = [
+                    self.useful[stage] if stage in block else np.array([picks[stage]])
+                    for stage in range(len(picks))
+                ]
+                self._found[key] = self._best_of(tried)
+            other, found = self._found[key]
             at, left = at + 1, left - 1
             if better(found, score):
                 picks, score, left = other, found, len(blocks) - 1
@@ -240,7 +260,7 @@ class _Pipeline:
         return found, PlacementScore(most, -float(least.flat[at]))
 
     def _judged(self, picks: Picks) -> tuple[Array, Array, Array]:
-        """(worth, work of servers, longest path) of all combinations, one axis for each stage."""
+        """(worth, work, longest path) of all combinations, one axis for each stage."""
         judge, count = self.judge, len(picks)
         shapes = [tuple(-1 if at == axis else 1 for axis in range(count)) for at in range(count)]
 
@@ -260,7 +280,7 @@ class _Pipeline:
             self._device(device, own, waits, limits)
         crossing = self._crossings(there, used)
         sizes = [of(at, "row_share") for at in range(count)]
-        over_link, passing = self._links(crossing, sizes)
+        over_link, passing, carried = self._links(crossing, sizes)
         one: Array = np.ones((1,) * count)
         began: list[Array] = [0.0 * one] * count
         shares, accuracies, ended = [one] * count, [one] * count, [one] * count
@@ -298,6 +318,13 @@ class _Pipeline:
             likely = np.minimum(1.0, np.maximum(hope, likely))
             worth = worth + judge.rates[begin] * served * exact * likely
         work = sum((of(at, "work") for at in range(count)), start=0.0 * one)
+        for device in range(len(judge.devices)) if judge.rules.memory else ():
+            running = [
+                of(at, "running") * there[at][device] for at in range(count) if used[at][device]
+            ]
+            work = work + functools.reduce(np.maximum, running, 0.0 * one)
+        for pair, rate in carried.items() if judge.rules.links else ():
+            work = work + judge.rules.links / judge.links[pair].bandwidth * rate
         return worth, work, longest
 
     def _device(
@@ -373,8 +400,11 @@ class _Pipeline:
 
     def _links(
         self, crossing: list[dict[tuple[int, int], Array]], sizes: list[Array]
-    ) -> tuple[dict[tuple[int, int], Array], dict[tuple[int, int], Array]]:
-        """By link: the wait for it, and the share that gets through where it may be too little."""
+    ) -> tuple[
+        dict[tuple[int, int], Array], dict[tuple[int, int], Array], dict[tuple[int, int], Array]
+    ]:
+        """By link: the wait for it, the share that gets through where it may be too little, and its
+        bytes per second."""
         rates: dict[tuple[int, int], list[Array]] = {}
         squares: dict[tuple[int, int], list[Array]] = {}
         for (_, at, rate, whole), ends in zip(self.judge.hand_overs, crossing, strict=True):
@@ -382,7 +412,7 @@ class _Pipeline:
             for pair, crosses in ends.items():
                 rates.setdefault(pair, []).append(rate * size * crosses)
                 squares.setdefault(pair, []).append(rate * size * size * crosses)
-        waits, passing = {}, {}
+        waits, passing, carried = {}, {}, {}
         for pair, each in rates.items():
             link = self.judge.links.get(pair)
             places = self.judge.places[pair[0]], self.judge.places[pair[1]]
@@ -390,6 +420,7 @@ class _Pipeline:
             bandwidth = 0.0 if link is None else link.bandwidth
             total = _total(each)
             if bandwidth > 0.0:
+                carried[pair] = total
                 ratio = np.minimum((total + before[0]) / bandwidth, BUSY)
                 square = _total(squares[pair]) + before[1]
                 waits[pair] = square / (2.0 * bandwidth**2 * (1.0 - ratio))
@@ -398,7 +429,7 @@ class _Pipeline:
             room = FULL * bandwidth - before[0]
             if _largest(each) > room:
                 passing[pair] = np.minimum(1.0, max(0.0, room) / np.maximum(total, 1e-300))
-        return waits, passing
+        return waits, passing, carried
 
 
 def _total(each: Sequence[Array | float]) -> Array:

@@ -4,7 +4,8 @@ Lanes that share models are a *group*: what the question calls a device, whose s
 stage runs on lanes of its model's group. Where neither cores nor replicas of a model have a range,
 this planner chooses on how many of them, and on which, and the largest batch; of a family, the
 largest variant for which all stages have time, within which the planner of variants goes on. It
-asks when frames come, a minute later, every six minutes, and when a prediction does not hold.
+asks when frames come, a minute later, as often as `PlacementControl`, and when a prediction does
+not hold.
 """
 
 from __future__ import annotations

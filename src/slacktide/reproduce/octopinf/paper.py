@@ -45,8 +45,8 @@ _ASSUMED = (
     "first in first out, in batches of what is there up to the static size (to wait for full ones, "
     "or `slack`, makes them no better: `batching`), and drop what is late before it runs.",
     "Readings of CWD, CORAL and each baseline: docs/decisions/0063-placing-pipelines.md. All plan "
-    "every six minutes; a plan is in force 50 ms after it was asked for, a replica half a second "
-    "after it was started.",
+    "every six minutes, pipeline each minute; a plan is in force 50 ms after it was asked for, a "
+    "replica half a second after it was started.",
     "Memory: weights of every replica, and of each stream, which runs one batch at a time, the "
     "largest of what its replicas need to run.",
     "Fluid bound: every 30 s, with true rates and links, as fractions of frames; no queues, full "
