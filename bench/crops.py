@@ -21,6 +21,8 @@ from bench.machine import CACHE, cores, pin
 from bench.measurement import Figure, Options, Result, at_most
 from slacktide.domain import BatchFinished, PoolId, Replica
 from slacktide.domain.crops import BoxChoice, Glue
+from slacktide.domain.pipelines import Edge
+from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.examples import make_repository
 from slacktide.examples.road_users import FRAME
 from slacktide.examples.street import Street
@@ -31,6 +33,7 @@ from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import encode_strings
 from slacktide.models.input_check import InputCheck
 from slacktide.models.repository.settings import ModelSettings
+from slacktide.server.stage_outputs import StageArrays, chosen_boxes
 
 CROPS, BOXES = 12, 96
 
@@ -98,20 +101,26 @@ async def measure(count: int) -> dict[str, Times]:
     rng = np.random.default_rng(1)
     low = rng.uniform(0, 0.85, (BOXES, 2))
     boxes = np.concatenate([low, low + rng.uniform(0.03, 0.12, (BOXES, 2))], 1).astype(np.float32)
+    specs = (
+        TensorSpec("boxes", Datatype.FP32, (-1, BOXES, 4)),
+        TensorSpec("scores", Datatype.FP32, (-1, BOXES)),
+        TensorSpec("classes", Datatype.INT64, (-1, BOXES)),
+    )
+    places = {spec.name: place for place, spec in enumerate(specs)}
+    edge = Edge("street", "brand", "box", BoxChoice((0,), 0.5))
     kinds = {}
     for name, ref in refs.items():
         for crops in (1, CROPS):
             scores = np.where(np.arange(BOXES) % (BOXES // crops) == 0, 0.9, 0.1)
-            scores = scores.astype(np.float32)
-            classes = np.zeros(BOXES, np.int64)
-            choice = BoxChoice((0,), 0.5)
+            arrays = boxes, scores.astype(np.float32), np.zeros(BOXES, np.int64)
+            outputs = [((1, *each.shape), each.tobytes()) for each in arrays]
             times = kinds[f"{crops} {name}"] = Times([], [], [])
             for batch in range(count):
                 waiting[0] = loop.create_future()
                 begin, busy = time.perf_counter(), time.process_time()
-                chosen = boxes[choice.choose(boxes, scores, classes)]
+                chosen = chosen_boxes(edge, StageArrays(specs, places, outputs)).boxes
                 checked = check.crops(chosen, FRAME, FRAME)
-                handle.run(batch, [CropPayload(checked.rows, (ref,), 1, chosen.tobytes())])
+                handle.run(batch, [CropPayload(checked.rows, (ref,), 1, chosen)])
                 busy = time.process_time() - busy
                 event = await waiting[0]
                 end = time.perf_counter()

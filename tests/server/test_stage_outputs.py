@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.domain.crops import BoxChoice
+from slacktide.domain.crops import PLAIN, BoxChoice
 from slacktide.domain.frames import Feed
 from slacktide.domain.pipelines import Edge
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import TensorRef
 from slacktide.executors.tensor_io import encode_strings
 from slacktide.server.frame_payloads import _cut, _part, _part_of_strings
 from slacktide.server.stage_outputs import (
-    Chosen,
     StageArrays,
     chosen_boxes,
     chosen_rows,
@@ -55,13 +54,17 @@ def back(spec: TensorSpec, made: Any) -> Any:
 
 def found(**arrays: Any) -> StageArrays:
     types = {"f": Datatype.FP32, "i": Datatype.INT64, "O": Datatype.BYTES}
+    sized = {"i4": Datatype.INT32}
     made = {name: np.asarray(each) for name, each in arrays.items()}
     specs = [
-        TensorSpec(name, types[each.dtype.kind], (-1, *each.shape[1:]))
+        TensorSpec(
+            name, sized.get(each.dtype.str[1:], types[each.dtype.kind]), (-1, *each.shape[1:])
+        )
         for name, each in made.items()
     ]
     values = [each.astype("f4") if each.dtype.kind == "f" else each for each in made.values()]
-    return StageArrays(ModelInterface((), tuple(specs), 8), [tensor(each) for each in values])
+    places = {spec.name: place for place, spec in enumerate(specs)}
+    return StageArrays(specs, places, [tensor(each) for each in values])
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=5), st.booleans())
@@ -93,7 +96,7 @@ def test_rows_are_taken_as_they_are_named(rows: list[int], strings: bool) -> Non
         array = array.astype(str).astype(object)
         array[:] = [[each.encode() for each in row] for row in array]
     spec, rows = (STRINGS if strings else FLOATS), sorted(rows)
-    made = taken(spec, tensor(array), np.array(rows, np.intp))
+    made = taken(spec, tensor(array), rows)
     assert back(spec, made).tolist() == array[rows].tolist()
 
 
@@ -136,10 +139,9 @@ def test_boxes_of_several_rows_say_where_they_come_from() -> None:
         classes=[[1, 1, 1], [1, 1, 2]],
     )
     chosen = chosen_boxes(edge, made)
-    assert chosen.rows.tolist() == [0, 0, 1]
-    assert chosen.places is not None
-    assert chosen.places.tolist() == [1, 0, 0]
-    assert chosen.boxes == pytest.approx(np.array([BOXES[1], BOXES[0], BOXES[2]], np.float32))
+    assert chosen.rows == [0, 0, 1]
+    assert chosen.places == [1, 0, 0]
+    assert chosen.boxes == np.array([BOXES[1], BOXES[0], BOXES[2]], np.float32).tobytes()
     made_of = back(TensorSpec("r", Datatype.INT64, (-1,)), origins([(chosen, 0, 3, 0)]))
     assert made_of.tolist() == [1, 0, 3]
     later = back(TensorSpec("r", Datatype.INT64, (-1,)), origins([(chosen, 1, 3, 4)]))
@@ -150,8 +152,42 @@ def test_scores_of_each_class_name_the_class() -> None:
     edge = Edge("a", "b", "box", BoxChoice(classes=(2,), score=0.5))
     scores = [[[0.1, 0.2, 0.9], [0.8, 0.1, 0.1], [0.0, 0.1, 0.4]]]
     chosen = chosen_boxes(edge, found(boxes=[BOXES], scores=scores))
-    assert chosen.places is not None
-    assert chosen.places.tolist() == [0]
+    assert chosen.places == [0]
+
+
+ODD = st.floats(-2, 3, width=32) | st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0])
+SCORES = st.floats(0, 1, width=32) | st.sampled_from([float(np.float32(0.7)), np.nan, 0.5])
+FOUND = st.lists(st.tuples(ODD, ODD, ODD, ODD, SCORES, st.integers(0, 2)), max_size=20)
+CHOICES = st.builds(
+    BoxChoice,
+    st.sampled_from([(), (1,), (0, 2)]),
+    st.sampled_from([0.0, 0.1, 0.7, 2.0]),
+    st.sampled_from([1.0, 0.5, 0.0]),
+    st.integers(1, 5),
+    st.sampled_from([0.0, 0.1, 0.5]),
+)
+
+
+@given(FOUND, CHOICES, st.booleans(), st.booleans(), st.sampled_from(["i4", "i8", "f4"]))
+def test_few_boxes_are_read_as_arrays_are(
+    rows: Any, choice: BoxChoice, scored: bool, classed: bool, datatype: str
+) -> None:
+    array = np.array(rows, np.float32).reshape(1, -1, 6)
+    outputs: dict[str, Any] = {"boxes": array[..., :4]}
+    if scored:
+        outputs["scores"] = array[..., 4]
+    if classed:
+        outputs["classes"] = array[..., 5].astype(datatype)
+    edge, far = Edge("a", "b", "box", choice), np.zeros((1, PLAIN, 4))
+    few = chosen_boxes(edge, found(**outputs))
+    # As many that are no boxes behind them: then these are read as arrays.
+    outputs["boxes"] = np.concatenate([array[..., :4], far], 1)
+    for name in ("scores", "classes"):
+        if name in outputs:
+            more = np.zeros((1, PLAIN), outputs[name].dtype)
+            outputs[name] = np.concatenate([outputs[name], more], 1)
+    many = chosen_boxes(edge, found(**outputs))
+    assert (few.rows, few.places, few.boxes) == (many.rows, many.places, many.boxes)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +207,11 @@ def test_boxes_that_are_nonsense_are_refused(outputs: dict[str, Any]) -> None:
 
 def test_rows_go_on_by_class_and_score_the_best_if_there_are_many() -> None:
     made = found(scores=[0.1, 0.9, 0.6, 0.8], classes=[0, 1, 1, 1])
-    every = Chosen(np.arange(4))
-    assert chosen_rows(Edge("a", "b"), made, 4).rows.tolist() == every.rows.tolist()
+    assert [*chosen_rows(Edge("a", "b"), made, 4).rows] == [0, 1, 2, 3]
     some = Edge("a", "b", when=BoxChoice(classes=(1,), score=0.5, most=2))
-    assert chosen_rows(some, made, 4).rows.tolist() == [1, 3]
+    assert chosen_rows(some, made, 4).rows == [1, 3]
     of_classes = found(scores=[[0.9, 0.1], [0.2, 0.8], [0.5, 0.5], [0.3, 0.7]])
     second = Edge("a", "b", when=BoxChoice(classes=(1,), score=0.5))
-    assert chosen_rows(second, of_classes, 4).rows.tolist() == [1, 3]
+    assert chosen_rows(second, of_classes, 4).rows == [1, 3]
     with pytest.raises(ValueError, match="expected \\[4\\]"):
         chosen_rows(some, found(scores=[0.1, 0.9]), 4)

@@ -6,8 +6,10 @@ Boxes are x0, y0, x1, y1 in fractions of the frame, from its upper left corner.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,10 @@ MOST_BOXES = 100
 """Of a frame that go on to one stage, unless something else is stated."""
 FEW = 64
 """Boxes with a score that counts that are looked at one by one."""
+PLAIN = 256
+"""Boxes of a frame whose scores are looked at one by one."""
+_SINGLE, _BOX = Struct("f"), Struct("4f")
+BOX_BYTES = _BOX.size
 _TRIED = 4
 _WIDEST = 8
 _INEXACT = 1e-3
@@ -68,16 +74,31 @@ class BoxChoice:
             shapes = " and ".join(str(list(array.shape)) for array in (boxes, *alike))
             raise ValueError(f"expected [n, 4] and [n] of boxes, got {shapes}")
         chosen = np.arange(count) if scores is None else np.flatnonzero(scores >= self.score)
-        if len(chosen) <= FEW and not self.height:
-            chosen = self._of_few(chosen, boxes, scores, classes)
-        else:
-            chosen = self._of_many(chosen, boxes, scores, classes)
+        if len(chosen) <= FEW:
+            ranks = None if scores is None else scores[chosen].tolist()
+            kinds = None if classes is None else classes[chosen].tolist()
+            few = self._of_few(range(len(chosen)), boxes[chosen].tobytes(), ranks, kinds)
+            return chosen[np.array(few, np.intp)]
+        chosen = self._of_many(chosen, boxes, scores, classes)
         if self.overlap < 1 and len(chosen) > 1:
             chosen = chosen[: _TRIED * self.most]
             kinds = None if classes is None else classes[chosen]
             inside = np.minimum(np.maximum(boxes[chosen], 0.0), 1.0)
             chosen = chosen[_apart(inside, kinds, self.overlap)]
         return chosen[: self.most]
+
+    def choose_plain(
+        self, boxes: bytes, scores: Sequence[float] | None, classes: Sequence[float] | None
+    ) -> list[int] | None:
+        """The same of some dozens, `boxes` and `scores` of 32 bits; None if too many count. Without
+        arrays: a dozen of their operations take longer than a few boxes, and ten times as long
+        where a model has just had the caches."""
+        if scores is None:
+            places = [*range(len(boxes) // BOX_BYTES)]
+        else:
+            least = _single(self.score)
+            places = [at for at, score in enumerate(scores) if score >= least]
+        return None if len(places) > FEW else self._of_few(places, boxes, scores, classes)
 
     def _of_many(
         self,
@@ -100,23 +121,43 @@ class BoxChoice:
 
     def _of_few(
         self,
-        chosen: NDArray[np.intp],
-        boxes: NDArray[np.float32],
-        scores: NDArray[np.float32] | None,
-        classes: NDArray[np.int64] | None,
-    ) -> NDArray[np.intp]:
-        """The same without arrays: a dozen of their operations take longer than a few boxes, and
-        ten times as long where a model has just had the caches."""
-        ranks = [0.0] * len(chosen) if scores is None else scores[chosen].tolist()
-        kinds = None if classes is None or not self.classes else classes[chosen].tolist()
+        places: Iterable[int],
+        boxes: bytes,
+        scores: Sequence[float] | None,
+        classes: Sequence[float] | None,
+    ) -> list[int]:
+        """Of `places` among all these, those that go on."""
+        wanted: tuple[float, ...] = self.classes
+        lowest = _single(self.height) if self.height else 0.0
         good = []
-        for at, (x0, y0, x1, y1) in enumerate(boxes[chosen].tolist()):
-            sound = -inf < x0 < x1 < inf and -inf < y0 < y1 < inf  # not NaN either
-            inside = x0 < 1 and y0 < 1 and x1 > 0 and y1 > 0
-            if sound and inside and (kinds is None or kinds[at] in self.classes):
-                good.append((-ranks[at], at))
+        for at in places:
+            x0, y0, x1, y1 = _BOX.unpack_from(boxes, BOX_BYTES * at)
+            if not (-inf < x0 < x1 < inf and -inf < y0 < y1 < inf):  # NaN neither
+                continue
+            if x0 >= 1 or y0 >= 1 or x1 <= 0 or y1 <= 0:
+                continue
+            if wanted and classes is not None and classes[at] not in wanted:
+                continue
+            if lowest and _single(min(y1, 1.0) - max(y0, 0.0)) < lowest:
+                continue
+            good.append((0.0 if scores is None else -scores[at], at))
         good.sort()
-        return chosen[[at for _, at in good]] if good else chosen[:0]
+        chosen = [at for _, at in good]
+        if self.overlap < 1 and len(chosen) > 1:
+            chosen = chosen[: _TRIED * self.most]
+            inside = np.array([_BOX.unpack_from(boxes, BOX_BYTES * at) for at in chosen])
+            inside = np.minimum(np.maximum(inside, 0.0), 1.0).astype(np.float32)
+            kinds = None if classes is None else np.array([classes[at] for at in chosen])
+            chosen = [chosen[at] for at in _apart(inside, kinds, self.overlap)]
+        return chosen[: self.most]
+
+
+def _single(value: float) -> float:
+    """As 32 bits hold it: that is what arrays of 32 bits compare with."""
+    try:
+        return _SINGLE.unpack(_SINGLE.pack(value))[0]  # type: ignore[no-any-return]
+    except OverflowError:
+        return inf if value > 0 else -inf
 
 
 def _apart(

@@ -9,10 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slacktide.domain import Reason, Signature
-from slacktide.domain.crops import crop_extent, crop_width
+from slacktide.domain.crops import BOX_BYTES, crop_extent, crop_width
 from slacktide.domain.padding import BATCH_BYTES, Padding
 from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, crop_input, image_input
@@ -136,11 +135,13 @@ class InputCheck:
         self._batches = interface.batches
         self._specs = interface.inputs
         self._names = [spec.name for spec in interface.inputs]
-        self._outputs = {spec.name: i for i, spec in enumerate(interface.outputs)}
+        self.output_places = {spec.name: i for i, spec in enumerate(interface.outputs)}
+        """By name, in the model's order."""
         self._all_outputs = tuple(range(len(interface.outputs)))
-        self._most_rows = max(
+        self.most_rows = max(
             1, min(settings.limits.rows or interface.max_batch, interface.max_batch)
         )
+        """Of one request."""
         self._payload_limit = settings.limits.payload
         self._finite = {name for name, one in settings.inputs.items() if one.finite}
         self._by_form = not self._finite and all(
@@ -156,6 +157,8 @@ class InputCheck:
         fixed = all(min(tail, default=0) >= 0 for tail in self._tails)
         self._fixed_signature: Signature | None = tuple(self._tails) if fixed else None
         self._crop_tail = None if crop_input(interface) is None else self._tails[0]
+        self._crops: dict[int, CheckedInputs] = {}
+        """By their number, where all are of one size."""
         self._image: ImageInput | None = None
         index = image_input(interface)
         if index is not None and (padding is None or self._names[index] not in padding.inputs):
@@ -215,20 +218,23 @@ class InputCheck:
         size = 0 if image is None else image.size(ordered[image.index])
         return CheckedInputs(ordered, rows or 1, signature, nbytes, hint, size)
 
-    def crops(
-        self, boxes: NDArray[np.float32], height: int, width: int, margin: float = 0.0
-    ) -> CheckedInputs:
+    def crops(self, boxes: bytes, height: int, width: int, margin: float = 0.0) -> CheckedInputs:
         """What rows are to the model that a worker cuts out of a frame of this size, along `boxes`
-        [rows, 4], with the glue's `margin`; they have no tensors here. Raises BadField, and
-        TypeError if the model takes no crops (`crop_input`)."""
+        [rows, 4] of 32-bit floats, with the glue's `margin`; they have no tensors here. Raises
+        BadField, and TypeError if the model takes no crops (`crop_input`)."""
+        number = len(boxes) // BOX_BYTES
+        if number in self._crops:
+            return self._crops[number]
         if self._crop_tail is None:
             raise TypeError("the model has no input of images alone")
         spec, tail, image = self._specs[0], self._crop_tail, self._image
-        rows = self._check_rows(spec.name, len(boxes), None) or 1
-        if -1 in tail and (image is None or not image.any_size):
-            sides = boxes[:, 2:] - boxes[:, :2]
+        rows = self._check_rows(spec.name, number, None) or 1
+        free = -1 in tail and (image is None or not image.any_size)
+        if free:
+            array = np.frombuffer(boxes, np.float32).reshape(-1, 4)
+            sides = array[:, 2:] - array[:, :2]
             widest = int(np.argmax(sides[:, 0] / np.maximum(sides[:, 1], 1e-6)))
-            extent = crop_extent(boxes[widest], width, height, margin) or (0, 0, 1, 1)
+            extent = crop_extent(array[widest], width, height, margin) or (0, 0, 1, 1)
             high = tail[0] if tail[0] > 0 else extent[3] - extent[1]
             across = crop_width(extent, high) if tail[0] > 0 else extent[2] - extent[0]
             tail = (high, across, 3)
@@ -240,7 +246,10 @@ class InputCheck:
         elif image is not None:
             signature = image.signature(signature, tensor)
         hint = None if self._hint is None else self._hint.read([tensor], rows, nbytes)
-        return CheckedInputs((), rows, signature, nbytes, hint)
+        checked = CheckedInputs((), rows, signature, nbytes, hint)
+        if not free:
+            self._crops[number] = checked
+        return checked
 
     def check_outputs(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of the wanted outputs in the model's order; all if none is named.
@@ -249,9 +258,9 @@ class InputCheck:
         if not names:
             return self._all_outputs
         for i, name in enumerate(names):
-            if name not in self._outputs:
-                raise BadField(f"outputs[{i}].name", f"one of {_listed(self._outputs)}", name)
-        return tuple(self._outputs[name] for name in names)
+            if name not in self.output_places:
+                raise BadField(f"outputs[{i}].name", f"one of {_listed(self.output_places)}", name)
+        return tuple(self.output_places[name] for name in names)
 
     def _in_order(self, inputs: Sequence[InputTensor]) -> Sequence[InputTensor]:
         names = [tensor.name for tensor in inputs]
@@ -305,8 +314,8 @@ class InputCheck:
         return rows
 
     def _check_rows(self, name: str, found: int, rows: int | None) -> int:
-        if not 1 <= found <= self._most_rows:
-            raise BadField(f"input {name!r} shape[0]", f"1 to {self._most_rows} rows", found)
+        if not 1 <= found <= self.most_rows:
+            raise BadField(f"input {name!r} shape[0]", f"1 to {self.most_rows} rows", found)
         if rows is not None and rows != found:
             raise BadField(f"input {name!r} shape[0]", f"{rows} rows as before", found)
         return found

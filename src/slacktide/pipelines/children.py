@@ -33,6 +33,18 @@ class Children:
         """Hand so many rows to a stage, by each of the edges into it: to its model, in requests as
         large as that takes, or to another device. `place`: of the child that gave them."""
         rest, now = live.served.rest, self.now
+        elsewhere = rest.place(stage.name, now=now)
+        # What was handed over to this device begins here, whatever its plan says by now.
+        if elsewhere is not None and (
+            live.announced is not None
+            or (isinstance(live.frame, Frame) and live.frame.stage == stage.name)
+        ):
+            elsewhere = None
+        most = rest.most_rows(stage.name, now=now) or rows
+        if len(taken) == 1 and rows <= most and elsewhere is None:
+            _, feed, one = taken[0]
+            self._submit(live, stage, rows, one.signature, one.work_hint, (feed,), (*place, 0))
+            return
         by_edge: list[list[tuple[Feed, Yield]]] = []
         before: Edge | None = None
         for edge, feed, one in taken:  # rows of one edge stand together
@@ -44,20 +56,10 @@ class Children:
         for each in by_edge[1:]:
             signature += each[0][1].signature
         hint = by_edge[0][0][1].work_hint
-        elsewhere = rest.place(stage.name, now=now)
-        # What was handed over to this device begins here, whatever its plan says by now.
-        here = live.announced is not None or (
-            isinstance(live.frame, Frame) and live.frame.stage == stage.name
-        )
-        if elsewhere is not None and not here:
+        if elsewhere is not None:
             feeds = tuple(feed for each in by_edge for feed, _ in each)
             nbytes = sum(one.nbytes for _, _, one in taken)
             self._send(live, stage, elsewhere, rows, signature, hint, feeds, nbytes)
-            return
-        most = rest.most_rows(stage.name, now=now) or rows
-        if len(taken) == 1 and rows <= most:
-            whole = (taken[0][1],)
-            self._submit(live, stage, rows, signature, hint, whole, (*place, 0))
             return
         for first in range(0, rows, most):
             end = min(rows, first + most)

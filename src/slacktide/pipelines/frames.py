@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 from slacktide.domain import (
@@ -187,13 +186,21 @@ class Frames:
         left = notice.deadline - self._children.now
         reserve = rest.reserve(stage.name, left, now=self._children.now)
         likely = notice.likely_due
-        own = replace(
-            notice,
-            id=self._children.new(live, stage, 1),
-            model=model.model,
-            version=model.version,
-            deadline=notice.deadline if notice.best_effort else live.due - reserve,
-            likely_due=None if likely is None else likely - reserve,
+        own = Notice(
+            self._children.new(live, stage, 1),
+            model.model,
+            notice.arrival,
+            notice.deadline if notice.best_effort else live.due - reserve,
+            notice.payload_bytes,
+            notice.complete_at,
+            notice.penalty,
+            notice.best_effort,
+            model.version,
+            notice.application,
+            notice.client,
+            None if likely is None else likely - reserve,
+            notice.size,
+            notice.names_variant,
         )
         live.announced = own.id
         self._children.events.append(Announced(own))

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from slacktide.domain import Reason, Signature
+from slacktide.domain.crops import BOX_BYTES
 from slacktide.domain.frames import Feed, PreparePayload, Yield
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, fits
@@ -82,7 +83,7 @@ class FramePayloads:
         if edge.each:
             made, handed = self._boxes(version, edge, outputs, own, request)
         else:
-            found = StageArrays(stages[edge.upstream].interface, outputs)
+            found = self._arrays(edge.upstream, outputs)
             made, handed = self._rows(version, edge, found, rows)
         self.handed[self.version.numbers[edge.upstream, edge.downstream], request] = handed
         return made
@@ -97,22 +98,23 @@ class FramePayloads:
     ) -> tuple[Yield, HandedOn]:
         key = (request, edge.when, edge.boxes, edge.scores, edge.classes)
         if self._chosen is None or self._chosen[0] != key:
-            found = StageArrays(self.version.stages[edge.upstream].interface, outputs)
+            found = self._arrays(edge.upstream, outputs)
             self._chosen = key, chosen_boxes(edge, found)
         handed = HandedOn(self._chosen[1])  # often the same goes on to several stages
-        boxes = handed.chosen.boxes
-        if boxes is None or not len(boxes):
+        boxes, rows = handed.chosen.boxes, len(handed.chosen.rows)
+        if not rows:
             return Yield(0), handed
-        most = _most_rows(version)
-        if len(boxes) > most:  # the widest say what they are
-            sides = boxes[:, 2:] - boxes[:, :2]
-            boxes = boxes[np.argsort(-sides[:, 0] / sides[:, 1], kind="stable")[:most]]
+        most = version.check.most_rows
+        if rows > most:  # the widest say what they are
+            array = np.frombuffer(boxes, np.float32).reshape(-1, 4)
+            sides = array[:, 2:] - array[:, :2]
+            widest = np.argsort(-sides[:, 0] / sides[:, 1], kind="stable")[:most]
+            boxes = array[widest].tobytes()
         if self._extent is None:
             self._extent = self._size_of(self._frame(own))
         height, width = self._extent
         margin = self.version.pipeline.by_name[edge.downstream].glue.margin
         checked = version.check.crops(boxes, height, width, margin)
-        rows = len(handed.chosen.rows)
         return Yield(rows, checked.signature, checked.work_hint), handed
 
     def _rows(
@@ -143,6 +145,10 @@ class FramePayloads:
             tensors[each.name] = TensorRef(0, 0, (count, *each.shape[1:]))
         return Yield(count, signature, hint), HandedOn(chosen, tensors)
 
+    def _arrays(self, stage: str, outputs: Sequence[OutputTensor | None]) -> StageArrays:
+        version = self.version.stages[stage]
+        return StageArrays(version.interface.outputs, version.check.output_places, outputs)
+
     # ── on the way into a stage ──────────────────────────────────────────────────────────────
 
     def payload(self, command: PreparePayload, own: Payload | None) -> Payload:
@@ -157,9 +163,10 @@ class FramePayloads:
         ]
         if self.version.pipeline.edges[feeds[0].edge].each:
             boxes = b"".join(
-                handed.chosen.boxes[feed.first : feed.end].tobytes()
-                for handed, feed in fed
-                if handed.chosen.boxes is not None
+                [
+                    handed.chosen.boxes[BOX_BYTES * feed.first : BOX_BYTES * feed.end]
+                    for handed, feed in fed
+                ]
             )
             number = self.version.attached[command.stage]
             return CropPayload(rows, (self._frame(own),), number, boxes)
@@ -216,7 +223,7 @@ def no_payload(version: LoadedVersion, rows: int) -> Payload:
 def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -> CheckedInputs:
     """All that a stage gets; of many rows, the first that it takes at a time. Raises WireError
     where it does not fit."""
-    most = _most_rows(version)
+    most = version.check.most_rows
     cuts = [
         [_cut(each, first, min(rows, first + most)) for each in inputs]
         for first in range(0, rows, most)
@@ -233,12 +240,6 @@ def _checked_alone(version: LoadedVersion, inputs: Sequence[InputTensor]) -> Sig
             shapes = f"{list(specs[each.name].shape)}, got {list(each.shape)}"
             raise WireError(Reason.BAD_INPUT, f"input {each.name!r} shape: expected {shapes}")
     return tuple([each.shape[1:] for each in inputs])
-
-
-def _most_rows(version: LoadedVersion) -> int:
-    """Of one request."""
-    most = version.interface.max_batch
-    return max(1, min(version.definition.settings.limits.rows or most, most))
 
 
 def _room(data: Buffer) -> int:

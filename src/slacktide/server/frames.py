@@ -71,7 +71,7 @@ class StageChild(PendingRequest):
 class OpenFrame:
     """What is kept of a frame until nothing names what it brought."""
 
-    __slots__ = ("call", "children", "ended", "payloads", "version")
+    __slots__ = ("answered", "call", "children", "ended", "loop_s", "payloads", "version")
 
     def __init__(self, call: PendingRequest, version: PipelineVersion) -> None:
         self.call = call
@@ -79,7 +79,11 @@ class OpenFrame:
         self.payloads = FramePayloads(version)
         self.children: dict[str, list[StageChild]] = {}
         """Those with a result, by stage."""
+        self.answered: list[StageChild] = []
+        """All that have an outcome. They are counted together, when nothing waits for it: in
+        between models have the caches."""
         self.ended = False
+        self.loop_s = 0.0
 
 
 class ServedFrames:
@@ -170,7 +174,7 @@ class ServedFrames:
             child.payload = no_payload(record.version.stages[command.stage], command.request.rows)
             self._post(Cancelled(child.id, reason, f"stage {command.stage!r}: {error}"))
         self._requests.add(child)
-        record.version.frame_counters.loop_s += time.perf_counter() - begin
+        record.loop_s += time.perf_counter() - begin
 
     def answer(self, command: AnswerFrame) -> None:
         """A frame has its outcome: what its stages gave is its answer."""
@@ -187,7 +191,7 @@ class ServedFrames:
                 call.timing = _summed(children.values())
                 call.outputs = _outputs(record, command.missing)
             record.children = {}
-            record.version.frame_counters.loop_s += time.perf_counter() - begin
+            record.loop_s += time.perf_counter() - begin
         self._requests.answer(command)
 
     def free(self, id: int) -> None:
@@ -195,8 +199,17 @@ class ServedFrames:
         self._requests.free((id,))
         record = self._records.pop(id, None)
         if record is not None:
+            begin = time.perf_counter()
             record.payloads.free()
-            record.version.let_go()
+            version, counters = record.version, record.version.frame_counters
+            for child in record.answered:
+                assert child.outcome is not None
+                counters.stage_answered(child.stage, child.outcome)
+                # It is a request to that model as well.
+                of_model = version.stages[child.stage].counters
+                of_model.answered(child.outcome, child.rows, child.timing)
+            version.let_go()
+            counters.loop_s += record.loop_s + time.perf_counter() - begin
 
     # ── stages ───────────────────────────────────────────────────────────────────────────────
 
@@ -206,10 +219,7 @@ class ServedFrames:
         if record is None:
             return
         begin = time.perf_counter()
-        counters = record.version.frame_counters
-        counters.stage_answered(child.stage, outcome)
-        # It is a request to that model as well.
-        record.version.stages[child.stage].counters.answered(outcome, child.rows, child.timing)
+        record.answered.append(child)
         if outcome.reason is Reason.CRASHED:
             record.call.crashed = child.stage
         if outcome.kind in HAS_RESULT and not record.ended:
@@ -218,7 +228,7 @@ class ServedFrames:
             if edges:
                 yields = tuple([self._hand_on(record, child, edge) for edge in edges])
                 self._post(StageYielded(child.id, yields))
-        counters.loop_s += time.perf_counter() - begin
+        record.loop_s += time.perf_counter() - begin
 
     def _hand_on(self, record: OpenFrame, child: StageChild, edge: Edge) -> Yield:
         outputs, own = child.outputs, record.call.payload
@@ -240,19 +250,26 @@ class ServedFrames:
 
 def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:
     """Of a frame, in its pipeline's order; None of stages that are missing."""
-    version = record.version
-    ranks = {record.call.id: 0}
-    for stage in version.pipeline.order:  # as rows lie in what the stages in front gave
-        children = record.children.get(stage, [])
-        children.sort(key=lambda child: (ranks[child.feeds[0].request], child.feeds[0].first))
-        ranks |= {child.id: at for at, child in enumerate(children)}
+    version, by_stage = record.version, record.children
+    if any(len(children) > 1 for children in by_stage.values()):
+        _sort(record)
+    before: dict[int, int] = {}
+    """By child, rows of the same stage in front of its own."""
+    for children in by_stage.values():
+        rows = 0
+        for child in children:
+            before[child.id] = rows
+            rows += child.rows
     found: list[OutputTensor | None] = []
     for stage, index in version.layout:
-        children = record.children.get(stage, [])
+        children = by_stage.get(stage, [])
+        only = children[0].outputs if len(children) == 1 else None
         if stage in missing:
             found.append(None)
         elif index < 0:
-            found.append(_origins(record, children))
+            found.append(_origins(record, children, before))
+        elif only is not None and only[index] is not None:
+            found.append(only[index])
         else:
             spec = version.stages[stage].interface.outputs[index]
             parts = [each.outputs[index] for each in children if each.outputs is not None]
@@ -260,14 +277,19 @@ def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | N
     return found
 
 
-def _origins(record: OpenFrame, children: Sequence[StageChild]) -> OutputTensor:
+def _sort(record: OpenFrame) -> None:
+    """The requests of each stage, as rows lie in what the stages in front gave."""
+    ranks = {record.call.id: 0}
+    for stage in record.version.pipeline.order:
+        children = record.children.get(stage, [])
+        children.sort(key=lambda child: (ranks[child.feeds[0].request], child.feeds[0].first))
+        ranks |= {child.id: at for at, child in enumerate(children)}
+
+
+def _origins(
+    record: OpenFrame, children: Sequence[StageChild], before: Mapping[int, int]
+) -> OutputTensor:
     """Which rows of the stage in front these children got."""
-    before: dict[int, int] = {}
-    for of_stage in record.children.values():
-        rows = 0
-        for child in of_stage:
-            before[child.id] = rows
-            rows += child.rows
     found = []
     for child in children:
         edge = child.feeds[0].edge
@@ -280,6 +302,8 @@ def _origins(record: OpenFrame, children: Sequence[StageChild]) -> OutputTensor:
 
 def _last(children: Sequence[StageChild]) -> StageChild:
     """Of the requests of one stage, the one that was answered last."""
+    if len(children) == 1:
+        return children[0]
     return max(children, key=lambda child: 0.0 if child.outcome is None else child.outcome.at)
 
 

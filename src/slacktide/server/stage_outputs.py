@@ -5,30 +5,34 @@ one stage come to when they are joined for the frame's answer.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from struct import unpack
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.crops import BoxChoice
+from slacktide.domain.crops import BOX_BYTES, PLAIN, BoxChoice
 from slacktide.domain.pipelines import Edge
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.ports import OutputTensor
 from slacktide.executors.tensor_io import encode_strings, split_elements
 
 _ALL = BoxChoice()
+_SCORES = {Datatype.FP32: "f"}
+_CLASSES = {Datatype.FP32: "f", Datatype.INT64: "q", Datatype.INT32: "i"}
+"""Datatypes that are read without arrays, as `struct` names them."""
 
 
 class Chosen(NamedTuple):
     """What goes on along one edge, of the rows of one request."""
 
-    rows: NDArray[np.intp]
+    rows: Sequence[int]
     """Of the upstream: where each comes from."""
-    places: NDArray[np.intp] | None = None
+    places: Sequence[int] | None = None
     """Of boxes: which one of its row's."""
-    boxes: NDArray[np.float32] | None = None
-    """[n, 4]."""
+    boxes: bytes = b""
+    """[n, 4] floats of 32 bits."""
     width: int = 1
     """Boxes that each row has, whether they go on or not."""
 
@@ -36,9 +40,17 @@ class Chosen(NamedTuple):
 class StageArrays:
     """One request's outputs as arrays, made when they are asked for."""
 
-    def __init__(self, interface: ModelInterface, outputs: Sequence[OutputTensor | None]) -> None:
-        self._places = {spec.name: index for index, spec in enumerate(interface.outputs)}
-        self._specs = interface.outputs
+    __slots__ = ("_outputs", "_places", "_specs")
+
+    def __init__(
+        self,
+        specs: Sequence[TensorSpec],
+        places: Mapping[str, int],
+        outputs: Sequence[OutputTensor | None],
+    ) -> None:
+        """`places` in `specs`, by name."""
+        self._specs = specs
+        self._places = places
         self._outputs = outputs
 
     def has(self, name: str) -> bool:
@@ -65,6 +77,39 @@ class StageArrays:
 
 def chosen_boxes(edge: Edge, found: StageArrays) -> Chosen:
     """The boxes that `edge` hands on. Raises ValueError where the outputs do not fit together."""
+    return _of_few(edge, found) or _of_arrays(edge, found)
+
+
+def _of_few(edge: Edge, found: StageArrays) -> Chosen | None:
+    """Of one frame with few boxes, as a rule; None: of anything else."""
+    if not found.has(edge.boxes):
+        return None
+    spec, (shape, data) = found.tensor(edge.boxes)
+    if len(shape) != 3 or shape[0] != 1 or shape[1] > PLAIN or shape[2] != 4:
+        return None
+    if spec.datatype not in _SCORES:
+        return None
+    choice = edge.when or _ALL
+    by_class = choice.classes or choice.overlap < 1
+    columns: list[Sequence[float] | None] = []
+    for name, codes in ((edge.scores, _SCORES), (edge.classes, _CLASSES)):
+        column = None
+        if found.has(name):
+            spec, (its_shape, values) = found.tensor(name)
+            code = codes.get(spec.datatype)
+            if code is None or its_shape != shape[:2]:
+                return None
+            if by_class or codes is _SCORES:
+                column = unpack(f"{shape[1]}{code}", values)
+        columns.append(column)
+    places = choice.choose_plain(data, *columns)
+    if places is None:
+        return None
+    boxes = b"".join([data[BOX_BYTES * at : BOX_BYTES * (at + 1)] for at in places])
+    return Chosen([0] * len(places), places, boxes, shape[1])
+
+
+def _of_arrays(edge: Edge, found: StageArrays) -> Chosen:
     boxes = found.get(edge.boxes)
     if boxes is None:
         raise ValueError(f"there is no output {edge.boxes!r}")
@@ -82,32 +127,24 @@ def chosen_boxes(edge: Edge, found: StageArrays) -> Chosen:
         raise ValueError(f"expected [rows, boxes, 4] and [rows, boxes], got {shapes}")
     boxes = boxes.astype(np.float32, copy=False)
     choice = edge.when or _ALL
-    if len(boxes) == 1:  # a frame, as a rule
-        places = choice.choose(
-            boxes[0],
-            None if scores is None else scores[0],
-            None if classes is None else classes[0],
-        )
-        return Chosen(np.zeros(len(places), np.intp), places, boxes[0][places], boxes.shape[1])
-    of_rows = [
-        choice.choose(
-            boxes[row],
+    rows: list[int] = []
+    places: list[int] = []
+    for row, of_row in enumerate(boxes):
+        chosen = choice.choose(
+            of_row,
             None if scores is None else scores[row],
             None if classes is None else classes[row],
         )
-        for row in range(len(boxes))
-    ]
-    counts = [len(each) for each in of_rows]
-    rows = np.repeat(np.arange(len(boxes)), counts)
-    places = np.concatenate(of_rows) if of_rows else np.zeros(0, np.intp)
-    return Chosen(rows, places, boxes[rows, places], boxes.shape[1])
+        rows += [row] * len(chosen)
+        places += chosen.tolist()
+    return Chosen(rows, places, boxes[rows, places].tobytes(), boxes.shape[1])
 
 
 def chosen_rows(edge: Edge, found: StageArrays, rows: int) -> Chosen:
     """The rows that `edge` hands on, in their order. Raises ValueError as above."""
     choice = edge.when
     if choice is None:
-        return Chosen(np.arange(rows))
+        return Chosen(range(rows))
     scores, classes = found.get(edge.scores), found.get(edge.classes)
     if scores is not None and scores.ndim == 2:
         classes = scores.argmax(1) if classes is None else classes
@@ -125,18 +162,18 @@ def chosen_rows(edge: Edge, found: StageArrays, rows: int) -> Chosen:
         if scores is not None:
             chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
         chosen = np.sort(chosen[: choice.most])
-    return Chosen(chosen)
+    return Chosen(chosen.tolist())
 
 
-def taken(spec: TensorSpec, tensor: OutputTensor, rows: NDArray[np.intp]) -> OutputTensor:
+def taken(spec: TensorSpec, tensor: OutputTensor, rows: Sequence[int]) -> OutputTensor:
     """These rows of an output."""
     shape, data = tensor
     if len(rows) == shape[0]:
         return tensor
     wanted = (len(rows), *shape[1:])
     if spec.datatype is Datatype.BYTES:
-        return wanted, encode_strings(_strings(tensor)[rows])
-    return wanted, np.frombuffer(data, spec.datatype.dtype).reshape(shape)[rows].tobytes()
+        return wanted, encode_strings(_strings(tensor)[list(rows)])
+    return wanted, np.frombuffer(data, spec.datatype.dtype).reshape(shape)[list(rows)].tobytes()
 
 
 def joined(spec: TensorSpec, parts: Sequence[OutputTensor]) -> OutputTensor:
@@ -172,11 +209,11 @@ def origins(chosen: Sequence[tuple[Chosen, int, int, int]]) -> OutputTensor:
     width = max([each.width for each, _, _, _ in chosen], default=1)
     found: list[int] = []  # they are few: see `BoxChoice`
     for each, first, end, before in chosen:
-        rows = each.rows[first:end].tolist()
+        rows = each.rows[first:end]
         if each.places is None:
             found += [before + row for row in rows]
         else:
-            places = each.places[first:end].tolist()
+            places = each.places[first:end]
             found += [(before + row) * width + at for row, at in zip(rows, places, strict=True)]
     return (len(found),), array("q", found).tobytes()
 
