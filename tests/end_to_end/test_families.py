@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -254,6 +256,25 @@ def test_statistics_count_batches_by_variant(families: Any):
     assert [one["replicas"] for one in stats(house, "depths")] == [1, 0, 1]
     plain = house.get("/v2/models/matmul/stats").json["model_stats"][0]
     assert "variant_stats" not in plain
+
+
+def test_the_end_of_a_process_is_told_once_for_all_sizes_and_why(
+    families: Any, caplog: pytest.LogCaptureFixture
+):
+    house = families
+    with house.taken_to_hang_after(1.5):
+        os.kill(house.worker("sizes"), signal.SIGSTOP)
+        assert ask(house, "sizes", sized(32), variant="64").as_numpy("mean") == pytest.approx(7.0)
+    told = [text for text in caplog.messages if text.startswith("replica")]
+    assert len(told) == 1
+    assert "64" in told[0]
+    assert "hung on a batch: it is ended" in told[0]
+    os.kill(house.worker("sizes"), signal.SIGKILL)
+    house.until(lambda app: len(caplog.messages) > 1, "it is lost")
+    assert ask(house, "sizes", sized(32), variant="32").as_numpy("mean") == pytest.approx(7.0)
+    told = [text for text in caplog.messages if text.startswith("replica")]
+    assert len(told) == 2
+    assert "killed by signal 9" in told[1]
 
 
 def stats(house: Any, model: str = "sizes") -> Any:

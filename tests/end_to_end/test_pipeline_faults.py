@@ -183,8 +183,17 @@ def test_a_stage_whose_worker_dies_runs_again(house: Any) -> None:
         agree(outputs(answer.result()), IMAGE)
 
 
-@pytest.mark.parametrize("name", ["raises", "nonsense", "hangs"])
-def test_a_glue_function_that_fails_costs_its_stage_alone(house: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("raises", "input 'image': its glue raised"),
+        ("nonsense", "input 'image': its glue returned"),
+        ("hangs", ""),
+    ],
+)
+def test_a_glue_function_that_fails_costs_its_stage_alone(
+    house: Any, name: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with house.taken_to_hang_after(1.5):
         images = [frame(*SEEN, seed=seed) for seed in (10, 11)]
         answers = [house.spawn(ask_frame, house, image, name) for image in images]
@@ -194,6 +203,12 @@ def test_a_glue_function_that_fails_costs_its_stage_alone(house: Any, name: str)
             agree(found, image, lacks=("look", "grade"))
         for answer in whole:
             agree(outputs(answer.result()), IMAGE)
+    (stats,) = house.get(f"/v2/models/{name}/stats").json["model_stats"]
+    (look,) = [each for each in stats["stage_stats"] if each["stage"] == "look"]
+    assert look["outcome_stats"] == {"runtime_error" if told else "crashed": 2}
+    said = [text for text in caplog.messages if text.startswith(f"{name}: stage 'look' has no")]
+    assert len(said) == bool(told)  # once in ten seconds
+    assert all(told in text for text in said)
 
 
 def test_rows_for_which_there_is_no_memory_are_left_out(house: Any) -> None:

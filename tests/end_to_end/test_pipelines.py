@@ -4,6 +4,7 @@ by themselves."""
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterator
 from queue import SimpleQueue as Queue
 from typing import Any
@@ -124,6 +125,7 @@ def test_a_jpeg_is_a_frame_as_well(server: Any) -> None:
 
 
 def test_statistics_index_and_timing_name_the_stages(server: Any) -> None:
+    began = int(time.time() * 1000)
     answer = ask_frame(server, frame(*SEEN), report_timing=True)
     told = answer.json["parameters"]
     for stage in ("detect", "look", "shade", "grade"):
@@ -132,6 +134,8 @@ def test_statistics_index_and_timing_name_the_stages(server: Any) -> None:
     assert told["budget_us"] < 20_000_000
     (found,) = server.get("/v2/models/street/stats").json["model_stats"]
     assert found["outcome_stats"]["on_time"] == found["inference_stats"]["success"]["count"] >= 1
+    assert began <= found["last_inference"] <= time.time() * 1000
+    assert found["execution_count"] == 0  # batches are its models'
     stages = {each["stage"]: each for each in found["stage_stats"]}
     (own,) = server.get("/v2/models/grade/stats").json["model_stats"]
     assert own["inference_stats"]["success"]["count"] == sum(server.counts("grade").values()) > 0

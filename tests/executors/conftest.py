@@ -20,6 +20,7 @@ from slacktide.executors.ports import (
     BatchOutputs,
     Executor,
     ExitSource,
+    MemberFault,
     ModelSource,
     OpenedModel,
     Payload,
@@ -237,7 +238,8 @@ class Case:
         """Their shapes."""
         self.opened: OpenedModel | None = None
         self.out_of_memory = False
-        self.faults: Mapping[int, str] = {}
+        self.faults: dict[int, str] = {}
+        self.glue_faults: list[int] = []
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         self.handle: ReplicaHandle = executor.start(
             Kit.replica(lane, id, generation), Kit.source(path, **source), arena, self._on_report
@@ -250,9 +252,10 @@ class Case:
         *,
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
-        faults: Mapping[int, str] = NO_FAULTS,
+        faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
-        self.faults = faults
+        self.faults = {place: fault.detail for place, fault in faults.items()}
+        self.glue_faults = [place for place, fault in faults.items() if fault.of_glue]
         if isinstance(event, BatchFinished):
             self.results = [[data for _, data in member] for member in outputs]
             self.shapes = [[shape for shape, _ in member] for member in outputs]

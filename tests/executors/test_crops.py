@@ -173,6 +173,7 @@ def test_a_bad_box_costs_its_request_alone(models, kit, arena, frames, kind) -> 
         members = [crops(frame, WHOLE, box) for box in BAD.values()]
         assert isinstance(await case.run(1, crops(frame, WHOLE), *members), BatchFinished)
         assert sorted(case.faults) == [1, 2, 3, 4, 5]
+        assert not case.glue_faults
         told = "input 'x': box 1 (1.5, 0, 2, 1) covers none of its frame"
         assert case.faults[3] == told
         assert np.array_equal(pixels(case, 0)[0], expected(FRAME, WHOLE, 8, 8))
@@ -248,6 +249,7 @@ def test_glue_of_a_user_costs_its_request_alone(
             "attribute 'missing'",
             5: "input 'x': its glue returned str, not pixels [height, width, 3] of uint8",
         }
+        assert case.glue_faults == [1, 2, 3, 5]  # not what their clients sent
         cut = FRAME[18:45, 12:72].copy()
         cut[:, :1] = 0
         want = np.empty((20, 30, 3), np.uint8)

@@ -21,6 +21,7 @@ from slacktide.executors.crop_frames import (
 from slacktide.executors.ports import (
     CropPayload,
     ExitSource,
+    MemberFault,
     OpenedModel,
     OutputRun,
     Payload,
@@ -127,11 +128,18 @@ def test_results_come_back_as_they_went(message: p.FinishedMessage) -> None:
     assert p.decode_finished(body) == message
 
 
-@given(WORD, st.dictionaries(st.integers(0, 5), st.text()))
-def test_faults_come_back_and_name_members(batch: int, faults: dict[int, str]) -> None:
+@given(WORD, st.dictionaries(st.integers(0, 5), st.builds(MemberFault, st.text(), st.booleans())))
+def test_faults_come_back_and_name_members(batch: int, faults: dict[int, MemberFault]) -> None:
     body = only(p.encode_faults(batch, faults), p.FrameKind.FAULTS)
     assert p.decode_faults(body, 6) == (batch, faults)
-    for wrong in (b"[]", b"{", b'{"6": ""}', b'{"-1": ""}', b'{"x": ""}'):
+    for wrong in (
+        b"[]",
+        b"{",
+        b'{"6": ["", 0]}',
+        b'{"-1": ["", 0]}',
+        b'{"x": ["", 0]}',
+        b'{"1": 2}',
+    ):
         with pytest.raises(p.ProtocolError):
             p.decode_faults(body[:8] + wrong, 6)
 

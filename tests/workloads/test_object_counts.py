@@ -26,7 +26,8 @@ def test_a_video_is_read() -> None:
     [
         ("a,2,0.06,,3", "counts.csv, line 4, persons: expected a number, got ''"),
         ("a,2,0.06,-1,3", "line 4, persons: must not be negative, got '-1'"),
-        ("a,2,0.06,1.5,3", "line 4, persons: expected a whole number, got 1.5"),
+        ("a,2,0.06,1.5,3", "line 4, persons: expected a whole number up to 10000, got 1.5"),
+        ("a,2,0.06,1,1e30", "line 4, cars: expected a whole number up to 10000, got 1e.30"),
         ("a,3,0.06,1,3", "line 4, frame: expected 2, got 3: frames are missing"),
         ("a,2,0.06,1", "line 4: expected 5 values, got 4"),
     ],
@@ -41,6 +42,8 @@ def test_a_choice_that_is_open_is_asked_for() -> None:
         parse_object_counts(LINES, "counts.csv")
     with pytest.raises(WorkloadError, match="expected a header such as frame,persons,cars"):
         parse_object_counts(["x,y", "1,2"], "counts.csv")
+    with pytest.raises(WorkloadError, match="line 1, cars: two columns have this title"):
+        parse_object_counts(["frame,cars,cars", "0,1,2"], "counts.csv")
     with pytest.raises(WorkloadError, match="no class 'bikes' is counted; there are: cars"):
         ObjectCounts({"cars": [1]}).of("bikes")
     with pytest.raises(WorkloadError, match="as many of each class"):
@@ -59,3 +62,5 @@ def test_drawn_counts_are_poisson_and_remember() -> None:
     assert set(drawn.of("none")) == {0}
     with pytest.raises(WorkloadError, match="cars: must be finite and not negative"):
         draw_object_counts({"cars": -1.0}, 10.0, rng)
+    with pytest.raises(WorkloadError, match="cars: expected at most 10000 on a frame"):
+        draw_object_counts({"cars": 1e30}, 10.0, rng)

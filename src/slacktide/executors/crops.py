@@ -21,7 +21,7 @@ from slacktide.domain.tensors import ModelInterface, crop_input
 from slacktide.executors.functions import load_named
 from slacktide.executors.images import Pixels, decode_into, decode_whole, resize_into
 from slacktide.executors.jpeg_header import jpeg_extent
-from slacktide.executors.ports import CropPayload, Payload, RowShapes, TensorRef
+from slacktide.executors.ports import CropPayload, MemberFault, Payload, RowShapes, TensorRef
 from slacktide.executors.tensor_io import InputGatherer, TensorError, split_elements
 
 _PATIENCE = 5.0
@@ -76,7 +76,11 @@ class FrameArenas:
 
 
 class CropError(Exception):
-    """A member that cannot be made rows of: its own fault, or its glue's."""
+    """A member that cannot be made rows of."""
+
+
+class GlueError(CropError):
+    """It is its glue's fault."""
 
 
 class _Frame:
@@ -145,12 +149,12 @@ class CropGatherer:
 
     def gather(
         self, members: Sequence[Payload], arena: memoryview, size: int
-    ) -> tuple[NDArray[Any], list[Payload], dict[int, str]]:
+    ) -> tuple[NDArray[Any], list[Payload], dict[int, MemberFault]]:
         """The images, joined, good until the next call; the members as they are now, shapes and
         all; and those at fault by place, whose rows are black. Raises TensorError."""
         if self._spec is None:
             raise TensorError("the model has no input of images alone that crops could be made for")
-        faults: dict[int, str] = {}
+        faults: dict[int, MemberFault] = {}
         seen: dict[tuple[int, TensorRef], _Frame] = {}
         made: list[list[_Piece] | NDArray[Any] | None] = []
         for place, member in enumerate(members):
@@ -160,7 +164,8 @@ class CropGatherer:
                 else:
                     made.append(self._gathered(member, arena, size))
             except CropError as error:
-                faults[place] = f"input {self._spec.name!r}: {error}"
+                told = f"input {self._spec.name!r}: {error}"
+                faults[place] = MemberFault(told, isinstance(error, GlueError))
                 made.append(None)
         height, width = self._extent(made, size)
         rows = [member.rows for member in members]
@@ -175,7 +180,8 @@ class CropGatherer:
                 longest = self._place(parts, into)
             except ValueError as error:  # a JPEG that is damaged within
                 into.fill(0)
-                faults[place] = f"input {self._spec.name!r}: {_NO_JPEG}, got {error}"
+                told = f"input {self._spec.name!r}: {_NO_JPEG}, got {error}"
+                faults[place] = MemberFault(told)
             after.append(Payload(count, (TensorRef(0, 0, (count, height, longest, 3)),)))
         return joined, after, faults
 
@@ -231,7 +237,7 @@ class CropGatherer:
             plain.size = size
         array: NDArray[Any] = plain.gather([member.tensors[0]], arena).copy()
         if why := getattr(plain, "faults", None):
-            raise CropError(why[0].partition(": ")[2])
+            raise CropError(why[0].detail.partition(": ")[2])
         return array
 
     def _cut(
@@ -250,7 +256,7 @@ class CropGatherer:
                 raise CropError(f"{_NO_JPEG}, got {error}") from None
             seen[member.attached, tensor] = frame
         if attached.why_not:
-            raise CropError(f"its glue cannot be used: {attached.why_not}")
+            raise GlueError(f"its glue cannot be used: {attached.why_not}")
         boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
         if len(boxes) != member.rows:
             raise TensorError(f"{len(boxes)} boxes for {member.rows} rows")
@@ -283,15 +289,15 @@ class CropGatherer:
 
 
 def _applied(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:
-    """What a function makes of a crop. Raises CropError."""
+    """What a function makes of a crop. Raises GlueError."""
     try:
         made = function(crop)
     except Exception as error:  # it is foreign code that ran
-        raise CropError(f"its glue raised {type(error).__name__}: {error}") from None
+        raise GlueError(f"its glue raised {type(error).__name__}: {error}") from None
     what = type(made).__name__
     if isinstance(made, np.ndarray):
         pixels = made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3
         if pixels and 0 < made.size <= _MOST_GLUED:
             return made
         what = f"{made.dtype} {list(made.shape)}"
-    raise CropError(f"its glue returned {what}, not pixels [height, width, 3] of uint8")
+    raise GlueError(f"its glue returned {what}, not pixels [height, width, 3] of uint8")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import TensorSpec
 from slacktide.executors.jpeg_header import jpeg_extent
-from slacktide.executors.ports import TensorRef
+from slacktide.executors.ports import MemberFault, TensorRef
 from slacktide.executors.tensor_io import InputGatherer, TensorError, split_elements
 
 Pixels = NDArray[np.uint8]
@@ -61,7 +61,7 @@ class ImageGatherer:
         self.size = 0
         """Side of the square that the next batch's images are resized to; 0: they keep the size
         that the model fixes, or their own."""
-        self.faults: dict[int, str] = {}
+        self.faults: dict[int, MemberFault] = {}
         """Members of the last batch whose images could not be decoded, by their place, and why.
         Their rows are black."""
 
@@ -98,7 +98,7 @@ class ImageGatherer:
                 self._decode(data, into)
             except ValueError as error:
                 into.fill(0)
-                self.faults[member] = f"input {self.name!r}: {error}"
+                self.faults[member] = MemberFault(f"input {self.name!r}: {error}")
         return joined
 
     def _decode(self, data: memoryview, into: NDArray[np.uint8]) -> None:

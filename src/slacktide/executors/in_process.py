@@ -39,6 +39,7 @@ from slacktide.executors.ports import (
     NO_FAULTS,
     Arranged,
     BatchOutputs,
+    MemberFault,
     ModelSource,
     OpenedModel,
     Payload,
@@ -98,7 +99,10 @@ class LoopReplica:
             self._loop.call_soon(report, ReplicaLost(self._id, "killed"))
 
     def _tell(
-        self, event: Report, outputs: BatchOutputs = (), faults: Mapping[int, str] = NO_FAULTS
+        self,
+        event: Report,
+        outputs: BatchOutputs = (),
+        faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
         if self._report is not None:
             self._report(event, outputs, faults=faults)

@@ -187,7 +187,14 @@ BatchOutputs = Sequence[Outputs]
 receiver's."""
 
 
-NO_FAULTS: Mapping[int, str] = MappingProxyType({})
+class MemberFault(NamedTuple):
+    """Why one member of a batch has no rows: its client's input, or glue of the server's owner."""
+
+    detail: str
+    of_glue: bool = False
+
+
+NO_FAULTS: Mapping[int, MemberFault] = MappingProxyType({})
 
 
 class Reporter(Protocol):
@@ -200,12 +207,12 @@ class Reporter(Protocol):
         *,
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
-        faults: Mapping[int, str] = NO_FAULTS,
+        faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
         """`outputs` and `faults` come with BatchFinished, `outputs` of its members also with
         MembersReleased (an output that ramps do not make is empty), `opened` with ReplicaUp.
 
-        `faults`: members whose input was wrong, by their place in the batch, and why; their outputs
+        `faults`: members that have no rows, by their place in the batch, and why; their outputs
         mean nothing. `out_of_memory`: the replica was lost because it took more than its model's
         `worker_memory`.
 

@@ -26,8 +26,9 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
               of the run, then a tensor: that of the first one; those of the others follow it.
               Members that were RELEASED before are left out. At the end what ramps said, if the
               model has any (`exit_frames`)
-    FAULTS    batch, then JSON text: members whose input was wrong, by their place, and why;
-              FINISHED follows, with outputs of theirs that mean nothing
+    FAULTS    batch, then JSON text: members that have no rows, by their place: why, and whether
+              for glue of the server's owner; FINISHED follows, with outputs of theirs that mean
+              nothing
     FAILED    batch, then text
     ABORTED   batch, then what ramps said until then
     EXITS     how requests are to leave the model early from now on, as JSON text
@@ -50,6 +51,7 @@ from typing import Final, NamedTuple
 from slacktide.domain import BatchTiming, ExitReport, Leaving
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import (
+    MemberFault,
     OpenedModel,
     OutputRun,
     Payload,
@@ -335,16 +337,19 @@ def decode_text(body: bytes) -> tuple[int, str]:
     return decode_number(body[:_WORD]), body[_WORD:].decode("utf-8", "replace")
 
 
-def encode_faults(batch: int, faults: Mapping[int, str]) -> bytes:
+def encode_faults(batch: int, faults: Mapping[int, MemberFault]) -> bytes:
     return encode_text(FrameKind.FAULTS, batch, json.dumps(faults))
 
 
-def decode_faults(body: bytes, members: int) -> tuple[int, dict[int, str]]:
+def decode_faults(body: bytes, members: int) -> tuple[int, dict[int, MemberFault]]:
     """Batch, and what is wrong with which of its `members`."""
     batch, text = decode_text(body)
     try:
-        faults = {int(member): str(detail) for member, detail in json.loads(text).items()}
-    except (ValueError, AttributeError, RecursionError):
+        faults = {
+            int(member): MemberFault(str(detail), bool(of_glue))
+            for member, (detail, of_glue) in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("faults that cannot be read") from None
     if not all(0 <= member < members for member in faults):
         raise ProtocolError(f"faults of other members than {members}")

@@ -32,7 +32,14 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
     to_value,
 )
-from slacktide.executors.ports import NO_FAULTS, CropPayload, ModelSource, Payload, RowShapes
+from slacktide.executors.ports import (
+    NO_FAULTS,
+    CropPayload,
+    MemberFault,
+    ModelSource,
+    Payload,
+    RowShapes,
+)
 from slacktide.executors.row_candidates import candidate_rows
 from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.staged import StageChain
@@ -56,8 +63,8 @@ class GatheredBatch(NamedTuple):
     """Of each member."""
     lengths: MemberLengths | None
     """Of each member, where they differ: the outputs are to be cut."""
-    faults: Mapping[int, str]
-    """Members whose input was wrong, by their place, and why; their outputs mean nothing."""
+    faults: Mapping[int, MemberFault]
+    """Members that have no rows, by their place, and why; their outputs mean nothing."""
     began: float
     """When gathering began, by `time.perf_counter`."""
     input_s: float
@@ -74,8 +81,8 @@ class RunResult:
     """Of each member, where they differ: the outputs are to be cut."""
     input_s: float
     infer_s: float
-    faults: Mapping[int, str]
-    """Members whose input was wrong, by their place, and why; their outputs mean nothing."""
+    faults: Mapping[int, MemberFault]
+    """Members that have no rows, by their place, and why; their outputs mean nothing."""
 
 
 class ModelSession:

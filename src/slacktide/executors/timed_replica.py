@@ -22,6 +22,7 @@ from slacktide.executors.ports import (
     Arranged,
     BatchOutputs,
     Executor,
+    MemberFault,
     ModelSource,
     OpenedModel,
     Payload,
@@ -163,7 +164,7 @@ class TimedReplica:
         *,
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
-        faults: Mapping[int, str] = NO_FAULTS,
+        faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
         """Called on the loop: the clock is read here, before anything else gets a turn."""
         now = self._clock()

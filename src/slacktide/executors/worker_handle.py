@@ -44,6 +44,7 @@ from slacktide.executors.ports import (
     NO_FAULTS,
     BatchOutputs,
     CropPayload,
+    MemberFault,
     MembersReleased,
     Outputs,
     Payload,
@@ -322,7 +323,10 @@ class WorkerHandle:
         self._tell(MembersReleased(message.batch, tuple(message.members), message.ramp), outputs)
 
     def _tell(
-        self, event: Report, outputs: BatchOutputs = (), faults: Mapping[int, str] = NO_FAULTS
+        self,
+        event: Report,
+        outputs: BatchOutputs = (),
+        faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
         if not self._silent:
             self._report(event, outputs, faults=faults)

@@ -8,6 +8,7 @@ answer (`stage_outputs`), what they are given comes from `frame_payloads`.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -44,6 +45,10 @@ from slacktide.server.stage_outputs import joined, origins
 from slacktide.wire.errors import WireError
 
 log = logging.getLogger("slacktide.driver")
+
+QUIET_S = 10.0
+"""Seconds in which one stage of a pipeline is complained of once: a camera would have it said for
+each frame."""
 
 
 class StageChild(PendingRequest):
@@ -100,6 +105,8 @@ class ServedFrames:
         self._post = post
         self._arrived = arrived
         self._records: dict[int, OpenFrame] = {}
+        self._told: dict[tuple[str, str], float] = {}
+        """When a stage of a pipeline was last complained of."""
 
     @property
     def open_frames(self) -> int:
@@ -184,6 +191,7 @@ class ServedFrames:
             record.ended = True
             call, children = record.call, record.children
             if command.kind in HAS_RESULT and call.waits:
+                record.version.counters.last_at_ms = int(time.time() * 1000)
                 call.lacks = command.missing
                 last = {stage: _last(those) for stage, those in children.items()}
                 call.stages = {stage: one.outcome for stage, one in last.items() if one.outcome}
@@ -222,6 +230,8 @@ class ServedFrames:
         record.answered.append(child)
         if outcome.reason is Reason.CRASHED:
             record.call.crashed = child.stage
+        if outcome.reason is Reason.RUNTIME_ERROR and outcome.detail:
+            self._complain(record.version.name, child.stage, outcome.detail)
         if outcome.kind in HAS_RESULT and not record.ended:
             record.children.setdefault(child.stage, []).append(child)
             edges = record.version.pipeline.out_of[child.stage]
@@ -243,9 +253,15 @@ class ServedFrames:
             why, reason = str(error), error.reason
         except Exception as error:  # what a model gives need not be what it should
             why, reason = str(error), Reason.RUNTIME_ERROR
-        stages = f"{edge.upstream} gave {edge.downstream}"
-        log.warning("%s: what %s cannot be used: %s", record.version.name, stages, why)
+        stage = edge.downstream
+        self._complain(record.version.name, stage, f"what {edge.upstream} gave it: {why}")
         return Yield(0, refused=reason)
+
+    def _complain(self, pipeline: str, stage: str, why: str) -> None:
+        now = time.perf_counter()
+        if now - self._told.get((pipeline, stage), -math.inf) >= QUIET_S:
+            self._told[pipeline, stage] = now
+            log.warning("%s: stage %r has no result: %s", pipeline, stage, why)
 
 
 def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:

@@ -39,6 +39,7 @@ from slacktide.executors.ports import (
     Arranged,
     BatchOutputs,
     FeaturesSeen,
+    MemberFault,
     MembersReleased,
     OpenedModel,
     Payload,
@@ -109,6 +110,8 @@ class ReplicaSupervisor:
         self._handles: dict[int, ReplicaHandle] = {}
         self._replicas: dict[int, Replica] = {}
         self._batches: dict[int, Batch] = {}
+        self._told: set[int | None] = set()
+        """Processes whose end the log has told. Several replicas may be one."""
         self.resizes = ResizeTracker(clock, post)
 
     def descriptor(self, id: int) -> int | None:
@@ -146,15 +149,21 @@ class ReplicaSupervisor:
         if command.kill:
             handle = self._handles.get(replica.id)
             if handle is not None:
+                if handle.pid is not None:
+                    self._told.add(handle.pid)
+                runs = any(each.replica.id == replica.id for each in self._batches.values())
+                why = "hung on a batch" if runs else "was not up in time"
+                log.warning("replica %d of %s %s: it is ended", replica.id, replica.pool, why)
                 handle.kill()
             elif replica.id in self._replicas:  # it waits for a file descriptor
                 lost = ReplicaLost(replica.id, "the server has no file descriptor left")
                 self._loop.call_soon(self._reported, replica, lost)
         else:
             self._replicas.pop(replica.id, None)
-            handle = self._handles.pop(replica.id, None)
+            handle = self._handles.get(replica.id)
             if handle is not None:
                 handle.stop()
+            self._let_go(replica)
             self.resizes.gone(replica.lane, replica.id)
             self._launcher.stopped(replica)
 
@@ -205,7 +214,7 @@ class ReplicaSupervisor:
         *,
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
-        faults: Mapping[int, str] = NO_FAULTS,
+        faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
         if replica.id not in self._replicas:
             return  # it was stopped
@@ -239,19 +248,20 @@ class ReplicaSupervisor:
                 if refusal is None:
                     self._post(event)
                 else:
-                    self._handles.pop(replica.id).stop()
+                    self._handles[replica.id].stop()
                     self._lost(replica, ReplicaLost(replica.id, refusal, permanent=True))
             case ReplicaLost():
                 self._lost(replica, event, out_of_memory=out_of_memory)
         self._flush()
 
     def _finished(
-        self, event: BatchFinished, outputs: BatchOutputs, faults: Mapping[int, str]
+        self, event: BatchFinished, outputs: BatchOutputs, faults: Mapping[int, MemberFault]
     ) -> None:
         batch = self._batches.pop(event.batch)
         if faults:  # of images most likely: they fail alone, and their batch is answered
-            for member, detail in faults.items():
-                self._post(Cancelled(batch.members[member].id, Reason.BAD_INPUT, detail))
+            for member, fault in faults.items():
+                reason = Reason.RUNTIME_ERROR if fault.of_glue else Reason.BAD_INPUT
+                self._post(Cancelled(batch.members[member].id, reason, fault.detail))
         self._keep(batch, batch.members, outputs, event.timing)
         seconds = self._clock() - batch.started
         self._launcher.finished(batch, event.timing, seconds, event.exits)
@@ -265,10 +275,20 @@ class ReplicaSupervisor:
 
     def _lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool = False) -> None:
         del self._replicas[replica.id]
-        self._handles.pop(replica.id, None)
+        handle = self._handles.get(replica.id)
+        pid = None if handle is None else handle.pid
+        if pid not in self._told:
+            log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, event.detail)
+        if pid is not None:
+            self._told.add(pid)
+        self._let_go(replica)
         for id in [id for id, batch in self._batches.items() if batch.replica.id == replica.id]:
             del self._batches[id]
         self.resizes.gone(replica.lane, replica.id)
-        log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, event.detail)
         self._launcher.lost(replica, event, out_of_memory=out_of_memory)
         self._post(event)
+
+    def _let_go(self, replica: Replica) -> None:
+        handle = self._handles.pop(replica.id, None)
+        if handle is not None and self._told:
+            self._told &= {each.pid for each in self._handles.values()}

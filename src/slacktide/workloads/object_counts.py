@@ -20,6 +20,8 @@ from slacktide.workloads.values import WorkloadError, not_negative, positive
 
 STAYS_S = 5.0
 """Mean seconds that a drawn object is seen: e^(−1/5) = 0.82 alike a second later."""
+MOST_OBJECTS = 10_000
+"""Of one class on a frame: each is a row of the stages behind, and more is a slip of the pen."""
 _ALL = ("video", "frame", "time_s")
 
 
@@ -64,7 +66,7 @@ def parse_object_counts(
 ) -> ObjectCounts:
     """The counts in these lines of a CSV file called `name`; `only`: of this video, which must be
     said where there are several. Raises WorkloadError that names file, line and column for counts
-    that are missing, negative or no whole numbers, and for frames that are."""
+    that are missing, negative, too many or no whole numbers, and for frames that are missing."""
     table = read_rows(lines, name)
     titles = [title for title in table.header if title not in _ALL]
     if "frame" not in table.header or not titles:
@@ -84,10 +86,11 @@ def parse_object_counts(
     found = {}
     for title in titles:
         values = columns[title].numbers()
-        wrong = np.flatnonzero(values != np.floor(values))
+        wrong = np.flatnonzero((values != np.floor(values)) | (values > MOST_OBJECTS))
         if wrong.size:
             where = f"{name}, line {order.lines[int(wrong[0])]}, {title}"
-            raise WorkloadError(where, f"expected a whole number, got {values[wrong[0]]:g}")
+            expected = f"expected a whole number up to {MOST_OBJECTS}"
+            raise WorkloadError(where, f"{expected}, got {values[wrong[0]]:g}")
         found[title] = tuple(int(each) for each in values)
     return ObjectCounts(found, rate)
 
@@ -107,6 +110,8 @@ def draw_object_counts(
     found = {}
     for name, mean in means.items():
         not_negative(**{name: mean})
+        if mean > MOST_OBJECTS:
+            raise WorkloadError(name, f"expected at most {MOST_OBJECTS} on a frame, got {mean:g}")
         changes = np.zeros(frames + 1, dtype=np.int64)
         born = rng.uniform(0.0, seconds, rng.poisson(mean * seconds / stays))
         # Who is there at the beginning was born before; memory has no age.

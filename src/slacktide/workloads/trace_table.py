@@ -24,7 +24,10 @@ class TraceRows:
     """(line, cells); as many cells as the header has. Empty lines are left out."""
 
     def columns(self) -> dict[str, Column]:
-        """All columns. Raises WorkloadError if there is no row."""
+        """All columns. Raises WorkloadError if there is no row, or one title stands twice."""
+        for at, title in enumerate(self.header):
+            if title and title in self.header[:at]:
+                raise WorkloadError(f"{self.name}, line 1, {title}", "two columns have this title")
         lines: list[int] = []
         cells: list[list[str]] = [[] for _ in self.header]
         for line, row in self.rows:

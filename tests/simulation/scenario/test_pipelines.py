@@ -90,11 +90,18 @@ def test_every_planner_can_be_named(read: Read, planner: str) -> None:
     assert run_cell(cell, 1).total.goodput > 0.5
 
 
+def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read) -> None:
+    (cell,) = read("links.up.bandwidth=0B", "devices.camera.speed=1", text=SMALL)
+    assert run_cell(cell, 1).total.goodput > 0.95  # at home
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ("pipelines.traffic.device=nowhere", "pipelines.traffic.device: no device 'nowhere'"),
         ("pipelines.traffic.stages.brand=bran", "stages.brand: no model 'bran'; did you mean"),
+        ("links={}", "links: no link between 'camera' and 'server'"),
+        ("devices.edge={server: true}", "links: no link between 'camera' and 'edge'"),
         ("links.up.between=[camera, cloud]", "links.up.between: no device 'cloud'"),
         ("links.up.between=[camera, camera]", "expected two devices, and one link of two"),
         ("links.up.trace=x.csv", "links.up: expected either 'bandwidth' or 'trace'"),

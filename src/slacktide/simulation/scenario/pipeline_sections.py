@@ -43,12 +43,13 @@ class DeviceSection(Section):
 class DeviceLinkSection(EitherSection):
     """The way between two devices, either way: what is handed over queues for it."""
 
-    bandwidth: Size | None = None
-    """Bytes per second, always the same; as much in each direction."""
+    bandwidth: Bytes | None = None
+    """Bytes per second, always the same; as much in each direction. 0: nothing goes over it."""
     trace: str | None = None
     """A bandwidth that changes, as `slacktide load --link` takes it."""
     between: Annotated[tuple[Name, Name], Field(strict=False)]
-    """The two devices."""
+    """The two devices. Each pipeline's device needs a link to every server, and servers to one
+    another."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
     """Round trip of a message of no length."""
 

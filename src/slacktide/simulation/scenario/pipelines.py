@@ -67,6 +67,7 @@ class PipelinesWorld:
         self.rows = {name: self._rows(name, one) for name, one in scenario.pipelines.items()}
         for name, one in scenario.pipelines.items():  # what cannot be is found now
             self._camera(name, one, 0)
+        self._check_links()
         self._question = self._asked(0)
 
     def run(
@@ -182,6 +183,15 @@ class PipelinesWorld:
             for ends in ((first, second), (second, first)):
                 found.add(ends)
                 yield ends, link
+
+    def _check_links(self) -> None:
+        """Stages may be placed on every server, whichever policy places them."""
+        devices = self._scenario.devices
+        servers = [name for name, each in devices.items() if each.server]
+        for begin in [*(one.device for one in self._scenario.pipelines.values()), *servers]:
+            for end in servers:
+                if begin != end and (begin, end) not in self._links:
+                    raise self._refuse(("links",), f"no link between {begin!r} and {end!r}")
 
     def _rows(self, name: str, one: SimulatedPipeline) -> StageRows:
         place = ("pipelines", name)
