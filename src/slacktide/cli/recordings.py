@@ -104,7 +104,12 @@ def _told(difference: Difference, counted: str) -> Iterator[str]:
 
 
 def predict_recording(
-    path: Path, *, after: float = 0.0, seeds: Sequence[int] = (), json: bool = False
+    path: Path,
+    *,
+    after: float = 0.0,
+    hindsight: bool = False,
+    seeds: Sequence[int] = (),
+    json: bool = False,
 ) -> int:
     """Predict the outcomes of recorded requests, beside those that came; the exit code."""
     from slacktide.load.report.provenance import gather
@@ -114,7 +119,13 @@ def predict_recording(
 
     try:
         recording = Recording(path)
-        found = predict(recording, seeds=seeds or SEEDS, provenance=gather(), after=after)
+        found = predict(
+            recording,
+            seeds=seeds or SEEDS,
+            provenance=gather(),
+            after=after,
+            hindsight=hindsight,
+        )
     except (RecordingError, SimulationError) as error:
         fail(str(error))
     if json:

@@ -35,7 +35,7 @@ _REPORT = "Output"
 
 
 _OF_REPLAY = frozenset(("replay", "decisions", "request", "json", "allow_imports"))
-_OF_PREDICT = frozenset(("predict", "after", "seed", "json", "allow_imports"))
+_OF_PREDICT = frozenset(("predict", "after", "hindsight", "seed", "json", "allow_imports"))
 """Parameters that mean something with --replay and with --predict."""
 
 
@@ -151,6 +151,14 @@ def simulate(
             metavar="TIME",
         ),
     ] = "0s",
+    hindsight: Annotated[
+        bool,
+        option(
+            _RECORDING,
+            "With --predict: let batches take what others took at the same moment of the "
+            "recording. What still differs is not the machine's doing.",
+        ),
+    ] = False,
 ) -> None:
     """Run a scenario under virtual time, with the server's own engine and schedulers.
 
@@ -183,7 +191,11 @@ def simulate(
 
         _refuse(context, known - _OF_PREDICT, "--predict")
         begin = seconds_of("--after", after)
-        raise typer.Exit(predict_recording(predict, after=begin, seeds=seed or (), json=json))
+        raise typer.Exit(
+            predict_recording(
+                predict, after=begin, hindsight=hindsight, seeds=seed or (), json=json
+            )
+        )
     if scenario is None:
         fail("SCENARIO.yaml: expected a scenario, --replay FILE or --predict FILE")
     _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json", "allow_imports"}, "a scenario")

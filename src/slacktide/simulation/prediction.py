@@ -3,7 +3,8 @@
 The engine and the schedulers are the server's; arrivals and deadlines are recorded; how long a
 batch takes is drawn (`TrainedTimes`). Nothing is fitted to what is predicted: all that is known is
 what the header states or, with `after`, that and what the batches of the recording's beginning
-taught, which is replayed and not scored.
+taught, which is replayed and not scored. Only with `hindsight`, which predicts nothing, are times
+those of the very moments that are scored: what differs then is not the machine's doing.
 
 A batch's time, as the engine sees it, runs from its start to the moment the engine learns that it
 has ended, and the next one starts in that same moment. So what a live server pays between batches
@@ -14,135 +15,22 @@ and there is no overhead beside them to state.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from slacktide.domain import Batch, BatchFinished, Leaving, Outcome, PoolId
+from slacktide.domain import Outcome, PoolId
 from slacktide.domain.frames import PipelinesChanged
 from slacktide.engine import BatchTimes, Engine, EngineSettings
 from slacktide.load.report import Provenance, Report
-from slacktide.profiles import ShapedTimes, TimeDistribution
-from slacktide.recording import Call, RecordedPools, Recording, RecordingError, Watcher, replay
+from slacktide.recording import Call, RecordedPools, Recording, RecordingError, replay
 from slacktide.simulation.driver import Simulation
-from slacktide.simulation.hardware import ARRANGE_S, scatter
+from slacktide.simulation.hardware import ARRANGE_S
 from slacktide.simulation.items import SimulationError, stream
-from slacktide.simulation.recorded_exits import ObservedExits, RecordedExits, whole_passes
+from slacktide.simulation.recorded_exits import RecordedExits
 from slacktide.simulation.recorded_frames import RecordedFrames
 from slacktide.simulation.recorded_inputs import RecordedInputs, recorded_inputs
 from slacktide.simulation.results import Scorer
-
-LATEST = 500
-"""Batches of a pool that teach, the latest: earlier ones may have had another load beside them."""
-ENOUGH = 30
-"""Batches that are alike whose ratios speak for themselves."""
-
-Observation: TypeAlias = tuple[Batch, int, float]
-"""(batch, cores, seconds)."""
-Ratios = NDArray[np.float64]
-Likeness: TypeAlias = tuple[object, ...]
-"""Pool, rows, applications and octave of the longest hint, or less of it."""
-
-
-class Observations(Watcher):
-    """The latest batches of a replay that finished on as many cores as they began with: what they
-    were, and what they took."""
-
-    def __init__(self) -> None:
-        self._batches: dict[PoolId, deque[Observation]] = {}
-        self.exits: dict[PoolId, ObservedExits] = {}
-        """Of pools whose ramps have said something."""
-
-    def before(self, call: Call, engine: Engine) -> None:
-        for event in call.events:
-            if not isinstance(event, BatchFinished):
-                continue
-            running = engine.snapshot().running(event.batch)
-            if running is not None and running.steady:
-                batch = running.batch
-                if event.exits is not None:
-                    observed = self.exits.setdefault(batch.replica.pool, ObservedExits())
-                    observed.note(batch, event.exits, call.now - batch.started, _own(engine, batch))
-                if batch.leaving is Leaving.SHRINK and not batch.judged:
-                    continue  # rows have left it: no whole pass
-                kept = self._batches.setdefault(batch.replica.pool, deque(maxlen=LATEST))
-                kept.append((batch, running.cores, call.now - batch.started))
-
-    def of(self, pool: PoolId) -> Iterable[Observation]:
-        """Those of one pool, oldest first."""
-        return self._batches.get(pool, ())
-
-
-def _own(engine: Engine, batch: Batch) -> BatchTimes | None:
-    """Times of whole passes of a model with exits of its own: none of its batches is judged."""
-    pool = batch.replica.pool
-    policy = next((each for each in engine.plan.exits if each.pool == pool), None)
-    if policy is None or policy.feedback > 0.0:
-        return None
-    return whole_passes(engine.snapshot().pools[pool].times)
-
-
-class TrainedTimes:
-    """An `Execution`: expected time × a ratio observed ÷ expected that was seen.
-
-    The predictions of a pool are a distribution with two measured points, learnt from its latest
-    batches; hundreds of observed batches say more. Batches are alike if they have as many rows,
-    members of the same applications and about the same longest work hint; where too few were seen,
-    first the rows and then the rest is let go. So an application that takes longer than another is
-    known to, even if the predictions had not learnt it yet. Without any batches, times are drawn
-    from the predictions.
-    """
-
-    def __init__(
-        self,
-        times: Mapping[PoolId, BatchTimes],
-        observed: Observations,
-        generator: np.random.Generator,
-    ) -> None:
-        """`times` are not to change any more: they are the measure of the ratios."""
-        self._times = times
-        self._generator = generator
-        self.guessed = 0
-        """Requests that ran whose shape nothing known before could judge."""
-        seen: dict[Likeness, list[float]] = {}
-        for batch, cores, seconds in chain.from_iterable(map(observed.of, times)):
-            if seconds > 0.0:
-                ratio = seconds / self._forecast(batch, cores).expected
-                for kind in _kinds(batch):
-                    seen.setdefault(kind, []).append(ratio)
-        self._ratios: dict[Likeness, Ratios] = {
-            kind: np.array(ratios) for kind, ratios in seen.items() if len(ratios) >= ENOUGH
-        }
-
-    def seconds(self, batch: Batch, cores: int) -> float:
-        forecast = self._forecast(batch, cores)
-        for kind in _kinds(batch):
-            ratios = self._ratios.get(kind)
-            if ratios is not None:
-                return forecast.expected * float(ratios[self._generator.integers(ratios.size)])
-        times = self._times[batch.replica.pool]
-        if isinstance(times, ShapedTimes) and not times.measured(batch.members[0]):
-            self.guessed += len(batch.members)
-        return scatter(times, batch, cores).quantile(self._generator.random())
-
-    def _forecast(self, batch: Batch, cores: int) -> TimeDistribution:
-        times = self._times[batch.replica.pool]
-        return times.of(batch.rows, cores, batch.members)
-
-
-def _kinds(batch: Batch) -> tuple[Likeness, Likeness, Likeness]:
-    """What `batch` is like, most narrowly first."""
-    pool = batch.replica.pool
-    applications = frozenset([member.application for member in batch.members])
-    hints = [member.work_hint for member in batch.members if member.work_hint is not None]
-    # Octaves: a longest hint of 100 is like one of 120, not like one of 130.
-    octave = math.frexp(max(hints))[1] if hints else None
-    return (pool, batch.rows, applications, octave), (pool, 0, applications, octave), (pool,)
+from slacktide.simulation.trained_times import Observations, TrainedTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +51,17 @@ class Prediction:
 
 
 def predict(
-    recording: Recording, *, seeds: Sequence[int], provenance: Provenance, after: float = 0.0
+    recording: Recording,
+    *,
+    seeds: Sequence[int],
+    provenance: Provenance,
+    after: float = 0.0,
+    hindsight: bool = False,
 ) -> Prediction:
     """Predict what became of the requests of `recording` that came more than `after` seconds in.
-    With `after` > 0 the part before it is replayed, and teaches. Raises RecordingError for a
-    recording that is not what it says, SimulationError if nothing is left to predict."""
+    With `after` > 0 the part before it is replayed, and teaches. With `hindsight` batches take
+    what others took at the same moment of the recording. Raises RecordingError for a recording that
+    is not what it says, SimulationError if nothing is left to predict."""
     found = recorded_inputs(
         (line.record for line in recording.lines()), after=after, plan=recording.header.plan
     )
@@ -175,6 +69,9 @@ def predict(
         raise SimulationError(f"{recording.path}: no request to predict after {after:g} s")
     observed = Observations()
     learnt = _learnt(recording, found.start, observed) if after > 0.0 else {}
+    if hindsight:
+        observed = _Later(found.start)
+        _learnt(recording, math.inf, observed)
     scores = _Scores(found)
     for id in found.scored:
         scores.ended(id, found.ended[id])
@@ -184,7 +81,7 @@ def predict(
         scores = _Scores(found)
         guessed = _run(found, learnt, observed, recording.header.settings, seed, scores)
         predicted.append(scores.report(f"predicted from {recording.path}", seed, provenance))
-    notes = [*recording.warnings, *_notes(found, after, guessed)]
+    notes = [*recording.warnings, *_notes(found, after, guessed, hindsight)]
     return Prediction(recorded, tuple(predicted), tuple(notes))
 
 
@@ -215,7 +112,9 @@ def _run(
     for opened in found.opened:
         pools.add(opened)
     truth = {pool: pools.times(pool) for pool in pools.opened}
-    execution = TrainedTimes(truth, observed, stream(seed, "batch times"))
+    execution = TrainedTimes(
+        truth, observed, stream(seed, "batch times"), at_once=isinstance(observed, _Later)
+    )
     frames = RecordedFrames(found.frames, scores.ended, stream(seed, "frames"))
     # A plan that was in force already has its replicas up, and their models cut into stages, by the
     # time requests come.
@@ -239,6 +138,18 @@ def _run(
         simulation.put(found.start, PipelinesChanged(found.frames.pipelines))
     simulation.run(found.items)
     return execution.guessed
+
+
+class _Later(Observations):
+    """What ran after the beginning."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__(None)
+        self._start = start
+
+    def before(self, call: Call, engine: Engine) -> None:
+        if call.now >= self._start:
+            super().before(call, engine)
 
 
 class _Scores:
@@ -265,7 +176,9 @@ class _Scores:
         return replace(report, warmup_s=0.0)
 
 
-def _notes(found: RecordedInputs, after: float, guessed: int) -> Iterator[str]:
+def _notes(found: RecordedInputs, after: float, guessed: int, hindsight: bool) -> Iterator[str]:
+    if hindsight:
+        yield "no prediction: batches take what others took at the same moment"
     if after > 0.0:
         yield f"the first {after:g} s were replayed, and taught the times; they are not scored"
     if found.turned_away:
