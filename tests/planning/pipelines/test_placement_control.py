@@ -252,6 +252,66 @@ def test_what_is_about_as_good_stays():
     assert world.control.plans.answer == before
 
 
+def test_pipelines_that_stay_are_placed_anew_for_what_was_measured_of_them():
+    """With another pipeline there, of which no frames have come, and again a minute later."""
+    world = World("pipeline")
+    world.runs(70)
+    assert world.decided == [60.0]
+    (traffic,) = world.asked.pipelines
+    world.control.restate(
+        replace(
+            world.asked,
+            pipelines=(replace(traffic, rate=0.0), replace(traffic, name="new", rate=0.0)),
+        )
+    )
+    assert world.control.plans is None
+    world.runs(1)
+    assert world.decided[1:] == [71.0]
+    old, new = world.control.plans.question.pipelines
+    assert (old.name, old.rate, new.name, new.rate) == ("traffic", 15.0, "new", 0.0)
+    assert old.stages[1].inflows[0].fan_out == 4.0
+    world.runs(70)
+    assert world.decided[2:] == [131.0]
+
+
+@pytest.mark.parametrize("name", ["octopinf", "pipeline"])
+def test_while_no_frames_come_nothing_is_planned(name):
+    world = World(name)
+    world.runs(70)
+    world.rate = 0
+    world.runs(60)
+    known, in_force = len(world.decided), world.control.plans.question
+    assert in_force.pipelines[0].rate > 0.0
+    world.runs(2 * round(INTERVAL_S))
+    assert len(world.decided) == known
+    assert world.control.plans.question is in_force
+    world.rate = 15
+    world.runs(1)
+    assert world.decided[known:] == [world.now]
+
+
+def test_the_first_plan_after_a_pause_is_followed_by_one_that_rests_on_more():
+    world = World("octopinf")
+    world.rate = 0
+    world.runs(70)
+    world.rate = 15
+    world.runs(70)
+    assert world.decided == [71.0, 131.0]
+    assert world.control.plans.question.pipelines[0].rate == 15.0
+
+
+def test_what_was_asked_before_stages_became_others_is_not_put_in_force():
+    world = World("pipeline")
+    world.runs(59)
+    late = world.control.job(now=60.0)
+    assert late is not None
+    world.control.restate(replace(world.asked, pipelines=()))
+    revision = world.control.revision
+    world.control.take(late(), now=61.0)
+    assert world.control.plans is None
+    assert world.control.revision == revision
+
+
 def test_options_are_checked():
     with pytest.raises(OptionError, match="expected a placement, got 'octopus'; did you mean"):
         make_placement("octopus")

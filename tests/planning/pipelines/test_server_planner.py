@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -209,6 +210,20 @@ def test_pipelines_that_go_take_their_bounds_along():
     server.runs(3, frames=15)
     assert not server.placement.bounds
     assert server.plain == "608"
+
+
+def test_another_pipeline_leaves_the_first_its_bounds():
+    server = Server()
+    server.runs(30, frames=8)
+    assert server.placement.status().largest == {"street": "608"}
+    other = replace(STREET, name="other")
+    server.stated["other"] = PlacedPipeline(PLACED.stages, other)
+    server.rebase(base_plan())
+    for _ in range(40):
+        server.runs(0.25, frames=8)
+        assert server.placement.status().largest in ({}, {"street": "608"})
+        assert "at 0 frames/s of traffic" not in server.reports[-1]
+    assert server.placement.status().largest == {"street": "608"}
 
 
 def test_fields_have_one_owner_whatever_the_stages_are():

@@ -23,7 +23,12 @@ from slacktide.planning.pipelines.estimate import FULL, estimators, score_of_all
 from slacktide.planning.pipelines.instances import StageInstances
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.policies import PlacementPolicy
-from slacktide.planning.pipelines.problem import LinkView, PlacementAnswer, PlacementQuestion
+from slacktide.planning.pipelines.problem import (
+    LinkView,
+    PipelineView,
+    PlacementAnswer,
+    PlacementQuestion,
+)
 
 INTERVAL_S = 360.0
 """From one plan to the next (OctopInf, §IV-A)."""
@@ -37,6 +42,8 @@ SCALE_S = 5.0
 """From one look at the instances to the next."""
 SHORT_S = 2.0
 """Over which a surge is seen."""
+AT_FIRST = (SHORT_S, *WINDOWS_S)
+"""Where no more than seconds may be known."""
 CALM_S = 30.0
 """Over which it is seen that one is over."""
 CALM = (CALM_S,)
@@ -105,7 +112,9 @@ class PlacementControl:
         """When it plans next, and when everything."""
         self._decided_at = -math.inf
         self._check_at = self._scale_at = -math.inf
-        self._windows: Sequence[float] = (SHORT_S, *WINDOWS_S)
+        self._windows: Sequence[float] = AT_FIRST
+        self._begins = True
+        """Whether the next plan rests on little, so that one more follows after a minute."""
         self.expected = 1.0
         """Of what could be served, what the placement in force was to."""
         self._repairs = False
@@ -129,18 +138,23 @@ class PlacementControl:
         """What is stated from now on. Pipelines that stay keep what was measured of them; where
         devices or stages are others, nothing is placed until it is asked again."""
         before, self.stated = self.stated, stated
-        demands = {each.name: self._demands.get(each.name) for each in stated.pipelines}
-        same = _shape(before) == _shape(stated)
+        demands = {}
         for each in stated.pipelines:
-            known = demands[each.name] if same else None
-            if known is None:
-                demands[each.name] = Demand(each)
-            else:
-                known.view = each
-        self._demands = {name: each for name, each in demands.items() if each is not None}
-        if not same:
-            self.plans, self._due, self._whole_due = None, -math.inf, -math.inf
+            known = self._demands.get(each.name)
+            if known is None or _edges(known.view) != _edges(each):
+                known = Demand(each)
+            known.view = each
+            demands[each.name] = known
+        self._demands = demands
+        if _shape(before) != _shape(stated):
+            self.plans = None
+            self._begin(-math.inf)
             self.revision += 1
+
+    def _begin(self, at: float) -> None:
+        """The next plan is made then, of what little is known."""
+        self._due = self._whole_due = at
+        self._windows, self._begins = AT_FIRST, True
 
     def is_known(self, *, now: float) -> bool:
         """Whether frames come, so that there is something to plan for."""
@@ -182,10 +196,19 @@ class PlacementControl:
                     self.early += 1
 
     def job(self, *, now: float) -> Callable[[], PlacementDecision] | None:
-        """What is to be computed off the loop; None: nothing yet."""
+        """What is to be computed off the loop; None: nothing yet, or no frames come: what is in
+        force stays."""
         if now < self._due:
             return None
         question = self.question(self._windows, now=now)
+        if not any(each.rate > 0.0 for each in question.pipelines):
+            self._begin(now + CHECK_S)
+            return None
+        return self._computing(question, now=now)
+
+    def _computing(
+        self, question: PlacementQuestion, *, now: float
+    ) -> Callable[[], PlacementDecision]:
         repairs = self._repairs and now < self._whole_due
         if not repairs:
             self._whole_due = now + self._interval
@@ -205,7 +228,10 @@ class PlacementControl:
 
     def take(self, decision: PlacementDecision, *, now: float) -> None:
         """A job is done: what it has found is in force from now on; of what was to repair
-        something and hardly does, only that demand and links are now as they are."""
+        something and hardly does, only that demand and links are now as they are. Of no effect
+        where stages or devices have become others since it was asked."""
+        if _shape(decision.question) != _shape(self.stated):
+            return
         plans = DevicePlans(decision.question, decision.answer)
         if self.policy.watches:
             self.expected = self._served(decision.question, plans)
@@ -218,6 +244,9 @@ class PlacementControl:
         self.decided += 1
         self.planning_s += decision.seconds
         self._decided_at = now
+        if self._begins:
+            self._begins = False
+            self._due = self._whole_due = min(self._whole_due, now + KEPT_S)
         self._check_at, self._scale_at = now + CHECK_S, now + SCALE_S
         if self.policy.scales:
             self._instances.begin(decision.question, decision.answer)
@@ -234,18 +263,9 @@ class PlacementControl:
         return kept if served > self.expected - WORTH else None
 
     def decide(self, *, now: float) -> None:
-        """Plan at once: for a driver that begins. What is only stated is soon known better: the
-        next plan follows when a minute was measured."""
-        self._due = now
-        compute = self.job(now=now)
-        assert compute is not None
-        self.take(compute(), now=now)
-        self.hasten(now + KEPT_S)
-
-    def hasten(self, at: float) -> None:
-        """The next plan is wanted then, if not before."""
-        self._due = min(self._due, at)
-        self._whole_due = min(self._whole_due, at)
+        """Plan at once, also for what is only stated: for a driver that begins."""
+        question = self.question(self._windows, now=now)
+        self.take(self._computing(question, now=now)(), now=now)
 
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
         """What is asked now, of demand over these windows."""
@@ -269,14 +289,14 @@ class PlacementControl:
         waits = now < self._decided_at + self._pause
         less = self.expected - (GRAVE if waits else LESS)
         if _is_more(planned, measured) and self._served(measured, plans) < less:
-            return (SHORT_S, *WINDOWS_S)
+            return AT_FIRST
         if waits:
             return None
         if self.expected < 1.0 - LESS and _is_more(measured, planned):
             return WINDOWS_S
         if now >= self._decided_at + CALM_S:
             calm = self.question((CALM_S,), now=now)
-            if _rows(calm) < _rows(planned) / (1.0 + 3.0 * CHANGED):
+            if 0.0 < _rows(calm) < _rows(planned) / (1.0 + 3.0 * CHANGED):
                 return CALM
         return None
 
@@ -315,6 +335,14 @@ def _is_more(before: PlacementQuestion, after: PlacementQuestion) -> bool:
             return True
     links = zip(before.links, after.links, strict=True)
     return any(old.bandwidth > most * new.bandwidth for old, new in links)
+
+
+def _edges(view: PipelineView) -> object:
+    """What counts of a pipeline are counted by."""
+    return [
+        (stage.name, [view.stages[inflow.stage].name for inflow in stage.inflows])
+        for stage in view.stages
+    ]
 
 
 def _shape(question: PlacementQuestion) -> object:

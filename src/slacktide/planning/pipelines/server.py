@@ -21,7 +21,6 @@ from slacktide.engine.snapshot import PoolSnapshot
 from slacktide.pipelines import Frames
 from slacktide.planning.bounds import StageBounds
 from slacktide.planning.pipelines.control import PlacementControl, PlacementDecision
-from slacktide.planning.pipelines.demand import KEPT_S
 from slacktide.planning.pipelines.planner import (
     PipelinesPlanner,
     PlacedPipeline,
@@ -162,8 +161,6 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             if type(event) is ReplicaUp:
                 self._came_up = self._moving
             elif type(event) is JobDone and isinstance(event.answer, PlacementDecision):
-                if self._control.decided == 1:
-                    self._control.hasten(now + KEPT_S)
                 self._settle()
             elif type(event) is JobDone and isinstance(event.answer, PlacementRefused):
                 self._retry_at = now + RETRY_S
