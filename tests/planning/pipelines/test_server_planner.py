@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -224,6 +225,17 @@ def test_another_pipeline_leaves_the_first_its_bounds():
         assert server.placement.status().largest in ({}, {"street": "608"})
         assert "at 0 frames/s of traffic" not in server.reports[-1]
     assert server.placement.status().largest == {"street": "608"}
+
+
+def test_a_placement_is_reported_once():
+    server = Server()
+    server.runs(180, frames=8)
+    assert server.placement.status().decided >= 2
+    assert len(server.reports) == 1
+    server.runs(12, frames=15, rows=12)
+    told = [each.partition(" (")[0] for each in server.reports]
+    assert len(told) > 1
+    assert all(one != other for one, other in pairwise(told))
 
 
 def test_fields_have_one_owner_whatever_the_stages_are():

@@ -128,6 +128,8 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         self._moves = self._rebounds = 0
         self._retry_at = -math.inf
         self._largest: Mapping[str, StageBounds] = {}
+        self._told = ""
+        """The placement that was reported last."""
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         super().rebase(base, stated, now=now)
@@ -251,7 +253,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         """All is as settings say, until something is placed."""
         if self._seats:
             self._seats, self._timetables, self.bounds = {}, {}, NO_BOUNDS
-            self._largest, self._known = {}, False
+            self._largest, self._known, self._told = {}, False, ""
 
     def _question(self, snapshot: Snapshot) -> PlacementQuestion | None:
         """As it stands, but for demand; None: not all models serve."""
@@ -339,7 +341,10 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             f"{view.rate:.3g} frames/s of {view.name}" for view in plans.question.pipelines
         )
         self._reason = f"{self._control.expected:.0%} in time expected at {rates}"
-        self._report(f"pipelines are placed: {'; '.join(parts)} ({self._reason})")
+        placed = "; ".join(parts)
+        if placed != self._told:
+            self._told = placed
+            self._report(f"pipelines are placed: {placed} ({self._reason})")
 
     def _capped(self, one: Deployment, lanes: Mapping[str, Mapping[str, int]]) -> Deployment:
         if PlanField.BATCH_CAPS not in self._fields[one.pool.model]:
