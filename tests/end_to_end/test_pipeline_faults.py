@@ -203,6 +203,7 @@ def test_a_glue_function_that_fails_costs_its_stage_alone(
             agree(found, image, lacks=("look", "grade"))
         for answer in whole:
             agree(outputs(answer.result()), IMAGE)
+    house.until(lambda app: app.driver.frames.open_frames == 0, "stages are counted")
     (stats,) = house.get(f"/v2/models/{name}/stats").json["model_stats"]
     (look,) = [each for each in stats["stage_stats"] if each["stage"] == "look"]
     assert look["outcome_stats"] == {"runtime_error" if told else "crashed": 2}

@@ -146,6 +146,15 @@ def test_a_pipeline_is_loaded_anew_from_its_file(server: Any) -> None:
     assert set(said(server)) == {"a.y", "c.z"}, "what served before still does"
 
 
+def test_a_pipeline_that_names_no_model_is_told_which_was_meant(server: Any) -> None:
+    path = server.zoo.root / "chain/pipeline.yaml"
+    path.write_text(CHAIN.replace("tail", "tial"))
+    refused = server.post(LOAD.format("chain"))
+    path.write_text(CHAIN)
+    assert "stages.b.model: no model 'tial'; did you mean 'tail'?" in refused.error
+    assert state(server) == (True, "READY", "")
+
+
 def test_frames_go_on_while_their_models_are_loaded_anew_again_and_again(
     zoo: Any, serve: Any
 ) -> None:

@@ -132,6 +132,7 @@ def test_statistics_index_and_timing_name_the_stages(server: Any) -> None:
         assert told[f"{stage}.compute_us"] > 0
         assert told[f"{stage}.budget_us"] > 0
     assert told["budget_us"] < 20_000_000
+    assert "variant" not in told  # stages have them
     (found,) = server.get("/v2/models/street/stats").json["model_stats"]
     assert found["outcome_stats"]["on_time"] == found["inference_stats"]["success"]["count"] >= 1
     assert began <= found["last_inference"] <= time.time() * 1000

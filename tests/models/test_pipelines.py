@@ -138,6 +138,9 @@ def test_a_pipeline_that_cannot_be_loaded_leaves_the_one_before(house: House) ->
     before = house.host.serving["chain"]
     with pytest.raises(SettingsError, match=r"stages.b.model: model 'third' is not loaded"):
         house.shelf.load(definition(CHAIN.replace("second", "third")))
+    why = {"secnd": "no model 'secnd'; did you mean 'second'?"}
+    with pytest.raises(SettingsError, match=r"stages.b.model: no model 'secnd'; did you mean"):
+        house.shelf.load(definition(CHAIN.replace("second", "secnd")), missing=why)
     with pytest.raises(SettingsError, match=r"edges\[0\].tensors: no output of 'second'"):
         house.shelf.load(definition(CHAIN.replace("first", "second")))
     assert house.host.serving["chain"] is before

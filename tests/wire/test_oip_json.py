@@ -218,6 +218,15 @@ def test_sizes_that_lie_are_refused(sizes: tuple[int, int]):
         parse({"inputs": [tensor]}, bytes(came))
 
 
+def test_no_bytes_of_binary_data_need_no_header():
+    tensor = FP32_RAW | {"shape": [0, 2], "parameters": {"binary_data_size": 0}}
+    (read,) = parse_infer("m", None, orjson.dumps({"inputs": [tensor]}), None)[0].inputs
+    assert (read.shape, bytes(read.data)) == ((0, 2), b"")
+    tensor["parameters"] = {"binary_data_size": 8}
+    with pytest.raises(BadField, match="Inference-Header-Content-Length"):
+        parse_infer("m", None, orjson.dumps({"inputs": [tensor]}), None)
+
+
 def test_a_json_length_beyond_the_body_is_refused():
     with pytest.raises(BadField, match="Inference-Header-Content-Length"):
         parse_infer("m", None, b"{}", 3)

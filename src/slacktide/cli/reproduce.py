@@ -138,7 +138,7 @@ PAPERS = {
     """,
         experiments="figure-6 (with 7), figure-8, figure-9, figure-10, figure-11, surges, "
         "all-five (ours, not the paper's), contention; default: all of them.",
-        quick="One seed, a minute of each run, fewer experiments: under three minutes.",
+        quick="One seed, 20 s of each run, fewer experiments: under three minutes.",
         seeds="Runs of each row, 3 by default; figure-11 and surges have one.",
         data="Folder with the public object counts and bandwidths of 5G; default: drawn from a "
         "seed.",

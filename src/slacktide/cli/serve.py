@@ -113,6 +113,8 @@ def serve(
     Example: slacktide serve model.onnx
 
     Example: slacktide serve models/ --cores 4 --allow-fewer-cores --cpu-allocator cgroup
+
+    Example: slacktide serve models/ --placement pipeline --glue upright=shop.pictures:upright
     """
     settings = from_flags(ServerSettings, given)
     if tls_cert is not None or tls_key is not None or tls_client_ca is not None:

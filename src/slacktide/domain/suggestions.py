@@ -28,6 +28,6 @@ def suggestion(word: str, valid: Iterable[str], *, noun: str = "valid") -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` for a message: its repr, cut short."""
-    text = repr(value)
+    """`value` for a message: its repr, cut short; a key without a value has nothing."""
+    text = "nothing" if value is None else repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -315,7 +315,9 @@ class InputCheck:
 
     def _check_rows(self, name: str, found: int, rows: int | None) -> int:
         if not 1 <= found <= self.most_rows:
-            raise BadField(f"input {name!r} shape[0]", f"1 to {self.most_rows} rows", found)
+            most = self.most_rows
+            expected = "1 row" if most == 1 else f"1 to {most} rows"
+            raise BadField(f"input {name!r} shape[0]", expected, found)
         if rows is not None and rows != found:
             raise BadField(f"input {name!r} shape[0]", f"{rows} rows as before", found)
         return found

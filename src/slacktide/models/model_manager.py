@@ -223,6 +223,7 @@ class ModelManager:
         ControlError."""
         if config_override is not None:
             raise ControlError("bad_input", "parameter 'config': expected none, for a pipeline")
+        missing: dict[str, str] = {}
         at_start = pipeline.name in self._catalog.loading  # then each model was tried before
         for model in () if at_start else pipeline.models:
             if not (
@@ -230,9 +231,12 @@ class ModelManager:
                 or self.pipelines.knows(model)
                 or model == pipeline.name
             ):
-                with contextlib.suppress(ControlError):  # logged, and in the index
+                try:
                     await self._try(repository, model)
-        self.pipelines.load(pipeline, wait=at_start)
+                except ControlError as error:  # logged, and in the index if there is such a model
+                    if error.kind == "not_found":
+                        missing[model] = str(error.__cause__ or error)
+        self.pipelines.load(pipeline, wait=at_start, missing=missing)
         self._pipelines_changed()
 
     async def _load(

@@ -75,14 +75,21 @@ class PipelineShelf:
         """Whether it answers, or is to as soon as its models are there again."""
         return name in self._wanted
 
-    def load(self, definition: PipelineDefinition, *, wait: bool = False) -> None:
-        """Have it answer, or answer anew. Raises SettingsError, naming the key, if a model is not
-        loaded or does not fit, and ControlError; then what answered before still does, and it is
-        forgotten unless it is to `wait` for its models."""
+    def load(
+        self,
+        definition: PipelineDefinition,
+        *,
+        wait: bool = False,
+        missing: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have it answer, or answer anew. `missing`: why there are no such models. Raises
+        SettingsError, naming the key, if a model is not loaded or does not fit, and ControlError;
+        then what answered before still does, and it is forgotten unless it is to `wait` for its
+        models."""
         if self.host is None:
             raise ControlError("unavailable", "pipelines are not served here")
         try:
-            loaded = self._made(definition)
+            loaded = self._made(definition, missing)
         except SettingsError:
             if wait:
                 self._wanted[definition.name] = definition
@@ -135,7 +142,9 @@ class PipelineShelf:
         else:
             self._catalog.mark_absent(name, VERSION, VersionState.UNAVAILABLE, reason)
 
-    def _made(self, definition: PipelineDefinition) -> LoadedPipeline:
+    def _made(
+        self, definition: PipelineDefinition, missing: Mapping[str, str] | None = None
+    ) -> LoadedPipeline:
         """Of the loads that there are. Raises SettingsError."""
         stages: dict[str, LoadedVersion] = {}
         problems = []
@@ -150,6 +159,7 @@ class PipelineShelf:
                 why = self._catalog.absence(model, None)
                 told = f"model {model!r} is not loaded"
                 told += f": {why}" if why and why != UNLOADED else ""
+                told = (missing or {}).get(model, told)
             problems.append(Problem(f"stages.{stage.name}.model", told))
         if problems:
             raise SettingsError(definition.where, *problems)

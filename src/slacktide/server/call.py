@@ -367,7 +367,8 @@ class ServerCall(PendingRequest):
         if options.report_timing:
             exits = version.exits
             left = None if exits is None else exits.name(outcome.ramp)
-            reply.parameters = timing_parameters(outcome, self.variant, left)
+            variant = None if isinstance(version, PipelineVersion) else self.variant
+            reply.parameters = timing_parameters(outcome, variant, left)
             reply.parameters |= {**stage_parameters(self.stages), **self.told}
         elif self.variant:
             reply.parameters = {"variant": self.variant}

@@ -245,11 +245,12 @@ def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:
             place = f"{where}.parameters.binary_data_size"
             if "data" in item:
                 raise BadField(f"{where}.data", "no data beside binary_data_size", "both")
-            if tail is None:
+            if tail is None and size:
                 raise BadField(place, "the header Inference-Header-Content-Length with it", None)
-            if size > len(tail) - offset:
-                raise BadField(place, f"at most the {len(tail) - offset} bytes left", size)
-            data = tail[offset : offset + size]
+            left = tail or memoryview(b"")  # clients leave the header out with no bytes behind it
+            if size > len(left) - offset:
+                raise BadField(place, f"at most the {len(left) - offset} bytes left", size)
+            data = left[offset : offset + size]
             offset += size
             check_raw(data, datatype, shape, place)
         tensors.append(InputTensor(name, datatype, shape, data))

@@ -198,15 +198,16 @@ def unload_dependents(parameters: Mapping[str, object]) -> bool:
 
 
 def timing_parameters(
-    outcome: Outcome, variant: str, exit: str | None = None
+    outcome: Outcome, variant: str | None, exit: str | None = None
 ) -> dict[str, Parameter]:
-    """What a client gets that asks for `report_timing`; times in microseconds. `exit`: where the
-    answer left the network, empty for its end; None: the model has no early exits."""
+    """What a client gets that asks for `report_timing`; times in microseconds. `variant`: None of a
+    pipeline. `exit`: where the answer left the network, empty for its end; None: the model has no
+    early exits."""
     parameters: dict[str, Parameter] = {
         "queue_us": round(outcome.queue_s * 1e6),
         "compute_us": round(outcome.compute_s * 1e6),
         "batch_size": outcome.batch_rows,
-        "variant": variant,
+        **({} if variant is None else {"variant": variant}),
         "late": outcome.kind is OutcomeKind.LATE,
     }
     if outcome.budget_s is not None:

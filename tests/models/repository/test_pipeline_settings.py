@@ -63,12 +63,22 @@ def test_one_model_alone_is_a_pipeline() -> None:
     assert read("stages: {only: m}").pipeline("p").source == "only"
 
 
+@pytest.mark.parametrize(("stages", "told"), [(0, "at least 1, got none"), (33, "most 32, got 33")])
+def test_stages_are_counted(stages: int, told: str) -> None:
+    with pytest.raises(SettingsError, match=told) as refused:
+        read(f"stages: {{{', '.join(f's{n}: m' for n in range(stages))}}}")
+    assert len(refused.value.problems) == 1
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
         ("slo: 200ms", "slp: 200ms", "slp: unknown key; did you mean 'slo'?"),
         ("slo: 200ms", "slo: 200", "slo: expected a duration with its unit"),
         ("slo: 200ms", "slo: 2s", "expected slo at most max_slo, got 2s and 1s"),
+        ("brand: brand", "brand:", "stages.brand: expected keys and values, got nothing"),
+        ("[car, taxi, dog]", "[]", "stages.street.classes: expected at least 1, got none"),
+        ("[car, taxi, dog]", "['']", "classes[0]: expected at least 1 character, got ''"),
         ("brand: brand", "brand: 3", "stages.brand: expected keys and values, got 3"),
         ("brand: brand", "brand: {}", "stages.brand: expected a key 'model'"),
         ("brand: brand", "brand: ../m", "stages.brand.model: expected letters"),

@@ -60,8 +60,9 @@ def policies(
 
     Example: slacktide demo --models dense --seconds 10
 
-    `slacktide demo clients` (video clients on changing links) and `slacktide demo exits` (a
-    classifier that is left early) are others.
+    `slacktide demo clients` (video clients on changing links), `slacktide demo exits` (a
+    classifier that is left early) and `slacktide demo pipeline` (several models under one deadline)
+    are others.
     """
     if context.invoked_subcommand is not None:
         return

@@ -6,8 +6,9 @@ stands. That serves any file whose parts are `Section`s, also scenarios of the s
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import UnionType
@@ -155,11 +156,15 @@ def _complaints(details: dict[str, Any], root: type[Section]) -> Iterable[Valida
     path: Path = tuple(part for part in details["loc"] if part != "[key]")
     error = details.get("ctx", {}).get("error")
     if not isinstance(error, OptionError):
-        return (_complaint(details, path, root),)
+        told = _complaint(details, path, root)
+        return () if told is None else (told,)
     return (ValidationProblem((*path, *name.split(".")), told) for name, told in error.problems)
 
 
-def _complaint(details: dict[str, Any], path: Path, root: type[Section]) -> ValidationProblem:
+def _complaint(
+    details: dict[str, Any], path: Path, root: type[Section]
+) -> ValidationProblem | None:
+    """None: another one says it."""
     found, kind, context = details["input"], details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
         return ValidationProblem(
@@ -179,6 +184,12 @@ def _complaint(details: dict[str, Any], path: Path, root: type[Section]) -> Vali
         return ValidationProblem(path, f"expected keys and values, got {shown(found)}")
     if kind == "string_pattern_mismatch":
         return ValidationProblem(path, f"expected 'cpu', 'cuda' or 'cuda:N', got {shown(found)}")
+    if kind in ("too_short", "too_long") and isinstance(found, Collection):
+        least, most = context.get("min_length", 0), context.get("max_length", math.inf)
+        if least <= len(found) <= most:
+            return None  # some of it is wrong, and was left out
+        expected = f"at least {least}" if len(found) < least else f"at most {most}"
+        return ValidationProblem(path, f"expected {expected}, got {len(found) or 'none'}")
     expected = _TYPES.get(kind) or re.sub(r"^\w+ should (be|have) ", "", details["msg"])
     return ValidationProblem(path, f"expected {expected}, got {shown(found)}")
 
