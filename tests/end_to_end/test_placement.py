@@ -48,7 +48,7 @@ def test_stages_are_placed_as_frames_come(
     path = tmp_path / "server.rec"
     patient = EngineSettings(hang_floor=30.0)
     monkeypatch.setattr("slacktide.server.app.EngineSettings", lambda: patient)
-    options = {"placement": "pipeline", "control_port": 0, "hang_floor": 30.0, "record": path}
+    options = {"control_port": 0, "hang_floor": 30.0, "record": path}
     with serve(zoo, **options) as house:
         (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
         assert stats["placement"]["placements"] == 0
@@ -56,7 +56,7 @@ def test_stages_are_placed_as_frames_come(
         assert "in time expected" in told["reason"]
         (stage,) = told["stages"]
         assert stage["stage"] == "see"
-        assert stage["largest_variant"] in ("32", "64")  # as fast as this machine is
+        assert stage["largest_variant"] in (None, "32", "64")  # as fast as this machine is
         assert stage["lanes"] == ["shared"]
         agree(outputs(ask_frame(house, IMAGE)), IMAGE)
         # Models that are loaded anew, and pipelines that come and go, are placed as they are then.
@@ -92,7 +92,35 @@ def test_frames_of_any_size_run_at_most_at_the_largest_variant(zoo: Any, serve: 
 
 def test_without_a_placement_nothing_is_said_of_it(zoo: Any, serve: Any) -> None:
     street(zoo)
-    with serve(zoo) as house:
+    with serve(zoo, placement="none") as house:
         (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
         assert "placement" not in stats
         assert "slacktide_placements_total" not in page_of(house)
+
+
+def test_other_planners_go_on_within_what_is_told(zoo: Any, serve: Any) -> None:
+    """Of two models whose cores have a range each leaves the other what that needs; no variant is
+    chosen that is less accurate than a pipeline wants."""
+    zoo.sight("eyes", settings=EYES)
+    zoo.sight("more", settings=EYES.replace("variants", "cores: {min: 1, max: 2}\nvariants"))
+    pipeline(zoo, "street", "slo: 20s\nstages: {see: {model: eyes, accuracy: 0.5}}")
+    pipeline(zoo, "watch", "slo: 20s\nstages: {see: more}")
+    with serve(zoo, hang_floor=30.0) as house:
+        told = placed(house, "watch", 1)
+        (stage,) = told["stages"]
+        assert stage["most_cores"] in (None, 1, 2)
+        assert stage["early_exits"] is True
+        (stage,) = placed(house, "street", 1)["stages"]
+        assert stage["largest_variant"] == "64"
+        assert stage["most_cores"] is None  # its cores have no range
+        assert ask_frame(house, IMAGE).status == 200
+
+
+def test_an_accuracy_that_no_variant_has_is_refused(zoo: Any, serve: Any) -> None:
+    zoo.sight("eyes", settings=EYES)
+    pipeline(zoo, "watch", "slo: 20s\nstages: {see: {model: eyes, accuracy: 0.9}}")
+    with serve(zoo) as house:
+        (index,) = [
+            each for each in house.post("/v2/repository/index", {}).json if each["name"] == "watch"
+        ]
+        assert "stages.see.accuracy: expected at most 0.8" in index["reason"]

@@ -20,6 +20,7 @@ from slacktide.models.repository.pipeline import PipelineDefinition, parse_pipel
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
+from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.wire.errors import ControlError
 
 NOTHING: Any = None
@@ -131,6 +132,22 @@ def test_a_model_that_fits_no_more_takes_it_along_as_well(
     assert house.host.serving == {}
     assert "edges[0].tensors" in (house.catalog.absence("chain", None) or "")
     assert "chain does not answer any more" in caplog.text
+
+
+def test_an_accuracy_is_wanted_of_variants_only(house: House) -> None:
+    text = CHAIN.replace("a: first", "a: {model: first, accuracy: 0.5}")
+    with pytest.raises(SettingsError, match=r"stages.a.accuracy: expected none, its model has no"):
+        house.shelf.load(definition(text))
+    sizes = (FamilyVariant("1", 0.4, 1), FamilyVariant("2", 0.7, 2))
+    house.catalog.find("first", None).family = Family(sizes)
+    house.shelf.load(definition(text))
+    other = definition(text.replace("0.5", "0.6"), "other")
+    house.shelf.load(other)
+    assert house.shelf.floors() == {"first": 0.6}
+    house.shelf.unload("other")
+    assert house.shelf.floors() == {"first": 0.5}
+    with pytest.raises(SettingsError, match=r"stages.a.accuracy: expected at most 0.7"):
+        house.shelf.load(definition(text.replace("0.5", "0.8")))
 
 
 def test_a_pipeline_that_cannot_be_loaded_leaves_the_one_before(house: House) -> None:

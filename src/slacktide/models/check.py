@@ -29,6 +29,7 @@ from slacktide.models.exit_samples import positions_of
 from slacktide.models.families import accuracies, check_alike, profiled_files, worth_serving
 from slacktide.models.model_manager import machine_reason
 from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
+from slacktide.models.pipelines import not_so_accurate
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.errors import (
@@ -126,10 +127,12 @@ def _pipeline(pipeline: PipelineDefinition, listed: Mapping[str, ListedModel]) -
                 told = f"model {stage.model!r} would not be served"
             else:
                 unknown = unknown or interface is None
+                family = model.settings.variants is not None
                 if interface is not None:
-                    family = model.settings.variants is not None
                     interface = any_size(interface) if family else interface
                     stages[stage.name] = StageTensors(interface, model.settings.masks)
+                if pipeline.settings.stages[stage.name].accuracy and not family:
+                    problems.append(Problem(f"stages.{stage.name}.accuracy", not_so_accurate(None)))
         if told:
             problems.append(Problem(f"stages.{stage.name}.model", told))
     try:

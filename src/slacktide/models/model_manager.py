@@ -32,7 +32,9 @@ from slacktide.models.repository.errors import NotFoundError, RepositoryError
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
-from slacktide.planning import Stated
+from slacktide.planning import StageBounds, Stated
+from slacktide.planning.planner import also, stated_as
+from slacktide.planning.variants import Family
 from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.models")
@@ -97,6 +99,8 @@ class ModelManager:
             settings.cores, allow_fewer=settings.allow_fewer_cores, planner=settings.planner
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._floors: dict[str, float] = {}
+        """By model: how accurate pipelines want its variants to be."""
 
     # ── load and unload ──────────────────────────────────────────────────────────────────────
 
@@ -383,11 +387,18 @@ class ModelManager:
     def apply(self) -> None:
         """Tell the engine what is deployed now. Raises ControlError if it cannot be."""
         pipelines = self.pipelines.stated() if self._settings.places else {}
-        self._driver.apply(self._plan_builder.plan(), {**self._plan_builder.stated(), **pipelines})
+        stated: dict[str, object] = {**self._plan_builder.stated(), **pipelines}
+        self._floors = self.pipelines.floors()
+        for model, family in stated_as(Family, stated).items():
+            least = self._floors.get(model, 0.0)
+            enough = [each.name for each in family.variants if each.accuracy >= least]
+            if least and enough:
+                stated[model] = also(stated[model], StageBounds(smallest=enough[0]))
+        self._driver.apply(self._plan_builder.plan(), stated)
 
     def _pipelines_changed(self) -> None:
         """Some may have come, gone, or be of other loads."""
-        if self._settings.places:
+        if self._settings.places or self.pipelines.floors() != self._floors:
             self.apply()
 
     def _failed(

@@ -61,6 +61,13 @@ class PipelineHost(Protocol):
         """It does not answer any more, and the catalog says why."""
 
 
+def not_so_accurate(most: float | None) -> str:
+    """Why a stage cannot have the accuracy that is stated; None: its model has no variants."""
+    if most is None:
+        return "expected none, its model has no variants to choose among"
+    return f"expected at most {most:g}, the accuracy of its best variant"
+
+
 class PipelineShelf:
     """The pipelines of one server, kept in step with its models."""
 
@@ -125,6 +132,15 @@ class PipelineShelf:
                 if self.host is not None:
                     self.host.serve(loaded)
 
+    def floors(self) -> dict[str, float]:
+        """By model: how accurate its variants are to be; of several pipelines, the most."""
+        found: dict[str, float] = {}
+        for name in self._loaded:
+            for stated in self._wanted[name].settings.stages.values():
+                if stated.accuracy is not None:
+                    found[stated.model] = max(stated.accuracy, found.get(stated.model, 0.0))
+        return found
+
     def stated(self) -> Stated:
         """What planners that place pipelines are to know. Those whose frames may take as long as
         they like are not placed."""
@@ -161,6 +177,12 @@ class PipelineShelf:
                 told += f": {why}" if why and why != UNLOADED else ""
                 told = (missing or {}).get(model, told)
             problems.append(Problem(f"stages.{stage.name}.model", told))
+        for name, stated in definition.settings.stages.items():
+            if name in stages and stated.accuracy is not None:
+                family = stages[name].family
+                most = None if family is None else max(v.accuracy for v in family.variants)
+                if most is None or most < stated.accuracy:
+                    problems.append(Problem(f"stages.{name}.accuracy", not_so_accurate(most)))
         if problems:
             raise SettingsError(definition.where, *problems)
         models = {

@@ -10,11 +10,22 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Event, Plan, PlanChanged
 from slacktide.engine import Snapshot
-from slacktide.planning.planner import Job, JobDone, Owned, Planner, PlannerError, Stated
+from slacktide.planning.bounds import StageBounds
+from slacktide.planning.planner import (
+    Job,
+    JobDone,
+    Owned,
+    Planner,
+    PlannerError,
+    Stated,
+    also,
+    stated_as,
+)
 from slacktide.planning.sessions import SessionEvent
 
 if TYPE_CHECKING:  # its package needs planner.py
@@ -157,13 +168,15 @@ class Composer:
         return True
 
     def _bounded(self, stated: Stated) -> Stated:
-        """With the bounds that planners give, of models of which anything is stated."""
-        found = dict(stated)
+        """With the bounds that planners give, of models of which anything is stated; below what
+        settings state none goes."""
+        found, floors = dict(stated), stated_as(StageBounds, stated)
         for planner in self.planners.values():
             for model, bounds in planner.bounds.items():
                 if model in found:
-                    each = found[model]
-                    found[model] = (*(each if isinstance(each, tuple) else (each,)), bounds)
+                    if model in floors and isinstance(bounds, StageBounds):
+                        bounds = replace(bounds, smallest=floors[model].smallest)
+                    found[model] = also(found[model], bounds)
         return found
 
     def _composed(self, snapshot: Snapshot, now: float) -> Plan:

@@ -71,6 +71,11 @@ def stated_as(kind: type[T], stated: Stated) -> dict[str, T]:
     return found
 
 
+def also(stated: object, other: object) -> tuple[object, ...]:
+    """What is stated of a model, and that."""
+    return (*(stated if isinstance(stated, tuple) else (stated,)), other)
+
+
 @dataclass(frozen=True, slots=True)
 class JobDone:
     """A planner's job has come to an end. Delivered with events; the engine never sees it."""

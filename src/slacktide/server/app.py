@@ -122,10 +122,12 @@ class App:
         self.placement: ServerPipelinesPlanner | None = None
         # Where pipelines are, which lanes there are, what is on them, how it is left.
         planners: list[Planner] = [self.scaling, self.variants, self.exits]
-        if settings.placement is not None:
+        if settings.placement != "none":
             self.placement = ServerPipelinesPlanner(
-                make_placement(settings.placement, settings.placement_options),
+                make_placement(settings.placement, settings.placement_options, on_one_server=True),
                 lambda: self.driver.runtime.frames,
+                cores=len(found.numbers),
+                exits=self.exits.status,
                 stopwatch=time.perf_counter,
                 report=lambda text: log.info("%s", text),
             )

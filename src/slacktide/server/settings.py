@@ -93,10 +93,10 @@ class ServerSettings(Options):
         metavar="NAME",
     )
     planner_options: Mapping[str, object] = _options_of("planner")
-    placement: str | None = _model(
-        None,
-        "How the stages of pipelines are placed on the lanes of their models, and which variants "
-        "they may use: pipeline, octopinf, …; default: as the models' settings say.",
+    placement: str = _model(
+        "pipeline",
+        "How the stages of pipelines that have a slo are placed on the lanes of their models, and "
+        "which variants they may use: pipeline, octopinf, …; none: as the models' settings say.",
         metavar="NAME",
     )
     placement_options: Mapping[str, object] = _options_of("placement")
@@ -207,7 +207,8 @@ class ServerSettings(Options):
             raise OptionError(("allowed_origins", str(error))) from None
 
     def _check_choices(self) -> None:
-        if self.scheduler is None and self.planner is None and self.placement is None:
+        stated = self.placement != "pipeline" or bool(self.placement_options)
+        if self.scheduler is None and self.planner is None and not stated:
             registries: tuple[Registry[Any], ...] = ()
         else:  # only here: the flags of a command line are listed without the schedulers
             from slacktide.planning.pipelines.policies import PLACEMENTS
@@ -217,14 +218,14 @@ class ServerSettings(Options):
             registries = (POLICIES, PLANNERS, PLACEMENTS)
         for registry in registries:
             name = getattr(self, registry.kind)
-            if name is not None:
+            if name is not None and not (registry.kind == "placement" and name == "none"):
                 self._check_choice(registry, name, getattr(self, f"{registry.kind}_options"))
         for name, target in self.glue.items():
             from slacktide.models.plugins import offer_glue
 
             offer_glue(name, str(target))
         for kind in ("scheduler", "planner", "placement"):
-            if getattr(self, kind) is None and getattr(self, f"{kind}_options"):
+            if getattr(self, kind) in (None, "none") and getattr(self, f"{kind}_options"):
                 raise OptionError((f"{kind}_options", f"needs {kind}"))
 
     def _check_choice(

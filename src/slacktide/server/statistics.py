@@ -8,6 +8,7 @@ from typing import Any
 from slacktide.models.model_counters import ComputeSeconds
 from slacktide.models.pipeline_version import PipelineVersion, StageSeconds
 from slacktide.models.versions import LoadedVersion
+from slacktide.planning import StageBounds
 from slacktide.planning.exits import ExitsStatus
 from slacktide.planning.pipelines import PlacementStatus
 
@@ -35,14 +36,18 @@ def stage_statistics(
 
 def _placed(version: PipelineVersion, placement: PlacementStatus) -> dict[str, Any]:
     """Counts are of all pipelines, which are placed together."""
-    stages = [
-        {
-            "stage": stage.name,
-            "lanes": list(placement.lanes.get(stage.model, ())),
-            "largest_variant": placement.largest.get(stage.model),  # null: any
-        }
-        for stage in version.pipeline.stages
-    ]
+    stages = []
+    for stage in version.pipeline.stages:
+        bounds = placement.within.get(stage.model, StageBounds())
+        stages.append(
+            {
+                "stage": stage.name,
+                "lanes": list(placement.lanes.get(stage.model, ())),
+                "largest_variant": bounds.largest or None,  # null: any
+                "most_cores": bounds.cores,  # null: as its settings say
+                "early_exits": bounds.exits,
+            }
+        )
     return {
         "placement": {
             "reason": placement.reason,

@@ -17,7 +17,6 @@ from slacktide.examples import PIPELINES
 from slacktide.load.played_calls import MetricSample, get_json
 from slacktide.load.spec import Target
 
-FLAGS = ("--placement", "pipeline")
 EXITS = {"accuracy_loss": "2%", "ramp_budget": "50%"}
 """Of the classifier: on crops as small as the examples' a ramp costs much of what it saves, and
 with the default budget it would be given up."""

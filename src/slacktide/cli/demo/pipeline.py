@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from slacktide.cli.demo.mechanisms import FLAGS, acted, equip
+from slacktide.cli.demo.mechanisms import acted, equip
 from slacktide.cli.demo.pipeline_report import ANSWERED, Judged, JudgedFrame, pipeline_report
 from slacktide.examples import PIPELINES, ExamplesError, make_repository, pipeline_frames
 from slacktide.examples.road_users import QUESTIONS
@@ -92,7 +92,7 @@ def run_pipeline(
         return seen(scenes[number % len(scenes)], stages, status, seconds, answer)
 
     move(0.15, "measuring and loading the models")
-    flags = () if run.plain else FLAGS
+    flags = ("--placement", "none") if run.plain else ()
     with serving(folder / "models", run.cores[0], folder / "server.log", flags) as targets:
         target = targets[Transport.HTTP]
         move(0.4, "measuring the capacity")

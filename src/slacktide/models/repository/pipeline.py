@@ -87,6 +87,9 @@ class StageSettings(Section):
     """Names of the classes that the model tells apart, in its order, for `when.class`."""
     crop: CropSettings | None = None
     """Of a stage behind `each: box`."""
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of a model with `variants`: those that are less accurate are not chosen for requests that
+    leave it to the server. One that would be late still moves to them."""
 
     @model_validator(mode="after")
     def _each_class_once(self) -> StageSettings:

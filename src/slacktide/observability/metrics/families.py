@@ -170,7 +170,7 @@ placements_total                 counter  Placements of pipelines that were comp
 early_placements_total           counter  Those that did not wait for their time
 placement_seconds_total          counter  Time that these took beside the event loop, seconds
 placement_moves_total            counter  Times that a model was given other lanes by one
-placement_rebounds_total         counter  Times that a family was given another largest variant
+placement_rebounds_total         counter  Times that a model was given other bounds
 placement_expected_ratio         gauge    Share of what could be served that is expected to be
 early_exits_total                counter  Requests that an early exit has answered
 exit_judged_rows_total           counter  Rows whose answer by an early exit was held to the model's

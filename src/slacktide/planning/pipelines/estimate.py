@@ -90,7 +90,8 @@ class StageCost(NamedTuple):
     share: float
     """Of its rows that its replicas have the capacity for."""
     work: float
-    """Lanes of servers, on average, and what its memory counts as."""
+    """Lanes of servers, on average (their cores, where the form says how many), and what its memory
+    counts as."""
     running: float
     """What its memory while it runs counts as, where it is the only one to run."""
     accuracy: float
@@ -248,7 +249,7 @@ class PipelineEstimator:
             busy * form.utilisation,
             replicas * (form.weights + form.intermediate),
             min(1.0, FULL / part) if part > 0.0 else 1.0,
-            (busy if host.server else 0.0) + gigabyte * kept,
+            (busy * max(1, form.cores) if host.server else 0.0) + gigabyte * kept,
             gigabyte * running,
             form.accuracy,
             form.row_share,

@@ -233,7 +233,16 @@ PLACEMENTS: Registry[PlacementPolicy] = Registry(
 """Every way to place pipelines, by name."""
 
 
-def make_placement(name: str, options: Mapping[str, object] = {}) -> PlacementPolicy:
+ON_ONE_SERVER: Mapping[str, Mapping[str, object]] = {"pipeline": {"budget": 0.9}}
+"""Options that are others by default where all devices are lanes of one server: what OctopInf keeps
+half the SLO for are links that change and turns of streams (docs/placing-pipelines.md)."""
+
+
+def make_placement(
+    name: str, options: Mapping[str, object] = {}, *, on_one_server: bool = False
+) -> PlacementPolicy:
     """Raises OptionError if the name or an option is unknown or a value is out of range."""
+    if on_one_server:
+        options = {**ON_ONE_SERVER.get(name, {}), **options}
     checked = PLACEMENTS.read(name, options)
     return PLACEMENTS.find(name).make(checked)

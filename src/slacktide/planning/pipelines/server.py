@@ -1,52 +1,35 @@
 """`ServerPipelinesPlanner`: pipelines placed on the lanes of one server.
 
-Lanes that share models are a *group*: what the question calls a device, whose streams they are. A
-stage runs on lanes of its model's group. Where neither cores nor replicas of a model have a range,
-this planner chooses on how many of them, and on which, and the largest batch; of a family, the
-largest variant for which all stages have time, within which the planner of variants goes on. It
-asks when frames come, a minute later, as often as `PlacementControl`, and when a prediction does
-not hold.
+A stage runs on lanes of its model's group (server_question.py). Where neither cores nor replicas
+of a model have a range, this planner chooses on how many of them, and on which; of a family, the
+largest variant for which all stages have time; where cores have a range, the most; where a model
+is left early, whether it may be. Within that the others go on alone. It asks when frames come, a
+minute later, as often as `PlacementControl`, and when a prediction does not hold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slacktide.domain import Deployment, Event, LaneSpec, Plan, ReplicaUp, Timetable
-from slacktide.domain.pipelines import Pipeline
+from slacktide.domain import BatchFinished, Deployment, Event, LaneSpec, Plan, ReplicaUp, Timetable
 from slacktide.engine import Snapshot
-from slacktide.engine.snapshot import PoolSnapshot
 from slacktide.pipelines import Frames
 from slacktide.planning.bounds import StageBounds
 from slacktide.planning.pipelines.control import PlacementControl, PlacementDecision
-from slacktide.planning.pipelines.planner import (
-    PipelinesPlanner,
-    PlacedPipeline,
-    moved,
-)
+from slacktide.planning.pipelines.measured import MeasuredWorth
+from slacktide.planning.pipelines.planner import PipelinesPlanner, moved
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.policies import PlacementPolicy
-from slacktide.planning.pipelines.problem import (
-    BATCHES,
-    DeviceView,
-    FormTimes,
-    Inflow,
-    LinkView,
-    PipelineView,
-    PlacementError,
-    PlacementQuestion,
-    StageForm,
-    StageView,
-)
-from slacktide.planning.planner import NO_BOUNDS, JobDone, PlanField, Stated, stated_as
-from slacktide.planning.scaling.planner import ScaledModel
-from slacktide.planning.variants.family import Family
+from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
+from slacktide.planning.pipelines.server_question import ExitsOf, ServerQuestion
+from slacktide.planning.planner import NO_BOUNDS, JobDone, PlanField, Stated
 from slacktide.planning.variants.planned_family import replicas_up
 
-AT_ONCE = 1e15
-"""Bytes per second from lane to lane: nothing is sent."""
+NOTHING = StageBounds()
+AS_GOOD = 0.02
+"""Share of what could be served at best by which the next must be better than what is measured."""
 RETRY_S = 60.0
 """Seconds after which it is asked again where no placement could be found."""
 
@@ -70,28 +53,15 @@ class PlacementStatus:
     moves: int
     """Models that were given other lanes."""
     rebounds: int
-    """Times that a family was given another largest variant."""
+    """Times that a model was given other bounds."""
     expected: float
     """Share of what could be served at best that is predicted to be."""
-    largest: Mapping[str, str]
-    """By family: the largest variant that may be chosen."""
+    within: Mapping[str, StageBounds]
+    """By model of a stage: the bounds within which others go on."""
     lanes: Mapping[str, tuple[str, ...]]
     """By model that is placed here: its lanes."""
     reason: str
     """Of the last decision, or why there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Lanes that share models."""
-
-    lanes: tuple[str, ...]
-    models: frozenset[str]
-    cores: int
-
-    @property
-    def name(self) -> str:
-        return self.lanes[0]
 
 
 class ServerPipelinesPlanner(PipelinesPlanner):
@@ -102,19 +72,21 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         policy: PlacementPolicy,
         frames: Callable[[], Frames | None],
         *,
+        cores: int = 0,
+        exits: ExitsOf = dict,
         stopwatch: Callable[[], float] = lambda: 0.0,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`stopwatch`: a clock in seconds by which planning is timed. `report` gets a sentence on
-        each placement that is another one."""
+        """`cores`: of the machine; 0: not known, and not bounded. `exits`: how models are left
+        early. `stopwatch`: a clock in seconds by which planning is timed. `report` gets a sentence
+        on each placement that is another one."""
         control = PlacementControl(PlacementQuestion((), (), ()), policy, stopwatch=stopwatch)
         super().__init__(control, "server", frames, leads=True)
+        self._caps = policy.rules.fill
+        """Whether batches are bounded: where none waits to be full, a bound only makes more."""
         self._report = report
         self._reason = "no frames have come yet"
-        self._pipelines: dict[str, Pipeline] = {}
-        self._families: dict[str, Family] = {}
-        self._scaled: dict[str, ScaledModel] = {}
-        self._groups: tuple[_Group, ...] = ()
+        self._asked = ServerQuestion(cores, exits)
         self._base_lanes: dict[str, tuple[str, ...]] = {}
         """By model: its lanes, as settings say."""
         self._known = False
@@ -127,41 +99,51 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         """Whether replicas stay where they were until others are up."""
         self._moves = self._rebounds = 0
         self._retry_at = -math.inf
-        self._largest: Mapping[str, StageBounds] = {}
+        self._within: Mapping[str, StageBounds] = {}
+        """The bounds in force."""
+        self._wanted: Mapping[str, StageBounds] = {}
+        """Those of the last placement."""
+        self._measured = MeasuredWorth()
         self._told = ""
         """The placement that was reported last."""
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         super().rebase(base, stated, now=now)
-        placed = stated_as(PlacedPipeline, stated)
-        self._pipelines = {
-            name: each.pipeline for name, each in placed.items() if each.pipeline is not None
-        }
-        self._families = stated_as(Family, stated)
-        self._scaled = stated_as(ScaledModel, stated)
-        self._groups = tuple(_groups(base, self._scaled))
+        self._asked.rebase(base, stated)
         self._base_lanes = {}
         for each in base.deployments:
             known = self._base_lanes.get(each.pool.model, ())
             self._base_lanes[each.pool.model] = (*known, each.lane)
         self._report_at = -math.inf
-        if not self._pipelines:
+        if not self._asked.pipelines:
             self._forget()
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
-        if not self._pipelines:
+        if not self._asked.pipelines:
             return
         looks = now >= self._report_at
         if looks:
-            question = self._question(snapshot)
+            question = self._asked.ask(snapshot, self._within)
             if question is not None:
                 self._restate(question)
+            frames = self._frames()
+            if frames is not None:
+                self._measured.note(frames.counts, now=now)
+            if self._wanted and (plans := self._control.plans) is not None:
+                self._bound()
+                self._tell(plans)
         super().observe(events, snapshot, now=now)
         if looks and not self._known:
             self._known = self._control.is_known(now=now)
         for event in events:
             if type(event) is ReplicaUp:
                 self._came_up = self._moving
+            elif type(event) is BatchFinished:
+                running = snapshot.running(event.batch)
+                if running is not None:
+                    exact = self._asked.accuracy(running.batch.replica.pool)
+                    if exact is not None:
+                        self._measured.ran(running.batch.rows, exact)
             elif type(event) is JobDone and isinstance(event.answer, PlacementDecision):
                 self._settle()
             elif type(event) is JobDone and isinstance(event.answer, PlacementRefused):
@@ -171,7 +153,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
                     self._report(f"pipelines are not placed: {self._reason}")
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
-        if not self._pipelines:
+        if not self._asked.pipelines:
             return math.inf
         if self._came_up or not self._known:
             return 0.0 if self._came_up else self._report_at
@@ -199,7 +181,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         """Replicas go once those on their new lanes are up."""
         self._filled = self._control.revision
         self._came_up = self._moving = False
-        if self._control.plans is None or not self._pipelines:
+        if self._control.plans is None or not self._asked.pipelines:
             return draft
         there = {lane.name: lane for lane in draft.lanes}
         lanes: dict[str, dict[str, int]] = {}
@@ -236,7 +218,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             self._moves,
             self._rebounds,
             control.expected,
-            {model: each.largest for model, each in self._largest.items()},
+            self._within,
             {model: tuple(seats) for model, seats in self._seats.items()},
             self._reason,
         )
@@ -253,46 +235,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         """All is as settings say, until something is placed."""
         if self._seats:
             self._seats, self._timetables, self.bounds = {}, {}, NO_BOUNDS
-            self._largest, self._known, self._told = {}, False, ""
-
-    def _question(self, snapshot: Snapshot) -> PlacementQuestion | None:
-        """As it stands, but for demand; None: not all models serve."""
-        groups = {model: group for group in self._groups for model in group.models}
-        views, used = [], dict[str, _Group]()
-        for name, pipeline in self._pipelines.items():
-            number = {stage: at for at, stage in enumerate(pipeline.order)}
-            stages = []
-            for stage in pipeline.order:
-                model = pipeline.by_name[stage].model
-                group = groups.get(model)
-                forms = () if group is None else tuple(self._forms(model, group, snapshot))
-                if group is None or not forms:
-                    return None
-                used[group.name] = group
-                inflows = tuple(Inflow(number[edge.upstream]) for edge in pipeline.into[stage])
-                stages.append(StageView(stage, forms, inflows, model, devices=(group.name,)))
-            assert pipeline.slo is not None  # else it is not stated
-            home = stages[0].devices[0]
-            views.append(PipelineView(name, home, pipeline.slo, 0.0, tuple(stages)))
-        devices = tuple(
-            DeviceView(group.name, group.name, streams=len(group.lanes), server=True)
-            for group in used.values()
-        )
-        links = tuple(LinkView(a, b, AT_ONCE) for a in used for b in used if a < b)
-        return PlacementQuestion(devices, links, tuple(views))
-
-    def _forms(self, model: str, group: _Group, snapshot: Snapshot) -> Iterator[StageForm]:
-        """The variants of a family that its planner chooses among, else what runs."""
-        pools = {pool.id.variant: pool for pool in snapshot.serving(model)}  # the newest
-        family = self._families.get(model)
-        if family is None or family.planner == "none":
-            if pools:
-                yield StageForm((_times(list(pools.values())[-1], group),))
-            return
-        for each in family.variants:
-            if each.name in pools:
-                times = _times(pools[each.name], group)
-                yield StageForm((times,), each.name, each.accuracy)
+            self._within, self._wanted, self._known, self._told = {}, {}, False, ""
 
     # ── what comes of an answer ──────────────────────────────────────────────────────────────
 
@@ -301,14 +244,16 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         plans = self._control.plans
         if plans is None:
             return
-        lanes = {group.name: group.lanes for group in self._groups}
+        lanes = {group.name: group.lanes for group in self._asked.groups}
         found: dict[str, dict[str, int]] = {}
         for each in plans.replicas:
             seats = found.setdefault(each.model, {})
             lane = lanes[each.device][each.stream]
             seats[lane] = max(each.batch, seats.get(lane, 0))
         before = self._seats
-        if not plans.timetables and {m: len(s) for m, s in before.items()} == {
+        if not self._caps and not plans.timetables:  # a lane less would be no gain
+            found = {model: self._widened(model, seats) for model, seats in found.items()}
+        elif not plans.timetables and {m: len(s) for m, s in before.items()} == {
             m: len(s) for m, s in found.items()
         }:  # which of lanes that are alike does not matter
             found = {m: dict.fromkeys(before[m], max(s.values())) for m, s in found.items()}
@@ -318,24 +263,54 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         self._timetables = {
             lanes[device][stream]: table for (device, stream), table in plans.timetables.items()
         }
-        bounds: dict[str, StageBounds] = {}
-        for device in plans.question.devices:
-            bounds |= plans.bounds(device.name)
-        largest = {model: each for model, each in bounds.items() if each.largest}
-        self._rebounds += sum(each != self._largest.get(model) for model, each in largest.items())
+        self._wanted = self._asked.bounds(plans)
+        self._bound()
+        self._tell(plans)
+
+    def _bound(self) -> None:
+        """A family may keep its largest variant while that is as good."""
+        stays = self._is_as_good()
+        bounds = dict(self._wanted)
+        for model, each in bounds.items():
+            before = self._within.get(model, NOTHING).largest
+            if stays and self._asked.is_smaller(model, each.largest, before):
+                bounds[model] = replace(each, largest=before)
+        self._rebounds += sum(
+            each != self._within.get(model, NOTHING) for model, each in bounds.items()
+        )
         if bounds != self.bounds:
             self.bounds = bounds
-        self._largest = largest
-        self._tell(plans)
+        self._within = bounds
+
+    def _widened(self, model: str, seats: Mapping[str, int]) -> dict[str, int]:
+        """The lanes that settings say, and as many more as rows ask for."""
+        own = dict.fromkeys(self._base_lanes.get(model, ()))
+        lanes = dict.fromkeys((*own, *self._seats.get(model, ()), *seats))
+        before = len(self._seats.get(model, own))
+        count = before if self._is_as_good() else max(len(own), len(seats))
+        return dict.fromkeys(list(lanes)[:count], max(seats.values()))
+
+    def _is_as_good(self) -> bool:
+        """Whether what is in force is worth, by measure, as much as the last placement is expected
+        to be: then nothing is taken and nothing moved, for predictions are on the careful side."""
+        if not self._control.policy.watches:  # it says where, not how well that serves
+            return False
+        measured = self._measured.share()
+        return measured is None or measured >= self._control.expected - AS_GOOD
 
     def _tell(self, plans: DevicePlans) -> None:
         parts = []
         for model, seats in self._seats.items():
             part = f"{model} on {', '.join(seats)}"
-            if model in self._largest:
-                part += f", at most {self._largest[model].largest}"
-            elif PlanField.BATCH_CAPS in self._fields.get(model, ()):
+            bounds = self._within.get(model, NOTHING)
+            if bounds.largest:
+                part += f", at most {bounds.largest}"
+            elif self._caps and PlanField.BATCH_CAPS in self._fields.get(model, ()):
                 part += f", in batches of {max(seats.values())}"
+            if bounds.cores is not None:
+                part += f", on {bounds.cores} cores at most"
+            if not bounds.exits:
+                part += ", to its end"
             parts.append(part)
         rates = ", ".join(
             f"{view.rate:.3g} frames/s of {view.name}" for view in plans.question.pipelines
@@ -347,7 +322,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             self._report(f"pipelines are placed: {placed} ({self._reason})")
 
     def _capped(self, one: Deployment, lanes: Mapping[str, Mapping[str, int]]) -> Deployment:
-        if PlanField.BATCH_CAPS not in self._fields[one.pool.model]:
+        if not self._caps or PlanField.BATCH_CAPS not in self._fields[one.pool.model]:
             return one
         return replace(one, max_batch=min(one.max_batch, lanes[one.pool.model][one.lane]))
 
@@ -357,26 +332,3 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         if table is None or not {each.model for each in table.windows} >= set(models):
             return lane
         return replace(lane, timetable=table)
-
-
-def _times(pool: PoolSnapshot, group: _Group) -> FormTimes:
-    found = [pool.times.of(rows, group.cores) for rows in BATCHES if rows <= pool.max_batch]
-    return FormTimes(
-        group.name, tuple([one.expected for one in found]), tuple([one.p99 for one in found])
-    )
-
-
-def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[_Group]:
-    """Of the lanes of a base plan, in its order."""
-    found: list[tuple[list[str], set[str]]] = []
-    for lane in base.lanes:
-        models = {each.pool.model for each in base.deployments if each.lane == lane.name}
-        together = [each for each in found if each[1] & models]
-        found = [each for each in found if not each[1] & models]
-        lanes = [name for names, _ in together for name in names]
-        found.append(([*lanes, lane.name], models.union(*(each for _, each in together))))
-    cores = {lane.name: max(1, len(lane.cores)) for lane in base.lanes}
-    for names, models in found:
-        most = [scaled[model].limits.cores_max for model in models if model in scaled]
-        least = min(cores[name] for name in names)
-        yield _Group(tuple(names), frozenset(models), max(most, default=least))

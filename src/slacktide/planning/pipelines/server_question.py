@@ -1,0 +1,256 @@
+"""`ServerQuestion`: what one server asks of a placement, and within what others then go on.
+
+Lanes that share models are a *group*: what the question calls a device, whose streams they are. A
+model has a form for each variant that its planner chooses among, on each number of cores that its
+settings allow, with early exits and without. What ramps add to a pass is measured by the planner of
+exits; a placement does without them only where frames are in time for it that were not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from slacktide.domain import Plan, PoolId
+from slacktide.domain.pipelines import Pipeline
+from slacktide.engine import Snapshot
+from slacktide.engine.snapshot import PoolSnapshot
+from slacktide.planning.bounds import StageBounds
+from slacktide.planning.exits import ExitsStatus, StatedExits
+from slacktide.planning.pipelines.planner import PlacedPipeline
+from slacktide.planning.pipelines.plans import DevicePlans
+from slacktide.planning.pipelines.problem import (
+    BATCHES,
+    DeviceView,
+    FormTimes,
+    Inflow,
+    LinkView,
+    PipelineView,
+    PlacementQuestion,
+    StageForm,
+    StageView,
+)
+from slacktide.planning.planner import Stated, stated_as
+from slacktide.planning.scaling.planner import ScaledModel
+from slacktide.planning.variants.family import Family
+
+AT_ONCE = 1e15
+"""Bytes per second from lane to lane: nothing is sent."""
+WHOLE = 0.95
+"""What an answer is worth where no row may leave early: exits are wanted, and left out only where
+a twentieth of what a stage serves is gained by that."""
+ExitsOf = Callable[[], Mapping[PoolId, ExitsStatus]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneGroup:
+    """Lanes that share models."""
+
+    lanes: tuple[str, ...]
+    models: frozenset[str]
+    cores: int
+    """Of each lane, at most."""
+    choices: tuple[int, ...] = ()
+    """Cores that it may have, where these have a range: a few of them, ascending."""
+    held: int = 0
+    """Cores of all lanes, as settings say."""
+
+    @property
+    def name(self) -> str:
+        return self.lanes[0]
+
+
+class ServerQuestion:
+    """Of one server, from what settings state of its models and pipelines."""
+
+    def __init__(self, cores: int = 0, exits: ExitsOf = dict) -> None:
+        """`cores`: of the machine; 0: not known. `exits`: how models are left early."""
+        self.pipelines: dict[str, Pipeline] = {}
+        self.groups: tuple[LaneGroup, ...] = ()
+        self._families: dict[str, Family] = {}
+        self._floors: dict[str, str] = {}
+        self._exits: dict[str, StatedExits] = {}
+        self._exits_now = exits
+        self._lane_share: dict[PoolId, float] = {}
+        """What a batch that rows leave takes of its lane, as a part of a whole pass, when it was
+        seen last."""
+        self._cores = cores
+
+    def rebase(self, base: Plan, stated: Stated) -> None:
+        """This is served from now on."""
+        placed = stated_as(PlacedPipeline, stated)
+        self.pipelines = {
+            name: each.pipeline for name, each in placed.items() if each.pipeline is not None
+        }
+        self.groups = tuple(_groups(base, stated_as(ScaledModel, stated)))
+        self._families = stated_as(Family, stated)
+        self._floors = {m: each.smallest for m, each in stated_as(StageBounds, stated).items()}
+        self._exits = stated_as(StatedExits, stated)
+
+    def accuracy(self, pool: PoolId) -> float | None:
+        """Of a variant, as a share of its family's best; None: it is of no family."""
+        family = self._families.get(pool.model)
+        if family is None:
+            return None
+        by_name = {each.name: each.accuracy for each in family.variants}
+        return by_name.get(pool.variant, 0.0) / max(by_name.values())
+
+    def is_smaller(self, model: str, variant: str, than: str) -> bool:
+        """Of bounds of a family; empty: any variant."""
+        family = self._families.get(model)
+        names = [] if family is None else [each.name for each in family.variants]
+        than = than or (names[-1] if names else "")
+        return variant in names and names.index(variant) < names.index(than)
+
+    def ask(
+        self, snapshot: Snapshot, bounds: Mapping[str, StageBounds]
+    ) -> PlacementQuestion | None:
+        """As it stands, but for demand; None: not all models serve. `bounds`: those in force."""
+        groups = {model: group for group in self.groups for model in group.models}
+        views, used = [], dict[str, LaneGroup]()
+        exits = self._exits_now() if self._exits else {}
+        for name, pipeline in self.pipelines.items():
+            number = {stage: at for at, stage in enumerate(pipeline.order)}
+            stages = []
+            for stage in pipeline.order:
+                model = pipeline.by_name[stage].model
+                group = groups.get(model)
+                leaves = model not in bounds or bounds[model].exits
+                forms = (
+                    ()
+                    if group is None
+                    else tuple(self._forms(model, group, snapshot, exits, leaves=leaves))
+                )
+                if group is None or not forms:
+                    return None
+                used[group.name] = group
+                inflows = tuple(Inflow(number[edge.upstream]) for edge in pipeline.into[stage])
+                stages.append(StageView(stage, forms, inflows, model, devices=(group.name,)))
+            assert pipeline.slo is not None  # else it is not stated
+            home = stages[0].devices[0]
+            views.append(PipelineView(name, home, pipeline.slo, 0.0, tuple(stages)))
+        devices = tuple(
+            DeviceView(
+                group.name,
+                group.name,
+                streams=len(group.lanes),
+                utilisation=float(len(group.lanes)),
+                server=True,
+            )
+            for group in used.values()
+        )
+        links = tuple(LinkView(a, b, AT_ONCE) for a in used for b in used if a < b)
+        return PlacementQuestion(devices, links, tuple(views))
+
+    def bounds(self, plans: DevicePlans) -> dict[str, StageBounds]:
+        """Of a placement. A lane may have the cores that no other lane needs by it."""
+        found: dict[str, StageBounds] = {}
+        for device in plans.question.devices:
+            found |= plans.bounds(device.name)
+        needed = {group.name: self._needed(group, found) for group in self.groups}
+        everywhere = sum(needed.values())
+        for group in self.groups:
+            rest = self._cores - (everywhere - needed[group.name])
+            most = max(rest, needed[group.name]) // len(group.lanes)
+            free = not group.choices or not self._cores or most >= group.cores
+            for model in group.models & found.keys():
+                found[model] = replace(found[model], cores=None if free else most)
+        return found
+
+    def _needed(self, group: LaneGroup, bounds: Mapping[str, StageBounds]) -> int:
+        """Cores of its lanes, by a placement."""
+        wanted = [bounds[model].cores or 0 for model in group.models if model in bounds]
+        return max(wanted, default=0) * len(group.lanes) or group.held
+
+    def _forms(
+        self,
+        model: str,
+        group: LaneGroup,
+        snapshot: Snapshot,
+        exits: Mapping[PoolId, ExitsStatus],
+        *,
+        leaves: bool,
+    ) -> Iterator[StageForm]:
+        """The variants of a family that its planner chooses among, else what runs."""
+        pools = {pool.id.variant: pool for pool in snapshot.serving(model)}  # the newest
+        family = self._families.get(model)
+        if family is None or family.planner == "none":
+            named = [(list(pools.values())[-1], "", 1.0)] if pools else []
+        else:
+            known = [(each.name, each.accuracy) for each in family.variants]
+            floor = dict(known).get(self._floors.get(model, ""), -math.inf)
+            named = [(pools[n], n, a) for n, a in known if n in pools and a >= floor]
+        for pool, name, accuracy in named:
+            for cores in group.choices or (0,):
+                times = _times(pool, group.name, cores or group.cores)
+                if model not in self._exits:
+                    yield StageForm((times,), name, accuracy, cores=cores)
+                    continue
+                left, whole = self._with_exits(pool, times, exits, leaves=leaves)
+                yield StageForm((left,), name, accuracy, cores=cores)
+                yield StageForm((whole,), name, WHOLE * accuracy, cores=cores, exits=False)
+
+    def _with_exits(
+        self,
+        pool: PoolSnapshot,
+        now: FormTimes,
+        exits: Mapping[PoolId, ExitsStatus],
+        *,
+        leaves: bool,
+    ) -> tuple[FormTimes, FormTimes]:
+        """(where rows may leave, where none may), of which one is what is measured `now`."""
+        known = exits.get(pool.id)
+        if known is None or known.policy is None or known.overhead is None:
+            return now, now
+        one = pool.times.of(1, pool.cores)
+        if leaves:
+            whole = getattr(one, "whole", one)  # of a batch that all rows stay in
+            self._lane_share[pool.id] = one.expected / whole.expected if whole.expected else 1.0
+        share = self._lane_share.get(pool.id, 1.0)
+        more = 1.0 + known.overhead
+        if leaves:
+            return now, _scaled(now, 1.0 / (share * more), 1.0 / more)
+        return _scaled(now, share * more, more), now
+
+
+def _scaled(times: FormTimes, expected: float, p99: float) -> FormTimes:
+    return FormTimes(
+        times.kind,
+        tuple([expected * each for each in times.expected]),
+        tuple([p99 * each for each in times.p99]),
+    )
+
+
+def _times(pool: PoolSnapshot, kind: str, cores: int) -> FormTimes:
+    found = [pool.times.of(rows, cores) for rows in BATCHES if rows <= pool.max_batch]
+    return FormTimes(
+        kind, tuple([one.expected for one in found]), tuple([one.p99 for one in found])
+    )
+
+
+def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup]:
+    """Of the lanes of a base plan, in its order."""
+    found: list[tuple[list[str], set[str]]] = []
+    for lane in base.lanes:
+        models = {each.pool.model for each in base.deployments if each.lane == lane.name}
+        together = [each for each in found if each[1] & models]
+        found = [each for each in found if not each[1] & models]
+        lanes = [name for names, _ in together for name in names]
+        found.append(([*lanes, lane.name], models.union(*(each for _, each in together))))
+    cores = {lane.name: max(1, len(lane.cores)) for lane in base.lanes}
+    for names, models in found:
+        limits = [scaled[model].limits for model in models if model in scaled]
+        held = sum(cores[name] for name in names)
+        most = max((each.cores_max for each in limits), default=min(cores[n] for n in names))
+        least = min((each.cores_min for each in limits), default=most)
+        choices = tuple(_some(least, most)) if least < most else ()
+        yield LaneGroup(tuple(names), frozenset(models), most, choices, held)
+
+
+def _some(least: int, most: int) -> Iterator[int]:
+    """Of a range: each twice as many as the one before, and the last."""
+    while least < most:
+        yield least
+        least *= 2
+    yield most
