@@ -13,7 +13,6 @@ the first placement takes too long, a move must at least not make it longer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slacktide.planning.pipelines.estimate import (
@@ -86,6 +85,7 @@ class _Distribution:
         self.burstiness = [stage.burstiness for stage in stages]
         self.costs = [self._first(at) for at in range(len(stages))]
         self.now = judge.estimate(self.costs, others)
+        self.throughput = self._throughput(self.now)
 
     def run(self) -> list[StageCost]:
         if self.options.static is None:
@@ -131,14 +131,14 @@ class _Distribution:
                     continue
                 found = self._tried(at, larger)
                 throughput = self._throughput(found, at, larger)
-                if self._in_time(found) and throughput > self._throughput(self.now):
-                    self.costs[at], self.now = larger, found
+                if self._in_time(found) and throughput > self.throughput:
+                    self.costs[at], self.now, self.throughput = larger, found, throughput
                     growing.append(at)
 
     def _to_edge(self, at: int) -> None:
         if self.costs[at].device == 0:
             return
-        before, least = self.costs[at], self._throughput(self.now)[0]
+        before, least = self.costs[at], self.throughput[0]
         best: tuple[Throughput, StageCost, PipelineEstimate] | None = None
         for batch in range(len(self.judge.question.batches) if self.options.static is None else 1):
             cost = self._cost(at, 0, batch)
@@ -153,7 +153,7 @@ class _Distribution:
                 break  # a larger one takes longer
         if best is None:
             return
-        _, self.costs[at], self.now = best
+        self.throughput, self.costs[at], self.now = best
         after = sorted(self.judge.downstream[at], key=lambda other: self.burstiness[other])
         for other in after:
             self._to_edge(other)
@@ -166,6 +166,7 @@ class _Distribution:
             found = self._tried(at, before)
             if self._in_time(found):
                 self.costs[at], self.now = before, found
+                self.throughput = self._throughput(found)
 
     def _tried(self, at: int, cost: StageCost) -> PipelineEstimate:
         kept, self.costs[at] = self.costs[at], cost
@@ -186,8 +187,7 @@ class _Distribution:
     ) -> Throughput:
         """Of these costs, or with `cost` for one stage: to be compared."""
         rows = self.judge.question.batches
-        each: Sequence[StageCost] = [
-            cost if cost is not None and at == number else known
-            for number, known in enumerate(self.costs)
-        ]
-        return min(found.shares), -sum(one.expected / rows[one.batch] for one in each)
+        each = [one.expected / rows[one.batch] for one in self.costs]
+        if cost is not None:
+            each[at] = cost.expected / rows[cost.batch]
+        return min(found.shares), -sum(each)

@@ -23,12 +23,13 @@ a link or a lane has too much to do, what waits too long is dropped, so that the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from slacktide.planning.pipelines.problem import (
     DeviceView,
+    FormTimes,
     LinkView,
     PipelineView,
     PlacedStage,
@@ -41,6 +42,10 @@ BUSY = 0.8
 """Share of its time that a lane or link is busy, at most, as far as waits for it go."""
 NEVER = 1e9
 """Seconds of a transfer over a link that is not there."""
+
+
+Transfer = Callable[[float], float]
+"""Seconds, by bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +139,7 @@ class PlacementScore(NamedTuple):
     is worth nothing, minus its latency."""
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineEstimate:
+class PipelineEstimate(NamedTuple):
     """What a placement of one pipeline does."""
 
     score: PlacementScore
@@ -158,24 +162,36 @@ class PipelineEstimator:
         pipeline: PipelineView,
         rules: EstimateRules,
         links: Mapping[tuple[str, str], LinkView] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
-        """`links`: the question's, by their ends."""
+        """`links`: the question's, by their ends. `numbers`: those of its devices, by name."""
         self.question, self.pipeline, self.rules = question, pipeline, rules
         self.devices: list[DeviceView] = question.candidates(pipeline)
         """The source first."""
-        names = {device.name: at for at, device in enumerate(question.devices)}
-        self.places = [names[device.name] for device in self.devices]
+        numbers = numbers or numbers_of(question)
+        self.places = [numbers[device.name] for device in self.devices]
         """Of each, its number in the question."""
+        self._rooms = [
+            (
+                place,
+                host.lanes,
+                FULL * host.lanes,
+                host.accelerators * host.memory,
+                host.accelerators * host.utilisation,
+            )
+            for host, place in zip(self.devices, self.places, strict=True)
+        ]
         self.rates = pipeline.rates()
         self.downstream = pipeline.downstream()
         self.budget = rules.budget * pipeline.slo
         self.slope = 1.0 / max(pipeline.slo - self.budget, 1e-3 * pipeline.slo)
         """What a second more costs."""
-        local = {device.name: at for at, device in enumerate(self.devices)}
+        links = links or links_by_ends(question)
         self.links = {
-            (local[begin], local[end]): link
-            for (begin, end), link in (links or links_by_ends(question)).items()
-            if begin in local and end in local
+            (begin, end): links[one.name, other.name]
+            for begin, one in enumerate(self.devices)
+            for end, other in enumerate(self.devices)
+            if (one.name, other.name) in links
         }
         self.sinks = [at for at, each in enumerate(self.downstream) if not each]
         self.hand_overs: list[tuple[int, int, float, float]] = []
@@ -190,12 +206,22 @@ class PipelineEstimator:
                 self.hand_overs.append((-1, 0, rate, stage.row_bytes))
             if not self.downstream[at]:
                 self.hand_overs.append((at, -1, rate / rows, rows * stage.answer_bytes))
+        self._into: list[list[tuple[int, float]]] = [[] for _ in pipeline.stages]
+        """By stage: (from, bytes of each) of `hand_overs`."""
+        self._back: list[float | None] = [None] * len(pipeline.stages)
+        """By stage: bytes of its answers, if it is a sink."""
+        for begin, at, _, size in self.hand_overs:
+            if at >= 0:
+                self._into[at].append((begin, size))
+            else:
+                self._back[begin] = size
         exact = [max(form.accuracy for form in stage.forms) for stage in pipeline.stages]
         for at, stage in enumerate(pipeline.stages):
             exact[at] *= min((exact[each.stage] for each in stage.inflows), default=1.0)
         self.most = math.fsum(self.rates[at] * exact[at] for at in self.sinks)
         """No placement is worth more."""
         self._known: dict[tuple[int, int, int, int], StageCost | None] = {}
+        self._hosts: dict[tuple[int, int, int], FormTimes | None] = {}
 
     def cost(self, stage: int, device: int, form: int = 0, batch: int = 0) -> StageCost | None:
         """Of one choice; None if it cannot be. It has the replicas that its rows need, where there
@@ -205,32 +231,42 @@ class PipelineEstimator:
             self._known[key] = self._cost(*key)
         return self._known[key]
 
-    def _cost(self, at: int, device: int, form_at: int, batch_at: int) -> StageCost | None:
-        stage, host = self.pipeline.stages[at], self.devices[device]
-        form, rate = stage.forms[form_at], self.rates[at]
-        times = next((each for each in form.times if each.kind == host.kind), None)
+    def _times(self, stage: int, device: int, form: int) -> FormTimes | None:
+        """None: it cannot run there."""
+        view, host = self.pipeline.stages[stage], self.devices[device]
+        one = view.forms[form]
         if (
-            times is None
-            or batch_at >= len(times.p99)
-            or (stage.devices and host.name not in stage.devices)
-            or form.weights + form.intermediate > host.memory
-            or form.utilisation > host.utilisation
+            (view.devices and host.name not in view.devices)
+            or one.weights + one.intermediate > host.memory
+            or one.utilisation > host.utilisation
         ):
             return None
+        return next((each for each in one.times if each.kind == host.kind), None)
+
+    def _cost(self, at: int, device: int, form_at: int, batch_at: int) -> StageCost | None:
+        key = at, device, form_at
+        if key not in self._hosts:
+            self._hosts[key] = self._times(*key)
+        times = self._hosts[key]
+        if times is None or batch_at >= len(times.p99):
+            return None
+        stage, host = self.pipeline.stages[at], self.devices[device]
+        form, rate = stage.forms[form_at], self.rates[at]
+        lanes = self._rooms[device][1]
         rows, seconds = self.question.batches[batch_at], times.expected[batch_at]
         busy = rate * seconds / rows
-        replicas = min(host.lanes, max(1, math.ceil(busy / self.rules.room - 1e-9)))
+        replicas = min(lanes, max(1, math.ceil(busy / self.rules.room - 1e-9)))
         part = busy / replicas
         ratio = min(part, BUSY)
-        together = max(1.0, 0.5 + 0.5 * stage.burstiness**2)
         fill, rounds = 0.0, 1
         if not self.rules.fill:
             per_frame = max(1.0, rate / self.pipeline.rate) if self.pipeline.rate else 1.0
             rounds = math.ceil(per_frame / (rows * replicas) - 1e-9)
         elif rate:
+            together = max(1.0, 0.5 + 0.5 * stage.burstiness**2)
             fill = max(0.0, rows - together) / rate
         running, kept = form.intermediate, form.weights
-        if host.lanes > 1:
+        if lanes > 1:
             running, kept = 0.0, form.weights + form.intermediate
         # a server's replicas are for all: it takes the part of one that it keeps busy
         kept *= busy / self.rules.room if host.server else replicas
@@ -257,7 +293,7 @@ class PipelineEstimator:
 
     def work(self, costs: Sequence[StageCost], load: Load) -> float:
         """Of servers, in lanes, and what counts as such. `load`: what `load` says of them."""
-        found = math.fsum(cost.work for cost in costs)
+        found = math.fsum([cost.work for cost in costs])
         if self.rules.memory:
             for device in {cost.device for cost in costs}:
                 found += max(cost.running for cost in costs if cost.device == device)
@@ -282,14 +318,19 @@ class PipelineEstimator:
     def load(self, costs: Sequence[StageCost]) -> Load:
         """Of devices and links, by the pipeline's own numbers of devices."""
         load = Load(len(self.devices))
+        busy, squares, utilisation = load.busy, load.squares, load.utilisation
+        places = []
         for cost in costs:
-            load.busy[cost.device] += cost.busy
-            load.squares[cost.device] += cost.squares
-            load.utilisation[cost.device] += cost.utilisation
-            load.memory[cost.device] += cost.memory
+            device = cost.device
+            places.append(device)
+            busy[device] += cost.busy
+            squares[device] += cost.squares
+            utilisation[device] += cost.utilisation
+            load.memory[device] += cost.memory
+        places.append(0)  # of −1
         for begin, at, rate, size in self.hand_overs:
-            ends = costs[begin].device if begin >= 0 else 0, costs[at].device if at >= 0 else 0
-            if ends[0] != ends[1]:
+            if places[begin] != places[at]:
+                ends = places[begin], places[at]
                 size *= costs[at].row_share if at >= 0 else 1.0
                 known = load.links.get(ends, (0.0, 0.0))
                 load.links[ends] = known[0] + rate * size, known[1] + rate * size * size
@@ -299,84 +340,94 @@ class PipelineEstimator:
         """Seconds that one hand-over of `size` bytes takes, where the link carries `load`."""
         if begin == end:
             return 0.0
-        link = self.links.get((begin, end))
-        if link is None or link.bandwidth <= 0.0:
-            return NEVER
-        ratio = min(load[0] / link.bandwidth, BUSY)
-        wait = load[1] / link.bandwidth**2 / (2.0 * (1.0 - ratio))
-        return link.latency + max(0.0, size - link.burst) / link.bandwidth + wait
+        return transfers(self.links.get((begin, end)), load)(size)
 
     def estimate(self, costs: Sequence[StageCost], others: Load | None = None) -> PipelineEstimate:
         """What these choices do beside `others`, who keep what they have."""
-        own = self.load(costs)
-        waits, limits = zip(
-            *[self._device(device, own, others) for device in range(len(self.devices))],
-            strict=True,
-        )
-        carried, passing = {}, {}
-        for ends, (rate, squares) in own.links.items():
-            there = self._others_on(ends, others)
-            carried[ends] = rate + there[0], squares + there[1]
-            link = self.links.get(ends)
-            left = 0.0 if link is None else FULL * link.bandwidth - there[0]
-            passing[ends] = share(left, rate)
-        began = [0.0] * len(costs)
-        shares, accuracies = [1.0] * len(costs), [1.0] * len(costs)
-        latencies = [math.nan] * len(costs)
+        own, others = self.load(costs), others or Load(len(self.question.devices))
+        waits, limits = self._on_devices(own, others)
+        ways = self._ways(own, others) if own.links else {}
+        places: list[int] = []
+        latencies: list[float] = []
+        shares: list[float] = []
+        accuracies: list[float] = []
+        rules, slo = self.rules, self.pipeline.slo
         worth = throughput = longest = 0.0
-        for begin, at, _, size in self.hand_overs:  # in topological order
-            over, served, exact = 0.0, 1.0, 1.0
-            if begin >= 0:
-                cost = costs[begin]
-                if math.isnan(latencies[begin]):  # all that it waits for has been seen
-                    wait = max(cost.alone, waits[cost.device]) if self.rules.shared else cost.alone
-                    latencies[begin] = began[begin] + cost.latency + wait
-                    shares[begin] = min(shares[begin], cost.share, limits[cost.device])
-                    accuracies[begin] *= cost.accuracy
-                over, served, exact = latencies[begin], shares[begin], accuracies[begin]
-            ends = costs[begin].device if begin >= 0 else 0, costs[at].device if at >= 0 else 0
-            if ends[0] != ends[1]:
-                size *= costs[at].row_share if at >= 0 else 1.0
-                over += self.transfer(*ends, size, carried[ends])
-                served = min(served, passing[ends])
-            if at >= 0:
-                began[at] = max(began[at], over)
-                shares[at], accuracies[at] = min(shares[at], served), min(accuracies[at], exact)
+        for at, cost in enumerate(costs):  # in topological order
+            here, row_share = cost.device, cost.row_share
+            began, served, exact = 0.0, 1.0, 1.0
+            for begin, size in self._into[at]:
+                there, over, some, rough = 0, 0.0, 1.0, 1.0
+                if begin >= 0:
+                    there, over = places[begin], latencies[begin]
+                    some, rough = shares[begin], accuracies[begin]
+                if there != here:
+                    taken, passing = ways[there, here]
+                    over += taken(size * row_share)
+                    some = min(some, passing)
+                began = over if over > began else began
+                served = some if some < served else served
+                exact = rough if rough < exact else exact
+            wait, room = cost.alone, limits[here]
+            if rules.shared and waits[here] > wait:
+                wait = waits[here]
+            room = cost.share if cost.share < room else room
+            over = began + cost.latency + wait
+            served, exact = room if room < served else served, exact * cost.accuracy
+            places.append(here)
+            latencies.append(over)
+            shares.append(served)
+            accuracies.append(exact)
+            back = self._back[at]
+            if back is None:
                 continue
+            if here:
+                taken, passing = ways[here, 0]
+                over += taken(back)
+                served = min(served, passing)
             longest = max(longest, over)
             likely = 1.0 - (over - self.budget) * self.slope
-            hope = self.rules.hope * self.pipeline.slo / over if over > 0.0 else 0.0
+            hope = rules.hope * slo / over if over > 0.0 else 0.0
             served *= min(1.0, max(hope, likely))
-            throughput += self.rates[begin] * served
-            worth += self.rates[begin] * served * exact
-        work = self.work(costs, own)
+            throughput += self.rates[at] * served
+            worth += self.rates[at] * served * exact
         return PipelineEstimate(
-            PlacementScore(worth, -work if worth > 0.0 else -longest),
+            PlacementScore(worth, -self.work(costs, own) if worth > 0.0 else -longest),
             tuple(latencies),
             longest,
             tuple(shares),
             throughput,
         )
 
-    def _device(self, at: int, own: Load, others: Load | None) -> tuple[float, float]:
-        """(wait for its lanes, share of what is asked for that it has the room for)."""
-        host, place = self.devices[at], self.places[at]
-        busy = squares = utilisation = memory = 0.0
-        if others is not None:
-            busy, squares = others.busy[place], others.squares[place]
-            utilisation, memory = others.utilisation[place], others.memory[place]
-        ratio = min((busy + own.busy[at]) / host.lanes, BUSY)
-        wait = (squares + own.squares[at]) / host.lanes / (2.0 * (1.0 - ratio))
-        room = share(FULL * host.lanes - busy, own.busy[at])
-        if own.memory[at] and memory + own.memory[at] > host.accelerators * host.memory:
-            room = 0.0
-        most = host.accelerators * host.utilisation
-        return wait, min(room, share(most - utilisation, own.utilisation[at]))
+    def _ways(self, own: Load, others: Load) -> dict[tuple[int, int], tuple[Transfer, float]]:
+        """By link that is used: what a hand-over takes, by its bytes, and the share that passes."""
+        found = {}
+        for ends, (rate, squares) in own.links.items():
+            places = self.places[ends[0]], self.places[ends[1]]
+            there = others.links.get(places, (0.0, 0.0))
+            link = self.links.get(ends)
+            left = 0.0 if link is None else FULL * link.bandwidth - there[0]
+            taken = transfers(link, (rate + there[0], squares + there[1]))
+            found[ends] = taken, share(left, rate)
+        return found
 
-    def _others_on(self, ends: tuple[int, int], others: Load | None) -> tuple[float, float]:
-        if others is None:
-            return 0.0, 0.0
-        return others.links.get((self.places[ends[0]], self.places[ends[1]]), (0.0, 0.0))
+    def _on_devices(self, own: Load, others: Load) -> tuple[list[float], list[float]]:
+        """By device: the wait for its lanes, and the share of what is asked for that it has the
+        room for."""
+        waits, limits = [], []
+        for at, (place, lanes, full, memory, most) in enumerate(self._rooms):
+            busy, needed = others.busy[place], own.busy[at]
+            ratio = (busy + needed) / lanes
+            ratio = ratio if ratio < BUSY else BUSY
+            waits.append((others.squares[place] + own.squares[at]) / lanes / (2.0 * (1.0 - ratio)))
+            room = share(full - busy, needed) if needed > 0.0 else 1.0
+            if own.memory[at] and others.memory[place] + own.memory[at] > memory:
+                room = 0.0
+            if own.utilisation[at] > 0.0:
+                left = most - others.utilisation[place]
+                room = min(room, share(left, own.utilisation[at]))
+            limits.append(room)
+        return waits, limits
 
     def placed(self, costs: Sequence[StageCost]) -> tuple[PlacedStage, ...]:
         """As data."""
@@ -405,8 +456,23 @@ class PipelineEstimator:
 
 def estimators(question: PlacementQuestion, rules: EstimateRules) -> list[PipelineEstimator]:
     """One for each pipeline."""
-    links = links_by_ends(question)
-    return [PipelineEstimator(question, each, rules, links) for each in question.pipelines]
+    links, numbers = links_by_ends(question), numbers_of(question)
+    return [PipelineEstimator(question, each, rules, links, numbers) for each in question.pipelines]
+
+
+def numbers_of(question: PlacementQuestion) -> dict[str, int]:
+    """Of its devices, by name."""
+    return {device.name: at for at, device in enumerate(question.devices)}
+
+
+def transfers(link: LinkView | None, load: tuple[float, float]) -> Transfer:
+    """Seconds that one hand-over over a link takes that carries `load`, by its bytes."""
+    if link is None or link.bandwidth <= 0.0:
+        return lambda size: NEVER
+    latency, bandwidth, burst = link.latency, link.bandwidth, link.burst
+    ratio = min(load[0] / bandwidth, BUSY)
+    wait = load[1] / bandwidth**2 / (2.0 * (1.0 - ratio))
+    return lambda size: latency + max(0.0, size - burst) / bandwidth + wait
 
 
 def links_by_ends(question: PlacementQuestion) -> dict[tuple[str, str], LinkView]:

@@ -230,6 +230,8 @@ class Streams:
         self.devices = {device.name: DeviceStreams(device) for device in question.devices}
         self._ends: dict[Key, float] = {}
         """Of each portion."""
+        self._known: dict[tuple[str, int, str, int, int], float] = {}
+        """Seconds by pipeline, stage, device, form and batch."""
 
     def schedule(self, placed: Placed) -> PlacementAnswer:
         """Portions for all that is placed: one replica of each stage in a round, so that all
@@ -291,7 +293,11 @@ class Streams:
 
     def _seconds(self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int) -> float:
         stage = stages[at]
-        kind = self.devices[stage.device].device.kind
-        times = pipeline.stages[at].forms[stage.form].times
-        p99 = next(each.p99 for each in times if each.kind == kind)
-        return p99[self.question.batches.index(stage.batch)]
+        key = pipeline.name, at, stage.device, stage.form, stage.batch
+        found = self._known.get(key)
+        if found is None:
+            kind = self.devices[stage.device].device.kind
+            times = pipeline.stages[at].forms[stage.form].times
+            p99 = next(each.p99 for each in times if each.kind == kind)
+            found = self._known[key] = p99[self.question.batches.index(stage.batch)]
+        return found
