@@ -3,7 +3,9 @@
 Each share of capacity has a server of its own, which records. First comes a calm spell, then one
 at the very load, which teaches how long batches take where a loop shares their core and how long
 outputs are read; neither is scored. Then, after a pause, the frames that count, from whose arrivals
-and what was seen on them the simulator predicts what became of them (docs/twin.md).
+and what was seen on them the simulator predicts what became of them (docs/twin.md), and says with
+hindsight: once from the times of before, once from those of the same moments. What only the first
+of them differs by is a machine that has changed in between.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ _COLUMNS = (
     "frames",
     "complete: live",
     "simulated",
+    "difference",
+    "with hindsight",
     "difference",
     "in time, partial too: live",
     "simulated",
@@ -117,7 +121,7 @@ def _at(root: Path, share: float, load: Load, result: Result) -> tuple[str, ...]
             before = _outcomes(serving, load.pipeline)
             goodput = _offer(serving, load, share, load.duration, SEED)
             seen, ended, stolen = log(), _outcomes(serving, load.pipeline), theft.share()
-        found = _predicted(path, split)
+        found, again = (_predicted(path, split, hindsight) for hindsight in (False, True))
     counts = {name: ended[name] - before.get(name, 0) for name in ended}
     complete = counts.get("on_time", 0) / max(1, sum(counts.values()))
     others = ", ".join(f"{n} {name}" for name, n in counts.items() if n and name != "on_time")
@@ -130,19 +134,29 @@ def _at(root: Path, share: float, load: Load, result: Result) -> tuple[str, ...]
     wasted = seen.wasted_s / max(1e-9, seen.spent_s)
     goal = at_most(0.01) if share == SHARES[-1] else None
     figures.append(Figure(f"{name}: batch seconds of frames that had ended", wasted, "", goal))
-    live, drawn = found.recorded.total, [each.total for each in found.predicted]
-    whole = _complete(live), float(np.mean([_complete(each) for each in drawn]))
-    points = 100 * (whole[1] - whole[0])
-    said = f"{len(found.notes)} notes" if len(found.notes) > 1 else ""
+    live = found.recorded.total
+    whole = [_complete(live)]
     told = f"{name}: complete, simulated from live"
-    figures.append(Figure(told, abs(points), "points", at_most(3), said))
-    result.details[name] = {"notes": found.notes, "live": live.reasons, "drawn": drawn[0].reasons}
+    for each, kind in ((found, "times of before"), (again, "times of the same moments")):
+        whole.append(float(np.mean([_complete(one.total) for one in each.predicted])))
+        points = abs(100 * (whole[-1] - whole[0]))
+        figures.append(Figure(f"{told}, {kind}", points, "points", at_most(3)))
+    result.details[name] = {
+        "notes": found.notes,
+        "live": live.reasons,
+        "drawn": found.predicted[0].total.reasons,
+        "with hindsight": again.predicted[0].total.reasons,
+    }
     in_time = live.goodput, live.goodput + found.difference
     return (
         f"{share:g}",
         str(live.submitted),
-        *(f"{each:.3f}" for each in whole),
-        f"{points:+.1f}",
+        f"{whole[0]:.3f}",
+        *(
+            cell
+            for each in whole[1:]
+            for cell in (f"{each:.3f}", f"{100 * (each - whole[0]):+.1f}")
+        ),
         *(f"{each:.3f}" for each in in_time),
         f"{100 * found.difference:+.1f}",
         f"{stolen:.0%}",
@@ -162,12 +176,14 @@ def _outcomes(serving: Serving, pipeline: str) -> dict[str, int]:
     return dict(stats["outcome_stats"])
 
 
-def _predicted(path: Path, split: float) -> Prediction:
+def _predicted(path: Path, split: float, hindsight: bool) -> Prediction:
     """`split`: when what counts began, by the clock of recordings."""
     recording = Recording(path)
     begin = next(each.record.now for each in recording.lines() if isinstance(each.record, Call))
     seeds = range(SEED, SEED + DRAWS)
-    return predict(recording, seeds=seeds, provenance=gather(), after=split - begin)
+    return predict(
+        recording, seeds=seeds, provenance=gather(), after=split - begin, hindsight=hindsight
+    )
 
 
 def _complete(stream: StreamReport) -> float:

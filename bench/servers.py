@@ -150,13 +150,14 @@ def process(name: str, command: list[str], port: int, ready: str) -> Iterator[Up
     has answered 200. Raises ServerFailedError."""
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
-        # A session of its own, so that whatever it starts can be ended with it.
+        # A group of its own, so that whatever it starts can be ended with it; a session would have
+        # another part of the machine than the benchmark (sched(7), autogroup).
         running = subprocess.Popen(
             pinned(cores().server, command),
             cwd=ROOT,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
         )
         try:
             while not _answers(port, ready):

@@ -153,6 +153,7 @@ def test_what_recordings_pass_over_is_refused(verb: str, flag: str, value: str):
         (["--replay", "none.rec", "--predict", "none.rec"], "--predict", "--replay"),
         (["--replay", "none.rec", "--seed", "1"], "--seed", "--replay"),
         (["--replay", "none.rec", "--after", "0s"], "--after", "--replay"),
+        (["--replay", "none.rec", "--hindsight"], "--hindsight", "--replay"),
         (["--predict", "none.rec", "--decisions"], "--decisions", "--predict"),
         (["--predict", "none.rec", "--request", "1"], "--request", "--predict"),
         (["world.yaml", "--decisions"], "--decisions", "a scenario"),
