@@ -155,14 +155,10 @@ def test_what_cannot_be_started_says_why_and_exits_2(
         (["--planner-option", "cores=1"], {"planner_options": {"cores": 1}}, "needs planner"),
         (["--planner", "statik"], {"planner": "statik"}, "did you mean 'static'"),
         (["--placement", "octopus"], {"placement": "octopus"}, "expected a placement, got 'octop"),
+        (["--placement-option", "room=1"], {"placement_options": {"room": 1}}, "needs placement"),
         (
-            ["--placement", "none", "--placement-option", "room=1"],
-            {"placement": "none", "placement_options": {"room": 1}},
-            "needs placement",
-        ),
-        (
-            ["--placement-option", "room=2"],
-            {"placement_options": {"room": 2}},
+            ["--placement", "pipeline", "--placement-option", "room=2"],
+            {"placement": "pipeline", "placement_options": {"room": 2}},
             "room: expected more than 0 and at most 1, got 2",
         ),
         (

@@ -48,7 +48,7 @@ def test_stages_are_placed_as_frames_come(
     path = tmp_path / "server.rec"
     patient = EngineSettings(hang_floor=30.0)
     monkeypatch.setattr("slacktide.server.app.EngineSettings", lambda: patient)
-    options = {"control_port": 0, "hang_floor": 30.0, "record": path}
+    options = {"placement": "pipeline", "control_port": 0, "hang_floor": 30.0, "record": path}
     with serve(zoo, **options) as house:
         (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
         assert stats["placement"]["placements"] == 0
@@ -92,7 +92,7 @@ def test_frames_of_any_size_run_at_most_at_the_largest_variant(zoo: Any, serve: 
 
 def test_without_a_placement_nothing_is_said_of_it(zoo: Any, serve: Any) -> None:
     street(zoo)
-    with serve(zoo, placement="none") as house:
+    with serve(zoo) as house:
         (stats,) = house.get("/v2/models/street/stats").json["model_stats"]
         assert "placement" not in stats
         assert "slacktide_placements_total" not in page_of(house)
@@ -105,7 +105,7 @@ def test_other_planners_go_on_within_what_is_told(zoo: Any, serve: Any) -> None:
     zoo.sight("more", settings=EYES.replace("variants", "cores: {min: 1, max: 2}\nvariants"))
     pipeline(zoo, "street", "slo: 20s\nstages: {see: {model: eyes, accuracy: 0.5}}")
     pipeline(zoo, "watch", "slo: 20s\nstages: {see: more}")
-    with serve(zoo, hang_floor=30.0) as house:
+    with serve(zoo, placement="pipeline", hang_floor=30.0) as house:
         told = placed(house, "watch", 1)
         (stage,) = told["stages"]
         assert stage["most_cores"] in (None, 1, 2)

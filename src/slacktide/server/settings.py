@@ -94,7 +94,7 @@ class ServerSettings(Options):
     )
     planner_options: Mapping[str, object] = _options_of("planner")
     placement: str = _model(
-        "pipeline",
+        "none",
         "How the stages of pipelines that have a slo are placed on the lanes of their models, and "
         "which variants they may use: pipeline, octopinf, …; none: as the models' settings say.",
         metavar="NAME",
@@ -207,7 +207,7 @@ class ServerSettings(Options):
             raise OptionError(("allowed_origins", str(error))) from None
 
     def _check_choices(self) -> None:
-        stated = self.placement != "pipeline" or bool(self.placement_options)
+        stated = self.placement != "none" or bool(self.placement_options)
         if self.scheduler is None and self.planner is None and not stated:
             registries: tuple[Registry[Any], ...] = ()
         else:  # only here: the flags of a command line are listed without the schedulers

@@ -92,7 +92,7 @@ def run_pipeline(
         return seen(scenes[number % len(scenes)], stages, status, seconds, answer)
 
     move(0.15, "measuring and loading the models")
-    flags = ("--placement", "none") if run.plain else ()
+    flags = () if run.plain else ("--placement", "pipeline")
     with serving(folder / "models", run.cores[0], folder / "server.log", flags) as targets:
         target = targets[Transport.HTTP]
         move(0.4, "measuring the capacity")

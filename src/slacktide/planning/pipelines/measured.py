@@ -15,7 +15,7 @@ from slacktide.engine.ledger import ModelCounts
 
 SEEN_S = 10.0
 """Seconds that are looked at."""
-MOSTLY = 0.85
+MOSTLY = 0.75
 """Share of frames from which on they are called mostly served."""
 LEAST_FRAMES = 20
 """Of fewer nothing is said."""
