@@ -90,3 +90,29 @@ def test_fan_out_is_learnt_with_how_much_it_varies():
         fan_out.observe(1, 0)
     assert fan_out.likely(5) == 1
     assert fan_out.mean == pytest.approx(0.0, abs=0.001)
+
+
+def asked(found, fan_outs, seconds, *, begin=0.0, answered=0, step=0.1):
+    """What is kept at last, where so many of a hundred requests are answered."""
+    for number in range(round(seconds / step)):
+        kept = found.reserve("a", 0.2, now=begin + number * step)
+        if number % 100 < answered:
+            fan_outs[0].observe(1, 20)
+    return kept
+
+
+def test_a_fan_out_that_has_a_stage_refused_is_forgotten():
+    """Of a burst; as nothing is answered any more, no answer could say that it is over."""
+    found, _, fan_outs = rest({"A": 0.01, "B": 0.0005, "C": 0.0, "D": 0.0}, seen=[(0, 80)])
+    assert asked(found, fan_outs, 10.0) == pytest.approx(0.04)
+    assert asked(found, fan_outs, 1.0, begin=10.0) == pytest.approx(0.0005)
+    assert fan_outs[0].handed_on == 80  # what was counted stays
+
+
+@pytest.mark.parametrize(
+    ("answered", "step", "kept"), [(100, 0.1, 0.012), (30, 0.1, 0.012), (0, 11.0, 0.012)]
+)
+def test_what_answers_or_has_a_rest_forgets_nothing(answered, step, kept):
+    seconds = {"A": 0.01, "B": 0.0005, "C": 0.0, "D": 0.0}
+    found, _, fan_outs = rest(seconds, seen=[(0, 20)])
+    assert asked(found, fan_outs, 60.0, answered=answered, step=step) == pytest.approx(kept)

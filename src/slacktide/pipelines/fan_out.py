@@ -22,6 +22,10 @@ class FanOut:
         self._mean = 1.0
         self._square = 1.0
 
+    def forget(self) -> None:
+        """What was learnt does not hold any more."""
+        self._seen, self._mean, self._square = 0, 1.0, 1.0
+
     def observe(self, rows: int, handed_on: int) -> None:
         """So many `rows` of the upstream have handed on so many."""
         self.rows += rows

@@ -20,6 +20,32 @@ from slacktide.pipelines.fan_out import FanOut
 
 REFRESH_S = 0.1
 """Seconds that predictions are used for before they are made anew."""
+FORGET_S, ANSWERED = 10.0, 0.25
+"""Where a stage answers so small a share of what it is asked for in so many seconds, it is
+forgotten how many rows it hands on. What was learnt in a burst would else keep so much time for
+them that the stage is refused for ever, and nothing, or little, is learnt any more."""
+
+
+class _Silence:
+    """Whether a stage is asked for and hardly ever answers. Seconds."""
+
+    __slots__ = ("asked", "begin", "last", "rows")
+
+    def __init__(self) -> None:
+        self.begin = self.last = -math.inf
+        self.asked = self.rows = 0
+        """Requests since it began, and rows that were answered before."""
+
+    def lasts(self, rows: int, left: float, *, now: float) -> bool:
+        """It is asked for now, for a frame due in `left`; `rows` were answered so far."""
+        rested = now - self.last > FORGET_S
+        self.last = now
+        self.asked += 1
+        if not rested and now - self.begin < FORGET_S + 2.0 * left:
+            return False
+        silent = not rested and rows - self.rows < ANSWERED * self.asked
+        self.begin, self.asked, self.rows = now, 0, rows
+        return silent
 
 
 class Rest:
@@ -47,9 +73,17 @@ class Rest:
         """Seconds of the longest branch behind each stage."""
         self._most_rows: dict[str, int] = {}
         self._places: Mapping[str, StagePlace] = {}
+        self._silences = {name: _Silence() for name, edges in self._edges.items() if edges}
 
     def reserve(self, stage: str, left: float, *, now: float) -> float:
         """Of the `left` seconds of a frame, those to be kept for what is behind `stage`."""
+        silence = self._silences.get(stage)
+        if silence is not None:
+            edges = self._edges[stage]
+            if silence.lasts(edges[0][1].rows, left, now=now):
+                for _, fan_out in edges:
+                    fan_out.forget()
+                self._until = -math.inf
         self._refresh(now)
         behind = self._behind[stage]
         if behind >= left:
