@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 
 from slacktide.examples import MODELS
 from slacktide.profiles import ENOUGH_SAMPLES, ProfileRecord
@@ -145,3 +146,33 @@ def test_a_folder_one_level_too_high_is_told_so(run: Run, example_models: Path):
     assert done.returncode == 2
     name = example_models.name
     assert f"there is none; {name} holds models itself, such as '{name}/mlp'" in done.stderr
+
+
+SHIFT = """
+function:
+  name: shift
+  takes: {x: {datatype: INT32, shape: [3]}}
+  gives: {y: {datatype: INT32, shape: [3]}}
+"""
+
+
+def test_check_and_profile_know_the_functions_that_they_are_given(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "my_functions.py").write_text("def shift(x):\n    return x + 1\n")
+    (tmp_path / "m" / "shift").mkdir(parents=True)
+    (tmp_path / "m" / "shift" / "slacktide.yaml").write_text(SHIFT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    glue = ("--glue", "shift=my_functions:shift")
+    done = run("models", "check", tmp_path / "m")
+    assert done.returncode == 1
+    assert "shift" in done.stdout
+    done = run("models", "check", tmp_path / "m", *glue)
+    assert (done.returncode, done.stdout) == (0, "1 model checked, no problems\n")
+    done = run("profile", tmp_path / "m" / "shift", "--budget", "0.5s", *glue)
+    assert done.returncode == 0, done.stderr
+    for wrong, told in (("shift", "KEY=VALUE"), ("shift=my_functions:turn", "cannot be used")):
+        done = run("models", "check", tmp_path / "m", "--glue", wrong)
+        assert done.returncode != 0
+        assert f"--glue: {'expected ' if 'KEY' in told else ''}" in done.stderr
+        assert told in done.stderr

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
 
 from slacktide.cli.output import fail, option
 from slacktide.domain.options import (
@@ -20,6 +22,17 @@ from slacktide.domain.options import (
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
 OptionsT = TypeVar("OptionsT", bound=Options)
+
+Glue = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--glue",
+        metavar="NAME=TARGET",
+        help="NAME=MODULE:FUNCTION of a function that pipelines and models name, as of slacktide "
+        "serve; may be given several times.",
+    ),
+]
+"""Of the verbs that read a repository without serving it."""
 
 _METAVARS = {int: "N", float: "N", Path: "FILE"}
 
@@ -88,6 +101,19 @@ def _type(hint: Any, each: Option) -> Any:
 def flag_of(name: str, each: Option) -> str:
     """The flag of an option, without its dashes."""
     return each.flag or name.removesuffix("_s").replace("_", "-")
+
+
+def offer_glue(given: Sequence[str] | None) -> None:
+    """Have names of `Glue` mean these functions. Ends the program if there is no such."""
+    from slacktide.models import plugins
+
+    try:
+        for name, target in _value(given or (), Mapping).items():
+            plugins.offer_glue(name, str(target))
+    except OptionError as error:
+        fail("\nerror: ".join(f"--glue: {told}" for _, told in error.problems))
+    except ValueError as error:
+        fail(f"--glue: {error}")
 
 
 def from_flags(kind: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from slacktide.cli.flags import Glue, offer_glue
 from slacktide.cli.output import FELL_SHORT, fail, print_json, progress_bar
 
 models = typer.Typer(
@@ -63,6 +64,7 @@ def check(
     files_only: Annotated[
         bool, typer.Option("--files-only", help="Only read the files; do not load the models.")
     ] = False,
+    glue: Glue = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Read and load every model as the server would, and report what is wrong. Exits 1 on errors.
@@ -78,6 +80,7 @@ def check(
 
     if not repository.exists():
         fail(f"{repository}: no such file or folder")
+    offer_glue(glue)
     try:
         findings = check_repository(repository)
         wrong = {found.model for found in findings if found.severity is Severity.ERROR}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slacktide.cli.flags import Glue, offer_glue
 from slacktide.cli.output import (
     FELL_SHORT,
     can_write,
@@ -76,6 +77,7 @@ def profile(
             help="Page to write with plots of latency by cores and batch, measured and modelled."
         ),
     ] = None,
+    glue: Glue = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a model's latency by batch size and cores, and store it beside the model.
@@ -105,6 +107,7 @@ def profile(
 
     seconds = seconds_of("--budget", budget)
     can_write({"--plot": plot}, page="--plot")
+    offer_glue(glue)
     folder = model.resolve()
     usable = tuple(available_cores())
     doubling = {1 << power for power in range(len(usable).bit_length())}
