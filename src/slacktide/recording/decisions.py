@@ -157,7 +157,19 @@ class ExitsChanged:
     another answer than the model's end."""
 
 
-Decision: TypeAlias = Ran | Finished | Waited | Ended | ExitsChanged
+@dataclass(frozen=True, slots=True)
+class PlacesChanged:
+    """A plan has a model on other lanes, or a pipeline's stage on another device."""
+
+    now: float
+    what: str
+    """The model, or PIPELINE/STAGE."""
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    """Lanes, or the device; none: here."""
+
+
+Decision: TypeAlias = Ran | Finished | Waited | Ended | ExitsChanged | PlacesChanged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -293,6 +305,8 @@ class Notes(Watcher):
         self._running: dict[int, RunBatch] = {}
         """What is not known to have finished, by batch."""
         self._exits: dict[PoolId, ExitsSeen] = {}
+        self._places: dict[str, tuple[str, ...]] = {}
+        """As the last plan has them."""
 
     def before(self, call: Call, engine: Engine) -> None:
         self._asked.clear()
@@ -334,7 +348,18 @@ class Notes(Watcher):
                 self._tell(Waited(call.now, asked))
 
     def _planned(self, plan: Plan, now: float) -> None:
-        """Tell how requests leave early from now on, where that has changed."""
+        """Tell what runs elsewhere and how requests leave early from now on."""
+        places: dict[str, tuple[str, ...]] = {}
+        for one in plan.deployments:
+            known = places.get(one.pool.model, ())
+            places[one.pool.model] = (*known, *((one.lane,) if one.lane not in known else ()))
+        stages = {f"{one.pipeline}/{one.stage}": (one.device,) for one in plan.places}
+        gone = {name: () for name in self._places if "/" in name and name not in stages}
+        for name, after in {**places, **gone, **stages}.items():
+            before = self._places.get(name, ())
+            if set(before) != set(after) and (before or name in stages):
+                self._tell(PlacesChanged(now, name, before, after))
+        self._places = places | stages
         policies = {policy.pool: policy for policy in plan.exits}
         for pool in {**self._exits, **policies}:
             seen, policy = self._exits.get(pool, ExitsSeen(None)), policies.get(pool)

@@ -11,6 +11,7 @@ from slacktide.recording.decisions import (
     Ended,
     ExitsChanged,
     Finished,
+    PlacesChanged,
     PricedBatch,
     Ran,
     Waited,
@@ -65,6 +66,9 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
             f"{at}batch {decision.batch.id} of {decision.batch.replica.pool} took "
             f"{_ms(decision.took)}; expected {_ms(decision.expected)}, p99 {_ms(decision.p99)}"
         )
+    elif isinstance(decision, PlacesChanged):
+        before, after = (", ".join(each) or "here" for each in (decision.before, decision.after))
+        yield f"{at}{decision.what} is placed on {after}, before on {before}"
     elif isinstance(decision, ExitsChanged):
         yield at + _exits_changed(decision)
         if decision.rows:

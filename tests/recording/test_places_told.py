@@ -1,0 +1,34 @@
+"""`--decisions` says which models run on other lanes, and which stages elsewhere."""
+
+from __future__ import annotations
+
+from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, StagePlace
+from slacktide.recording import Call
+from slacktide.recording.decisions import Decision, Notes, PlacesChanged
+from slacktide.recording.explain import lines
+
+POOL = PoolId("brand", "1")
+
+
+def plan(*lanes: str, device: str = "") -> Plan:
+    places = (StagePlace("cars", "brand", device),) if device else ()
+    return Plan(
+        tuple(LaneSpec(each, (core,)) for core, each in enumerate("ab")),
+        tuple(Deployment(POOL, each, 1) for each in lanes),
+        places=places,
+    )
+
+
+def test_what_moves_is_told_once() -> None:
+    told: list[Decision] = []
+    notes = Notes(told.append)
+    plans = [plan("a"), plan("a"), plan("a", "b"), plan("b", device="box"), plan("b")]
+    for at, each in enumerate(plans):
+        notes.after(Call(float(at), (PlanChanged(each),)), None, [])  # type: ignore[arg-type]
+    assert [type(each) for each in told] == [PlacesChanged] * 4
+    assert [next(lines(each, begin=0.0)).split(" s  ")[1] for each in told] == [
+        "brand is placed on a, b, before on a",
+        "brand is placed on b, before on a, b",
+        "cars/brand is placed on box, before on here",
+        "cars/brand is placed on here, before on box",
+    ]
