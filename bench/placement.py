@@ -21,13 +21,9 @@ import numpy as np
 
 from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, at_least, at_most
+from slacktide.planning.pipelines.costs import EstimateRules, PlacementScore, better
 from slacktide.planning.pipelines.distribution import distribute
-from slacktide.planning.pipelines.estimate import (
-    EstimateRules,
-    PipelineEstimator,
-    PlacementScore,
-    better,
-)
+from slacktide.planning.pipelines.estimate import PipelineEstimator
 from slacktide.planning.pipelines.problem import (
     BATCHES,
     DeviceView,

@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 from tests.planning.pipelines.questions import EDGE, SERVER, TRAFFIC, at_random, form, question
 
-from slacktide.planning.pipelines.estimate import (
-    EstimateRules,
-    Load,
-    PipelineEstimator,
-    PlacementScore,
-    better,
-)
+from slacktide.planning.pipelines.costs import EstimateRules, Load, PlacementScore, better
+from slacktide.planning.pipelines.estimate import PipelineEstimator
 from slacktide.planning.pipelines.problem import (
     Inflow,
     LinkView,

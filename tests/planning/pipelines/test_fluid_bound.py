@@ -9,7 +9,8 @@ import pytest
 from tests.planning.pipelines.questions import TRAFFIC, at_random, form, question
 
 from slacktide.planning.pipelines.bound import fluid_bound
-from slacktide.planning.pipelines.estimate import EstimateRules, PipelineEstimator
+from slacktide.planning.pipelines.costs import EstimateRules
+from slacktide.planning.pipelines.estimate import PipelineEstimator
 from slacktide.planning.pipelines.search import search
 
 WHOLE = EstimateRules(budget=1.0)

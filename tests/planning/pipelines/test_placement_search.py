@@ -10,16 +10,10 @@ import pytest
 from tests.planning.pipelines.questions import TRAFFIC, at_random, question
 
 from slacktide.planning.pipelines import search as module
+from slacktide.planning.pipelines.costs import EstimateRules, Load, PlacementScore, better
 from slacktide.planning.pipelines.distribution import RULES as PUBLISHED
 from slacktide.planning.pipelines.distribution import distribute
-from slacktide.planning.pipelines.estimate import (
-    EstimateRules,
-    Load,
-    PipelineEstimator,
-    PlacementScore,
-    better,
-    total_score,
-)
+from slacktide.planning.pipelines.estimate import PipelineEstimator, total_score
 from slacktide.planning.pipelines.policies import make_placement
 from slacktide.planning.pipelines.problem import PlacedStage
 from slacktide.planning.pipelines.search import _Pipeline, mended, search

@@ -15,13 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from slacktide.planning.pipelines.costs import EstimateRules, StageCost
 from slacktide.planning.pipelines.distribution import STATIC, Placed, StaticBatches
-from slacktide.planning.pipelines.estimate import (
-    EstimateRules,
-    PipelineEstimator,
-    StageCost,
-    estimators,
-)
+from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
 from slacktide.planning.pipelines.problem import (
     PlacedStage,
     PlacementError,

@@ -13,7 +13,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from slacktide.planning.pipelines.estimate import EstimateRules, PipelineEstimator, estimators
+from slacktide.planning.pipelines.costs import EstimateRules
+from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
 from slacktide.planning.pipelines.problem import PlacementQuestion
 from slacktide.planning.variants.exact import LinearProgram
 

@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import quantiles
 
+from slacktide.planning.pipelines.costs import FULL, share
 from slacktide.planning.pipelines.demand import KEPT_S, Demand, PipelineCounts
-from slacktide.planning.pipelines.estimate import FULL, estimators, score_of_all, share
+from slacktide.planning.pipelines.estimate import estimators, score_of_all
 from slacktide.planning.pipelines.instances import StageInstances
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.policies import PlacementPolicy

@@ -15,15 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slacktide.planning.pipelines.estimate import (
-    NEVER,
-    EstimateRules,
-    Load,
-    PipelineEstimate,
-    PipelineEstimator,
-    StageCost,
-    estimators,
-)
+from slacktide.planning.pipelines.costs import NEVER, EstimateRules, Load, StageCost
+from slacktide.planning.pipelines.estimate import PipelineEstimate, PipelineEstimator, estimators
 from slacktide.planning.pipelines.problem import PlacedStage, PlacementError, PlacementQuestion
 
 Throughput = tuple[float, float]

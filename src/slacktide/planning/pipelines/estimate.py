@@ -23,10 +23,20 @@ a link or a lane has too much to do, what waits too long is dropped, so that the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from slacktide.planning.pipelines.costs import (
+    BUSY,
+    FULL,
+    EstimateRules,
+    Load,
+    PlacementScore,
+    StageCost,
+    Transfer,
+    share,
+    transfers,
+)
 from slacktide.planning.pipelines.problem import (
     DeviceView,
     FormTimes,
@@ -35,108 +45,6 @@ from slacktide.planning.pipelines.problem import (
     PlacedStage,
     PlacementQuestion,
 )
-
-FULL = 0.95
-"""Most of its time that a lane or link is busy. What comes beyond that is dropped."""
-BUSY = 0.8
-"""Share of its time that a lane or link is busy, at most, as far as waits for it go."""
-NEVER = 1e9
-"""Seconds of a transfer over a link that is not there."""
-
-
-Transfer = Callable[[float], float]
-"""Seconds, by bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class EstimateRules:
-    """How placements are judged."""
-
-    budget: float = 0.5
-    """Share of the SLO that a path may take. Half: OctopInf's streams let a row wait for one duty
-    cycle, the other half (§III-C)."""
-    room: float = 0.8
-    """Replicas are added until each is no busier than this."""
-    fill: bool = True
-    """Whether batches wait until they are full."""
-    shared: bool = True
-    """Whether stages wait for one another on the lanes of a device."""
-    hope: float = 0.0
-    """Share that is in time of a path that takes the whole SLO, by chance; of longer ones less, in
-    proportion. So of what is late, that is best which serves much and is not very late."""
-    memory: float = 0.0
-    """Lanes of a server that a gigabyte counts as, where two placements serve the same."""
-    links: float = 0.0
-    """The same, of a link that is always busy: what is sent over one may soon be late."""
-
-
-class StageCost(NamedTuple):
-    """What one choice for one stage costs, whatever the other stages."""
-
-    device: int
-    """Among the pipeline's candidates."""
-    form: int
-    batch: int
-    """Index of it among the question's."""
-    replicas: int
-    expected: float
-    p99: float
-    latency: float
-    """Fill and p99 of all batches that a frame's rows need, without waits for a lane."""
-    alone: float
-    """Wait for a lane of its own."""
-    busy: float
-    """Lanes, on average."""
-    squares: float
-    """Batches per second, times their seconds squared."""
-    utilisation: float
-    """Accelerators, on average."""
-    memory: float
-    share: float
-    """Of its rows that its replicas have the capacity for."""
-    work: float
-    """Lanes of servers, on average (their cores, where the form says how many), and what its memory
-    counts as."""
-    running: float
-    """What its memory while it runs counts as, where it is the only one to run."""
-    accuracy: float
-    row_share: float
-
-
-class Load:
-    """What devices and links are loaded with. Changes."""
-
-    __slots__ = ("busy", "links", "memory", "squares", "utilisation")
-
-    def __init__(self, devices: int) -> None:
-        self.busy = [0.0] * devices
-        self.squares = [0.0] * devices
-        self.utilisation = [0.0] * devices
-        self.memory = [0.0] * devices
-        self.links: dict[tuple[int, int], tuple[float, float]] = {}
-        """(bytes per second, hand-overs per second times their bytes squared)."""
-
-    def add(self, other: Load, places: Sequence[int], sign: float = 1.0) -> None:
-        """`other` counts devices as `places` says."""
-        for local, place in enumerate(places):
-            self.busy[place] += sign * other.busy[local]
-            self.squares[place] += sign * other.squares[local]
-            self.utilisation[place] += sign * other.utilisation[local]
-            self.memory[place] += sign * other.memory[local]
-        for (begin, end), (rate, squares) in other.links.items():
-            ends = places[begin], places[end]
-            known = self.links.get(ends, (0.0, 0.0))
-            self.links[ends] = known[0] + sign * rate, known[1] + sign * squares
-
-
-class PlacementScore(NamedTuple):
-    """The larger, the better."""
-
-    worth: float
-    """Rows at the sinks in time per second, times their accuracy."""
-    spare: float
-    """Minus the servers' work, in lanes, and what counts as such (`EstimateRules.memory`); of what
-    is worth nothing, minus its latency."""
 
 
 class PipelineEstimate(NamedTuple):
@@ -465,32 +373,10 @@ def numbers_of(question: PlacementQuestion) -> dict[str, int]:
     return {device.name: at for at, device in enumerate(question.devices)}
 
 
-def transfers(link: LinkView | None, load: tuple[float, float]) -> Transfer:
-    """Seconds that one hand-over over a link takes that carries `load`, by its bytes."""
-    if link is None or link.bandwidth <= 0.0:
-        return lambda size: NEVER
-    latency, bandwidth, burst = link.latency, link.bandwidth, link.burst
-    ratio = min(load[0] / bandwidth, BUSY)
-    wait = load[1] / bandwidth**2 / (2.0 * (1.0 - ratio))
-    return lambda size: latency + max(0.0, size - burst) / bandwidth + wait
-
-
 def links_by_ends(question: PlacementQuestion) -> dict[tuple[str, str], LinkView]:
     """Both ways; where a link is stated for one way only, it is the other's, too."""
     back = {(link.end, link.begin): link for link in question.links}
     return back | {(link.begin, link.end): link for link in question.links}
-
-
-def share(capacity: float, demand: float) -> float:
-    """Of a demand that is met."""
-    return min(1.0, max(0.0, capacity) / demand) if demand > 0.0 else 1.0
-
-
-def better(score: PlacementScore, than: PlacementScore) -> bool:
-    """Whether it is, by more than arithmetic may be wrong."""
-    if abs(score.worth - than.worth) > 1e-9 * (1.0 + abs(score.worth)):
-        return score.worth > than.worth
-    return score.spare > than.spare + 1e-9 * (1.0 + abs(than.spare))
 
 
 def total_score(

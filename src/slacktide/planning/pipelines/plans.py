@@ -16,13 +16,9 @@ from dataclasses import replace
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.domain.plan import StagePlace
 from slacktide.planning.bounds import StageBounds
+from slacktide.planning.pipelines.costs import EstimateRules, StageCost
 from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import (
-    EstimateRules,
-    PipelineEstimator,
-    StageCost,
-    estimators,
-)
+from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
 from slacktide.planning.pipelines.problem import (
     DeviceView,
     PipelineView,

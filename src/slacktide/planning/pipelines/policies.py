@@ -15,6 +15,7 @@ import numpy as np
 from slacktide.domain.options import Options, option
 from slacktide.domain.registry import Registry
 from slacktide.planning.pipelines.baselines import distream, jellyfish, rim
+from slacktide.planning.pipelines.costs import EstimateRules, better
 from slacktide.planning.pipelines.distribution import (
     STATIC,
     DistributionOptions,
@@ -22,7 +23,7 @@ from slacktide.planning.pipelines.distribution import (
     StaticBatches,
     distribute,
 )
-from slacktide.planning.pipelines.estimate import EstimateRules, better, total_score
+from slacktide.planning.pipelines.estimate import total_score
 from slacktide.planning.pipelines.plans import placed_whole
 from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion
 from slacktide.planning.pipelines.search import mended, search

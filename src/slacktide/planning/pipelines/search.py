@@ -20,19 +20,18 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import (
+from slacktide.planning.pipelines.costs import (
     BUSY,
     FULL,
     NEVER,
     EstimateRules,
     Load,
-    PipelineEstimator,
     PlacementScore,
     StageCost,
     better,
-    estimators,
 )
+from slacktide.planning.pipelines.distribution import Placed
+from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
 from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
 
 Array = NDArray[np.float64]

@@ -12,8 +12,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from slacktide.planning.pipelines.costs import EstimateRules
 from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import EstimateRules, estimators
+from slacktide.planning.pipelines.estimate import estimators
 from slacktide.planning.pipelines.problem import DeviceView, PlacedReplica, PlacementQuestion
 
 RULES = EstimateRules()
