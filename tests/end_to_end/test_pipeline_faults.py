@@ -320,6 +320,8 @@ def test_a_live_run_replays_to_the_bit_and_is_predicted(
         assert word in text
     found = predict(Recording(path), seeds=(1,), provenance=Provenance("", {}, ""))
     (lived,) = [each for each in found.recorded.streams if each.model == "street"]
-    assert lived.reasons == {"on_time": 21, "partial": 1}
+    left_out = {"partial", "after_deadline"} & set(lived.reasons)  # late by a little, where starved
+    assert lived.reasons == {"on_time": 21, **dict.fromkeys(left_out, 1)}
+    assert len(left_out) == 1
     (drawn,) = [each for each in found.predicted[0].streams if each.model == "street"]
     assert drawn.submitted == 22
