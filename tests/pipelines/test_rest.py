@@ -41,6 +41,8 @@ def test_where_time_is_short_the_lack_is_shared():
     assert found.reserve("a", 0.06, now=0.0) == pytest.approx(0.05)
     assert found.reserve("a", 0.054, now=0.0) == pytest.approx(0.045)
     assert found.reserve("a", -1.0, now=0.0) == 0.0
+    gone, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03})
+    assert gone.reserve("d", -1.0, now=0.0) == 0.0  # late, and its model is not served
 
 
 def test_no_time_is_kept_for_a_branch_that_takes_more_than_there_is():

@@ -90,7 +90,7 @@ class Rest:
             steps = [self._step(stage, after) for after in self._pipeline.downstream(stage)]
             behind = max((step for step in steps if step < left), default=0.0)
         needed = behind + self._work[stage]
-        return behind if needed <= left else behind * max(0.0, left) / needed
+        return behind if needed <= left or not behind else behind * max(0.0, left) / needed
 
     def most_rows(self, stage: str, *, now: float) -> int:
         """Of one request of a stage; 0: its model is not served."""

@@ -50,3 +50,14 @@ def test_pipelines_that_go_begin_anew() -> None:
     worth.note(counts(ON_TIME=100), now=1.0)
     worth.note({}, now=2.0)
     assert worth.share() is None
+
+
+def test_hours_without_frames_take_no_memory():
+    worth = MeasuredWorth()
+    worth.note(counts(ON_TIME=100), now=0.0)
+    for at in range(3600):
+        worth.note(counts(ON_TIME=180, PARTIAL=20), now=1.0 + at)
+    assert len(worth._history) < 10
+    assert worth.share() == pytest.approx(0.9)
+    worth.note(counts(ON_TIME=200, PARTIAL=20), now=4000.0)
+    assert worth.share() == 1.0

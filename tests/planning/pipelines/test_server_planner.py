@@ -31,7 +31,12 @@ from slacktide.engine.ledger import ModelCounts
 from slacktide.pipelines import FanOut
 from slacktide.planning import Composer, PlanField, PlannerError, StageBounds
 from slacktide.planning.exits import StatedExits
-from slacktide.planning.pipelines import PlacedPipeline, ServerPipelinesPlanner, make_placement
+from slacktide.planning.pipelines import (
+    PlacedPipeline,
+    PlacementError,
+    ServerPipelinesPlanner,
+    make_placement,
+)
 from slacktide.planning.pipelines.planner import OF_FAMILY, OWNED
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
@@ -285,8 +290,6 @@ def test_what_nothing_can_run_is_said_and_tried_again_later():
     server = Server(name="octopinf")
 
     def refuse(question, present):
-        from slacktide.planning.pipelines import PlacementError
-
         raise PlacementError("stage 'find': fits no device (lane0: 2 bytes needed)")
 
     server.placement._control.policy.decide = refuse
@@ -296,6 +299,32 @@ def test_what_nothing_can_run_is_said_and_tried_again_later():
     ]
     assert server.placement.status().decided == 0
     assert server.lanes("street") == {"lane0"}
+
+
+def test_replicas_that_come_up_while_nothing_can_be_placed_are_waited_for_no_more():
+    """Else the planner would want to be asked at once, again and again, until it may try again."""
+    pool, brand = PoolId("street", "1", "416"), PoolId("brand", "1")
+    names = [f"lane{number}" for number in range(3)]
+    base = Plan(
+        tuple(LaneSpec(name, (number,)) for number, name in enumerate(names)),
+        (Deployment(pool, "lane0", 8), *(Deployment(brand, name, 8) for name in names)),
+        (Route("street", pool), Route("brand", brand)),
+    )
+    server = Server(base, street=Family((FamilyVariant("416", 0.5, 416),)))
+    server.up = False
+    server.runs(5, frames=80, rows=2)
+    assert server.starting  # another lane for the detector
+
+    def refuse(question, present):
+        raise PlacementError("stage 'find': fits no device (lane0: 2 bytes needed)")
+
+    server.placement._control.policy.decide = refuse
+    server.runs(70, frames=80, rows=2)
+    assert "fits no device" in server.reports[-1]
+    server.turn(ReplicaUp(server.starting.pop()))
+    server.turn(TimerFired())
+    snapshot = server.runtime.engine.snapshot(now=server.now)
+    assert server.placement.next_wakeup(snapshot) > server.now
 
 
 def test_portions_become_windows_of_the_lanes():

@@ -47,6 +47,8 @@ class MeasuredWorth:
         known = self._history
         if known and ended < known[-1][1]:
             known.clear()  # pipelines have gone
+        if len(known) > 1 and known[-2][1:] == (ended, had, self._rows, self._exact):
+            known.pop()  # nothing has happened since
         known.append((now, ended, had, self._rows, self._exact))
         while (
             len(known) > 2 and known[1][0] <= now - SEEN_S and known[1][1] <= ended - LEAST_FRAMES

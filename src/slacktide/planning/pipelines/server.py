@@ -160,9 +160,9 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         return max(super().next_wakeup(snapshot), self._retry_at)
 
     def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
-        if not self._known or now < self._retry_at:
-            return False
-        return self._came_up or super().is_urgent(snapshot, now=now)
+        if self._came_up:
+            return True
+        return self._known and now >= self._retry_at and super().is_urgent(snapshot, now=now)
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
         compute = super().job(snapshot, now=now)
