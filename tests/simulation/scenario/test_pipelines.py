@@ -70,6 +70,9 @@ def test_counts_may_come_from_a_file(read: Read, tmp_path: Path) -> None:
 def test_a_camera_that_stops_sends_no_more(read: Read) -> None:
     (cell,) = read("pipelines.traffic.stops=1s", text=SMALL)
     assert run_cell(cell, 1).total.submitted == 15
+    (cell,) = read("pipelines.traffic.stops=1s", "warmup=2s", text=SMALL)
+    report = run_cell(cell, 1)  # none of its frames counts
+    assert (report.total.submitted, report.total.rows_submitted) == (0, 0)
 
 
 def test_a_link_without_bandwidth_for_a_minute_leaves_work_at_home(

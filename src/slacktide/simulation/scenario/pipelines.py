@@ -36,7 +36,7 @@ from slacktide.profiles import CorrectedTimes, LatencyTable, ProfileError
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.device_times import DeviceTimes, ModelTimes
 from slacktide.simulation.devices import SimulatedDevices
-from slacktide.simulation.frame_score import FrameScore
+from slacktide.simulation.frame_score import FrameScore, PipelineScore
 from slacktide.simulation.items import stream
 from slacktide.simulation.oracle_slack import OracleSlackOptions
 from slacktide.simulation.placing import SimulatedPlacing
@@ -378,14 +378,11 @@ def _slower(table: LatencyTable, factor: float) -> LatencyTable:
 
 def _with_objects(report: Report, score: FrameScore) -> Report:
     """Rows are objects."""
-    total = score.total
+    total, none = score.total, PipelineScore()
+    own = [score.pipelines.get(each.model, none) for each in report.streams]
     streams = tuple(
-        replace(
-            each,
-            rows_submitted=score.pipelines[each.model].offered,
-            rows_on_time=score.pipelines[each.model].in_time,
-        )
-        for each in report.streams
+        replace(each, rows_submitted=one.offered, rows_on_time=one.in_time)
+        for each, one in zip(report.streams, own, strict=True)
     )
     whole = replace(report.total, rows_submitted=total.offered, rows_on_time=total.in_time)
     return replace(report, total=whole, streams=streams)
