@@ -238,6 +238,25 @@ def test_pipelines_that_go_take_their_bounds_along():
     assert server.plain == "608"
 
 
+@pytest.mark.parametrize("name", ["pipeline", "octopinf"])
+def test_the_only_pipeline_is_placed_at_once_when_it_comes_back(name):
+    """One of its models may just have been unloaded and loaded again."""
+    server = Server(name=name)
+    server.runs(5, frames=15, rows=12)
+    before = server.placement.status().decided
+    del server.stated["traffic"]
+    server.rebase(base_plan())
+    server.runs(1, frames=15)
+    server.stated["traffic"] = PLACED
+    server.served.frames = 0
+    server.rebase(base_plan())
+    server.runs(5, frames=15, rows=12)
+    status = server.placement.status()
+    assert status.decided > before
+    assert status.lanes["street"]
+    assert server.placement.bounds
+
+
 def test_another_pipeline_leaves_the_first_its_bounds():
     server = Server()
     server.runs(30, frames=8)

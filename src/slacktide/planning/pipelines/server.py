@@ -28,6 +28,7 @@ from slacktide.planning.planner import NO_BOUNDS, JobDone, PlanField, Stated
 from slacktide.planning.variants.planned_family import replicas_up
 
 NOTHING = StageBounds()
+NO_QUESTION = PlacementQuestion((), (), ())
 AS_GOOD = 0.02
 """Share of what could be served at best by which the next must be better than what is measured."""
 RETRY_S = 60.0
@@ -80,7 +81,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         """`cores`: of the machine; 0: not known, and not bounded. `exits`: how models are left
         early. `stopwatch`: a clock in seconds by which planning is timed. `report` gets a sentence
         on each placement that is another one."""
-        control = PlacementControl(PlacementQuestion((), (), ()), policy, stopwatch=stopwatch)
+        control = PlacementControl(NO_QUESTION, policy, stopwatch=stopwatch)
         super().__init__(control, "server", frames, leads=True)
         self._caps = policy.rules.fill
         """Whether batches are bounded: where none waits to be full, a bound only makes more."""
@@ -116,7 +117,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             self._base_lanes[each.pool.model] = (*known, each.lane)
         self._report_at = -math.inf
         if not self._asked.pipelines:
-            self._forget()
+            self._restate(NO_QUESTION)
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
         if not self._asked.pipelines:
