@@ -76,8 +76,8 @@ def test_predictions_are_kept_for_a_moment_or_until_the_plan_changes():
 def test_a_model_that_is_not_served_takes_no_time():
     found, *_ = rest({"A": 0.01, "D": 0.0})
     assert found.reserve("a", 1.0, now=0.0) == 0.0
-    assert found.most_rows("b", now=0.0) == 0
-    assert found.most_rows("a", now=0.0) == 8
+    assert found.most_rows["b"] == 0
+    assert found.most_rows["a"] == 8
 
 
 def test_fan_out_is_learnt_with_how_much_it_varies():

@@ -126,11 +126,17 @@ class BoxChoice:
         scores: Sequence[float] | None,
         classes: Sequence[float] | None,
     ) -> list[int]:
-        """Of `places` among all these, those that go on."""
+        """Of `places` among all these, those that go on, highest score first."""
+        if scores is not None:  # equal ones stay as they stand
+            places = sorted(places, key=scores.__getitem__, reverse=True)
         wanted: tuple[float, ...] = self.classes
         lowest = _single(self.height) if self.height else 0.0
-        good = []
+        apart = self.overlap < 1
+        enough = _TRIED * self.most if apart else self.most
+        chosen: list[int] = []
         for at in places:
+            if len(chosen) == enough:
+                break
             x0, y0, x1, y1 = _BOX.unpack_from(boxes, BOX_BYTES * at)
             if not (-inf < x0 < x1 < inf and -inf < y0 < y1 < inf):  # NaN neither
                 continue
@@ -140,11 +146,8 @@ class BoxChoice:
                 continue
             if lowest and _single(min(y1, 1.0) - max(y0, 0.0)) < lowest:
                 continue
-            good.append((0.0 if scores is None else -scores[at], at))
-        good.sort()
-        chosen = [at for _, at in good]
-        if self.overlap < 1 and len(chosen) > 1:
-            chosen = chosen[: _TRIED * self.most]
+            chosen.append(at)
+        if apart and len(chosen) > 1:
             inside = np.array([_BOX.unpack_from(boxes, BOX_BYTES * at) for at in chosen])
             inside = np.minimum(np.maximum(inside, 0.0), 1.0).astype(np.float32)
             kinds = None if classes is None else np.array([classes[at] for at in chosen])

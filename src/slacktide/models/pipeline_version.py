@@ -7,11 +7,13 @@ workers of the stages that cut crops out of frames are given that arena.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
-from slacktide.domain.pipelines import Pipeline
+from slacktide.domain.pipelines import Edge, Pipeline
 from slacktide.domain.tensors import ModelInterface, crop_input, image_input
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import LATENCY_BOUNDS, Histogram, ModelCounters
@@ -20,12 +22,13 @@ from slacktide.models.pipelines import LoadedPipeline
 from slacktide.models.versions import LoadedPool, LoadedVersion, VersionState
 
 
-class StageSeconds:
-    """What the requests of one stage took, in seconds, over all frames."""
+class StageCounters:
+    """What became of the requests of one stage, and what they took, over all frames."""
 
-    __slots__ = ("request_s", "slack_s")
+    __slots__ = ("by_reason", "request_s", "slack_s")
 
     def __init__(self) -> None:
+        self.by_reason: dict[Reason, int] = {}
         self.request_s = Histogram(LATENCY_BOUNDS)
         """From the moment at which its input was there to its answer."""
         self.slack_s = Histogram(LATENCY_BOUNDS)
@@ -37,23 +40,21 @@ class PipelineCounters(ModelCounters):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stages: dict[str, StageSeconds] = {}
-        self.stage_requests: dict[str, dict[Reason, int]] = {}
-        """How the requests of each stage ended."""
+        self.stages: dict[str, StageCounters] = {}
+        """Of stages of which a request has ended."""
         self.loop_s = 0.0
         """Time of the event loop spent between stages."""
 
     def stage_answered(self, stage: str, outcome: Outcome) -> None:
         """A request of that stage has ended."""
-        by_reason = self.stage_requests.setdefault(stage, {})
-        by_reason[outcome.reason] = by_reason.get(outcome.reason, 0) + 1
-        if outcome.kind is OutcomeKind.SERVED or outcome.kind is OutcomeKind.LATE:
-            times = self.stages.get(stage)
-            if times is None:
-                times = self.stages[stage] = StageSeconds()
-            times.request_s.add(outcome.queue_s + outcome.compute_s)
+        counters, reason = self.stages.get(stage), outcome.reason
+        if counters is None:
+            counters = self.stages[stage] = StageCounters()
+        counters.by_reason[reason] = counters.by_reason.get(reason, 0) + 1
+        if reason.kind is OutcomeKind.SERVED or reason.kind is OutcomeKind.LATE:
+            counters.request_s.add(outcome.queue_s + outcome.compute_s)
             if outcome.budget_s is not None:
-                times.slack_s.add(max(0.0, outcome.budget_s))
+                counters.slack_s.add(max(0.0, outcome.budget_s))
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -63,10 +64,12 @@ class PipelineVersion(LoadedVersion):
     pipeline: Pipeline
     stages: Mapping[str, LoadedVersion]
     """By the stage's name."""
-    layout: tuple[tuple[str, int], ...]
-    """Of each of its outputs: the stage, and which output of its model; −1: `rows`."""
+    layout: tuple[tuple[str, tuple[int, ...]], ...]
+    """Its outputs, by stage: which of its model's each is; −1: `rows`."""
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
     """Of its edges, by the stages at their ends."""
+    alike: tuple[int, ...] = ()
+    """Of each edge: the number of the first that chooses the same boxes of the same stage."""
     picture: int | None = None
     """Which of the source's inputs crops are cut out of; None: it takes no pictures."""
     attached: dict[str, int] = field(default_factory=dict)
@@ -112,7 +115,13 @@ class PipelineVersion(LoadedVersion):
             stages=dict(loaded.stages),
             numbers={(e.upstream, e.downstream): n for n, e in enumerate(pipeline.edges)},
             picture=_picture(source.interface),
-            layout=tuple(places[spec.name] for spec in loaded.interface.outputs),
+            alike=tuple(_number_of_first(pipeline.edges, edge) for edge in pipeline.edges),
+            layout=tuple(
+                (stage, tuple(index for _, index in those))
+                for stage, those in groupby(
+                    (places[spec.name] for spec in loaded.interface.outputs), key=itemgetter(0)
+                )
+            ),
         )
 
     @property
@@ -184,8 +193,13 @@ class PipelineVersion(LoadedVersion):
             self.stages[stage].detach(number)
         self.attached.clear()
 
-    def _wait_for_idleness(self) -> None:
+    def _wait_for_idleness(self, seconds: float) -> None:
         """The arena is the source's to trim."""
+
+
+def _number_of_first(edges: Sequence[Edge], wanted: Edge) -> int:
+    found = [replace(edge, downstream="", tensors=()) for edge in edges]
+    return found.index(replace(wanted, downstream="", tensors=()))
 
 
 def _picture(interface: ModelInterface) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -144,8 +145,8 @@ class LoadedVersion:
     blocklist: InputBlocklist = field(default_factory=InputBlocklist)
     cleanup: Callable[[], None] | None = None
     """Deletes files that are here for this load only; blocks. Other versions may share it."""
-    _drained: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the last call leaves."""
+    _drained: asyncio.Event | None = None
+    """Set when the last call leaves; None: nothing waits for that."""
     _retired: bool = False
     _left_at: float = 0.0
     _idle: asyncio.TimerHandle | None = None
@@ -229,27 +230,26 @@ class LoadedVersion:
 
     def leave(self) -> None:
         self.in_flight -= 1
-        if not self.in_flight:
+        if self.in_flight:
+            return
+        self._left_at = time.monotonic()
+        if self._drained is not None:
             self._drained.set()
-            if self._retired:
-                self._close()
-            else:
-                self._wait_for_idleness()
+        if self._retired:
+            self._close()
+        elif self._idle is None:  # one timer for many calls: it looks again when it fires
+            self._wait_for_idleness(IDLE_S)
 
-    def _wait_for_idleness(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._left_at = loop.time()
-        if self._idle is None:  # one timer for many calls: it looks again when it fires
-            self._idle = loop.call_later(IDLE_S, self._maybe_trim)
+    def _wait_for_idleness(self, seconds: float) -> None:
+        self._idle = asyncio.get_running_loop().call_later(seconds, self._maybe_trim)
 
     def _maybe_trim(self) -> None:
         self._idle = None
         if self.in_flight:
             return  # the last of these calls sets it again
-        loop = asyncio.get_running_loop()
-        due = self._left_at + IDLE_S
-        if due > loop.time():
-            self._idle = loop.call_at(due, self._maybe_trim)
+        left = self._left_at + IDLE_S - time.monotonic()
+        if left > 0.0:
+            self._wait_for_idleness(left)
         else:
             self.arena.trim()
 
@@ -269,8 +269,9 @@ class LoadedVersion:
     async def drained(self) -> None:
         """Return once no call is in flight."""
         while self.in_flight:
-            self._drained.clear()
-            await self._drained.wait()
+            drained = self._drained = self._drained or asyncio.Event()
+            drained.clear()
+            await drained.wait()
 
     def limit_batch(self, rows: int) -> None:
         """Batches, and so requests, have at most so many rows from now on."""

@@ -32,15 +32,15 @@ class Children:
     ) -> None:
         """Hand so many rows to a stage, by each of the edges into it: to its model, in requests as
         large as that takes, or to another device. `place`: of the child that gave them."""
-        rest, now = live.served.rest, self.now
-        elsewhere = rest.place(stage.name, now=now)
+        rest = live.served.rest
+        elsewhere = rest.place(stage.of.name, now=self.now)
         # What was handed over to this device begins here, whatever its plan says by now.
         if elsewhere is not None and (
             live.announced is not None
-            or (isinstance(live.frame, Frame) and live.frame.stage == stage.name)
+            or (isinstance(live.frame, Frame) and live.frame.stage == stage.of.name)
         ):
             elsewhere = None
-        most = rest.most_rows(stage.name, now=now) or rows
+        most = rest.most_rows[stage.of.name] or rows
         if len(taken) == 1 and rows <= most and elsewhere is None:
             _, feed, one = taken[0]
             self._submit(live, stage, rows, one.signature, one.work_hint, (feed,), (*place, 0))
@@ -80,21 +80,26 @@ class Children:
     ) -> None:
         frame, now = live.frame, self.now
         assert isinstance(frame, Frame)
-        source = not frame.stage and stage.name == live.begin
-        model = live.served.pipeline.by_name[stage.name]
-        left = (frame.deadline if frame.best_effort else live.due) - now
-        reserve = live.served.rest.reserve(stage.name, left, now=now)
-        id, live.announced = live.announced, None
+        of = stage.of
+        source = not frame.stage and of.name == live.begin
+        due = frame.deadline if frame.best_effort else live.due
+        reserve = live.served.rest.reserve(of.name, due - now, now=now)
+        if live.announced is None:
+            child = self.new(live, stage, rows)
+        else:
+            child, live.announced = self.by_id[live.announced], None
+            child.rows = rows
+        child.place = place
         request = Request(
-            self.new(live, stage, rows) if id is None else id,
-            model.model,
+            child.id,
+            of.model,
             frame.arrival if source else now,
-            frame.deadline if frame.best_effort else live.due - reserve,
+            due if frame.best_effort else due - reserve,
             rows,
             frame.penalty,
             signature,
             frame.best_effort,
-            model.version,
+            of.version,
             frame.application,
             frame.client,
             hint,
@@ -104,9 +109,7 @@ class Children:
             frame.size if source else 0,
             frame.final,
         )
-        child = self.by_id[request.id]
-        child.rows, child.place = rows, place
-        self.commands.append(PreparePayload(request, stage.name, feeds))
+        self.commands.append(PreparePayload(request, of.name, feeds))
         self.events.append(Submitted(request))
 
     def _send(
@@ -122,9 +125,8 @@ class Children:
     ) -> None:
         frame = live.frame
         assert isinstance(frame, Frame)
-        id = self.new(live, stage, rows, device=place.device)
         part = Frame(
-            id,
+            self.new(live, stage, rows, device=place.device).id,
             frame.pipeline,
             frame.arrival,
             frame.deadline if frame.best_effort else live.due - place.back,
@@ -138,22 +140,21 @@ class Children:
             frame.network_time,
             frame.size,
             frame.final,
-            stage.name,
+            stage.of.name,
             frame.id,
             nbytes,
         )
         self.commands.append(SendPart(part, place.device, feeds))
 
-    def new(self, live: LiveFrame, stage: StageProgress, rows: int, *, device: str = "") -> int:
+    def new(self, live: LiveFrame, stage: StageProgress, rows: int, *, device: str = "") -> Child:
         """`device`: the one that it is handed over to, if it is a part."""
-        self._next_id -= 1
-        id = self._next_id
-        self.by_id[id] = Child(id, live, stage, rows, is_part=bool(device))
+        self._next_id = id = self._next_id - 1
+        child = self.by_id[id] = Child(id, live, stage, rows, is_part=bool(device))
         live.open[id] = device
         live.named += not device
         stage.open += 1
         stage.unanswered += 1
-        return id
+        return child
 
 
 def _cut(feeds: Sequence[Feed], first: int, end: int) -> list[Feed]:

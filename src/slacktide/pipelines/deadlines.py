@@ -40,7 +40,10 @@ class FrameDeadlines:
         if frame.best_effort:
             live.due = math.inf
             return
-        live.due = frame.deadline - min(MARGIN_S, 0.1 * (frame.deadline - now))
+        due = frame.deadline - min(MARGIN_S, 0.1 * (frame.deadline - now))
+        if due == live.due:
+            return  # its body states what its headers did
+        live.due = due
         heapq.heappush(self._heap, (live.due, frame.id))
         if len(self._heap) > self._sweep_at:
             self._heap = [each for each in self._heap if self._is_live(each[1])]

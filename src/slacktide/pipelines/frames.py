@@ -180,22 +180,21 @@ class Frames:
             return
         stage = live.stages[live.begin]
         rest = live.served.rest
-        if rest.place(stage.name, now=self._children.now) is not None:
+        of, now = stage.of, self._children.now
+        if rest.place(of.name, now=now) is not None:
             return  # it is another device's
-        model = live.served.pipeline.by_name[stage.name]
-        left = notice.deadline - self._children.now
-        reserve = rest.reserve(stage.name, left, now=self._children.now)
+        reserve = rest.reserve(of.name, notice.deadline - now, now=now)
         likely = notice.likely_due
         own = Notice(
-            self._children.new(live, stage, 1),
-            model.model,
+            self._children.new(live, stage, 1).id,
+            of.model,
             notice.arrival,
             notice.deadline if notice.best_effort else live.due - reserve,
             notice.payload_bytes,
             notice.complete_at,
             notice.penalty,
             notice.best_effort,
-            model.version,
+            of.version,
             notice.application,
             notice.client,
             None if likely is None else likely - reserve,
@@ -228,17 +227,17 @@ class Frames:
         in use."""
         if id in self._live:
             raise ValueError(f"frame {id} is here already")
-        counts, turn_away = self._outcomes.known(pipeline), self._outcomes.turn_away
+        counts = self._outcomes.known(pipeline)
         served = self.pipelines.get(pipeline)
         if served is None:
-            turn_away(id, pipeline, Reason.UNAVAILABLE)
+            self._outcomes.turn_away(id, pipeline, Reason.UNAVAILABLE)
             return None
         if stage and stage not in served.pipeline.by_name:
             detail = f"the pipeline has no stage {stage!r}"
-            turn_away(id, pipeline, Reason.BAD_INPUT, detail)
+            self._outcomes.turn_away(id, pipeline, Reason.BAD_INPUT, detail)
             return None
         if frame.deadline <= self._children.now and not frame.best_effort:
-            turn_away(id, pipeline, Reason.EXPIRED)
+            self._outcomes.turn_away(id, pipeline, Reason.EXPIRED)
             return None
         counts.in_flight += 1
         served.frames += not stage
@@ -267,16 +266,15 @@ class Frames:
             return
         del live.open[answer.id]
         stage.unanswered -= 1
-        if stage.name == live.begin:
-            if answer.kind in HAS_RESULT:
-                live.started = live.started or answer
-            else:
-                live.lost = live.lost or answer
-        if answer.kind not in HAS_RESULT:
+        if answer.reason.kind not in HAS_RESULT:
             stage.missing = True
+            if stage.of.name == live.begin:
+                live.lost = live.lost or answer
         else:
             stage.answered += 1
-            if live.served.out_of[stage.name]:
+            if stage.of.name == live.begin:
+                live.started = live.started or answer
+            if stage.of.edges:
                 self._awaited[answer.id] = child
                 live.awaited.append(answer.id)
                 return
@@ -289,10 +287,10 @@ class Frames:
             return  # its frame has ended meanwhile
         live, stage = child.live, child.stage
         live.awaited.remove(event.request)
-        served = live.served
-        edges = served.out_of[stage.name]
+        edges = stage.of.edges
         if len(event.yields) != len(edges):
-            raise ValueError(f"{len(event.yields)} yields for {len(edges)} edges of {stage.name}")
+            name = stage.of.name
+            raise ValueError(f"{len(event.yields)} yields for {len(edges)} edges of {name}")
         stage.open -= 1
         for (number, edge, fan_out), one in zip(edges, event.yields, strict=True):
             after = live.stages[edge.downstream]
@@ -303,11 +301,11 @@ class Frames:
             if not one.rows:
                 continue
             feed = Feed(number, event.request, 0, one.rows)
-            if len(served.pipeline.into[after.name]) > 1:
-                after.fed.append((edge, feed, one, child.place))
+            if after.of.is_join:
+                fed = live.fed.setdefault(edge.downstream, [])
+                fed.append((edge, feed, one, child.place))
             else:
-                given = [(edge, feed, one)]
-                self._children.begin(live, after, one.rows, given, child.place)
+                self._children.begin(live, after, one.rows, [(edge, feed, one)], child.place)
         self._settle(live, stage)
 
     def _part_answered(self, event: PartAnswered) -> None:
@@ -318,12 +316,12 @@ class Frames:
         del live.open[event.id]
         stage.unanswered -= 1
         served = event.reason.kind in HAS_RESULT
-        for name in live.served.pipeline.branches[stage.name]:
+        for name in live.served.pipeline.branches[stage.of.name]:
             if not served or name in event.missing:
                 live.stages[name].missing = True
         if served:
             stage.answered += 1
-        elif stage.name == live.begin and live.lost is None:
+        elif stage.of.name == live.begin and live.lost is None:
             live.lost = Answer(event.reason, self._children.now, detail=event.detail, id=event.id)
         stage.open -= 1
         self._settle(live, stage)
@@ -341,12 +339,12 @@ class Frames:
         if stage.open or stage.waits_for or live.ended:
             return
         live.unfinished -= 1
-        for name in live.served.pipeline.downstream(stage.name):
+        for name in stage.of.after:
             after = live.stages[name]
             after.waits_for -= 1
             after.missing = after.missing or stage.missing
             if not after.waits_for:
-                if after.fed and not after.missing:
+                if name in live.fed and not after.missing:
                     self._begin_join(live, after)
                 self._settle(live, after)
         if not live.unfinished and not live.ended:
@@ -356,9 +354,10 @@ class Frames:
                 self._end_with_result(live)
 
     def _begin_join(self, live: LiveFrame, stage: StageProgress) -> None:
-        edges = live.served.pipeline.into[stage.name]
+        name = stage.of.name
+        edges = live.served.pipeline.into[name]
         # Rows of all edges in one order, whichever child was answered first.
-        fed = [each[:3] for each in sorted(stage.fed, key=lambda each: each[3])]
+        fed = [each[:3] for each in sorted(live.fed[name], key=lambda each: each[3])]
         rows = {sum(one.rows for edge, _, one in fed if edge is each) for each in edges}
         if len(rows) == 1:
             taken = [each for edge in edges for each in fed if each[0] is edge]
@@ -381,14 +380,15 @@ class Frames:
     ) -> None:
         """A frame gets its outcome, and what is open of it goes."""
         self._outcomes.conclude(live, reason, detail, missing)
-        gone = Reason.EXPIRED if reason.kind in HAS_RESULT else reason
-        for id, device in list(live.open.items()):
-            if device:
-                del self._children.by_id[id]
-                self._children.commands.append(CancelPart(id, device, gone))
-            else:
-                self._children.events.append(Cancelled(id, gone))
-        live.open.clear()
+        if live.open:
+            gone = Reason.EXPIRED if reason.kind in HAS_RESULT else reason
+            for id, device in live.open.items():
+                if device:
+                    del self._children.by_id[id]
+                    self._children.commands.append(CancelPart(id, device, gone))
+                else:
+                    self._children.events.append(Cancelled(id, gone))
+            live.open.clear()
         for id in live.awaited:
             del self._awaited[id]
         self._maybe_free(live)

@@ -17,10 +17,31 @@ Place = tuple[int, ...]
 of the child in front of it, and the first of its rows that it was given."""
 
 
+class ServedStage:
+    """One stage of a pipeline, and what is around it."""
+
+    __slots__ = ("after", "edges", "is_join", "model", "name", "version")
+
+    def __init__(self, name: str, pipeline: Pipeline, fan_outs: Sequence[FanOut]) -> None:
+        """`fan_outs`: of all edges of the pipeline."""
+        self.name = name
+        self.model = pipeline.by_name[name].model
+        self.version = pipeline.by_name[name].version
+        self.is_join = len(pipeline.into[name]) > 1
+        self.after = pipeline.downstream(name)
+        """The stages that it feeds."""
+        self.edges = [
+            (number, edge, fan_out)
+            for number, (edge, fan_out) in enumerate(zip(pipeline.edges, fan_outs, strict=True))
+            if edge.upstream == name
+        ]
+        """From it, in the pipeline's order; their numbers there."""
+
+
 class ServedPipeline:
     """A pipeline, and what is learnt of it."""
 
-    __slots__ = ("_begun", "fan_outs", "frames", "out_of", "pipeline", "rest")
+    __slots__ = ("_begun", "_stages", "fan_outs", "frames", "pipeline", "rest")
 
     def __init__(self, pipeline: Pipeline, fan_outs: Sequence[FanOut], engine: Engine) -> None:
         self.pipeline = pipeline
@@ -29,34 +50,30 @@ class ServedPipeline:
         self.frames = 0
         """That have come in here so far, without parts that others have handed over."""
         self.rest = Rest(pipeline, fan_outs, engine)
-        numbered = [*zip(range(len(pipeline.edges)), pipeline.edges, fan_outs, strict=True)]
-        self.out_of = {
-            stage.name: [each for each in numbered if each[1].upstream == stage.name]
-            for stage in pipeline.stages
-        }
-        """By stage: number, edge and fan-out of each edge from it, in the pipeline's order."""
-        self._begun: dict[str, list[tuple[str, int]]] = {}
+        self._stages = {name: ServedStage(name, pipeline, fan_outs) for name in pipeline.order}
+        self._begun: dict[str, list[tuple[ServedStage, int]]] = {}
 
-    def begun_at(self, begin: str) -> list[tuple[str, int]]:
+    def begun_at(self, begin: str) -> list[tuple[ServedStage, int]]:
         """(stage, how many stages feed it) of all that a frame has that begins at this stage."""
         found = self._begun.get(begin)
         if found is None:
             branch = self.pipeline.branches[begin]
+            upstream = self.pipeline.upstream
             found = self._begun[begin] = [
-                (name, len([one for one in self.pipeline.upstream(name) if one in branch]))
+                (self._stages[name], len([one for one in upstream(name) if one in branch]))
                 for name in branch
             ]
-            found[0] = (begin, 0)
+            found[0] = (self._stages[begin], 0)
         return found
 
 
 class StageProgress:
     """One stage of one frame."""
 
-    __slots__ = ("answered", "fed", "missing", "name", "open", "unanswered", "waits_for")
+    __slots__ = ("answered", "missing", "of", "open", "unanswered", "waits_for")
 
-    def __init__(self, name: str, waits_for: int) -> None:
-        self.name = name
+    def __init__(self, of: ServedStage, waits_for: int) -> None:
+        self.of = of
         self.waits_for = waits_for
         """Stages that feed it and are not finished."""
         self.open = 0
@@ -66,8 +83,6 @@ class StageProgress:
         self.answered = 0
         """Children, and parts, that gave a result."""
         self.missing = False
-        self.fed: list[tuple[Edge, Feed, Yield, Place]] = []
-        """Of a join: what it is to take, once all of it is there, and the place of its giver."""
 
 
 class LiveFrame:
@@ -79,6 +94,7 @@ class LiveFrame:
         "begin",
         "due",
         "ended",
+        "fed",
         "frame",
         "lost",
         "named",
@@ -93,7 +109,7 @@ class LiveFrame:
         self.frame = frame
         self.served = served
         self.begin = begin
-        self.stages = {name: StageProgress(name, fed) for name, fed in served.begun_at(begin)}
+        self.stages = {of.name: StageProgress(of, fed) for of, fed in served.begun_at(begin)}
         self.unfinished = len(self.stages)
         self.due = math.inf
         self.announced: int | None = None
@@ -102,6 +118,8 @@ class LiveFrame:
         """Children and parts that have no outcome, in the order they began; a part's device."""
         self.awaited: list[int] = []
         """Children whose yield is due."""
+        self.fed: dict[str, list[tuple[Edge, Feed, Yield, Place]]] = {}
+        """By join: what it is to take, once all of it is there, and the place of its giver."""
         self.named = 0
         """Children whose payload is still named."""
         self.lost: Answer | None = None

@@ -71,7 +71,9 @@ class Rest:
         plan."""
         self._behind: dict[str, float] = {}
         """Seconds of the longest branch behind each stage."""
-        self._most_rows: dict[str, int] = {}
+        self.most_rows: dict[str, int] = {}
+        """Of one request of each stage, as when a place or reserve was last asked for; 0: its model
+        is not served."""
         self._places: Mapping[str, StagePlace] = {}
         self._silences = {name: _Silence() for name, edges in self._edges.items() if edges}
 
@@ -91,11 +93,6 @@ class Rest:
             behind = max((step for step in steps if step < left), default=0.0)
         needed = behind + self._work[stage]
         return behind if needed <= left or not behind else behind * max(0.0, left) / needed
-
-    def most_rows(self, stage: str, *, now: float) -> int:
-        """Of one request of a stage; 0: its model is not served."""
-        self._refresh(now)
-        return self._most_rows[stage]
 
     def place(self, stage: str, *, now: float) -> StagePlace | None:
         """Where another device is to run a stage and all behind it; None: it runs here."""
@@ -142,7 +139,7 @@ class Rest:
         }
 
     def _work_of(self, stage: str, rows: int, served: ServedBy | None) -> float:
-        self._most_rows[stage] = 0 if served is None else served.max_batch
+        self.most_rows[stage] = 0 if served is None else served.max_batch
         if (place := self._places.get(stage)) is not None:
             return place.p99
         if served is None:

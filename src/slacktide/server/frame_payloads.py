@@ -49,7 +49,7 @@ class HandedOn:
 class FramePayloads:
     """Of one frame, until nothing names what it brought."""
 
-    __slots__ = ("_chosen", "_extent", "_slots", "handed", "version")
+    __slots__ = ("_extent", "_slots", "handed", "version")
 
     def __init__(self, version: PipelineVersion) -> None:
         self.version = version
@@ -57,8 +57,6 @@ class FramePayloads:
         """By the number of the edge, and the request that handed it on."""
         self._slots: list[tuple[Arena, Slot]] = []
         self._extent: tuple[int, int] | None = None
-        self._chosen: tuple[object, Chosen] | None = None
-        """What was chosen last, and by what."""
 
     def free(self) -> None:
         """Nothing names what was written for it any more."""
@@ -78,33 +76,26 @@ class FramePayloads:
     ) -> Yield:
         """What the outputs of a `request` of so many rows hand on along an edge. `own`: what the
         frame brought. Raises MemoryLimitExceeded; WireError or ValueError where they do not fit."""
-        stages = self.version.stages
-        version = stages[edge.downstream]
+        number = self.version.numbers[edge.upstream, edge.downstream]
         if edge.each:
-            made, handed = self._boxes(version, edge, outputs, own, request)
+            # Often the same goes on to several stages.
+            handed = self.handed.get((self.version.alike[number], request))
+            if handed is None:
+                handed = HandedOn(chosen_boxes(edge, self._arrays(edge.upstream, outputs)))
+            made = self._boxes(edge, handed.chosen, own)
         else:
+            version = self.version.stages[edge.downstream]
             found = self._arrays(edge.upstream, outputs)
             made, handed = self._rows(version, edge, found, rows)
-        self.handed[self.version.numbers[edge.upstream, edge.downstream], request] = handed
+        self.handed[number, request] = handed
         return made
 
-    def _boxes(
-        self,
-        version: LoadedVersion,
-        edge: Edge,
-        outputs: Sequence[OutputTensor | None],
-        own: Payload | None,
-        request: int,
-    ) -> tuple[Yield, HandedOn]:
-        key = (request, edge.when, edge.boxes, edge.scores, edge.classes)
-        if self._chosen is None or self._chosen[0] != key:
-            found = self._arrays(edge.upstream, outputs)
-            self._chosen = key, chosen_boxes(edge, found)
-        handed = HandedOn(self._chosen[1])  # often the same goes on to several stages
-        boxes, rows = handed.chosen.boxes, len(handed.chosen.rows)
+    def _boxes(self, edge: Edge, chosen: Chosen, own: Payload | None) -> Yield:
+        boxes, rows = chosen.boxes, len(chosen.rows)
         if not rows:
-            return Yield(0), handed
-        most = version.check.most_rows
+            return Yield(0)
+        check = self.version.stages[edge.downstream].check
+        most = check.most_rows
         if rows > most:  # the widest say what they are
             array = np.frombuffer(boxes, np.float32).reshape(-1, 4)
             sides = array[:, 2:] - array[:, :2]
@@ -114,8 +105,8 @@ class FramePayloads:
             self._extent = self._size_of(self._frame(own))
         height, width = self._extent
         margin = self.version.pipeline.by_name[edge.downstream].glue.margin
-        checked = version.check.crops(boxes, height, width, margin)
-        return Yield(rows, checked.signature, checked.work_hint), handed
+        checked = check.crops(boxes, height, width, margin)
+        return Yield(rows, checked.signature, checked.work_hint)
 
     def _rows(
         self, version: LoadedVersion, edge: Edge, found: StageArrays, rows: int
@@ -126,9 +117,10 @@ class FramePayloads:
             return Yield(0), HandedOn(chosen)
         names = [spec.name for spec in version.interface.inputs]
         inputs = []
-        for output, name in edge.tensors or [(each, each) for each in names if found.has(each)]:
-            spec, tensor = found.tensor(output)
-            inputs.append(InputTensor(name, spec.datatype, *taken(spec, tensor, chosen.rows)))
+        for output, name in edge.tensors or zip(names, names, strict=True):
+            if (given := found.tensor(output)) is not None:
+                spec, tensor = given
+                inputs.append(InputTensor(name, spec.datatype, *taken(spec, tensor, chosen.rows)))
         if len(self.version.pipeline.into[edge.downstream]) == 1:
             checked = _checked(version, inputs, count)
             signature, hint = checked.signature, checked.work_hint
@@ -154,22 +146,19 @@ class FramePayloads:
     def payload(self, command: PreparePayload, own: Payload | None) -> Payload:
         """Of a stage's request. `own`: what the frame brought. Raises MemoryLimitExceeded."""
         rows, feeds = command.request.rows, command.feeds
-        if feeds[0].edge is None:
+        first = feeds[0]
+        if first.edge is None:
             assert own is not None
             whole = rows == own.rows
-            return own if whole else Payload(rows, tuple(_part(t, feeds[0]) for t in own.tensors))
+            return own if whole else Payload(rows, tuple(_part(t, first) for t in own.tensors))
+        number = self.version.attached.get(command.stage)
+        if number is not None:  # no join takes crops
+            boxes = self.handed[first.edge, first.request].chosen.boxes
+            boxes = boxes[BOX_BYTES * first.first : BOX_BYTES * first.end]
+            return CropPayload(rows, (self._frame(own),), number, boxes)
         fed = [
             (self.handed[feed.edge, feed.request], feed) for feed in feeds if feed.edge is not None
         ]
-        if self.version.pipeline.edges[feeds[0].edge].each:
-            boxes = b"".join(
-                [
-                    handed.chosen.boxes[BOX_BYTES * feed.first : BOX_BYTES * feed.end]
-                    for handed, feed in fed
-                ]
-            )
-            number = self.version.attached[command.stage]
-            return CropPayload(rows, (self._frame(own),), number, boxes)
         stage = self.version.stages[command.stage]
         tensors = []
         for spec in stage.interface.inputs:

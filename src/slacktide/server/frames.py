@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from slacktide.domain import (
     BatchTiming,
@@ -63,7 +63,9 @@ class StageChild(PendingRequest):
         self.rows = command.request.rows
         self.stage = command.stage
         self.feeds = command.feeds
-        self.outcome: Outcome | None = None
+
+    outcome: Outcome
+    """Once it is answered."""
 
     def answered(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -189,15 +191,11 @@ class ServedFrames:
         if record is not None:
             begin = time.perf_counter()
             record.ended = True
-            call, children = record.call, record.children
-            if command.kind in HAS_RESULT and call.waits:
+            if command.reason.kind in HAS_RESULT and record.call.waits:
                 record.version.counters.last_at_ms = int(time.time() * 1000)
-                call.lacks = command.missing
-                last = {stage: _last(those) for stage, those in children.items()}
-                call.stages = {stage: one.outcome for stage, one in last.items() if one.outcome}
-                call.told = _told(record.version, last.values())
-                call.timing = _summed(children.values())
-                call.outputs = _outputs(record, command.missing)
+                record.call.lacks = command.missing
+                _tell(record)
+                record.call.outputs = _outputs(record, command.missing)
             record.children = {}
             record.loop_s += time.perf_counter() - begin
         self._requests.answer(command)
@@ -211,7 +209,6 @@ class ServedFrames:
             record.payloads.free()
             version, counters = record.version, record.version.frame_counters
             for child in record.answered:
-                assert child.outcome is not None
                 counters.stage_answered(child.stage, child.outcome)
                 # It is a request to that model as well.
                 of_model = version.stages[child.stage].counters
@@ -228,17 +225,21 @@ class ServedFrames:
             return
         begin = time.perf_counter()
         record.answered.append(child)
-        if outcome.reason is Reason.CRASHED:
-            record.call.crashed = child.stage
-        if outcome.reason is Reason.RUNTIME_ERROR and outcome.detail:
-            self._complain(record.version.name, child.stage, outcome.detail)
-        if outcome.kind in HAS_RESULT and not record.ended:
+        if outcome.reason.kind not in HAS_RESULT:
+            self._failed(record, child, outcome)
+        elif not record.ended:
             record.children.setdefault(child.stage, []).append(child)
             edges = record.version.pipeline.out_of[child.stage]
             if edges:
                 yields = tuple([self._hand_on(record, child, edge) for edge in edges])
                 self._post(StageYielded(child.id, yields))
         record.loop_s += time.perf_counter() - begin
+
+    def _failed(self, record: OpenFrame, child: StageChild, outcome: Outcome) -> None:
+        if outcome.reason is Reason.CRASHED:
+            record.call.crashed = child.stage
+        if outcome.reason is Reason.RUNTIME_ERROR and outcome.detail:
+            self._complain(record.version.name, child.stage, outcome.detail)
 
     def _hand_on(self, record: OpenFrame, child: StageChild, edge: Edge) -> Yield:
         outputs, own = child.outputs, record.call.payload
@@ -267,29 +268,31 @@ class ServedFrames:
 def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | None]:
     """Of a frame, in its pipeline's order; None of stages that are missing."""
     version, by_stage = record.version, record.children
-    if any(len(children) > 1 for children in by_stage.values()):
-        _sort(record)
     before: dict[int, int] = {}
     """By child, rows of the same stage in front of its own."""
+    if sum(map(len, by_stage.values())) > len(by_stage):
+        _sort(record)
     for children in by_stage.values():
         rows = 0
         for child in children:
             before[child.id] = rows
             rows += child.rows
     found: list[OutputTensor | None] = []
-    for stage, index in version.layout:
-        children = by_stage.get(stage, [])
-        only = children[0].outputs if len(children) == 1 else None
+    for stage, indices in version.layout:
         if stage in missing:
-            found.append(None)
-        elif index < 0:
-            found.append(_origins(record, children, before))
-        elif only is not None and only[index] is not None:
-            found.append(only[index])
-        else:
-            spec = version.stages[stage].interface.outputs[index]
-            parts = [each.outputs[index] for each in children if each.outputs is not None]
-            found.append(joined(spec, [part for part in parts if part is not None]))
+            found += [None] * len(indices)
+            continue
+        children = by_stage.get(stage, [])
+        given = [child.outputs for child in children if child.outputs is not None]
+        for index in indices:
+            if index < 0:
+                found.append(_origins(record, children, before))
+            elif len(given) == 1 and (only := given[0][index]) is not None:
+                found.append(only)
+            else:
+                spec = version.stages[stage].interface.outputs[index]
+                parts = [each[index] for each in given]
+                found.append(joined(spec, [part for part in parts if part is not None]))
     return found
 
 
@@ -316,31 +319,26 @@ def _origins(
     return origins(found)
 
 
-def _last(children: Sequence[StageChild]) -> StageChild:
-    """Of the requests of one stage, the one that was answered last."""
-    if len(children) == 1:
-        return children[0]
-    return max(children, key=lambda child: 0.0 if child.outcome is None else child.outcome.at)
-
-
-def _told(version: PipelineVersion, children: Iterable[StageChild]) -> Mapping[str, str]:
-    """Which variants and early exits answered, where there are such."""
-    found = {}
-    for child in children:
-        if child.variant:
-            found[f"{child.stage}.variant"] = child.variant
-        exits = version.stages[child.stage].exits
-        if exits is not None and child.outcome is not None:
-            found[f"{child.stage}.exit"] = exits.name(child.outcome.ramp)
-    return found
-
-
-def _summed(stages: Iterable[Sequence[StageChild]]) -> BatchTiming:
+def _tell(record: OpenFrame) -> None:
+    """Say in a call how its stages ended, which variants and early exits answered, where there are
+    such, and the time in all their batches. Of several requests of one stage, the one that was
+    answered last counts."""
+    ended, told = {}, {}
     input_s = infer_s = output_s = 0.0
-    for children in stages:
+    for stage, children in record.children.items():
+        last = children[0]
         for child in children:
+            if child.outcome.at > last.outcome.at:
+                last = child
             if (timing := child.timing) is not None:
                 input_s += timing.input_s
                 infer_s += timing.infer_s
                 output_s += timing.output_s
-    return BatchTiming(input_s, infer_s, output_s)
+        ended[stage] = last.outcome
+        if last.variant:
+            told[f"{stage}.variant"] = last.variant
+        exits = record.version.stages[stage].exits
+        if exits is not None:
+            told[f"{stage}.exit"] = exits.name(last.outcome.ramp)
+    call = record.call
+    call.stages, call.told, call.timing = ended, told, BatchTiming(input_s, infer_s, output_s)

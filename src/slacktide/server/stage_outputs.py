@@ -19,7 +19,6 @@ from slacktide.executors.ports import OutputTensor
 from slacktide.executors.tensor_io import encode_strings, split_elements
 
 _ALL = BoxChoice()
-_SCORES = {Datatype.FP32: "f"}
 _CLASSES = {Datatype.FP32: "f", Datatype.INT64: "q", Datatype.INT32: "i"}
 """Datatypes that are read without arrays, as `struct` names them."""
 
@@ -53,23 +52,21 @@ class StageArrays:
         self._places = places
         self._outputs = outputs
 
-    def has(self, name: str) -> bool:
-        return name in self._places
-
     def get(self, name: str) -> NDArray[Any] | None:
         """None where the model has no such output. Raises ValueError if it is not of numbers."""
+        found = self.tensor(name)
+        if found is None:
+            return None
+        spec, (shape, data) = found
+        if spec.datatype in (Datatype.BYTES, Datatype.BF16):
+            raise ValueError(f"output {name!r} is {spec.datatype.wire_name}, not of numbers")
+        return np.frombuffer(data, spec.datatype.dtype).reshape(shape)
+
+    def tensor(self, name: str) -> tuple[TensorSpec, OutputTensor] | None:
+        """None where the model has no such output."""
         index = self._places.get(name)
         if index is None:
             return None
-        datatype = self._specs[index].datatype
-        if datatype in (Datatype.BYTES, Datatype.BF16):
-            raise ValueError(f"output {name!r} is {datatype.wire_name}, not of numbers")
-        shape, data = self.tensor(name)[1]
-        return np.frombuffer(data, datatype.dtype).reshape(shape)
-
-    def tensor(self, name: str) -> tuple[TensorSpec, OutputTensor]:
-        """Raises KeyError where the model has no such output."""
-        index = self._places[name]
         tensor = self._outputs[index]
         assert tensor is not None  # of a model, not of a pipeline
         return self._specs[index], tensor
@@ -82,27 +79,28 @@ def chosen_boxes(edge: Edge, found: StageArrays) -> Chosen:
 
 def _of_few(edge: Edge, found: StageArrays) -> Chosen | None:
     """Of one frame with few boxes, as a rule; None: of anything else."""
-    if not found.has(edge.boxes):
+    given = found.tensor(edge.boxes)
+    if given is None:
         return None
-    spec, (shape, data) = found.tensor(edge.boxes)
+    spec, (shape, data) = given
     if len(shape) != 3 or shape[0] != 1 or shape[1] > PLAIN or shape[2] != 4:
         return None
-    if spec.datatype not in _SCORES:
+    if spec.datatype is not Datatype.FP32:
         return None
-    choice = edge.when or _ALL
-    by_class = choice.classes or choice.overlap < 1
-    columns: list[Sequence[float] | None] = []
-    for name, codes in ((edge.scores, _SCORES), (edge.classes, _CLASSES)):
-        column = None
-        if found.has(name):
-            spec, (its_shape, values) = found.tensor(name)
-            code = codes.get(spec.datatype)
-            if code is None or its_shape != shape[:2]:
-                return None
-            if by_class or codes is _SCORES:
-                column = unpack(f"{shape[1]}{code}", values)
-        columns.append(column)
-    places = choice.choose_plain(data, *columns)
+    choice, scores, classes = edge.when or _ALL, None, None
+    if (given := found.tensor(edge.scores)) is not None:
+        spec, (its_shape, values) = given
+        if spec.datatype is not Datatype.FP32 or its_shape != shape[:2]:
+            return None
+        scores = unpack(f"{shape[1]}f", values)
+    if (given := found.tensor(edge.classes)) is not None:
+        spec, (its_shape, values) = given
+        code = _CLASSES.get(spec.datatype)
+        if code is None or its_shape != shape[:2]:
+            return None
+        if choice.classes or choice.overlap < 1:
+            classes = unpack(f"{shape[1]}{code}", values)
+    places = choice.choose_plain(data, scores, classes)
     if places is None:
         return None
     boxes = b"".join([data[BOX_BYTES * at : BOX_BYTES * (at + 1)] for at in places])

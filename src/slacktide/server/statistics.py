@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from slacktide.models.model_counters import ComputeSeconds
-from slacktide.models.pipeline_version import PipelineVersion, StageSeconds
+from slacktide.models.pipeline_version import PipelineVersion, StageCounters
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning import StageBounds
 from slacktide.planning.exits import ExitsStatus
@@ -20,15 +20,14 @@ def stage_statistics(
     statistics; ours."""
     counters, found = version.frame_counters, []
     for stage in version.pipeline.stages:
-        times = counters.stages.get(stage.name) or StageSeconds()
-        ended = counters.stage_requests.get(stage.name, {})
+        one = counters.stages.get(stage.name) or StageCounters()
         found.append(
             {
                 "stage": stage.name,
                 "model": stage.model,
-                "outcome_stats": {reason.label: count for reason, count in ended.items()},
-                "success": _stat(times.request_s.count, times.request_s.total),
-                "slack": _stat(times.slack_s.count, times.slack_s.total),
+                "outcome_stats": {reason.label: count for reason, count in one.by_reason.items()},
+                "success": _stat(one.request_s.count, one.request_s.total),
+                "slack": _stat(one.slack_s.count, one.slack_s.total),
             }
         )
     return {"stage_stats": found} | ({} if placement is None else _placed(version, placement))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from slacktide.domain import OutcomeKind
-from slacktide.models.pipeline_version import PipelineVersion
+from slacktide.models.pipeline_version import PipelineVersion, StageCounters
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.families import MetricFamily, family
 from slacktide.runtime import Runtime
@@ -25,12 +25,13 @@ def stage_families(catalog: Catalog, runtime: Runtime) -> Iterable[MetricFamily]
         loop.add(counters.loop_s, **labels)
         for stage in version.pipeline.order:
             ended: Counter[OutcomeKind] = Counter()
-            for reason, count in counters.stage_requests.get(stage, {}).items():
+            one = counters.stages.get(stage) or StageCounters()
+            for reason, count in one.by_reason.items():
                 ended[reason.kind] += count
             for kind in OutcomeKind:
                 requests.add(ended[kind], **labels, stage=stage, outcome=kind.value)
-            if (times := counters.stages.get(stage)) is not None:
-                for made, read in ((seconds, times.request_s), (slack, times.slack_s)):
+            if one.request_s.count:
+                for made, read in ((seconds, one.request_s), (slack, one.slack_s)):
                     made.add_histogram(read.bounds, read.counts, read.total, **labels, stage=stage)
     return requests, seconds, slack, loop, *_fan_outs(runtime)
 
