@@ -235,6 +235,7 @@ def test_pipelines_that_go_take_their_bounds_along():
     server.rebase(base_plan())
     server.runs(3, frames=15)
     assert not server.placement.bounds
+    assert server.placement.status().reason == "no frames have come yet"
     assert server.plain == "608"
 
 

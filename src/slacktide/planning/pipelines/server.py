@@ -29,6 +29,7 @@ from slacktide.planning.variants.planned_family import replicas_up
 
 NOTHING = StageBounds()
 NO_QUESTION = PlacementQuestion((), (), ())
+NO_FRAMES = "no frames have come yet"
 AS_GOOD = 0.02
 """Share of what could be served at best by which the next must be better than what is measured."""
 RETRY_S = 60.0
@@ -86,7 +87,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         self._caps = policy.rules.fill
         """Whether batches are bounded: where none waits to be full, a bound only makes more."""
         self._report = report
-        self._reason = "no frames have come yet"
+        self._reason = NO_FRAMES
         self._asked = ServerQuestion(cores, exits)
         self._base_lanes: dict[str, tuple[str, ...]] = {}
         """By model: its lanes, as settings say."""
@@ -237,6 +238,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         if self._seats:
             self._seats, self._timetables, self.bounds = {}, {}, NO_BOUNDS
             self._within, self._wanted, self._known, self._told = {}, {}, False, ""
+            self._reason = NO_FRAMES
 
     # ── what comes of an answer ──────────────────────────────────────────────────────────────
 
