@@ -106,7 +106,7 @@ def _model(listed: ListedModel) -> Iterator[Finding]:
 def _pipeline(pipeline: PipelineDefinition, listed: Mapping[str, ListedModel]) -> Iterator[Finding]:
     """What is wrong with a pipeline, beside its models."""
     stages: dict[str, StageTensors] = {}
-    problems = []
+    problems: list[Problem] = []
     unknown = False
     for stage in pipeline.pipeline.stages:
         found = listed.get(stage.model)
@@ -127,12 +127,15 @@ def _pipeline(pipeline: PipelineDefinition, listed: Mapping[str, ListedModel]) -
                 told = f"model {stage.model!r} would not be served"
             else:
                 unknown = unknown or interface is None
-                family = model.settings.variants is not None
+                family = model.settings.variants
                 if interface is not None:
-                    interface = any_size(interface) if family else interface
+                    interface = interface if family is None else any_size(interface)
                     stages[stage.name] = StageTensors(interface, model.settings.masks)
-                if pipeline.settings.stages[stage.name].accuracy and not family:
-                    problems.append(Problem(f"stages.{stage.name}.accuracy", not_so_accurate(None)))
+                stated = pipeline.settings.stages[stage.name].accuracy
+                most = None
+                if family is not None:  # of what is not stated nothing is known here
+                    most = max(family.accuracy.get(each, 1.0) for each in family.names)
+                problems += not_so_accurate(stage.name, stated, most)
         if told:
             problems.append(Problem(f"stages.{stage.name}.model", told))
     try:

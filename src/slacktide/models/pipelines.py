@@ -9,7 +9,7 @@ are under way stay with the pipeline that they came to, and its loads stay until
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -61,11 +61,14 @@ class PipelineHost(Protocol):
         """It does not answer any more, and the catalog says why."""
 
 
-def not_so_accurate(most: float | None) -> str:
-    """Why a stage cannot have the accuracy that is stated; None: its model has no variants."""
-    if most is None:
-        return "expected none, its model has no variants to choose among"
-    return f"expected at most {most:g}, the accuracy of its best variant"
+def not_so_accurate(stage: str, stated: float | None, most: float | None) -> Iterator[Problem]:
+    """Why a stage cannot be as accurate as is stated, if it cannot: its best variant is so much,
+    or it has none."""
+    told = "expected none, its model has no variants to choose among"
+    if most is not None:
+        told = f"expected at most {most:g}, the accuracy of its best variant"
+    if stated is not None and (most is None or most < stated):
+        yield Problem(f"stages.{stage}.accuracy", told)
 
 
 class PipelineShelf:
@@ -177,12 +180,10 @@ class PipelineShelf:
                 told += f": {why}" if why and why != UNLOADED else ""
                 told = (missing or {}).get(model, told)
             problems.append(Problem(f"stages.{stage.name}.model", told))
-        for name, stated in definition.settings.stages.items():
-            if name in stages and stated.accuracy is not None:
-                family = stages[name].family
-                most = None if family is None else max(v.accuracy for v in family.variants)
-                if most is None or most < stated.accuracy:
-                    problems.append(Problem(f"stages.{name}.accuracy", not_so_accurate(most)))
+        for name, version in stages.items():
+            family, stated = version.family, definition.settings.stages[name].accuracy
+            most = None if family is None else max(v.accuracy for v in family.variants)
+            problems += not_so_accurate(name, stated, most)
         if problems:
             raise SettingsError(definition.where, *problems)
         models = {

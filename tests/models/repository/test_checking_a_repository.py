@@ -279,12 +279,15 @@ def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder)
     add_model("third", data=_graph("w", "z", width=3))
     add_model("broken", data=b"nonsense")
     add_model("odd", versions=())
+    family = "variants: {sizes: [64, 96], accuracy: {'64': 0.4, '96': 0.7}}"
+    add_model("sized", yaml=family, data=example("street").onnx())
     stages = {
         "fits": "{a: first, b: second}",
         "gone": "{a: first, b: thrid}",
         "rests": "{a: broken, b: odd}",
         "thin": "{a: first, b: third}",
         "two": "{a: first, b: fits}",
+        "vain": "{a: {model: first, accuracy: 0}, b: {model: sized, accuracy: 0.8}}",
     }
     for name, text in stages.items():
         (root / name).mkdir()
@@ -300,5 +303,7 @@ def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder)
         "edges[0].tensors: expected what the input 'z', FP32 [-1, 3] of 'third' takes, got 'z', "
         "FP32 [-1, 2] of 'first'",
         "stages.b.model: expected a model, 'fits' is a pipeline",
+        "stages.a.accuracy: expected none, its model has no variants to choose among",
+        "stages.b.accuracy: expected at most 0.7, the accuracy of its best variant",
     ]
-    assert messages[-1].startswith("error two/pipeline.yaml: ")
+    assert messages[-1].startswith("error vain/pipeline.yaml: ")

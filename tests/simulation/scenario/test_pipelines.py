@@ -110,6 +110,13 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
         ("links.up.trace=x.csv", "links.up: expected either 'bandwidth' or 'trace'"),
         ("pipelines.traffic.objects={cars: -1}", "objects.cars: "),
         ("pipelines.traffic.objects={bikes: 1}", "no class 'cars' is counted"),
+        (
+            "pipelines.traffic={device: camera, rate: 1, slo: 1s, frame: 1kB, objects: {cars: 1}, "
+            "stages: {a: brand, b: brand, c: brand, d: brand}, "
+            "edges: [{from: a, to: b, classes: [cars]}, {from: a, to: c, classes: [cars]}, "
+            "{from: b, to: d}, {from: c, to: d}]}",
+            "pipelines.traffic.edges[3]: d gets its rows from b; expected one stage for each",
+        ),
         ("pipelines.traffic.edges=[{from: detector, to: brand}]", "expected 'classes' on edges"),
         ("pipelines.traffic.edges=[]", "stages: expected one stage with no edge to it"),
         ("models.detector.weights=100GB", ""),

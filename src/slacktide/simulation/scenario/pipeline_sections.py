@@ -104,7 +104,7 @@ class SimulatedPipeline(EitherSection):
     ]
     """By name."""
     edges: Annotated[tuple[SimulatedEdge, ...], Field(strict=False)] = ()
-    """As in [pipeline.yaml](pipelines.md)."""
+    """As in [pipeline.yaml](pipelines.md), but for joins: a stage has one edge to it."""
 
 
 Placing = Annotated[
