@@ -160,7 +160,7 @@ class CropGatherer:
         for place, member in enumerate(members):
             try:
                 if isinstance(member, CropPayload):
-                    made.append(self._cut(member, seen, size))
+                    made.append(self._cut(member, seen))
                 else:
                     made.append(self._gathered(member, arena, size))
             except CropError as error:
@@ -240,9 +240,7 @@ class CropGatherer:
             raise CropError(why[0].detail.partition(": ")[2])
         return array
 
-    def _cut(
-        self, member: CropPayload, seen: dict[tuple[int, TensorRef], _Frame], size: int
-    ) -> list[_Piece]:
+    def _cut(self, member: CropPayload, seen: dict[tuple[int, TensorRef], _Frame]) -> list[_Piece]:
         """Raises CropError."""
         attached = self.frames.get(member.attached)
         tensor = member.tensors[0]

@@ -53,7 +53,7 @@ class DeviceTimes:
             if not 0.0 < value < math.inf:
                 raise SimulationError(f"{name}: expected more than 0, got {value}")
         self._random = random
-        self._contention, self._most, self._slower = contention, utilisation, slower
+        self._contention, self._most = contention, utilisation
         self._accelerator_of = accelerator_of
         self._medians: dict[PoolId, Sequence[float]] = {}
         self._sigmas: dict[PoolId, Sequence[float]] = {}

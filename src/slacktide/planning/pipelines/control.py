@@ -159,10 +159,7 @@ class PlacementControl:
 
     def is_known(self, *, now: float) -> bool:
         """Whether frames come, so that there is something to plan for."""
-        return any(
-            each is not None and each.rate > 0.0
-            for each in (one.lately((SHORT_S,), now=now) for one in self._demands.values())
-        )
+        return any(one.seen((SHORT_S,), now=now).rate > 0.0 for one in self._demands.values())
 
     def next_wakeup(self) -> float:
         """When it is to be asked (absolute seconds)."""

@@ -110,14 +110,10 @@ class Demand:
 
     def seen(self, windows: Sequence[float], *, now: float) -> PipelineView:
         """The pipeline with what was measured in the last so many seconds: of several windows, the
-        largest rate and fan-outs; burstiness over the longest."""
-        return self.lately(windows, now=now) or self.view
-
-    def lately(self, windows: Sequence[float], *, now: float) -> PipelineView | None:
-        """The same; None while nothing was measured."""
+        largest rate and fan-outs; burstiness over the longest. Until then, what is stated."""
         found = [each for each in (self._over(w, now) for w in windows) if each is not None]
         if not found:
-            return None
+            return self.view
         rate = max(each[0] for each in found)
         longest = found[-1][1]
         at, stages = 0, []

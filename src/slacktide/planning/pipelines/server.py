@@ -228,14 +228,9 @@ class ServerPipelinesPlanner(PipelinesPlanner):
     # ── what is asked ────────────────────────────────────────────────────────────────────────
 
     def _restate(self, question: PlacementQuestion) -> None:
-        control = self._control
-        control.restate(question)
-        if control.plans is None:  # other pipelines, or other lanes
-            self._forget()
-
-    def _forget(self) -> None:
-        """All is as settings say, until something is placed."""
-        if self._seats:
+        """Of other pipelines, or lanes, all is as settings say until something is placed."""
+        self._control.restate(question)
+        if self._control.plans is None and self._seats:
             self._seats, self._timetables, self.bounds = {}, {}, NO_BOUNDS
             self._within, self._wanted, self._known, self._told = {}, {}, False, ""
             self._reason = NO_FRAMES

@@ -68,7 +68,7 @@ class PipelinesWorld:
         for name, one in scenario.pipelines.items():  # what cannot be is found now
             self._camera(name, one, 0)
         self._check_links()
-        self._question = self._asked(0)
+        self._asked(0)
 
     def run(
         self, seed: int, provenance: Provenance, told: Callable[[float], None] | None = None
