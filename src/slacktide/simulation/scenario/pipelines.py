@@ -200,10 +200,10 @@ class PipelinesWorld:
             self._known((*place, "stages", stage), "model", each.model, self._scenario.models)
         stages = tuple(PipelineStage(stage, each.model) for stage, each in one.stages.items())
         fed: dict[str, str] = {}
-        for number, each in enumerate(one.edges):
-            before = fed.setdefault(each.downstream, each.upstream)
-            if before != each.upstream:
-                told = f"{each.downstream} gets its rows from {before}; expected one stage for each"
+        for number, edge in enumerate(one.edges):
+            before = fed.setdefault(edge.downstream, edge.upstream)
+            if before != edge.upstream:
+                told = f"{edge.downstream} gets its rows from {before}; expected one stage for each"
                 raise self._refuse((*place, "edges", number), told)
         try:
             edges = tuple(Edge(each.upstream, each.downstream, BOX) for each in one.edges)
