@@ -195,7 +195,7 @@ class TestASlowPlanner:
         assert runtime.composer.next_wakeup(nothing) is None, "its answer is waited for"
         failed = replace(job, compute=lambda: 1 / 0).run()
         assert isinstance(failed.error, ZeroDivisionError)
-        runtime.handle([failed], now=1.5)
+        runtime.handle([failed, JobDone("another")], now=1.5)
         assert faults == ["planning failed; the plan in force stays for 10 s"]
         assert runtime.next_wakeup() == 11.5
         runtime.handle([], now=11.5)

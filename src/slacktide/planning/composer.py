@@ -95,7 +95,7 @@ class Composer:
         for event in events:
             if isinstance(event, JobDone):
                 self.computing.discard(event.planner)
-                self._error = event.error
+                self._error = event.error or self._error
             else:
                 others.append(event)
         return others
