@@ -201,6 +201,7 @@ class Driver:
             while self._events:  # what stages hand on comes while commands are carried out
                 events, self._events = self._events, []
                 self._deliver(events)
+            self._arm()
             if self.coalescing.may_pause and not self._pause_due:
                 self._pause_due = True
                 self._loop.call_soon(self._pause)
@@ -244,7 +245,6 @@ class Driver:
             self._loop.run_in_executor(None, job.run).add_done_callback(self._computed)
         if self._recorder is not None:
             self._recorder.encode()
-        self._arm()
 
     def _lanes_changed(self, cores: Mapping[str, int], _: float) -> None:
         self.coalescing.lanes_have(sum(cores.values()))
@@ -254,6 +254,8 @@ class Driver:
             self.post(job.result())
 
     def _arm(self) -> None:
+        if self._closed:
+            return
         at = self.runtime.next_wakeup()
         if at is not None:
             # While every lane is busy only expiries are due. Their answers can wait for the next
