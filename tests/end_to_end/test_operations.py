@@ -192,6 +192,13 @@ def test_bad_settings_are_refused_before_anything_starts(
         slacktide.Server(tmp_path, **settings).start()
 
 
+@pytest.mark.parametrize("setting", [{"placement": None}, {"scheduler": 3}])
+def test_what_is_no_name_is_refused_in_python(tmp_path: Path, setting: dict[str, Any]) -> None:
+    (name,) = setting
+    with pytest.raises(ValueError, match=f"{name}: expected a name, got"):
+        slacktide.Server(tmp_path, **setting)
+
+
 def test_a_model_that_the_engine_cannot_take_fails_and_the_others_serve(
     zoo: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,7 +218,7 @@ class ServerSettings(Options):
             registries = (POLICIES, PLANNERS, PLACEMENTS)
         for registry in registries:
             name = getattr(self, registry.kind)
-            if name is not None and not (registry.kind == "placement" and name == "none"):
+            if name != ("none" if registry.kind == "placement" else None):
                 self._check_choice(registry, name, getattr(self, f"{registry.kind}_options"))
         for name, target in self.glue.items():
             from slacktide.models.plugins import offer_glue
@@ -229,10 +229,12 @@ class ServerSettings(Options):
                 raise OptionError((f"{kind}_options", f"needs {kind}"))
 
     def _check_choice(
-        self, registry: Registry[Any], name: str, options: Mapping[str, object]
+        self, registry: Registry[Any], name: object, options: Mapping[str, object]
     ) -> None:
         from slacktide.models.plugins import admit_name
 
+        if not isinstance(name, str):
+            raise OptionError((registry.kind, f"expected a name, got {name!r}"))
         try:
             admit_name(registry, name, imports=True)
             registry.find(name)
