@@ -121,6 +121,10 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
         ("pipelines.traffic.edges=[]", "stages: expected one stage with no edge to it"),
         ("models.detector.weights=100GB", ""),
         ("models.brand={padded: {c0: 1ms, c1: 1ms}}", "expected 'latency' in a scenario with"),
+        (
+            "models.brand.window={every: 90ms, start: 0ms, end: 60ms}",
+            "models.brand.window: expected none in a scenario with 'pipelines'",
+        ),
         ("placement.planner=octopus", "placement.planner: "),
         ("placement.planner={name: rim, edges: 4}", "did you mean 'edge'"),
         ("devices={}", "pipelines: expected 'devices' beside them"),

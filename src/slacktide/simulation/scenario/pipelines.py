@@ -154,6 +154,10 @@ class PipelinesWorld:
         model, place = self._scenario.models[name], ("models", name)
         if model.latency is None:
             raise self._refuse(place, "expected 'latency' in a scenario with 'pipelines'")
+        for key in ("cores", "lane", "replicas", "scaling", "window"):
+            if key in model.model_fields_set:
+                told = "expected none in a scenario with 'pipelines': it is for the placement"
+                raise self._refuse((*place, key), told)
         with self._named((*place, "latency")):
             return stated(model.latency).record.table
 
