@@ -227,6 +227,31 @@ def test_a_new_load_of_a_model_follows():
     assert {each.pool.version for each in server.plan.deployments if each.pool.variant} == {"2"}
 
 
+@pytest.mark.parametrize("sizes", [(100, 200, 300, 400), (256, 416, 608, 700), (608, 700)])
+def test_a_model_may_be_loaded_with_other_variants(sizes, monkeypatch):
+    """Of which the bound in force, 416 pixels, may be none."""
+    server = Server()
+    server.runs(12, frames=15, rows=12)
+    assert server.placement.status().within["street"].largest == "416"
+    for side in sizes:
+        monkeypatch.setitem(SECONDS, str(side), side / 2e4)
+    variants = [FamilyVariant(str(side), 0.3 + 1e-3 * side, side) for side in sizes]
+    server.stated["street"] = Family(tuple(variants))
+    pools = [PoolId("street", "2", str(side)) for side in sizes]
+    brand = [each for each in base_plan().deployments if each.pool.model == "brand"]
+    server.rebase(
+        replace(
+            base_plan(),
+            deployments=(*(Deployment(pool, "lane0", 8) for pool in pools), *brand),
+            routes=(Route("street", pools[-1]), Route("brand", brand[0].pool)),
+        )
+    )
+    server.runs(5, frames=15, rows=12)
+    largest = server.placement.status().within["street"].largest
+    assert int(server.plain) <= int(largest or sizes[-1])
+    assert server.plain in map(str, sizes)
+
+
 def test_pipelines_that_go_take_their_bounds_along():
     server = Server()
     server.runs(12, frames=15, rows=12)

@@ -346,7 +346,7 @@ def _edges(view: PipelineView) -> object:
 def _shape(question: PlacementQuestion) -> object:
     """What an answer rests on, times and rates aside."""
     stages = [
-        (each.name, [(stage.name, len(stage.forms), stage.devices) for stage in each.stages])
+        (each.name, [(s.name, [form.name for form in s.forms], s.devices) for s in each.stages])
         for each in question.pipelines
     ]
     return [(each.name, each.accelerators, each.streams) for each in question.devices], stages

@@ -117,7 +117,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             known = self._base_lanes.get(each.pool.model, ())
             self._base_lanes[each.pool.model] = (*known, each.lane)
         self._report_at = -math.inf
-        if not self._asked.pipelines:
+        if not self._asked.pipelines or not self._asked.knows(self._within):
             self._restate(NO_QUESTION)
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:

@@ -98,10 +98,17 @@ class ServerQuestion:
 
     def is_smaller(self, model: str, variant: str, than: str) -> bool:
         """Of bounds of a family; empty: any variant."""
-        family = self._families.get(model)
-        names = [] if family is None else [each.name for each in family.variants]
+        names = self._names(model)
         than = than or (names[-1] if names else "")
         return variant in names and names.index(variant) < names.index(than)
+
+    def knows(self, bounds: Mapping[str, StageBounds]) -> bool:
+        """Whether their variants are there: a model may have been loaded with others."""
+        return all(each.largest in ("", *self._names(model)) for model, each in bounds.items())
+
+    def _names(self, model: str) -> list[str]:
+        family = self._families.get(model)
+        return [] if family is None else [each.name for each in family.variants]
 
     def ask(
         self, snapshot: Snapshot, bounds: Mapping[str, StageBounds]
