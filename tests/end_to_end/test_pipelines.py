@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator
+from itertools import count
 from queue import SimpleQueue as Queue
 from typing import Any
 
@@ -183,27 +184,29 @@ def test_streams_of_frames_are_told_the_sizes_of_the_source(server: Any) -> None
     told: Queue[bytes | None] = Queue()
     with grpc.insecure_channel(server.grpc) as channel:
         call = channel.stream_stream(f"/{m.FRAME_SERVICE}/StreamFrames")
-        stream = call(iter(told.get, None), timeout=30)
+        stream = call(iter(told.get, None), timeout=4 * server.PATIENCE)
         hello = m.Hello(model="watch", rate=10.0, slo_ms=8_000.0)
         told.put(m.ClientMessage(hello=hello).SerializeToString())
         welcome = m.ServerMessage.FromString(next(stream)).welcome
         assert [each.size for each in welcome.variants] == [32, 64]
         assert welcome.input == "image"
-        server.until(
-            lambda app: [each["variant"] for each in app.data.sessions.describe()] == ["64"],
-            "the session is mapped to the largest size",
-        )
+        kinds = (m.ServerMessage.FromString(each) for each in stream)
         request = m.ModelInferRequest(model_name="watch", raw_input_contents=[bytes(4800)])
         request.inputs.add(name="image", datatype="UINT8", shape=[1, 40, 40, 3])
-        announced = m.Announcement(id=1, bytes=4800)
-        told.put(m.ClientMessage(announcement=announced).SerializeToString())
-        told.put(m.ClientMessage(frame=m.Frame(id=1, request=request)).SerializeToString())
-        kinds = (m.ServerMessage.FromString(each) for each in stream)
-        answer = next(each.answer for each in kinds if each.WhichOneof("message") == "answer")
-        names = [each.name for each in answer.response.outputs]
-        assert names == ["see.mean", "see.side"]
-        (side,) = np.frombuffer(answer.response.raw_output_contents[1], "<f4")
-        assert side == 64
+        sides = []
+        for id in count(1):  # what its link carries shows in its frames; a silent client is closed
+            announced = m.Announcement(id=id, bytes=4800)
+            told.put(m.ClientMessage(announcement=announced).SerializeToString())
+            told.put(m.ClientMessage(frame=m.Frame(id=id, request=request)).SerializeToString())
+            answer = next(each.answer for each in kinds if each.WhichOneof("message") == "answer")
+            names = [each.name for each in answer.response.outputs]
+            assert names == ["see.mean", "see.side"]
+            (side,) = np.frombuffer(answer.response.raw_output_contents[1], "<f4")
+            sides.append(side)
+            if side == 64:  # the largest
+                break
+            time.sleep(0.1)
+        assert set(sides[:-1]) <= {32}
         told.put(None)
         list(stream)
     server.until(lambda app: not len(app.data.sessions), "the session has ended")
