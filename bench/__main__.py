@@ -14,12 +14,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from rich.console import Console
-
 from bench import compare
 from bench.machine import Theft, cores, cpu_model, load_average
 from bench.measurement import Benchmark, Options, Result, write_json
 from slacktide._version import BUILD
+from slacktide.cli.output import console
 
 BENCHMARKS = {
     "engine_cost": "engine and scheduler alone: µs per request at batch 8",
@@ -108,14 +107,14 @@ def main() -> int:
 
 
 def _run(names: list[str], options: Options, json_path: Path | None) -> int:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    out = console()
     where = cores()
-    console.print(
+    out.print(
         f"{cpu_model()}; servers on core {where.server}, clients on core {where.client}; "
         f"load average {load_average():.2f}; {BUILD} build"
     )
     if where.shared:
-        console.print("only one core: servers and clients take each other's time", style="yellow")
+        out.print("only one core: servers and clients take each other's time", style="yellow")
     done: list[tuple[Result, Options]] = []
     failed = False
     for name in names:
@@ -129,13 +128,13 @@ def _run(names: list[str], options: Options, json_path: Path | None) -> int:
         stolen = theft.share()
         if stolen >= NOTICEABLE_THEFT:
             result.remarks.append(f"the host kept back {stolen:.0%} of the CPU time wanted")
-        result.show(console)
+        result.show(out)
         done.append((result, options))
         if json_path is not None:
             write_json(json_path, done)
     missed = [(result.name, figure) for result, _ in done for figure in result.missed]
     for name, figure in missed:
-        console.print(f"missed: {name}: {figure.name}", style="red", markup=False)
+        out.print(f"missed: {name}: {figure.name}", style="red", markup=False)
     return 1 if missed or failed else 0
 
 

@@ -29,6 +29,7 @@ from rich.table import Table
 
 from bench.machine import ROOT, Theft, cpu_model, load_average
 from bench.measurement import format_number
+from slacktide.cli.output import console
 
 NOISE = 1.05
 """Ratio of medians that counts as worse, where the ranges do not overlap either."""
@@ -89,8 +90,8 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     if asked.rounds < 1:
         parser.error("--rounds: at least 1")
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    console.print(f"{cpu_model()}; load average {load_average():.2f}")
+    out = console()
+    out.print(f"{cpu_model()}; load average {load_average():.2f}")
     flags = ["--fresh", *(["--quick"] if asked.quick else []), "--rows", asked.rows]
     flags += [] if asked.peers else ["--no-peers"]
     theft = Theft()
@@ -102,12 +103,12 @@ def main(arguments: Sequence[str]) -> int:
         rounds: list[list[dict[str, dict[str, object]]]] = [[], []]
         for turn in range(asked.rounds):
             for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                console.print(f"round {turn + 1} of {asked.rounds}, {('before', 'after')[side]}")
+                out.print(f"round {turn + 1} of {asked.rounds}, {('before', 'after')[side]}")
                 rounds[side].append(_run(trees[side], asked.names, flags))
     figures = list(_matched(rounds[0], rounds[1]))
-    _show(console, figures)
+    _show(out, figures)
     if (stolen := theft.share()) >= 0.01:
-        console.print(f"the host kept back {stolen:.0%} of the CPU time wanted", style="yellow")
+        out.print(f"the host kept back {stolen:.0%} of the CPU time wanted", style="yellow")
     if asked.json is not None:
         asked.json.write_text(json.dumps(rounds, indent=2, ensure_ascii=False) + "\n")
     lost = any(not result for side in rounds for result in side)
@@ -169,7 +170,7 @@ def _direction(unit: str, goal: object) -> int:
     return 1 if unit in _RATES else -1 if unit in _COSTS else 0
 
 
-def _show(console: Console, figures: Sequence[Measured]) -> None:
+def _show(out: Console, figures: Sequence[Measured]) -> None:
     shown = Table(box=SIMPLE)
     for column in ("figure", "unit", "before", "after", "ratio", ""):
         shown.add_column(column, justify="left" if column in ("figure", "unit", "") else "right")
@@ -186,4 +187,4 @@ def _show(console: Console, figures: Sequence[Measured]) -> None:
             figure.verdict.value,
             style="red" if figure.verdict is Verdict.WORSE else None,
         )
-    console.print(shown)
+    out.print(shown)

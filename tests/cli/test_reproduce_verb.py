@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from slacktide.cli import output
 from slacktide.cli import reproduce as verb
 from slacktide.cli.main import app
 from slacktide.reproduce.orloj import paper
@@ -60,6 +61,25 @@ def test_json_on_stdout_is_all_there_is(tiny: Path):
     assert json.loads(done.stdout)["experiments"] == ["table-3"]
     done = call("table-3", "--quick", "--jobs", "1", "--csv", "-")
     assert all(line.count(",") >= 10 for line in done.stdout.splitlines())
+
+
+def test_a_pipe_has_whole_lines_and_progress_beside_them(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(output, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    done = call("table-3", "--quick", "--setting", "P", "--jobs", "1")
+    told = done.stderr.splitlines()
+    assert told[0] == "0 of 10 runs"
+    assert told[3].startswith("3 of 10 runs (P ")
+    assert told[3].endswith(" left")
+    assert len(told) == 11
+    assert "of 10 runs (" not in done.stdout
+    assumed = [line for line in done.stdout.splitlines() if line.startswith("  - ")]
+    assert max(map(len, assumed)) > 100  # one line each, and nothing behind it
+    assert [line.rstrip() for line in assumed] == assumed
+    again = call("table-3", "--quick", "--setting", "P", "--jobs", "1", "--csv", "-")
+    assert (again.stdout.count("two-modal"), again.stderr) == (10, "")
 
 
 def test_missed_goals_are_an_exit_code_only_where_asked(tiny: Path):

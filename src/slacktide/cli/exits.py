@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar
+from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress
 
 if TYPE_CHECKING:
     from slacktide.models.exit_samples import LearntRamps
@@ -94,7 +94,7 @@ def add(
                 except ExitError as error:
                     typer.echo(f"the ramps of before are replaced: {error}", err=True)
                     before = None
-                with progress_bar(shown=not json) as move:
+                with progress(shown=not json) as move:
                     found = await learn_from_samples(
                         executor,
                         definition,

@@ -14,7 +14,7 @@ from slacktide.cli.output import (
     fail,
     option,
     print_json,
-    progress_bar,
+    progress,
     require_goodput,
     share_of,
     write_page,
@@ -76,7 +76,7 @@ def load(
     can_write({"--html": html})
     try:
         spec = build_spec(target, **flags)
-        with progress_bar(shown=not json) as move:
+        with progress(shown=not json) as move:
             report = run_load_sync(spec, lambda at: move(at.elapsed_s / at.length_s, _standing(at)))
     except LoadError as error:
         asks = str(error).endswith("which model? name one")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slacktide.cli.flags import Glue, offer_glue
-from slacktide.cli.output import FELL_SHORT, fail, print_json, progress_bar
+from slacktide.cli.output import FELL_SHORT, fail, print_json, progress
 
 models = typer.Typer(
     name="models", help="Make example models; check a repository.", add_completion=False
@@ -39,7 +39,7 @@ def make(
     from slacktide.examples import ExamplesError, make_repository
 
     try:
-        with progress_bar(shown=not json) as move:
+        with progress(shown=not json) as move:
             paths = make_repository(
                 directory,
                 models=only,

@@ -1,15 +1,19 @@
 """What every verb prints alike: errors on stderr, progress for people, JSON for machines.
 
+Where stdout is no terminal its lines are as long as they are: tables in a file keep their columns.
+
 What prints is imported when something is printed: a command line is completed without.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -20,6 +24,11 @@ if TYPE_CHECKING:
 FELL_SHORT = 1
 BAD_USAGE = 2
 
+PROGRESS_EVERY_S = 30.0
+"""Between two lines of progress where stderr is no terminal; what is done sooner has none."""
+_NO_TERMINAL = 10_000
+"""Characters of a line in a file or a pipe: more than any table has."""
+
 
 def option(panel: str, help: str, *names: str, **more: Any) -> Any:
     """An option in a panel of the help; `names` where it is not called like its parameter."""
@@ -27,10 +36,11 @@ def option(panel: str, help: str, *names: str, **more: Any) -> Any:
 
 
 def console() -> Console:
-    """For tables and text on stdout."""
+    """For tables and text on stdout; as wide as the terminal, or as `COLUMNS` says."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    whole = not (sys.stdout.isatty() or "COLUMNS" in os.environ)
+    return Console(highlight=False, width=_NO_TERMINAL if whole else None)
 
 
 def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
@@ -108,8 +118,13 @@ def print_json(document: object) -> None:
 
 
 @contextmanager
-def progress_bar(*, shown: bool = True) -> Iterator[Callable[[float, str], None]]:
-    """A function (share done, text) that moves a bar on stderr, where that is a terminal."""
+def progress(*, shown: bool = True) -> Iterator[Callable[[float, str], None]]:
+    """A function (share done, text) that moves a bar on stderr; where that is no terminal, it
+    writes a line now and then, with the time that may be left."""
+    if not sys.stderr.isatty():
+        lines = _ProgressLines()
+        yield lines.move if shown else lambda share, text: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -120,7 +135,7 @@ def progress_bar(*, shown: bool = True) -> Iterator[Callable[[float, str], None]
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not shown or not sys.stderr.isatty(),
+        disable=not shown,
     )
     with bar:
         task = bar.add_task("", total=1.0)
@@ -129,3 +144,32 @@ def progress_bar(*, shown: bool = True) -> Iterator[Callable[[float, str], None]
             bar.update(task, completed=share, description=text)
 
         yield move
+
+
+class _ProgressLines:
+    def __init__(self) -> None:
+        self._told = monotonic()
+        self._share = 1.0
+        self._began = self._told, 0.0
+        """When the work of now began, and what was done of it then."""
+
+    def move(self, share: float, text: str) -> None:
+        now = monotonic()
+        if share < self._share:  # the first time, or another part of the work
+            self._began = now, share
+        self._share = share
+        if now < self._told + PROGRESS_EVERY_S:
+            return
+        self._told = now
+        begin, before = self._began
+        if before < share < 1.0:
+            left = (now - begin) * (1.0 - share) / (share - before)
+            text += f", about {_about(left)} left"
+        typer.echo(text, err=True)
+
+
+def _about(seconds: float) -> str:
+    """`40 s`, `14 min`, `3.5 h`."""
+    if seconds < 90.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} min" if seconds < 5400.0 else f"{seconds / 3600.0:.1f} h"

@@ -16,7 +16,7 @@ from slacktide.cli.output import (
     console,
     fail,
     print_json,
-    progress_bar,
+    progress,
     seconds_of,
     write_page,
 )
@@ -149,7 +149,7 @@ def profile(
             found = []
             for definition in (file for each in definitions for file in profiled_files(each)):
                 source = source_of(definition, threads_of(definition))
-                with progress_bar(shown=not json) as move:
+                with progress(shown=not json) as move:
                     known = await profiles.measure(
                         definition,
                         source,
@@ -167,7 +167,7 @@ def profile(
                 if guess:
                     raise MeasuringError(assumed[-1])
             for definition in definitions if images else ():
-                with progress_bar(shown=not json) as move:
+                with progress(shown=not json) as move:
                     measured = accuracies[definition.version] = await measure_accuracy(
                         executor, definition, images, cores=usable, progress=move
                     )

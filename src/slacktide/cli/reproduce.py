@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, can_write, console, fail, print_json, progress_bar
+from slacktide.cli.output import FELL_SHORT, can_write, console, fail, print_json, progress
 
 if TYPE_CHECKING:
     from slacktide.reproduce.harness.run import Reproduction
@@ -254,7 +254,7 @@ def _reproduce(
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
             state = cache / "slacktide" / f"reproduce-{name}.jsonl"
         results = Results(state, fingerprint(paper.code), fresh=fresh)
-        with progress_bar() as move:
+        with progress() as move:
             if paper.prepare is not None:
                 scope = paper.prepare(scope, experiments, jobs=jobs, moved=move)
             result = run(

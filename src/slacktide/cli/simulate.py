@@ -17,7 +17,7 @@ from slacktide.cli.output import (
     fail,
     option,
     print_json,
-    progress_bar,
+    progress,
     require_goodput,
     seconds_of,
     share_of,
@@ -268,7 +268,7 @@ def _run(
     jobs = min(jobs or len(os.sched_getaffinity(0)), len(runs))
     reports: dict[tuple[int, int], Report] = {}
     interrupted = False
-    with progress_bar(shown=not quiet) as move:
+    with progress(shown=not quiet) as move:
 
         def standing(under_way: float = 0.0) -> None:
             done = len(reports) + under_way

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, plots_missing, progress_bar
+from slacktide.cli.output import FELL_SHORT, console, fail, plots_missing, progress
 
 demo = typer.Typer(name="demo", add_completion=False, rich_markup_mode="rich")
 
@@ -265,7 +265,7 @@ def _running(json: bool, directory: Path | None = None) -> Iterator[tuple[Path, 
                 made = tempfile.TemporaryDirectory(prefix="slacktide-demo-")
                 directory = Path(stack.enter_context(made))
             directory.mkdir(parents=True, exist_ok=True)
-            yield directory, stack.enter_context(progress_bar(shown=not json))
+            yield directory, stack.enter_context(progress(shown=not json))
     except OSError as error:
         fail(f"{error.filename or 'system'}: {error.strerror or error}")
     except ExamplesError as error:

@@ -93,7 +93,7 @@ def show(result: DemoResult, out: Console) -> None:
     out.print(render_comparison(result.comparison))
     out.print(rich_table(_outcomes(result)))
     for note in notes(result):
-        out.print(Padding(Text(f"- {note}"), (0, 0, 0, 2)))
+        out.print(Padding.indent(Text(f"- {note}"), 2))
     out.print()
 
 

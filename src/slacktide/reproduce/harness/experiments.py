@@ -30,7 +30,7 @@ class ExperimentCell:
     seed: int
 
     def __str__(self) -> str:
-        """What a progress bar shows."""
+        """What is said of it when it is done."""
         return f"{self.setting} {self.contender.label}"
 
 

@@ -192,9 +192,11 @@ def reproduce(
     # First seeds first, so that a run cut short has something to say about every row.
     tasks = ((cell, cell) for cell in sorted(missing, key=lambda cell: cell.seed))
     finished = done_in_processes(partial(_played, paper.play), tasks, jobs=jobs)
+    if missing:
+        moved(known / len(wanted), f"{known} of {len(wanted)} runs")
     for done, (cell, played) in enumerate(finished, start=known + 1):
         results.add(wanted[cell], played)
-        moved(done / len(wanted), str(cell))
+        moved(done / len(wanted), f"{done} of {len(wanted)} runs ({cell})")
     outcomes = {
         cell: paper.outcome(**result)
         for cell, key in wanted.items()

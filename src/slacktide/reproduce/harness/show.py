@@ -27,7 +27,7 @@ def render(result: Reproduction[Any, Any, Any]) -> Group:
     gap = 0 if paper.narrow else 1
     parts: list[Table | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
     parts.append(Text(f"{_TAKEN}:"))
-    parts += [Padding(Text(f"- {text}"), (0, 0, 0, 2)) for text in result.assumptions]
+    parts += [Padding.indent(Text(f"- {text}"), 2) for text in result.assumptions]
     for each in paper.parts(result, False):
         if isinstance(each, TextTable):
             parts.append(rich_table(each, gap=gap))
