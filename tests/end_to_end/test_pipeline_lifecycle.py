@@ -151,7 +151,10 @@ def test_a_pipeline_that_names_no_model_is_told_which_was_meant(server: Any) -> 
     path.write_text(CHAIN.replace("tail", "tial"))
     refused = server.post(LOAD.format("chain"))
     path.write_text(CHAIN)
-    assert "stages.b.model: no model 'tial'; did you mean 'tail'?" in refused.error
+    assert (
+        "stages.b.model: there is no model 'tial' in the repository; did you mean 'tail'?"
+        in refused.error
+    )
     assert state(server) == (True, "READY", "")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena, MemoryBudget
+from slacktide.models.check import check_repository
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings
 from slacktide.models.pipelines import LoadedPipeline, PipelineShelf
@@ -283,3 +284,37 @@ def test_a_name_stays_a_models_or_a_pipelines_while_it_serves(
             await manager.load(repository, "nothing")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_no_such_model_and_a_pipeline_in_its_place_are_told_apart(
+    tmp_path: Path, folder: Callable[[str, str], None], at_start: bool
+) -> None:
+    folder("a", CHAIN.replace("second", "z"))
+    folder("m", CHAIN.replace("second", "secnd"))
+    folder("z", CHAIN.replace("second", "a"))
+    told = {
+        "a": "expected a model, 'z' is a pipeline",
+        "m": "there is no model 'secnd' in the repository; did you mean 'second'?",
+        "z": "expected a model, 'a' is a pipeline",
+    }
+
+    async def main() -> None:
+        house, repository = House(), Repository(tmp_path)
+        manager = Manager(house)
+        if at_start:
+            await manager.load_all(repository)
+        for name, why in told.items():
+            if not at_start:
+                with pytest.raises(ControlError) as raised:
+                    await manager.load(repository, name)
+                assert str(raised.value).endswith(f"stages.b.model: {why}")
+            expected = f"{name}/pipeline.yaml: stages.b.model: {why}"
+            assert house.catalog.absence(name, None) == expected
+        assert manager.loads == (["broken", "first", "second"] if at_start else ["first"])
+        assert [*house.host.serving] == (["chain"] if at_start else [])
+
+    asyncio.run(main())
+    found = [(each.model, each.message) for each in check_repository(tmp_path)]
+    for name, why in told.items():
+        assert (name, f"{name}/pipeline.yaml: stages.b.model: {why}") in found

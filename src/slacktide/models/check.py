@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from slacktide.domain.suggestions import suggestion
 from slacktide.domain.tensors import ModelInterface, any_size
 from slacktide.executors.measuring import measure
 from slacktide.executors.measuring_sizes import MOST_SIZES
@@ -29,7 +28,7 @@ from slacktide.models.exit_samples import positions_of
 from slacktide.models.families import accuracies, check_alike, profiled_files, worth_serving
 from slacktide.models.model_manager import machine_reason
 from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
-from slacktide.models.pipelines import not_so_accurate
+from slacktide.models.pipelines import accuracy_problems
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.errors import (
@@ -42,7 +41,11 @@ from slacktide.models.repository.errors import (
 from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.profile_store import ProfileStore
-from slacktide.models.repository.repository import ListedModel, ModelDefinition
+from slacktide.models.repository.repository import (
+    ListedModel,
+    ModelDefinition,
+    Repository,
+)
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
 from slacktide.models.repository.single_model import open_repository
@@ -85,7 +88,7 @@ def check_repository(root: Path) -> list[Finding]:
     by_name = {one.name: one for one in listed}
     for one in listed:
         if one.pipeline is not None:
-            findings += _pipeline(one.pipeline, by_name)
+            findings += _pipeline(one.pipeline, repository, by_name)
     settings = {one.name: one.definitions[0].settings for one in listed if one.definitions}
     for name, conflict in lane_conflicts(settings).items():
         message = f"{name}/{SETTINGS_FILE}: {conflict}"
@@ -103,22 +106,19 @@ def _model(listed: ListedModel) -> Iterator[Finding]:
         yield from _version(definition)
 
 
-def _pipeline(pipeline: PipelineDefinition, listed: Mapping[str, ListedModel]) -> Iterator[Finding]:
+def _pipeline(
+    pipeline: PipelineDefinition, repository: Repository, listed: Mapping[str, ListedModel]
+) -> Iterator[Finding]:
     """What is wrong with a pipeline, beside its models."""
     stages: dict[str, StageTensors] = {}
     problems: list[Problem] = []
     unknown = False
     for stage in pipeline.pipeline.stages:
+        told = repository.not_a_model(stage.model)
         found = listed.get(stage.model)
-        told = ""
-        if found is None:
-            models = [name for name, one in listed.items() if one.pipeline is None]
-            told = f"there is no model {stage.model!r}; {suggestion(stage.model, models)}"
-        elif found.pipeline is not None:
-            told = f"expected a model, {stage.model!r} is a pipeline"
-        elif found.problem is not None:
+        if not told and (found is None or not found.definitions):
             told = f"model {stage.model!r} would not be served"
-        else:
+        elif found is not None and not told:
             model = found.definitions[-1]  # the latest answers
             try:
                 with only_fails(model.where):
@@ -135,7 +135,7 @@ def _pipeline(pipeline: PipelineDefinition, listed: Mapping[str, ListedModel]) -
                 most = None
                 if family is not None:  # of what is not stated nothing is known here
                     most = max(family.accuracy.get(each, 1.0) for each in family.names)
-                problems += not_so_accurate(stage.name, stated, most)
+                problems += accuracy_problems(stage.name, stated, most)
         if told:
             problems.append(Problem(f"stages.{stage.name}.model", told))
     try:

@@ -229,17 +229,14 @@ class ModelManager:
             raise ControlError("bad_input", "parameter 'config': expected none, for a pipeline")
         missing: dict[str, str] = {}
         at_start = pipeline.name in self._catalog.loading  # then each model was tried before
-        for model in () if at_start else pipeline.models:
-            if not (
-                self._catalog.serving(model)
-                or self.pipelines.knows(model)
-                or model == pipeline.name
-            ):
-                try:
+        for model in pipeline.models:
+            if self._catalog.serving(model) or self.pipelines.knows(model):
+                continue
+            if told := await asyncio.to_thread(repository.not_a_model, model):
+                missing[model] = told
+            elif not at_start:
+                with contextlib.suppress(ControlError):  # logged, and in the index
                     await self._try(repository, model)
-                except ControlError as error:  # logged, and in the index if there is such a model
-                    if error.kind == "not_found":
-                        missing[model] = str(error.__cause__ or error)
         self.pipelines.load(pipeline, wait=at_start, missing=missing)
         self._pipelines_changed()
 

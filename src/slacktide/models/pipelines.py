@@ -17,7 +17,7 @@ from slacktide.domain.pipelines import Pipeline
 from slacktide.domain.tensors import ModelInterface
 from slacktide.models.pipeline_interface import StageTensors, pipeline_interface
 from slacktide.models.repository.errors import Problem, RepositoryError, SettingsError
-from slacktide.models.repository.pipeline import PipelineDefinition
+from slacktide.models.repository.pipeline import PipelineDefinition, is_a_pipeline
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
 from slacktide.planning.pipelines import PlacedPipeline
@@ -61,9 +61,9 @@ class PipelineHost(Protocol):
         """It does not answer any more, and the catalog says why."""
 
 
-def not_so_accurate(stage: str, stated: float | None, most: float | None) -> Iterator[Problem]:
-    """Why a stage cannot be as accurate as is stated, if it cannot: its best variant is so much,
-    or it has none."""
+def accuracy_problems(stage: str, stated: float | None, most: float | None) -> Iterator[Problem]:
+    """Why a stage cannot be as accurate as is stated, if it cannot. `most`: how accurate its best
+    variant is; None: it has no variants."""
     told = "expected none, its model has no variants to choose among"
     if most is not None:
         told = f"expected at most {most:g}, the accuracy of its best variant"
@@ -92,7 +92,7 @@ class PipelineShelf:
         wait: bool = False,
         missing: Mapping[str, str] | None = None,
     ) -> None:
-        """Have it answer, or answer anew. `missing`: why there are no such models. Raises
+        """Have it answer, or answer anew. `missing`: why there are no such models, by name. Raises
         SettingsError, naming the key, if a model is not loaded or does not fit, and ControlError;
         then what answered before still does, and it is forgotten unless it is to `wait` for its
         models."""
@@ -170,7 +170,7 @@ class PipelineShelf:
         for stage in definition.pipeline.stages:
             model = stage.model
             if self.knows(model) or model == definition.name:
-                told = f"expected a model, {model!r} is a pipeline"
+                told = is_a_pipeline(model)
             elif (found := self._catalog.find(model, None)) is not None:
                 stages[stage.name] = found
                 continue
@@ -183,7 +183,7 @@ class PipelineShelf:
         for name, version in stages.items():
             family, stated = version.family, definition.settings.stages[name].accuracy
             most = None if family is None else max(v.accuracy for v in family.variants)
-            problems += not_so_accurate(name, stated, most)
+            problems += accuracy_problems(name, stated, most)
         if problems:
             raise SettingsError(definition.where, *problems)
         models = {

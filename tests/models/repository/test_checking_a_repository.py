@@ -297,7 +297,7 @@ def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder)
     assert [
         each.partition("pipeline.yaml: ")[2] for each in messages if "pipeline.yaml" in each
     ] == [
-        "stages.b.model: there is no model 'thrid'; did you mean 'third'?",
+        "stages.b.model: there is no model 'thrid' in the repository; did you mean 'third'?",
         "stages.a.model: model 'broken' would not be served",
         "stages.b.model: model 'odd' would not be served",
         "edges[0].tensors: expected what the input 'z', FP32 [-1, 3] of 'third' takes, got 'z', "

@@ -48,6 +48,11 @@ def _stage_name(value: Any) -> Any:
     return value
 
 
+def is_a_pipeline(name: str) -> str:
+    """What is wrong where a stage names one as its model."""
+    return f"expected a model, {name!r} is a pipeline"
+
+
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 

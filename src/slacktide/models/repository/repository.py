@@ -42,6 +42,7 @@ from slacktide.models.repository.paths import (
 from slacktide.models.repository.pipeline import (
     PIPELINE_FILE,
     PipelineDefinition,
+    is_a_pipeline,
     parse_pipeline,
 )
 from slacktide.models.repository.settings import ModelSettings
@@ -269,6 +270,18 @@ class Repository:
             data = read_bounded(real, MAX_SETTINGS_BYTES, where=where)
             settings = parse_pipeline(data, where=where)
             return PipelineDefinition(name, settings, settings.pipeline(name))
+
+    def not_a_model(self, name: str) -> str:
+        """Why no stage of a pipeline can name it; empty if there is such a model, broken or not.
+        Raises as `names`."""
+        if self._has(name, PIPELINE_FILE):
+            return is_a_pipeline(name)
+        names = self.names()
+        if name in names:
+            return ""
+        models = [each for each in names if not self._has(each, PIPELINE_FILE)]
+        hint = suggestion(name, models, noun="known")
+        return f"there is no model {name!r} in the repository; {hint}"
 
     def _has(self, name: str, file: str) -> bool:
         return os.path.lexists(self.root / name / file)
