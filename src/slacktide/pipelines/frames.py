@@ -111,6 +111,11 @@ class Frames:
         """Frames that are here, or whose slot is not free yet."""
         return len(self._live)
 
+    def stage_of(self, child: int) -> tuple[str, str] | None:
+        """(pipeline, stage) of a request; None: of none."""
+        known = self._children.by_id.get(child)
+        return None if known is None else (known.live.served.pipeline.name, known.stage.of.name)
+
     def handle(
         self, events: Iterable[FrameEvent], ended: Iterable[Answer | FreeSlots] = (), *, now: float
     ) -> Steps:

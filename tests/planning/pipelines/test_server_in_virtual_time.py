@@ -158,3 +158,64 @@ def test_batches_of_fixed_models_are_not_bounded() -> None:
     """A bound makes only more batches of the same rows."""
     without = played(28.0, placed=False, family=False)
     assert played(28.0, placed=True, family=False) == without
+
+
+class Seats:
+    """What runs where: of `octopinf`, on two lanes, over spans of so many frames a second."""
+
+    def __init__(self, *spans: tuple[float, float]) -> None:
+        self.street, draw = Traffic(2), random.Random(2)
+        self.ran: list[tuple[float, str, str]] = []
+        """(when, model, lane) of batches."""
+        self.placement = ServerPipelinesPlanner(
+            make_placement("octopinf", on_one_server=True), lambda: self.simulation.runtime.frames
+        )
+        pools = [PoolId("street", "1", "576"), PoolId("brand", "1"), PoolId("plate", "1")]
+        plan = Plan(
+            (LaneSpec("one", (0,)), LaneSpec("two", (1,))),
+            tuple(Deployment(p, lane, STAGES[p.model]) for p in pools for lane in ("one", "two")),
+            tuple(Route(pool.model, pool) for pool in pools),
+        )
+        rng = np.random.default_rng(2)
+        self.simulation = Simulation(
+            Engine(parts), plan, ByPool({pool: ByProfile(times_of(pool), rng) for pool in pools}),
+            planners=[self.placement], frames=self.street, job_s=0.02, watch=self._watch,
+            stated={"traffic": PlacedPipeline({name: name for name in STAGES}, PIPELINE)},
+        )  # fmt: skip
+        self.items, at, until = [ExternalEvent(0.0, PipelinesChanged((PIPELINE,)))], 0.0, 0.0
+        for rate, seconds in spans:
+            until += seconds
+            while at < until:
+                at += draw.uniform(0.4, 1.6) / rate
+                frame = Frame(len(self.items), "traffic", at, at + 0.2, client="camera")
+                self.items.append(ExternalEvent(at, FrameArrived(frame)))
+
+    def _watch(self, events: Sequence[object], now: float, commands: Sequence[Command]) -> None:
+        self.ran += [
+            (now, each.batch.replica.pool.model, each.batch.replica.lane)
+            for each in commands
+            if type(each) is RunBatch
+        ]
+
+    def lanes(self, model: str, since: float, until: float) -> set[str]:
+        """On which batches of it have begun."""
+        return {lane for at, name, lane in self.ran if name == model and since <= at < until}
+
+
+def test_instances_of_octopinf_follow_the_rows_of_stages() -> None:
+    """Between two plans, which are made after 2 and 62 s: one more where rows ask for it, and it
+    goes again 240 s later."""
+    seats = Seats((6.0, 100.0), (28.0, 100.0), (6.0, 220.0))
+    seats.simulation.run(seats.items)
+    assert seats.placement.status().decided == 2
+    for model in STAGES:
+        assert seats.lanes(model, 5.0, 100.0) == seats.lanes(model, 400.0, 420.0) == {"one"}
+        assert seats.lanes(model, 170.0, 190.0) == {"one", "two"}
+
+
+def test_instances_of_octopinf_stay_until_their_rows_are_counted() -> None:
+    seats = Seats((28.0, 90.0))
+    seats.simulation.run(seats.items)
+    assert seats.placement.status().decided == 2
+    for since in range(20, 90, 10):
+        assert seats.lanes("street", since, since + 10) == {"one", "two"}

@@ -464,6 +464,25 @@ def test_rows_leave_early_unless_ramps_make_frames_late():
     assert server.placement.status().within["brand"].exits
 
 
+def test_what_is_known_of_a_pool_goes_with_it():
+    found = {}
+    server = Server(exits=lambda: found, brand=StatedExits(), street=FAMILY)
+    for version in ("1", "2", "3"):
+        pool = PoolId("brand", version)
+        found.clear()
+        found[pool] = SimpleNamespace(policy=object(), overhead=0.02)
+        base = base_plan()
+        server.rebase(
+            replace(
+                base,
+                deployments=(*base.deployments[:-1], replace(base.deployments[-1], pool=pool)),
+                routes=(base.routes[0], Route("brand", pool)),
+            )
+        )
+        server.runs(3, frames=8)
+        assert list(server.placement._asked._lane_share) == [pool]
+
+
 def test_a_floor_that_is_stated_stays_below_the_bound_of_a_placement():
     for floor, largest, within in (("", "416", (0, 2)), ("608", "608", (3, 3))):
         server = Server(street=(FAMILY, StageBounds(smallest=floor)))

@@ -148,7 +148,7 @@ class PlacementControl:
             demands[each.name] = known
         self._demands = demands
         if _shape(before) != _shape(stated):
-            self.plans = None
+            self.plans, self._instances = None, StageInstances(counts_first=True)
             self._begin(-math.inf)
             self.revision += 1
 

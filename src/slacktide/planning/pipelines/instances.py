@@ -39,8 +39,13 @@ class _BatchSeconds:
 class StageInstances:
     """How many there are of each stage, and where. Cool-downs last over plans."""
 
-    def __init__(self, options: OctopInfOptions | None = None) -> None:
+    def __init__(
+        self, options: OctopInfOptions | None = None, *, counts_first: bool = False
+    ) -> None:
+        """`counts_first`: whether a stage stays as it is when it is first looked at, for no rate
+        is known then; else it is taken to be 0."""
         self._options = options or OctopInfOptions()
+        self._counts_first = counts_first
         self._policies: dict[tuple[str, int], OctopInf] = {}
         self._streams: Streams | None = None
         self._placed: list[list[PlacedStage]] = []
@@ -77,8 +82,10 @@ class StageInstances:
         forms = pipeline.stages[at].forms[stage.form].times
         p99 = next(each.p99 for each in forms if each.kind == host.kind)
         key = pipeline.name, at
+        least, most = 1, max(stage.replicas, min(MOST, host.lanes))
+        if self._counts_first and key not in self._policies:
+            least = most = max(1, stage.replicas)
         policy = self._policies.setdefault(key, OctopInf(self._options))
-        most = max(stage.replicas, min(MOST, host.lanes))
         view = ModelView(
             pipeline.stages[at].model_in(pipeline),
             (),
@@ -87,7 +94,7 @@ class StageInstances:
             budget=math.inf,
             batch=stage.batch,
             times=_BatchSeconds(question.batches, p99),
-            limits=ScalingLimits(1, 1, 1, most, stage.batch),
+            limits=ScalingLimits(1, 1, least, most, stage.batch),
             arrived=rows,
         )
         return policy.decide(view, now=now).replicas

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slacktide.domain import Deployment, Event, Plan, PoolId, Submitted
+from slacktide.domain import Deployment, Event, Plan, PoolId, Request, Submitted
 from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Snapshot
 from slacktide.pipelines import Frames
@@ -109,17 +109,20 @@ class PipelinesPlanner(Planner):
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
         for event in events:
             if type(event) is Submitted:
-                request = event.request
-                if request.parent is not None:
-                    known = self._seen.get((request.client, request.model))
-                    if known is not None:
-                        known.seen(request.rows, now)
+                if event.request.parent is not None:
+                    self._came(event.request, now)
             elif type(event) is JobDone and isinstance(event.answer, PlacementDecision):
                 self._control.take(event.answer, now=now)
         if now >= self._report_at and self._arrivals:
             self._report_at = now + CHECK_S
             counts = counts_of(self._frames(), self._arrivals)
             self._control.count(self._device, counts, now=now)
+
+    def _came(self, request: Request, now: float) -> None:
+        """A request of a stage."""
+        known = self._seen.get((request.client, request.model))
+        if known is not None:
+            known.seen(request.rows, now)
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
         if not self._arrivals:

@@ -13,7 +13,16 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slacktide.domain import BatchFinished, Deployment, Event, LaneSpec, Plan, ReplicaUp, Timetable
+from slacktide.domain import (
+    BatchFinished,
+    Deployment,
+    Event,
+    LaneSpec,
+    Plan,
+    ReplicaUp,
+    Request,
+    Timetable,
+)
 from slacktide.engine import Snapshot
 from slacktide.pipelines import Frames
 from slacktide.planning.bounds import StageBounds
@@ -154,6 +163,14 @@ class ServerPipelinesPlanner(PipelinesPlanner):
                     self._reason = event.answer.reason
                     self._report(f"pipelines are not placed: {self._reason}")
 
+    def _came(self, request: Request, now: float) -> None:
+        """Its client is that of the frame here, and may be called like any pipeline. Rows are for
+        the autoscaler alone."""
+        frames = self._frames() if self._control.policy.scales else None
+        of = None if frames is None else frames.stage_of(request.id)
+        if of is not None and of[1] in (known := self._arrivals.get(of[0], {})):
+            known[of[1]].rows += request.rows
+
     def next_wakeup(self, snapshot: Snapshot) -> float:
         if not self._asked.pipelines:
             return math.inf
@@ -167,7 +184,10 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         return self._known and now >= self._retry_at and super().is_urgent(snapshot, now=now)
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
+        scaled = self._control.scaled
         compute = super().job(snapshot, now=now)
+        if self._control.scaled != scaled:
+            self._settle()
         if compute is None:
             return None
 

@@ -117,6 +117,8 @@ class ServerQuestion:
         groups = {model: group for group in self.groups for model in group.models}
         views, used = [], dict[str, LaneGroup]()
         exits = self._exits_now() if self._exits else {}
+        for gone in self._lane_share.keys() - exits.keys():  # it was loaded anew
+            del self._lane_share[gone]
         for name, pipeline in self.pipelines.items():
             number = {stage: at for at, stage in enumerate(pipeline.order)}
             stages = []
