@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import orjson
+
 from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, StagePlace
 from slacktide.recording import Call
 from slacktide.recording.decisions import Decision, Notes, PlacesChanged
 from slacktide.recording.explain import lines
+from slacktide.recording.records import Reader, plain_events
 
 POOL = PoolId("brand", "1")
 
@@ -17,6 +20,20 @@ def plan(*lanes: str, device: str = "") -> Plan:
         tuple(Deployment(POOL, each, 1) for each in lanes),
         places=places,
     )
+
+
+def test_why_is_kept_in_the_recording() -> None:
+    whole = Call(2.0, (PlanChanged(plan("b"), "its time had come"),))
+    written = orjson.loads(orjson.dumps((2.0, plain_events(whole.events), ())))
+    read = Reader().record(written)
+    assert read == whole
+    told: list[Decision] = []
+    notes = Notes(told.append)
+    for call in (Call(0.0, (PlanChanged(plan("a")),)), read):
+        notes.after(call, None, [])  # type: ignore[arg-type]
+    assert told == [PlacesChanged(2.0, "brand", ("a",), ("b",), "its time had come")]
+    (line,) = lines(told[0], begin=0.0)
+    assert line.endswith("brand is placed on b, before on a: its time had come")
 
 
 def test_what_moves_is_told_once() -> None:

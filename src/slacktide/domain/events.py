@@ -130,6 +130,8 @@ class PlanChanged:
     """A new plan is in force from now on."""
 
     plan: Plan
+    reason: str = ""
+    """For people: of planners that say why. The engine does not read it."""
 
 
 @dataclass(frozen=True, slots=True)

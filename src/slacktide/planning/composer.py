@@ -134,7 +134,8 @@ class Composer:
         if plan == self._plan:
             return None
         self._plan = plan
-        return PlanChanged(plan)
+        reasons = (planner.reason for planner in self.planners.values())
+        return PlanChanged(plan, "; ".join(filter(None, reasons)))
 
     def next_wakeup(self, snapshot: Snapshot) -> float | None:
         """When TimerFired must be delivered (absolute seconds); None if nothing is waited for."""

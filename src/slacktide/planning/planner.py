@@ -109,6 +109,9 @@ class Planner(ABC):
     """Within which the others go on alone, by model (`StageBounds`). Another mapping, never a
     changed one, once they are others: they are then told what is stated anew, with these."""
 
+    reason = ""
+    """Why its last `plan` is another one than that before, for people; empty where it is none."""
+
     def owns(self, stated: Stated) -> frozenset[Owned]:
         """What it fills in where these models are served."""
         return frozenset()

@@ -167,6 +167,8 @@ class PlacesChanged:
     before: tuple[str, ...]
     after: tuple[str, ...]
     """Lanes, or the device; none: here."""
+    why: str = ""
+    """As planners say; empty where none does."""
 
 
 Decision: TypeAlias = Ran | Finished | Waited | Ended | ExitsChanged | PlacesChanged
@@ -323,7 +325,7 @@ class Notes(Watcher):
         )
         for event in call.events:
             if isinstance(event, PlanChanged):
-                self._planned(event.plan, call.now)
+                self._planned(event.plan, event.reason, call.now)
             if isinstance(event, (BatchFinished, BatchAborted)) and event.exits is not None:
                 ran = self._running.get(event.batch)
                 if ran is not None and ran.batch.replica.pool in self._exits:
@@ -347,7 +349,7 @@ class Notes(Watcher):
             if asked.wait_until is not None:
                 self._tell(Waited(call.now, asked))
 
-    def _planned(self, plan: Plan, now: float) -> None:
+    def _planned(self, plan: Plan, why: str, now: float) -> None:
         """Tell what runs elsewhere and how requests leave early from now on."""
         places: dict[str, tuple[str, ...]] = {}
         for one in plan.deployments:
@@ -358,7 +360,7 @@ class Notes(Watcher):
         for name, after in {**places, **gone, **stages}.items():
             before = self._places.get(name, ())
             if set(before) != set(after) and (before or name in stages):
-                self._tell(PlacesChanged(now, name, before, after))
+                self._tell(PlacesChanged(now, name, before, after, why))
         self._places = places | stages
         policies = {policy.pool: policy for policy in plan.exits}
         for pool in {**self._exits, **policies}:

@@ -68,7 +68,8 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
         )
     elif isinstance(decision, PlacesChanged):
         before, after = (", ".join(each) or "here" for each in (decision.before, decision.after))
-        yield f"{at}{decision.what} is placed on {after}, before on {before}"
+        why = f": {decision.why}" if decision.why else ""
+        yield f"{at}{decision.what} is placed on {after}, before on {before}{why}"
     elif isinstance(decision, ExitsChanged):
         yield at + _exits_changed(decision)
         if decision.rows:

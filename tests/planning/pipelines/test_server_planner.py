@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -41,6 +42,8 @@ from slacktide.planning.pipelines.planner import OF_FAMILY, OWNED
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
 from slacktide.profiles import PointTime
+from slacktide.recording import Call
+from slacktide.recording.decisions import Decision, Notes, PlacesChanged
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
 
@@ -119,13 +122,20 @@ class Server:
         )
         self.variants = VariantsPlanner()
         self.scaling = ScalingPlanner(range(4))
-        self.runtime = Runtime(Engine(parts), (self.placement, self.scaling, self.variants))
+        planners = (self.placement, self.scaling, self.variants)
+        self.told: list[Decision] = []
+        self.notes = Notes(self.told.append)
+        self.runtime = Runtime(Engine(parts), planners, watch=self.watch)
         self.stated = {"street": FAMILY, "traffic": PLACED} | stated
         self.now = 0.0
         self.ids = 0
         self.up = True
         self.starting: list[int] = []
         self.rebase(base or base_plan())
+
+    def watch(self, events: Any, now: float, commands: Any) -> None:
+        changes = tuple(each for each in events if isinstance(each, PlanChanged))
+        self.notes.after(Call(now, changes), self.runtime.engine, [])
 
     def rebase(self, base: Plan) -> None:
         self.turn(PlanChanged(self.runtime.rebase(base, self.stated, now=self.now)))
@@ -296,6 +306,25 @@ def test_another_pipeline_leaves_the_first_its_bounds():
         assert not within or within["street"].largest == "608"
         assert "at 0 frames/s of traffic" not in server.reports[-1]
     assert server.placement.status().within["street"].largest == "608"
+
+
+def test_what_moves_says_why():
+    server = Server(base_plan(3, brands=3))
+    server.runs(65, frames=8, rows=1)
+    assert not any(isinstance(each, PlacesChanged) for each in server.told)
+    server.runs(8, frames=60, rows=1)
+    (moved,) = [each for each in server.told if isinstance(each, PlacesChanged)]
+    assert (moved.what, moved.before, moved.after) == ("street", ("lane0",), ("lane0", "lane1"))
+    assert re.fullmatch(
+        r"more of traffic came than was planned for, so that \d+% in time was expected instead of "
+        r"100%; \d+% in time is expected now",
+        moved.why,
+    )
+    server.told.clear()
+    server.stated.pop("traffic")
+    server.rebase(base_plan(3, brands=3))
+    (back,) = [each for each in server.told if isinstance(each, PlacesChanged)]
+    assert (back.what, back.after, back.why) == ("street", ("lane0",), ""), "no planner did that"
 
 
 def test_a_placement_is_reported_once():

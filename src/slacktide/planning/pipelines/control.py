@@ -75,6 +75,8 @@ class PlacementDecision:
     """It took."""
     repairs: bool = False
     """Whether it was asked for as less is served than was planned for."""
+    trigger: str = ""
+    """Why it was asked for, in words."""
 
 
 class PlacementControl:
@@ -95,6 +97,8 @@ class PlacementControl:
         """In force, or about to be; None: nothing is placed yet."""
         self.revision = 0
         """Rises with each change of them."""
+        self.reason = ""
+        """Of the last change, in words."""
         self.decided = 0
         """Times that it has planned, the changes of instances not counted."""
         self.early = 0
@@ -119,6 +123,8 @@ class PlacementControl:
         self.expected = 1.0
         """Of what could be served, what the placement in force was to."""
         self._repairs = False
+        self._trigger = ""
+        """Why the next plan does not wait for its time."""
         self._pause = PAUSES_S[0]
 
     def count(self, device: str, counts: Mapping[str, PipelineCounts], *, now: float) -> None:
@@ -151,11 +157,12 @@ class PlacementControl:
             self.plans, self._instances = None, StageInstances(counts_first=True)
             self._begin(-math.inf)
             self.revision += 1
+            self.reason = "pipelines, their models or devices are others"
 
     def _begin(self, at: float) -> None:
         """The next plan is made then, of what little is known."""
         self._due = self._whole_due = at
-        self._windows, self._begins = AT_FIRST, True
+        self._windows, self._begins, self._trigger = AT_FIRST, True, ""
 
     def is_known(self, *, now: float) -> bool:
         """Whether frames come, so that there is something to plan for."""
@@ -184,13 +191,15 @@ class PlacementControl:
                 self.plans = DevicePlans(self.plans.question, answer)
                 self.revision += 1
                 self.scaled += 1
+                self.reason = "instances follow the rows that come"
         if self.policy.watches and now >= self._check_at:
             self._check_at = now + CHECK_S
             if now < self._due and now >= self._decided_at + PAUSES_S[0]:
-                windows = self._broken(self.plans, now)
-                if windows is not None:
-                    self._windows, self._due = windows, now
-                    self._repairs = windows != CALM
+                found = self._broken(self.plans, now)
+                if found is not None:
+                    self._windows, self._trigger = found
+                    self._due = now
+                    self._repairs = self._windows != CALM
                     self.early += 1
 
     def job(self, *, now: float) -> Callable[[], PlacementDecision] | None:
@@ -211,6 +220,8 @@ class PlacementControl:
         if not repairs:
             self._whole_due = now + self._interval
         self._due, self._windows, self._repairs = self._whole_due, WINDOWS_S, False
+        regular = "nothing was placed" if self.plans is None else "its time had come"
+        trigger, self._trigger = self._trigger or regular, ""
         present = None if self.plans is None else self.plans.answer.pipelines
         policy, stopwatch = self.policy, self._stopwatch
 
@@ -220,7 +231,7 @@ class PlacementControl:
                 answer = policy.repair(question, present)
             else:
                 answer = policy.decide(question, present)
-            return PlacementDecision(question, answer, stopwatch() - begin, repairs)
+            return PlacementDecision(question, answer, stopwatch() - begin, repairs, trigger)
 
         return compute
 
@@ -231,8 +242,10 @@ class PlacementControl:
         if _shape(decision.question) != _shape(self.stated):
             return
         plans = DevicePlans(decision.question, decision.answer)
+        self.reason = decision.trigger
         if self.policy.watches:
             self.expected = self._served(decision.question, plans)
+            self.reason += f"; {self.expected:.0%} in time is expected now"
             self._pause, longest = PAUSES_S[0], 2.0 * self._pause
             kept = self._kept(decision)
             if kept is not None:
@@ -281,21 +294,24 @@ class PlacementControl:
             return replace(link, bandwidth=min(found[-SETTLED:]))
         return replace(link, bandwidth=quantiles(found, n=LINK_QUANTILE)[0])
 
-    def _broken(self, plans: DevicePlans, now: float) -> Sequence[float] | None:
-        """Over which windows to plan anew; None: what was predicted holds."""
+    def _broken(self, plans: DevicePlans, now: float) -> tuple[Sequence[float], str] | None:
+        """Over which windows to plan anew, and why; None: what was predicted holds."""
         planned, measured = plans.question, self.question((SHORT_S,), now=now)
         waits = now < self._decided_at + self._pause
         less = self.expected - (GRAVE if waits else LESS)
-        if _is_more(planned, measured) and self._served(measured, plans) < less:
-            return AT_FIRST
+        if more := _more(planned, measured):
+            served = self._served(measured, plans)
+            if served < less:
+                instead = f"{served:.0%} in time was expected instead of {self.expected:.0%}"
+                return AT_FIRST, f"{more}, so that {instead}"
         if waits:
             return None
-        if self.expected < 1.0 - LESS and _is_more(measured, planned):
-            return WINDOWS_S
+        if self.expected < 1.0 - LESS and _more(measured, planned):
+            return WINDOWS_S, "less came, or a link had more, than was planned for"
         if now >= self._decided_at + CALM_S:
             calm = self.question((CALM_S,), now=now)
             if 0.0 < _rows(calm) < _rows(planned) / (1.0 + 3.0 * CHANGED):
-                return CALM
+                return CALM, "a surge was over"
         return None
 
     def _served(self, question: PlacementQuestion, plans: DevicePlans) -> float:
@@ -324,15 +340,17 @@ class PlacementControl:
         return score_of_all(judges, costs).worth / most
 
 
-def _is_more(before: PlacementQuestion, after: PlacementQuestion) -> bool:
-    """Whether clearly more is asked, or links have less, than before."""
+def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:
+    """Of what clearly more is asked, or which link has less, than before; empty: of none."""
     most = 1.0 + CHANGED
     for old, new in zip(before.pipelines, after.pipelines, strict=True):
         rates = zip(old.rates(), new.rates(), strict=True)
         if any(later > most * earlier for earlier, later in rates):
-            return True
-    links = zip(before.links, after.links, strict=True)
-    return any(old.bandwidth > most * new.bandwidth for old, new in links)
+            return f"more of {new.name} came than was planned for"
+    for link, present in zip(before.links, after.links, strict=True):
+        if link.bandwidth > most * present.bandwidth:
+            return f"the link from {link.begin} to {link.end} had less than was planned for"
+    return ""
 
 
 def _edges(view: PipelineView) -> object:

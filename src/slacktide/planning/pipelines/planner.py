@@ -81,6 +81,8 @@ class PipelinesPlanner(Planner):
         """What is filled in of each model."""
         self._filled = -1
         """Revision of what was filled in last."""
+        self._explained = 0
+        """Revision of what `reason` was last given for."""
         self._report_at = -math.inf
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
@@ -149,6 +151,7 @@ class PipelinesPlanner(Planner):
 
     def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
         """What others have placed on lanes beside its models stays there, without a window."""
+        self._explain()
         plans = self._control.plans
         self._filled = self._control.revision
         if plans is None or not self._arrivals:
@@ -176,6 +179,12 @@ class PipelinesPlanner(Planner):
             routes=(*routes, *(each for each in own.routes if each.model in whole)),
             places=(*places, *own.places),
         )
+
+    def _explain(self, *, again: bool = False) -> None:
+        """Say why, of what has not been filled in yet; `again`: of what is now filled in whole."""
+        is_new = again or self._explained != self._control.revision
+        self.reason = self._control.reason if is_new else ""
+        self._explained = self._control.revision
 
 
 def moved(draft: Plan, lanes: Mapping[str, Iterable[str]]) -> Iterator[Deployment]:

@@ -201,6 +201,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
 
     def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
         """Replicas go once those on their new lanes are up."""
+        self._explain(again=self._came_up)
         self._filled = self._control.revision
         self._came_up = self._moving = False
         if self._control.plans is None or not self._asked.pipelines:
