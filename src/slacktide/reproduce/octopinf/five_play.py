@@ -7,33 +7,21 @@ on, which is placed and for which frames are sent, and where frames are whole al
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import process_time
 
-from slacktide.domain import (
-    Batch,
-    Command,
-    Deployment,
-    Event,
-    ExitPolicy,
-    Plan,
-    PoolId,
-    Replica,
-    ResizeLane,
-    Route,
-)
-from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.domain import Command, Deployment, Event, Plan, ResizeLane, Route
+from slacktide.engine import Engine
 from slacktide.planning import Planner, Stated
-from slacktide.planning.exits import ExitsArranged, ExitsPlanner, RampsLearnt, StatedExits
+from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.planning.pipelines.control import PlacementControl
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.policies import make_placement
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.scaling.sizes import groups_of
 from slacktide.planning.variants import Family
-from slacktide.profiles import CorrectedTimes, ShapedTimes
+from slacktide.reproduce.octopinf.five_hardware import FiveHardware
 from slacktide.reproduce.octopinf.five_setting import (
     BATCHES,
     BRAND,
@@ -42,38 +30,22 @@ from slacktide.reproduce.octopinf.five_setting import (
     FIXED,
     LANE_CORES,
     LATENCY_S,
-    PLATE,
     VARIANTS,
     WARM_S,
     FiveSwitches,
     FiveTestbed,
-    bytes_share,
     day_begins,
-    exit_table,
     family,
     lanes_on,
-    mean_plate_table,
-    plate_sizes,
-    signature,
-    table_of,
-    variant_of,
 )
 from slacktide.reproduce.octopinf.setting import START_S, OctopInfData
-from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import ByPool, ByProfile, stream
 from slacktide.simulation.devices import SimulatedDevices
-from slacktide.simulation.exit_courses import ExitCourse
-from slacktide.simulation.exit_tables import TableExits
 from slacktide.simulation.frame_score import FrameScore
-from slacktide.simulation.frames_here import HereChild
-from slacktide.simulation.hardware import Execution
 from slacktide.simulation.placing import SimulatedPlacing
 
 SETTLES_S = 1.0
 RESIZE_S, JOB_S = 0.02, 0.01
 """Of a lane; and what planners compute off the loop."""
-REFERENCE = 112
-"""Width of the plates of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,69 +67,19 @@ def play_five(switches: FiveSwitches, data: OctopInfData, seed: int, duration: f
     return _Run(switches, data, seed, duration).played()
 
 
-class _CountedExits:
-    """`TableExits`, and which answers are not the model's."""
-
-    def __init__(self, acted: Counter[str]) -> None:
-        self._table = exit_table()
-        self._exits = TableExits(self._table)
-        self._acted = acted
-        self.wrong: dict[int, float] = {}
-        """By request: share of its rows; of those that left."""
-
-    def learnt(self, pool: PoolId) -> RampsLearnt:
-        return self._exits.learnt(pool)
-
-    def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
-        return self._exits.arranged(replica, policy)
-
-    def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
-        found = self._exits.course(batch, policy, seconds)
-        row, left = 0, found.report.left
-        for member in batch.members:
-            ramps = left[row : row + member.rows]
-            row += member.rows
-            if ramps[0] < 0:
-                continue
-            self._acted["rows that left early"] += member.rows
-            agrees = self._table.agrees[:, policy.ramps[ramps[0]]]
-            places = [(member.id + at) % len(self._table) for at in range(member.rows)]
-            self.wrong[member.id] = 1.0 - float(agrees[places].mean())
-        return found
-
-
-class _ToldApart:
-    """An `Execution` of plates: counts batches whose time their width told better than the mean."""
-
-    def __init__(
-        self, truth: Execution, asked: Callable[[], BatchTimes], kind: str, acted: Counter[str]
-    ) -> None:
-        self._truth, self._asked, self._acted = truth, asked, acted
-        self._mean = mean_plate_table(kind)
-
-    def seconds(self, batch: Batch, cores: int) -> float:
-        seconds = self._truth.seconds(batch, cores)
-        told = self._asked().of(batch.rows, cores, batch.members).expected
-        if abs(told - seconds) < abs(self._mean.expected(batch.rows, cores) - seconds):
-            self._acted["plates told by width"] += 1
-        return seconds
-
-
 class _Run:
     def __init__(
         self, switches: FiveSwitches, data: OctopInfData, seed: int, duration: float
     ) -> None:
-        self.on, self.seed = switches, seed
+        self.on = switches
         self.warm = min(WARM_S, duration)
         self.end = self.warm + duration
         self.testbed = FiveTestbed(data, seed, day_begins(self.end))
         self.asked = self.testbed.question()
         self.control = PlacementControl(self.asked, make_placement("pipeline", {}))
         self.score = FrameScore(start=self.warm, end=self.end)
-        self.acted: Counter[str] = Counter()
-        self.exits = _CountedExits(self.acted)
-        self.ran: dict[str, str] = {}
-        """By pipeline: the variant that was last."""
+        self.hardware = FiveHardware(switches, seed)
+        self.acted = self.hardware.acted
         self.moved: dict[tuple[str, int], str] = {}
         """By pipeline and stage: its device."""
 
@@ -188,13 +110,13 @@ class _Run:
             )
         self.devices.run(until=self.end + SETTLES_S)
         seconds = self.end - self.warm
-        hardware = [each.simulation.hardware for each in self.devices.devices.values()]
+        meters = [each.simulation.hardware for each in self.devices.devices.values()]
         control = self.control
         return PlayedFive(
             self.score,
             (
-                sum(each.allocated.seconds(self.warm, self.end) for each in hardware) / seconds,
-                sum(each.busy_s for each in hardware) / (self.end + SETTLES_S),
+                sum(each.allocated.seconds(self.warm, self.end) for each in meters) / seconds,
+                sum(each.busy_s for each in meters) / (self.end + SETTLES_S),
             ),
             (control.decided, control.early, control.scaled),
             dict(sorted(self.acted.items())),
@@ -210,12 +132,12 @@ class _Run:
         if self.on.exits:
             planners.append(ExitsPlanner())
         cameras = self.testbed.cameras.get(name, ())
-        engine = Engine(self._engine_parts(kind))
+        engine = Engine(self.hardware.parts(kind))
         device = self.devices.add(
             name,
             engine,
             plan,
-            self._hardware(name, kind, engine),
+            self.hardware.of(name, kind, engine),
             cameras=[replace(camera, end=self.end) for camera in cameras],
             begin=-START_S,
             start_s=START_S,
@@ -223,10 +145,10 @@ class _Run:
             planners=planners,
             stated=stated,
             job_s=JOB_S,
-            exits={BRAND: self.exits} if self.on.exits else None,
+            exits={BRAND: self.hardware.exits} if self.on.exits else None,
             watch=self._watch,
         )
-        device.frames.accuracy = self._accuracy
+        device.frames.accuracy = self.hardware.accuracy
 
     # ── what planners begin with ─────────────────────────────────────────────────────────────
 
@@ -281,68 +203,10 @@ class _Run:
                     self.acted["stages moved"] += 1
                     self.moved[view.name, at] = stage.device
 
-    # ── what runs ────────────────────────────────────────────────────────────────────────────
-
-    def _engine_parts(self, kind: str) -> Callable[[PoolId, int, PoolView], PoolParts]:
-        def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-            recipe = PoolRecipe("slack", exits=self.on.exits and pool.model == BRAND)
-            times: BatchTimes = CorrectedTimes(table_of(pool.model, pool.variant, kind))
-            if pool.model == PLATE:
-                shaped = self.on.distribution
-                times = _by_width(kind) if shaped else CorrectedTimes(mean_plate_table(kind))
-            return recipe.parts(times, max_batch=max_batch, view=view)
-
-        return parts
-
-    def _hardware(self, name: str, kind: str, engine: Engine) -> Execution:
-        def random(of: str) -> Execution:
-            draw = stream(self.seed, f"{of} on {name}")
-            model, _, variant = of.partition(" ")
-            if model == PLATE:
-                return ByProfile(_by_width(kind), draw)
-            return ByProfile(CorrectedTimes(table_of(model, variant, kind)), draw)
-
-        plate = PoolId(PLATE, "1")
-        found = {PoolId(BRAND, "1"): random(BRAND), plate: random(PLATE)}
-        if self.on.distribution:
-            found[plate] = _ToldApart(
-                found[plate], lambda: engine.snapshot().pools[plate].times, kind, self.acted
-            )
-        for side, _, _ in VARIANTS:
-            variant = variant_of(side)
-            found[PoolId(DETECTOR, "1", variant)] = random(f"{DETECTOR} {variant}")
-        return ByPool(found)
-
-    # ── what is noted ────────────────────────────────────────────────────────────────────────
-
     def _watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
         for command in commands:
             if type(command) is ResizeLane:
                 self.acted["lanes resized"] += 1
-
-    def _accuracy(self, child: HereChild, id: int) -> float:
-        assert child.batch is not None
-        pool = child.batch.replica.pool
-        if pool.model == BRAND:
-            return 1.0 - self.exits.wrong.pop(id, 0.0)
-        if pool.model != DETECTOR:
-            return 1.0
-        name = child.frame.seen.rows.pipeline.name
-        if self.ran.setdefault(name, pool.variant) != pool.variant:
-            self.acted["changes of variant"] += 1
-            self.ran[name] = pool.variant
-        if pool.variant != variant_of(FIXED):
-            self.acted["frames of other variants"] += 1
-        part = child.frame.part
-        sent = 1.0 if part is None else part.share
-        return min(
-            next(exact for side, exact, _ in VARIANTS if variant_of(side) == pool.variant),
-            max(exact for side, exact, _ in VARIANTS if bytes_share(side) <= sent + 1e-9),
-        )
-
-
-def _by_width(kind: str) -> ShapedTimes:
-    return ShapedTimes(table_of(PLATE, "", kind), signature(REFERENCE), plate_sizes(kind))
 
 
 def _with_family(plan: Plan, names: Sequence[str]) -> Plan:

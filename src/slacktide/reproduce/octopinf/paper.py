@@ -84,7 +84,7 @@ def _conclude(
     return rows, goals_of(rows, measured), Courses(runs)
 
 
-_CODE = ("play.py", "setting.py", "five_play.py", "five_setting.py")
+_CODE = ("play.py", "setting.py", "five_play.py", "five_hardware.py", "five_setting.py")
 
 PAPER = Publication(
     title="OctopInf: Workload-Aware Inference Serving for Edge Video Analytics (2025)",
