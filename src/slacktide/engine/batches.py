@@ -69,9 +69,9 @@ class Batches:
             return
         offers: list[Offer] = []
         for placement in lane.placements:
-            if placement.standby or not placement.phase.serves:
-                continue
             pool = placement.pool
+            if pool.quiet or placement.standby or not placement.phase.serves:
+                continue
             self._requests.expire(pool)
             if pool.quarantine or pool.unmeasured is not None or len(pool.scheduler):
                 proposal = self._propose(placement)
@@ -79,6 +79,8 @@ class Batches:
                     lane.wait_until = min(lane.wait_until, proposal.at)
                 elif proposal is not None:
                     offers.append((placement, proposal))
+            elif not pool.announced and pool.scheduler.next_expiry() is None:
+                pool.quiet = True
         if offers and lane.windows is not None:
             offers, opens = lane.windows.admit(
                 offers, lane.placements, self._proposed, self._state.now
@@ -311,6 +313,7 @@ class Batches:
         else:
             placement.pool.see_cost(took, len(running.batch.members))
             placement.pool.scheduler.ended(running.batch, now=state.now)
+            placement.pool.quiet = False
         if running.unmeasured:
             self._unmeasured.left(running, took)
         state.mark(placement.lane)

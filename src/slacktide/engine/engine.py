@@ -156,6 +156,8 @@ class Engine:
         if notices < at:
             at = notices
         for pool in self.state.pools.values():
+            if pool.quiet:
+                continue
             expiry = pool.scheduler.next_expiry()
             if expiry is not None and expiry < at:
                 at = expiry

@@ -102,6 +102,9 @@ def _one_place_each(engine: Engine) -> None:
             for entry in state.ledger.entries.values()
         )
         _require(pool.announced == coming, f"{pool.id}: {pool.announced} announced")
+        nothing = not (pending or coming or pool.quarantine or pool.unmeasured is not None)
+        nothing = nothing and pool.scheduler.next_expiry() is None
+        _require(nothing or not pool.quiet, f"{pool.id} is not quiet")
         _require(pool.solo is None or len(pool.solo.held) <= HELD, f"{pool.id} holds too much")
         runs = sum(r.unmeasured and r.placement.pool is pool for r in state.running.values())
         alone = pool.unmeasured is not None and pool.unmeasured.is_running

@@ -30,9 +30,9 @@ class Pool:
 
     __slots__ = (
         "announced", "cores", "cost", "crashes", "down_reason", "ever_up", "exit_times", "exits",
-        "id", "lanes", "learner", "max_batch", "outlook", "placements", "quarantine", "removed",
-        "rescue", "rescued", "scheduler", "settings", "share", "size", "solo", "start_time",
-        "times", "unmeasured", "usual_budget", "widest",
+        "id", "lanes", "learner", "max_batch", "outlook", "placements", "quarantine", "quiet",
+        "removed", "rescue", "rescued", "scheduler", "settings", "share", "size", "solo",
+        "start_time", "times", "unmeasured", "usual_budget", "widest",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,8 @@ class Pool:
         """Requests whose body is on its way."""
         self.quarantine: deque[Request] = deque()
         """Members of batches that died, to be run again one by one before anything else."""
+        self.quiet = False
+        """Whether nothing waits here, is on its way or may expire, until it is told something."""
         self.crashes = CrashHistory(settings)
         self.down_reason: str | None = None
         """Why the version is unavailable; None while it is not."""

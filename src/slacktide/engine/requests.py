@@ -69,6 +69,7 @@ class Requests:
         its deadline is there to plan with, but it is not refused for the time of any shape."""
         if pool.unmeasured is not None and not notice.best_effort:
             notice = replace(notice, best_effort=True, likely_due=notice.deadline)
+        pool.quiet = False
         return pool.scheduler.announce(notice, now=self._state.now)
 
     def _sweep(self) -> None:

@@ -154,6 +154,7 @@ class EngineState:
 
     def touch(self, pool: Pool) -> None:
         """The queue of `pool` has changed: its free lanes may have something to run."""
+        pool.quiet = False
         for placement in pool.placements:
             running = placement.lane.running
             if running is None or running.spare:
