@@ -10,31 +10,22 @@ minute later, as often as `PlacementControl`, and when a prediction does not hol
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slacktide.domain import (
-    BatchFinished,
-    Deployment,
-    Event,
-    LaneSpec,
-    Plan,
-    ReplicaUp,
-    Request,
-    Timetable,
-)
+from slacktide.domain import BatchFinished, Event, Plan, ReplicaUp, Request
 from slacktide.engine import Snapshot
 from slacktide.pipelines import Frames
 from slacktide.planning.bounds import StageBounds
 from slacktide.planning.pipelines.control import PlacementControl, PlacementDecision
 from slacktide.planning.pipelines.measured import MeasuredWorth
-from slacktide.planning.pipelines.planner import PipelinesPlanner, moved
+from slacktide.planning.pipelines.planner import PipelinesPlanner
 from slacktide.planning.pipelines.plans import DevicePlans
 from slacktide.planning.pipelines.policies import PlacementPolicy
 from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
 from slacktide.planning.pipelines.server_question import ExitsOf, ServerQuestion
+from slacktide.planning.pipelines.server_seats import ServerSeats
 from slacktide.planning.planner import NO_BOUNDS, JobDone, PlanField, Stated
-from slacktide.planning.variants.planned_family import replicas_up
 
 NOTHING = StageBounds()
 NO_QUESTION = PlacementQuestion((), (), ())
@@ -98,17 +89,11 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         self._report = report
         self._reason = NO_FRAMES
         self._asked = ServerQuestion(cores, exits)
-        self._base_lanes: dict[str, tuple[str, ...]] = {}
-        """By model: its lanes, as settings say."""
+        self._seats = ServerSeats(caps=self._caps)
         self._known = False
         """Whether frames come."""
-        self._seats: dict[str, dict[str, int]] = {}
-        """By model: its lanes, with the largest batch on each."""
-        self._timetables: dict[str, Timetable] = {}
         self._came_up = False
-        self._moving = False
-        """Whether replicas stay where they were until others are up."""
-        self._moves = self._rebounds = 0
+        self._rebounds = 0
         self._retry_at = -math.inf
         self._within: Mapping[str, StageBounds] = {}
         """The bounds in force."""
@@ -121,10 +106,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         super().rebase(base, stated, now=now)
         self._asked.rebase(base, stated)
-        self._base_lanes = {}
-        for each in base.deployments:
-            known = self._base_lanes.get(each.pool.model, ())
-            self._base_lanes[each.pool.model] = (*known, each.lane)
+        self._seats.rebase(base)
         self._report_at = -math.inf
         if not self._asked.pipelines or not self._asked.knows(self._within):
             self._restate(NO_QUESTION)
@@ -148,7 +130,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             self._known = self._control.is_known(now=now)
         for event in events:
             if type(event) is ReplicaUp:
-                self._came_up = self._moving
+                self._came_up = self._seats.moving
             elif type(event) is BatchFinished:
                 running = snapshot.running(event.batch)
                 if running is not None:
@@ -203,33 +185,10 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         """Replicas go once those on their new lanes are up."""
         self._explain(again=self._came_up)
         self._filled = self._control.revision
-        self._came_up = self._moving = False
+        self._came_up = self._seats.moving = False
         if self._control.plans is None or not self._asked.pipelines:
             return draft
-        there = {lane.name: lane for lane in draft.lanes}
-        lanes: dict[str, dict[str, int]] = {}
-        for model, seats in self._seats.items():
-            if (
-                PlanField.PLACEMENT not in self._fields.get(model, ())
-                or not seats.keys() <= there.keys()
-            ):
-                continue
-            up = {lane for lane, _ in replicas_up(model, snapshot)}
-            lanes[model] = dict(seats)
-            if not seats.keys() <= up:
-                self._moving = True
-                lanes[model] |= dict.fromkeys(up & there.keys(), max(seats.values())) | seats
-        kept = [each for each in draft.deployments if each.pool.model not in lanes]
-        found = [self._capped(each, lanes) for each in moved(draft, lanes)]
-        deployments = (*kept, *found)
-        on: dict[str, set[str]] = {}
-        for each in deployments:
-            on.setdefault(each.lane, set()).add(each.pool.model)
-        return replace(
-            draft,
-            lanes=tuple(self._timed(lane, on.get(lane.name, set())) for lane in draft.lanes),
-            deployments=deployments,
-        )
+        return self._seats.filled(draft, snapshot, self._fields)
 
     def status(self) -> PlacementStatus:
         """Where it stands."""
@@ -238,11 +197,11 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             control.decided,
             control.early,
             control.planning_s,
-            self._moves,
+            self._seats.moves,
             self._rebounds,
             control.expected,
             self._within,
-            {model: tuple(seats) for model, seats in self._seats.items()},
+            {model: tuple(seats) for model, seats in self._seats.by_model.items()},
             self._reason,
         )
 
@@ -251,8 +210,9 @@ class ServerPipelinesPlanner(PipelinesPlanner):
     def _restate(self, question: PlacementQuestion) -> None:
         """Of other pipelines, or lanes, all is as settings say until something is placed."""
         self._control.restate(question)
-        if self._control.plans is None and self._seats:
-            self._seats, self._timetables, self.bounds = {}, {}, NO_BOUNDS
+        if self._control.plans is None and self._seats.by_model:
+            self._seats.clear()
+            self.bounds = NO_BOUNDS
             self._within, self._wanted, self._known, self._told = {}, {}, False, ""
             self._reason = NO_FRAMES
 
@@ -263,25 +223,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         plans = self._control.plans
         if plans is None:
             return
-        lanes = {group.name: group.lanes for group in self._asked.groups}
-        found: dict[str, dict[str, int]] = {}
-        for each in plans.replicas:
-            seats = found.setdefault(each.model, {})
-            lane = lanes[each.device][each.stream]
-            seats[lane] = max(each.batch, seats.get(lane, 0))
-        before = self._seats
-        if not self._caps and not plans.timetables:  # a lane less would be no gain
-            found = {model: self._widened(model, seats) for model, seats in found.items()}
-        elif not plans.timetables and {m: len(s) for m, s in before.items()} == {
-            m: len(s) for m, s in found.items()
-        }:  # which of lanes that are alike does not matter
-            found = {m: dict.fromkeys(before[m], max(s.values())) for m, s in found.items()}
-        at_first = self._base_lanes
-        self._moves += sum(set(found[m]) != set(before.get(m, at_first.get(m, ()))) for m in found)
-        self._seats = found
-        self._timetables = {
-            lanes[device][stream]: table for (device, stream), table in plans.timetables.items()
-        }
+        self._seats.settle(plans, self._asked.groups, stays=self._is_as_good())
         self._wanted = self._asked.bounds(plans)
         self._bound()
         self._tell(plans)
@@ -301,14 +243,6 @@ class ServerPipelinesPlanner(PipelinesPlanner):
             self.bounds = bounds
         self._within = bounds
 
-    def _widened(self, model: str, seats: Mapping[str, int]) -> dict[str, int]:
-        """The lanes that settings say, and as many more as rows ask for."""
-        own = dict.fromkeys(self._base_lanes.get(model, ()))
-        lanes = dict.fromkeys((*own, *self._seats.get(model, ()), *seats))
-        before = len(self._seats.get(model, own))
-        count = before if self._is_as_good() else max(len(own), len(seats))
-        return dict.fromkeys(list(lanes)[:count], max(seats.values()))
-
     def _is_as_good(self) -> bool:
         """Whether what is in force is worth, by measure, as much as the last placement is expected
         to be: then nothing is taken and nothing moved, for predictions are on the careful side."""
@@ -319,7 +253,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
 
     def _tell(self, plans: DevicePlans) -> None:
         parts = []
-        for model, seats in self._seats.items():
+        for model, seats in self._seats.by_model.items():
             part = f"{model} on {', '.join(seats)}"
             bounds = self._within.get(model, NOTHING)
             if bounds.largest:
@@ -339,15 +273,3 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         if placed != self._told:
             self._told = placed
             self._report(f"pipelines are placed: {placed} ({self._reason})")
-
-    def _capped(self, one: Deployment, lanes: Mapping[str, Mapping[str, int]]) -> Deployment:
-        if not self._caps or PlanField.BATCH_CAPS not in self._fields[one.pool.model]:
-            return one
-        return replace(one, max_batch=min(one.max_batch, lanes[one.pool.model][one.lane]))
-
-    def _timed(self, lane: LaneSpec, models: Collection[str]) -> LaneSpec:
-        """With the windows of an answer, if each model there has one."""
-        table = self._timetables.get(lane.name)
-        if table is None or not {each.model for each in table.windows} >= set(models):
-            return lane
-        return replace(lane, timetable=table)
