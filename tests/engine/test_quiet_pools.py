@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.engine.conftest import World, pool_id
@@ -53,6 +54,12 @@ def test_a_pool_is_asked_again_when_its_batch_has_ended(
 ) -> None:
     """Some look then for what has no time any more, though nothing waits yet."""
     world, _ = asked
+    beside = Plan(
+        (*PLAN.lanes, LaneSpec("beside", (1,))),
+        (*PLAN.deployments, *(replace(each, lane="beside") for each in PLAN.deployments)),
+        PLAN.routes,
+    )
+    world.deploy(beside)
     scheduler, looks = world.schedulers[POOLS["m3"]], []
     monkeypatch.setattr(scheduler, "next_expiry", lambda: world.now if scheduler.left else None)
 
@@ -63,8 +70,10 @@ def test_a_pool_is_asked_again_when_its_batch_has_ended(
 
     monkeypatch.setattr(scheduler, "expire", expire)
     world.submit(1, model="m3")
+    world.submit(2, model="m4")  # the other lane looks round, and finds nothing for m3
+    assert world.engine.state.pools[POOLS["m3"]].quiet
     assert looks == []
-    world.finish()
+    world.send(BatchFinished(world.batches[0].id), after=0.01)
     assert looks == [world.now]
 
 

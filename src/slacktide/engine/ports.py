@@ -139,7 +139,8 @@ class Scheduler(Protocol):
         """A batch of this pool has left its lane, at `now`: finished, failed or lost."""
 
     def next_expiry(self) -> float | None:
-        """When `expire` will next have something to say, at the earliest; None if never."""
+        """When `expire` will next have something to say, at the earliest; None if never: then, if
+        nothing waits or is announced, it is not asked again until it is told something."""
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request (not the notices), in the order of the policy."""
