@@ -38,5 +38,5 @@ def example_models(tmp_path_factory: pytest.TempPathFactory, run: Run) -> Path:
     """A repository with the example MLP, made by the program itself."""
     folder = tmp_path_factory.mktemp("cli") / "models"
     made = run("models", "make", folder, "--only", "mlp")
-    assert (made.returncode, made.stderr) == (0, "")
+    assert made.returncode == 0, made.stderr
     return folder
