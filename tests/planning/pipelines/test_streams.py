@@ -163,16 +163,38 @@ def test_each_pipeline_has_one_replica_before_any_has_two():
     assert len(answer.portions) + len(answer.unscheduled) == 30 * 3 * 3
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_there_are_portions_for_all_rows_of_a_cycle(batch):
+    """One that has a portion runs a batch in a cycle, not back to back."""
+    asked = question()
+    answer = Streams(asked).schedule(placed(asked, batch=batch))
+    (pipeline,), (stages,) = asked.pipelines, answer.pipelines
+    assert answer.unscheduled == ()
+    for at, (stage, rate) in enumerate(zip(stages, pipeline.rates(), strict=True)):
+        there = [each for each in answer.portions if each.stage == at]
+        assert len(there) == stage.replicas == math.ceil(rate * 0.5 * pipeline.slo / (0.8 * batch))
+    assert batch > 1 or max(stage.replicas for stage in stages) > 1
+
+
+def test_a_replica_for_the_rows_of_a_cycle_comes_only_with_a_portion():
+    asked = question(replace(TRAFFIC, rate=3_000.0))
+    answer = Streams(asked).schedule(placed(asked))
+    assert answer.unscheduled == ()
+    assert len(answer.portions) == sum(stage.replicas for stage in answer.pipelines[0])
+    assert answer.pipelines[0][0].replicas < 300
+
+
 def test_the_autoscaler_takes_portions_and_gives_them_back():
     asked = question()
     streams, stages = Streams(asked), placed(asked)[0]
     before = streams.schedule((stages,)).portions
-    found = streams.add(asked.pipelines[0], stages, 1, 1)
+    new = sum(p.stage == 1 for p in before)
+    found = streams.add(asked.pipelines[0], stages, 1, new)
     assert found.start >= next(p.end for p in before if p.stage == 0)
-    streams.remove("traffic", stages, 1, 1)
+    streams.remove("traffic", stages, 1, new)
     assert streams.devices["server"].portions() == list(before)
     with pytest.raises(KeyError):
-        streams.remove("traffic", stages, 1, 1)
+        streams.remove("traffic", stages, 1, new)
 
 
 @pytest.mark.parametrize("seed", range(40))

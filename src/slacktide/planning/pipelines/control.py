@@ -154,7 +154,7 @@ class PlacementControl:
             demands[each.name] = known
         self._demands = demands
         if _shape(before) != _shape(stated):
-            self.plans, self._instances = None, StageInstances(counts_first=True)
+            self.plans, self._instances = None, StageInstances()
             self._begin(-math.inf)
             self.revision += 1
             self.reason = "pipelines, their models or devices are others"

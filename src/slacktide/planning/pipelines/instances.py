@@ -1,8 +1,8 @@
 """Between two plans: instances come and go with the load, as published (OctopInf, §III-D).
 
-Each stage has a policy of its own, the scaling planner `octopinf`. A new instance takes a free
-portion of its device, if one fits; one that goes gives its portion back. Devices, batches and
-portions of the others stay.
+Each stage has a policy of its own, the scaling planner `octopinf`; an instance runs one batch in a
+cycle, as its portion is for. A new instance takes a free portion of its device, if one fits; one
+that goes gives its portion back. Devices, batches and portions of the others stay.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from slacktide.planning.pipelines.problem import PlacedStage, PlacementAnswer, PlacementQuestion
-from slacktide.planning.pipelines.streams import Streams
+from slacktide.planning.pipelines.streams import Streams, cycle_of
 from slacktide.planning.scaling.baselines import OctopInf, OctopInfOptions
 from slacktide.planning.scaling.view import ModelView, ReplicaView, ScalingLimits
 from slacktide.profiles import PointTime, TimeDistribution
 
 MOST = 4
-"""Instances of a stage that it is scaled to, as in the published code."""
+"""Streams that the instances of a stage are scaled to fill, as many as instances in the published
+code, where they run back to back."""
 
 RowsOf = Callable[[int, int], int]
 """Rows that have come so far: of a pipeline's stage."""
@@ -26,26 +27,22 @@ RowsOf = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class _BatchSeconds:
-    """p99 of the batches that were asked about."""
+    """From one batch of an instance to the next: its cycle, or its p99 where that is longer."""
 
+    cycle: float
     rows: tuple[int, ...]
     p99: tuple[float, ...]
 
     def of(self, rows: int, cores: int) -> TimeDistribution:
         at = next(number for number, each in enumerate(self.rows) if each >= rows)
-        return PointTime(self.p99[at])
+        return PointTime(max(self.cycle, self.p99[at]))
 
 
 class StageInstances:
     """How many there are of each stage, and where. Cool-downs last over plans."""
 
-    def __init__(
-        self, options: OctopInfOptions | None = None, *, counts_first: bool = False
-    ) -> None:
-        """`counts_first`: whether a stage stays as it is when it is first looked at, for no rate
-        is known then; else it is taken to be 0."""
+    def __init__(self, options: OctopInfOptions | None = None) -> None:
         self._options = options or OctopInfOptions()
-        self._counts_first = counts_first
         self._policies: dict[tuple[str, int], OctopInf] = {}
         self._streams: Streams | None = None
         self._placed: list[list[PlacedStage]] = []
@@ -82,8 +79,10 @@ class StageInstances:
         forms = pipeline.stages[at].forms[stage.form].times
         p99 = next(each.p99 for each in forms if each.kind == host.kind)
         key = pipeline.name, at
-        least, most = 1, max(stage.replicas, min(MOST, host.lanes))
-        if self._counts_first and key not in self._policies:
+        cycle = cycle_of(pipeline)
+        each = max(1, math.floor(cycle / p99[question.batches.index(stage.batch)]))
+        least, most = 1, max(stage.replicas, min(MOST, host.lanes) * each)
+        if key not in self._policies:  # no rate is known yet
             least = most = max(1, stage.replicas)
         policy = self._policies.setdefault(key, OctopInf(self._options))
         view = ModelView(
@@ -93,7 +92,7 @@ class StageInstances:
             rate=0.0,
             budget=math.inf,
             batch=stage.batch,
-            times=_BatchSeconds(question.batches, p99),
+            times=_BatchSeconds(cycle, question.batches, p99),
             limits=ScalingLimits(1, 1, least, most, stage.batch),
             arrived=rows,
         )

@@ -11,7 +11,8 @@ long as its batch takes (p99), and gets the free portion that fits it best:
 
 A portion begins after those of the stages before it on the same device, and early enough for those
 that come after it to end within the cycle; the paper knows one start only, by which two pipelines
-could share no stream (decision 0063).
+could share no stream. As an instance with a portion runs one batch in a cycle, there are as many of
+them as take the rows that come in one (decision 0063).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from slacktide.planning.pipelines.costs import EstimateRules
 from slacktide.planning.pipelines.distribution import Placed
 from slacktide.planning.pipelines.problem import (
     DeviceView,
@@ -33,6 +35,11 @@ from slacktide.planning.pipelines.problem import (
 
 Key = tuple[str, int, int]
 """(pipeline, stage, replica)."""
+
+
+def cycle_of(pipeline: PipelineView) -> float:
+    """Seconds after which its portions come again (paper, §III-C1)."""
+    return 0.5 * pipeline.slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +242,33 @@ class Streams:
 
     def schedule(self, placed: Placed) -> PlacementAnswer:
         """Portions for all that is placed: one replica of each stage in a round, so that all
-        pipelines get one before any gets two."""
+        pipelines get one before any gets two. There are more replicas than were placed where a
+        cycle brings more rows than their batches take, for whom a portion is free: those that
+        were counted on may run back to back, which who has a portion does not."""
         unscheduled: list[Key] = []
-        rounds = max((stage.replicas for stages in placed for stage in stages), default=0)
-        for replica in range(rounds):
-            for pipeline, stages in zip(self.question.pipelines, placed, strict=True):
+        room = EstimateRules().room
+        found = [list(stages) for stages in placed]
+        wanted = [
+            [
+                max(each.replicas, math.ceil(rate * cycle_of(pipeline) / (room * each.batch)))
+                for each, rate in zip(stages, pipeline.rates(), strict=True)
+            ]
+            for pipeline, stages in zip(self.question.pipelines, placed, strict=True)
+        ]
+        for replica in range(max((most for each in wanted for most in each), default=0)):
+            for number, pipeline in enumerate(self.question.pipelines):
+                stages = found[number]
                 for at, stage in enumerate(stages):
-                    if stage.replicas > replica and not self.add(pipeline, stages, at, replica):
+                    if wanted[number][at] <= replica:
+                        continue
+                    if self.add(pipeline, stages, at, replica) is not None:
+                        stages[at] = replace(stage, replicas=max(stage.replicas, replica + 1))
+                    elif replica < placed[number][at].replicas:
                         unscheduled.append((pipeline.name, at, replica))
+                    else:
+                        wanted[number][at] = replica
         portions = [each for one in self.devices.values() for each in one.portions()]
-        return PlacementAnswer(placed, tuple(portions), tuple(unscheduled))
+        return PlacementAnswer(tuple(map(tuple, found)), tuple(portions), tuple(unscheduled))
 
     def add(
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int, replica: int
@@ -265,7 +289,7 @@ class Streams:
     def _resident(
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int, replica: int
     ) -> Resident:
-        device, cycle = stages[at].device, 0.5 * pipeline.slo
+        device, cycle = stages[at].device, cycle_of(pipeline)
         seconds = [self._seconds(pipeline, stages, each) for each in range(len(stages))]
         earliest = 0.0
         for inflow in pipeline.stages[at].inflows:
