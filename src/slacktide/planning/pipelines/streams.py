@@ -242,9 +242,9 @@ class Streams:
 
     def schedule(self, placed: Placed) -> PlacementAnswer:
         """Portions for all that is placed: one replica of each stage in a round, so that all
-        pipelines get one before any gets two. There are more replicas than were placed where a
-        cycle brings more rows than their batches take, for whom a portion is free: those that
-        were counted on may run back to back, which who has a portion does not."""
+        pipelines get one before any gets two. What is placed counts replicas that run back to
+        back; one with a portion runs one batch in a cycle. So where a cycle brings more rows than
+        their batches take there are more, as far as portions are free."""
         unscheduled: list[Key] = []
         room = EstimateRules().room
         found = [list(stages) for stages in placed]
