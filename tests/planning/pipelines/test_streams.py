@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.pipelines.questions import TRAFFIC, at_random, question
 
+from slacktide.planning.pipelines.device_streams import DeviceStreams, Resident
 from slacktide.planning.pipelines.distribution import distribute
 from slacktide.planning.pipelines.problem import DeviceView, PlacedStage
-from slacktide.planning.pipelines.streams import DeviceStreams, Resident, Streams
+from slacktide.planning.pipelines.streams import Streams
 
 DEVICE = DeviceView("d", "d", accelerators=2, streams=2, memory=100.0, utilisation=1.0)
 
