@@ -55,6 +55,16 @@ def test_what_is_made_for_a_surge_follows_links_and_nothing_else() -> None:
     assert last.links != first.links
 
 
+def test_what_is_made_for_a_surge_keeps_its_instances() -> None:
+    """Nothing is counted, which the autoscaler would take for a rate of 0."""
+    for options, changes in (({"fixed": 3.0}, False), ({}, True)):
+        control = _PlayedCell(cell("octopinf", "surges", **options)).control
+        control.decide(now=0.0)
+        for now in range(0, 600, 5):
+            control.look(now=float(now))
+        assert (control.scaled > 0) is changes
+
+
 def test_without_a_solver_there_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(asked: object) -> float:
         raise SolverMissingError("it needs scipy")

@@ -156,10 +156,11 @@ class _PlayedCell:
         self.asked = self.testbed.question(sizes=self.sizes)
         if self.name == "distream":
             options["seed"] = cell.seed
-        if self.fixed:
-            self.asked = _times_as_many(self.asked, self.fixed)
         given = {name: _plain(name, value) for name, value in options.items()}
         policy = make_placement(self.name, given)
+        if self.fixed:
+            self.asked = _times_as_many(self.asked, self.fixed)
+            policy.scales = False  # nothing is counted, so that it would take instances away
         self.control = PlacementControl(self.asked, policy, stopwatch=process_time)
         self.score = FrameScore(start=float(self.warm), end=self.end, bin_s=float(BIN_S))
         self.held: list[tuple[float, float, int]] = []
