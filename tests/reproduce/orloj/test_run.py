@@ -92,7 +92,8 @@ def test_progress_reaches_the_end(tmp_path):
     shares = [share for share, _ in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    assert told[0][1].startswith("P two-modal ")
+    assert told[0] == (0.0, "0 of 20 runs")
+    assert told[1][1].startswith("1 of 20 runs (P two-modal ")
 
 
 def test_every_experiment_has_rows_and_assumptions(tmp_path):
