@@ -205,7 +205,7 @@ def test_streams_of_frames_are_told_the_sizes_of_the_source(server: Any) -> None
             sides.append(side)
             if side == 64:  # the largest
                 break
-            time.sleep(0.1)
+            time.sleep(0.1)  # ten a second, as the hello says
         assert set(sides[:-1]) <= {32}
         told.put(None)
         list(stream)
