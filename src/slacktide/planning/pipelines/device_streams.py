@@ -35,13 +35,11 @@ class Resident(NamedTuple):
 class _Portion:
     """Of a stream, free or taken. `left` and `right` are its neighbours."""
 
-    __slots__ = ("end", "left", "placed", "resident", "right", "start", "stream")
+    __slots__ = ("end", "left", "resident", "right", "start", "stream")
 
     def __init__(self, stream: _Lane, start: float, end: float) -> None:
         self.stream, self.start, self.end = stream, start, end
         self.resident: Resident | None = None
-        self.placed: PlacedPortion | None = None
-        """Once it is the resident's."""
         self.left: _Portion | None = None
         self.right: _Portion | None = None
 
@@ -80,6 +78,8 @@ class DeviceStreams:
         for lane in self.lanes:
             self._add_free(lane.first)
         self._taken: dict[Key, _Portion] = {}
+        self._placed: dict[Key, PlacedPortion] = {}
+        """The same, as others see them."""
 
     def place(self, resident: Resident) -> PlacedPortion | None:
         """The free portion that fits best becomes the resident's; None: none fits. Raises
@@ -93,7 +93,7 @@ class DeviceStreams:
             if start is not None:
                 del self._free[at]
                 self._take(portion, start, resident)
-                return portion.placed
+                return self._placed[resident.key]
         return None
 
     def give_back(self, key: Key) -> None:
@@ -101,7 +101,8 @@ class DeviceStreams:
         portion = self._taken.pop(key)
         resident, lane = portion.resident, portion.stream
         assert resident is not None
-        portion.resident = portion.placed = None
+        portion.resident = None
+        del self._placed[key]
         for other in (portion.left, portion.right):
             if other is not None and other.resident is None:
                 self._free.remove((other.end - other.start, lane.number, other.start, other))
@@ -122,8 +123,7 @@ class DeviceStreams:
 
     def portions(self) -> list[PlacedPortion]:
         """All that are taken."""
-        found = [portion.placed for portion in self._taken.values()]
-        return [each for each in found if each is not None]
+        return list(self._placed.values())
 
     def free(self) -> list[tuple[int, float, float]]:
         """(stream, start, end) of all that are not."""
@@ -156,7 +156,7 @@ class DeviceStreams:
             self._split(portion, end, portion.end, left=False)
         portion.start, portion.end, portion.resident = start, end, resident
         self._taken[resident.key] = portion
-        portion.placed = PlacedPortion(
+        self._placed[resident.key] = PlacedPortion(
             self.device.name, lane.number, start, end, lane.cycle, *resident.key
         )
         at = lane.accelerator
