@@ -27,6 +27,7 @@ from slacktide.reports import (
     render,
     render_comparison,
 )
+from slacktide.reports.plots import log_ticks
 
 Build = Callable[..., Report]
 Rows = Callable[..., Any]
@@ -96,6 +97,7 @@ def check(text: str) -> Page:
     assert not re.search(r"url\((?!['\"]?#)", text)
     assert "@import" not in text
     assert "default-src 'none'" in text
+    assert "\\math" not in text
     return parsed
 
 
@@ -187,6 +189,39 @@ def test_curves_draw_every_line_and_escape_its_name():
     assert "x (ms)" in parsed.text
     assert "<i>" in parsed.text
     assert curves(lines, x_label="", y_label="", log="xy").startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "ticks"),
+    [
+        (3.0, 40.0, "5 10 20"),
+        (0.05, 0.8, "0.05 0.1 0.2 0.5"),
+        (21.0, 24.0, "21 21.5 22 22.5 23 23.5 24"),
+        (60_100.0, 340_000.0, "100000 150000 200000 250000 300000"),
+        (0.00041, 0.00093, "0.0005 0.0006 0.0007 0.0008 0.0009"),
+        (18.23, 18.31, "18.24 18.26 18.28 18.3"),
+        (1.0, 1000.0, "1 2 5 10 20 50 100 200 500 1000"),
+        (0.02, 90_000.0, "0.1 1 10 100 1000 10000"),
+        (1e-3, 1e9, "0.001 0.1 10 1000 100000 10000000 1000000000"),
+    ],
+)
+def test_a_logarithmic_axis_has_ticks_at_1_2_5_and_at_even_steps_where_it_is_short(
+    least: float, most: float, ticks: str
+) -> None:
+    assert [f"{tick:.10g}" for tick in log_ticks(least, most)] == ticks.split()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(7.3,), (21.0, 24.0), (12.0, 31.0), (3.0, 40.0), (4e-4, 9e-4), (61e3, 34e4), (1e-3, 1e9)],
+)
+def test_labels_of_logarithmic_axes_are_plain_numbers(values: tuple[float, ...]) -> None:
+    drawn = curves([Curve("line", values, values)], x_label="", y_label="", log="xy")
+    labels = [label for label in re.findall(r"<text[^>]*>([^<]+)<", drawn) if label != "line"]
+    assert len(labels) >= 6
+    assert all(re.fullmatch(r"\d+(\.\d+)?", label) for label in labels)
+    half = len(labels) // 2
+    assert len(set(labels[:half])) == half
 
 
 def test_a_profile_page_draws_both_ways_and_escapes_names() -> None:

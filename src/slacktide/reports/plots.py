@@ -6,6 +6,7 @@ browser would fetch. The same report gives the same bytes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.3,
 }
 _MOST_MARKS = 60
+_DECADES_OF_FIVES, _LOG_LABELS = 3.0, 8
+"""Decades that have labels at 2 and 5 too; most labels of a longer axis."""
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
@@ -157,13 +160,10 @@ def curves(
                 )
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        if "x" in log:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")
-        if "y" in log:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter("{x:g}")
-        else:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.axis_name in log:
+                _make_logarithmic(axes, axis)
+        if "y" not in log:
             axes.set_ylim(0, y_most)
         if lines:
             axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
@@ -192,6 +192,38 @@ def bars(some: Sequence[Bar], *, x_label: str, x_most: float | None = None) -> s
         axes.grid(axis="y", visible=False)
 
     return _svg(draw, (8.0, 0.8 + 0.28 * len(some)), "bars")
+
+
+def log_ticks(least: float, most: float) -> list[float]:
+    """Positions of the labels on a logarithmic axis from `least` to `most`, both above 0.
+
+    1, 2 and 5 of every decade, powers of ten alone where there are more than three decades, and
+    even steps in a range that holds fewer than three of the former.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = math.log10(least), math.log10(most)
+    powers = range(math.ceil(low), math.floor(high) + 1)
+    if high - low > _DECADES_OF_FIVES:
+        return [10.0**power for power in powers[:: math.ceil(len(powers) / _LOG_LABELS)]]
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    ticks = [digit * 10.0**power for power in decades for digit in (1, 2, 5)]
+    ticks = [tick for tick in ticks if least <= tick <= most]
+    if len(ticks) < 3:
+        even = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]).tick_values(least, most)
+        ticks = [float(tick) for tick in even if least <= tick <= most]
+    return ticks
+
+
+def _make_logarithmic(axes: Any, axis: Any) -> None:
+    """Scale one axis; its minor ticks stay without labels, which would be TeX over the others."""
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
+    axes.set(**{f"{axis.axis_name}scale": "log"})
+    limits = getattr(axes, f"get_{axis.axis_name}lim")()
+    axis.set_major_locator(FixedLocator(log_ticks(*limits)))
+    axis.set_major_formatter("{x:.10g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _svg(draw: Callable[[Any], None], size: tuple[float, float], salt: str) -> str:
