@@ -124,6 +124,24 @@ class Zoo:
             [value("y", TensorProto.STRING, ["n", 1])],
         )
 
+    def kept(self) -> Path:
+        """Words and numbers that `keep` names, of any number."""
+        words, numbers = TensorProto.STRING, TensorProto.FLOAT
+        return self.save(
+            "kept",
+            [
+                helper.make_node("Compress", ["word", "keep"], ["words"], axis=0),
+                helper.make_node("Compress", ["number", "keep"], ["numbers"], axis=0),
+            ],
+            [
+                value("word", words, ["n"]),
+                value("number", numbers, ["n"]),
+                value("keep", TensorProto.BOOL, ["n"]),
+            ],
+            [value("words", words, ["k"]), value("numbers", numbers, ["k"])],
+            settings="max_batch: 0\n",
+        )
+
     def total(self) -> Path:
         """A scalar from a vector of any length: no batch axis."""
         return self.save(
@@ -738,6 +756,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     zoo.matmul()
     zoo.matmul("picky", settings="inputs: {x: {finite: true}}\nlimits: {rows: 2}\nmax_batch: 8\n")
     zoo.text()
+    zoo.kept()
     zoo.total()
     zoo.pair()
     zoo.gather()

@@ -116,6 +116,25 @@ def test_strings(stock: Any) -> None:
     assert said == ["tide", "", "Ebbe und Flut"]
 
 
+@pytest.mark.parametrize("count", [2, 0])
+def test_outputs_without_elements(stock: Any, count: int) -> None:
+    module, client = stock
+    forms = ["raw", "json"] if module is tritonclient.http else ["raw"]
+    for form in forms:
+        how = {"binary_data": form == "raw"} if module is tritonclient.http else {}
+        result = client.infer(
+            "kept",
+            [
+                tensor(module, "word", np.array(["ebb", "flow"][:count], object), "BYTES", **how),
+                tensor(module, "number", np.arange(count, dtype=np.float32), "FP32", **how),
+                tensor(module, "keep", np.zeros(count, np.bool_), "BOOL", **how),
+            ],
+            outputs=[module.InferRequestedOutput(name, **how) for name in ("words", "numbers")],
+        )
+        assert result.as_numpy("words").tolist() == []
+        assert result.as_numpy("numbers").shape == (0,)
+
+
 def test_a_model_without_a_batch_axis(stock: Any) -> None:
     module, client = stock
     for length in (1, 5):

@@ -517,6 +517,16 @@ def test_no_inputs_are_made_that_the_model_cannot_have(shape: tuple[int, ...], w
         SyntheticRows(IMAGES, source).shapes()
 
 
+def test_input_whose_axis_is_always_0_is_empty_in_made_up_rows() -> None:
+    past = TensorSpec("past", Datatype.FP32, (-1, 0, 8))
+    with_past = replace(IMAGES, inputs=(*IMAGES.inputs, past))
+    rows = SyntheticRows(with_past, SOURCE)
+    assert rows.shapes() == {"x": (3, 1), "past": (0, 8)}
+    assert rows.arrays(rows.shapes(), 2, np.random.default_rng(1))["past"].shape == (2, 0, 8)
+    with pytest.raises(ValueError, match=r"a row of shape \[0, 8\] is empty"):
+        SyntheticRows(replace(with_past, inputs=(past,)), SOURCE)
+
+
 def test_free_axes_come_from_the_warm_up_shapes() -> None:
     source = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": (3, 128)})
     assert SyntheticRows(IMAGES, source).shapes() == {"x": (3, 128)}

@@ -65,7 +65,7 @@ class OutputWriter:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._map: mmap.mmap | None = None
-        self._view = memoryview(b"")
+        self._view = memoryview(bytearray())  # writable: an answer may have no elements
         self.end = 0
         """Behind what was written last."""
 

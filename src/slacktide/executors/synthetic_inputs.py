@@ -93,12 +93,13 @@ class SyntheticRows:
             shapes[spec.name] = tuple(1 if axis < 0 else axis for axis in axes)
         self._lengthen(shapes, length or self._stated_length(over) or self._typical_length or 1)
         sizes = {spec.name: row_bytes(spec, shapes[spec.name]) for spec in self._interface.inputs}
+        always_empty = {spec.name for spec in self._interface.inputs if 0 in spec.shape}
         for name in sorted(sizes, key=lambda name: -sizes[name]):
             row = f"input {name!r}: a row of shape {list(shapes[name])}"
             if sum(sizes.values()) > MOST_ROW_BYTES:
                 found = f"takes {sizes[name]} bytes, above {MOST_ROW_BYTES} with all inputs"
                 raise ValueError(f"{row} {found}")
-            if not sizes[name]:
+            if not sizes[name] and (name not in always_empty or not any(sizes.values())):
                 raise ValueError(f"{row} is empty")
         return shapes
 
