@@ -56,10 +56,10 @@ EXPORTS = {
     """,
     "slacktide.profiles": """
         ENOUGH_SAMPLES MOST_CLASSES BatchLatency
-        ClassedTimes Classes CorrectedTimes ExitTimes FixedTimes LatencyTable ProfileError
+        ClassedTimes Classes CorrectedTimes CpuShare ExitTimes FixedTimes LatencyTable ProfileError
         ProfileRecord PointTime RunClasses ShapeClasses ShapedTimes
-        TimeDistribution batch_sizes classes_of_samples covering fit_latency session_sizes
-        sorted_alike
+        TimeDistribution batch_sizes busy_note classes_of_samples covering fit_latency is_quiet
+        session_sizes sorted_alike
     """,
     "slacktide.recording": """
         Call Difference PoolOpened Record RecordedPools

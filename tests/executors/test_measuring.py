@@ -18,6 +18,7 @@ import pytest
 from slacktide.domain import (
     BatchFailed,
     BatchFinished,
+    BatchTiming,
     ExitPolicy,
     PoolId,
     Replica,
@@ -33,6 +34,7 @@ from slacktide.executors.measuring import FEWEST, Measurement, measure, measure_
 from slacktide.executors.ports import (
     Arranged,
     Executor,
+    FunctionSource,
     ModelSource,
     OpenedModel,
     Payload,
@@ -58,6 +60,8 @@ class ScriptedExecutor:
 
     seconds: Callable[[int, int], float]
     interface: ModelInterface = IMAGES
+    cpu_share: Callable[[int], float] = lambda cores: 0.0
+    """CPU time ÷ wall time that batches report, by cores."""
     start_s: float = 0.1
     start_report: ReplicaLost | None = None
     fail_from: int = 1 << 30
@@ -134,7 +138,9 @@ class ScriptedReplica:
             seconds = script.seconds(rows, self.cores)
             if script.per_length:
                 seconds *= max(member.tensors[0].shape[-1] for member in members)
-            self.tell(seconds, BatchFinished(batch))
+            cpu_s = script.cpu_share(self.cores) * seconds
+            timing = BatchTiming(infer_s=seconds, thread_s=cpu_s)
+            self.tell(seconds, BatchFinished(batch, timing))
 
     def stop(self) -> None:
         self.executor.stopped += 1
@@ -175,6 +181,18 @@ def test_every_point_is_measured_as_the_driver_sees_it() -> None:
     assert executor.stopped == 1
     assert found.record.skipped == ()
     assert found.record.shapes == {"x": (3, 1)}
+
+
+def test_the_lowest_share_of_cpu_is_kept() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.01, cpu_share=lambda cores: 0.9 / cores)
+    assert run(executor, cores=[(0,), (1, 2)]).record.cpu_share == pytest.approx(0.45)
+    assert run(executor).record.cpu_share == pytest.approx(0.9)
+    assert run(executor, device="cuda:0").record.cpu_share is None
+    function = FunctionSource("module:waits", {})
+    waiting = dataclasses.replace(SOURCE, function=function)
+    assert run(executor, waiting).record.cpu_share is None
+    silent = ScriptedExecutor(lambda rows, cores: 0.01)
+    assert run(silent).record.cpu_share is None
 
 
 def test_the_replica_has_the_sessions_of_one_that_is_resized() -> None:

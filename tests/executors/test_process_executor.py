@@ -81,6 +81,7 @@ def test_results_equal_a_direct_computation(models, kit, arena, any_loop) -> Non
                 assert np.allclose(got, array @ kit.WEIGHT, rtol=1e-5)
             assert report.timing.infer_s > 0
             assert report.timing.cpu_s > 0
+            assert report.timing.thread_s > 0
         assert case.quiet
 
     serve(body, any_loop)

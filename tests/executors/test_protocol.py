@@ -71,7 +71,7 @@ def reports(draw: st.DrawFn) -> ExitReport:
 def results(draw: st.DrawFn) -> p.FinishedMessage:
     """Outputs in runs of any length; the same number of members in each."""
     members, outputs = draw(runs())
-    timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
+    timing = BatchTiming(0.001, 1.25, 3e-9, 2.5, 1.25)
     exits = draw(st.none() | reports())
     return p.FinishedMessage(draw(WORD), timing, 4096, members, outputs, exits)
 

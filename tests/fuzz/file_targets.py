@@ -344,7 +344,7 @@ def profile_examples() -> list[bytes]:
     store = ProfileStore()
     definition = _model(b"model")
     table = LatencyTable.linear(0.004, 0.002, 8, cores=(1, 2), spread=1.3)
-    record = ProfileRecord(table, {"x": (4,)}, hardware={"cpu": "c"}, threads=(1, 2))
+    record = ProfileRecord(table, {"x": (4,)}, hardware={"cpu": "c"}, threads=(1, 2), cpu_share=0.5)
     spec = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
     interface = {"inputs": [spec], "outputs": [spec], "max_batch": 8}
     path = store.save(definition, KEY, {"record": record.to_dict(), "interface": interface})

@@ -30,17 +30,26 @@ def test_survives_a_file(record: ProfileRecord, hardware: dict[str, str] | None)
     record = dataclasses.replace(
         record, hardware=hardware, skipped=(64,), device="cuda:1", sizes=sizes, threads=(1, 2)
     )
+    record = dataclasses.replace(record, cpu_share=0.4)
     assert ProfileRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
 def test_lengths_of_the_schema_before_are_read(record: ProfileRecord) -> None:
     data = record.to_dict() | {"schema": 3}
-    del data["sizes"]
+    del data["sizes"], data["cpu_share"]
     data["lengths"] = [{"rows": 8, "cores": 2, "length": 0.25, "p50_s": 1e-3}]
     assert ProfileRecord.from_dict(data).sizes == (SizeTime(8, 2, 0.25, 1e-3),)
     data["lengths"] = [{"rows": 8, "cores": 2, "length": 0.25, "seconds": 1e-3}]
     with pytest.raises(ProfileError, match=re.escape("lengths[0]: missing p50_s")):
         ProfileRecord.from_dict(data)
+
+
+def test_the_schema_before_has_no_cpu_share(record: ProfileRecord) -> None:
+    data = record.to_dict() | {"schema": 4}
+    with pytest.raises(ProfileError, match="unknown cpu_share"):
+        ProfileRecord.from_dict(data)
+    del data["cpu_share"]
+    assert ProfileRecord.from_dict(data) == record
 
 
 @pytest.mark.parametrize(
@@ -93,7 +102,8 @@ def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 9}, "schema: this version reads 4"),
+        ({"schema": 9}, "schema: this version reads 5"),
+        ({"cpu_share": 1.5}, "cpu_share: expected a number from 0 to 1, got 1.5"),
         ({"device": 3}, "device: expected a string"),
         ({"hardware": {"cpu": 1}}, "hardware.cpu: expected a string"),
         ({"hardware": []}, "hardware: expected an object"),

@@ -67,6 +67,8 @@ class BatchTiming:
     output_s: float = 0.0
     cpu_s: float = 0.0
     """CPU time of the worker's threads over the batch."""
+    thread_s: float = 0.0
+    """CPU time of the thread that ran the batch; 0 where the executor does not say."""
 
 
 Signature = tuple[tuple[int, ...], ...]

@@ -239,7 +239,7 @@ class InProcessReplica(LoopReplica):
             result.input_s,
             result.infer_s,
             time.perf_counter() - begin,
-            time.thread_time() - cpu,
+            *2 * (time.thread_time() - cpu,),
         )
         self._tell(BatchFinished(batch, timing), outputs, result.faults)
 

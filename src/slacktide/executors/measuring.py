@@ -46,6 +46,7 @@ from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles import (
     ENOUGH_SAMPLES,
+    CpuShare,
     LatencyTable,
     ProfileRecord,
     batch_sizes,
@@ -112,6 +113,7 @@ async def measure(
     work = _Work(begin + budget_s, budget_s, thorough, clock, _Meter(progress, len(sets)))
     times: dict[tuple[int, int], list[float]] = {}
     others: list[SizeTime] = []
+    cpu_shares: list[float] = []
     source = replace(source, threads=source.threads or session_sizes(counts[0], counts[-1]))
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     work.meter.enter(0, f"starting on {_cores(counts[-1])}")
@@ -142,11 +144,14 @@ async def measure(
                     guess = work.note
                     break
                 sizes = tuple(warm)
+                replica.cpu = CpuShare()
                 found = await work.sample(replica, warm, len(sets) - index)
                 at_most = math.inf if thorough else budget_s / 2 / len(sets)
                 others += await measure_sizes(
                     replica, other_sizes, rows, arena, warm, most_s=at_most, seed=seed
                 )
+                if replica.cpu.value is not None:
+                    cpu_shares.append(replica.cpu.value)
                 times.update({(size, len(core_set)): found[size] for size in sizes})
         finally:
             replica.close()
@@ -168,6 +173,8 @@ async def measure(
         tuple(n for n in batch_sizes(max(wanted, interface.max_batch)) if n not in sizes),
         tuple(others),
         source.threads,
+        # A function may wait for whatever it likes, and so may a host thread for its accelerator.
+        min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
     )
     return Measurement(record, interface, clock() - begin, work.note, opened.sessions)
 

@@ -21,11 +21,11 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     READY     the model's interface and the worker's sessions as JSON text
     BROKEN    1 if permanent, 2 if it took more memory than it may, else 0; then text: the worker
               cannot go on, and ends
-    FINISHED  batch, input ns, infer ns, output ns, cpu ns, bytes of the output file, members,
-              outputs, then for each output its runs, until all members have had theirs: members
-              of the run, then a tensor: that of the first one; those of the others follow it.
-              Members that were RELEASED before are left out. At the end what ramps said, if the
-              model has any (`exit_frames`)
+    FINISHED  batch, input ns, infer ns, output ns, cpu ns of all threads, cpu ns of the one that
+              ran the batch, bytes of the output file, members, outputs, then for each output its
+              runs, until all members have had theirs: members of the run, then a tensor: that of
+              the first one; those of the others follow it. Members that were RELEASED before are
+              left out. At the end what ramps said, if the model has any (`exit_frames`)
     FAULTS    batch, then JSON text: members that have no rows, by their place: why, and whether
               for glue of the server's owner; FINISHED follows, with outputs of theirs that mean
               nothing
@@ -257,7 +257,7 @@ def read_runs(
 
 def encode_finished(message: FinishedMessage) -> bytes:
     timing = message.timing
-    parts = (timing.input_s, timing.infer_s, timing.output_s, timing.cpu_s)
+    parts = (timing.input_s, timing.infer_s, timing.output_s, timing.cpu_s, timing.thread_s)
     words = [message.batch, *[round(seconds * 1e9) for seconds in parts]]
     words += (message.file_bytes, message.members, len(message.outputs))
     words += run_words(message.outputs)
@@ -270,12 +270,12 @@ def decode_finished(body: bytes) -> FinishedMessage:
     """What `encode_finished` was given (times to the nanosecond)."""
     words = to_words(body)
     try:
-        batch, input_ns, infer_ns, output_ns, cpu_ns, file_bytes, members, count = words[:8]
-        outputs, at = read_runs(words, 8, members, count)
+        batch, file_bytes, members, count = words[0], *words[6:9]
+        outputs, at = read_runs(words, 9, members, count)
     except (IndexError, ValueError):
         raise ProtocolError("a result that ends early") from None
     exits = _read_report(words, at) if at != len(words) else None
-    timing = BatchTiming(input_ns / 1e9, infer_ns / 1e9, output_ns / 1e9, cpu_ns / 1e9)
+    timing = BatchTiming(*[nanoseconds / 1e9 for nanoseconds in words[1:6]])
     return FinishedMessage(batch, timing, file_bytes, members, outputs, exits)
 
 

@@ -30,6 +30,7 @@ from slacktide.executors.ports import (
     Resized,
 )
 from slacktide.executors.synthetic_inputs import batch_of
+from slacktide.profiles import CpuShare
 
 _replica_ids = itertools.count(1_000_000_000)
 """Far from a server's own, which count from 0: both may use one executor."""
@@ -69,6 +70,8 @@ class TimedReplica:
         self.outputs: BatchOutputs = ()
         self.faults = NO_FAULTS
         """Both of the last batch."""
+        self.cpu = CpuShare()
+        """Sums over all batches; replace it to start again."""
         self._clock = clock
         self._patience_s = patience_s
         self._batches = itertools.count()
@@ -118,6 +121,7 @@ class TimedReplica:
             raise BatchError(report.detail)
         if not isinstance(report, BatchFinished):
             raise MeasuringError(f"unexpected answer to a batch: {report}")
+        self.cpu.add(report.timing)
         return max(end - begin, 1e-9)  # a coarse clock may not have moved
 
     async def arrange(self, policy: ExitPolicy) -> Arranged:

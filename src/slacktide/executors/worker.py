@@ -189,7 +189,7 @@ class BatchRunner:
     def execute(self, body: bytes) -> bytes:
         """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed, or
         FAULTS and FINISHED."""
-        cpu = time.process_time()
+        cpu = time.process_time(), time.thread_time()
         message = decode_batch(body)
         batch = message.batch
         if self.crops:
@@ -222,7 +222,7 @@ class BatchRunner:
             with self._lock:
                 self._running = self._options = None
 
-    def _run(self, message: BatchMessage, options: Any, cpu: float) -> bytes:
+    def _run(self, message: BatchMessage, options: Any, cpu: tuple[float, float]) -> bytes:
         result = self._session.run(message.members, self._arena, options, message.size)
         begin = time.perf_counter()
         places = self._outputs.write(
@@ -232,7 +232,8 @@ class BatchRunner:
             result.input_s,
             result.infer_s,
             time.perf_counter() - begin,
-            time.process_time() - cpu,
+            time.process_time() - cpu[0],
+            time.thread_time() - cpu[1],
         )
         finished = encode_finished(
             FinishedMessage(
@@ -244,7 +245,7 @@ class BatchRunner:
         return finished
 
     def _run_stages(
-        self, model: StageChain, message: BatchMessage, options: Any, cpu: float
+        self, model: StageChain, message: BatchMessage, options: Any, cpu: tuple[float, float]
     ) -> bytes:
         session, outputs, batch = self._session, self._outputs, message.batch
         gathered = session.gather(message.members, self._arena, message.size)
@@ -289,7 +290,8 @@ class BatchRunner:
             gathered.input_s,
             done - gathered.began - gathered.input_s - output_s,
             output_s,
-            time.process_time() - cpu,
+            time.process_time() - cpu[0],
+            time.thread_time() - cpu[1],
         )
         frames = encode_finished(
             FinishedMessage(batch, timing, outputs.file_bytes, len(left), runs, run.report())

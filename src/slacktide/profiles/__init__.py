@@ -6,6 +6,9 @@ keeps the result.
 
 from slacktide.profiles.batch_times import CorrectedTimes as CorrectedTimes
 from slacktide.profiles.classed_times import ClassedTimes as ClassedTimes
+from slacktide.profiles.cpu_share import CpuShare as CpuShare
+from slacktide.profiles.cpu_share import busy_note as busy_note
+from slacktide.profiles.cpu_share import is_quiet as is_quiet
 from slacktide.profiles.exit_times import ExitTimes as ExitTimes
 from slacktide.profiles.fixed_times import FixedTimes as FixedTimes
 from slacktide.profiles.latency_fit import fit_latency as fit_latency

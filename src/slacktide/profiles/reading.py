@@ -53,6 +53,13 @@ def number(value: object, name: str) -> float:
     return float(value)
 
 
+def fraction(value: object, name: str) -> float:
+    """A number from 0 to 1."""
+    if not 0.0 <= number(value, name) <= 1.0:
+        raise ProfileError(f"{name}: expected a number from 0 to 1, got {value!r}")
+    return number(value, name)
+
+
 def whole_number(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ProfileError(f"{name}: expected a whole number, got {value!r}")

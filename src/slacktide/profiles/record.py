@@ -17,9 +17,11 @@ from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.size_law import elements
 
-SCHEMA = 4
+SCHEMA = 5
+SHARELESS_SCHEMA = 4
+"""Read as well: without `cpu_share`."""
 LENGTHS_SCHEMA = 3
-"""Read as well: of other sizes it knows padded lengths only."""
+"""Read as well: also without other sizes than padded lengths."""
 _KEYS = ("schema", "device", "hardware", "shapes", "skipped", "sizes", "threads", "table")
 _SIZE_KEYS = ("rows", "cores", "size", "p50_s", "signature")
 _LENGTH_KEYS = ("rows", "cores", "length", "p50_s")
@@ -47,6 +49,9 @@ class ProfileRecord:
     threads: tuple[int, ...] = ()
     """Thread counts of the sessions that the replica was to have (`session_sizes`); none for a
     stated table, which is taken to hold for any."""
+    cpu_share: float | None = None
+    """CPU time ÷ wall time of the runs, on the core count where it was lowest, 0 to 1
+    (`CpuShare`); None where nobody measured it."""
 
     def mismatch(
         self,
@@ -91,17 +96,22 @@ class ProfileRecord:
             "skipped": list(self.skipped),
             "sizes": plain_sizes(self.sizes),
             "threads": list(self.threads),
+            "cpu_share": self.cpu_share,
             "table": self.table.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, data: object) -> ProfileRecord:
         """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
-        old = isinstance(data, Mapping) and data.get("schema") == LENGTHS_SCHEMA
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        old = schema == LENGTHS_SCHEMA
         keys = tuple("lengths" if old and key == "sizes" else key for key in _KEYS)
+        if schema not in (LENGTHS_SCHEMA, SHARELESS_SCHEMA):
+            keys, schema = (*keys, "cpu_share"), SCHEMA
         fields = reading.mapping(data, "profile", keys)
-        reading.schema(fields["schema"], LENGTHS_SCHEMA if old else SCHEMA, "schema")
+        reading.schema(fields["schema"], schema, "schema")
         name, keys = ("lengths", _LENGTH_KEYS) if old else ("sizes", _SIZE_KEYS)
+        share = fields.get("cpu_share")
         hardware = fields["hardware"]
         return cls(
             table=LatencyTable.from_dict(fields["table"]),
@@ -113,6 +123,7 @@ class ProfileRecord:
             skipped=reading.whole_numbers(fields["skipped"], "skipped"),
             sizes=read_sizes(fields[name], name, keys),
             threads=reading.whole_numbers(fields["threads"], "threads"),
+            cpu_share=None if share is None else reading.fraction(share, "cpu_share"),
         )
 
 
