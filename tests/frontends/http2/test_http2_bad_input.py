@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.frontends.http2 import frames as f
+from slacktide.frontends.http2.connection import WORK_AT_ONCE
 from slacktide.frontends.http2.frames import ErrorCode
 from slacktide.frontends.http2.heads import MOST_KEPT, HeadReader
 
@@ -53,6 +54,11 @@ CONNECTION_ERRORS = {
     "a table larger than allowed": (
         head(1, block=b"\x3f\xe2\x1f" + WHOLE), ErrorCode.COMPRESSION_ERROR),
     "a table size behind fields": (head(1, block=WHOLE + b"\x20"), ErrorCode.COMPRESSION_ERROR),
+    "three table sizes": (
+        head(1, block=b"\x20\x3f\xe1\x1f\x20" + WHOLE), ErrorCode.COMPRESSION_ERROR),
+    "a block of table sizes alone": (head(1, block=b"\x20" * 16_000), ErrorCode.COMPRESSION_ERROR),
+    "a table size that does not end": (
+        head(1, block=b"\x3f" + b"\xff" * 16_000), ErrorCode.COMPRESSION_ERROR),
     "an HPACK bomb": (
         head(1, block=b"\x40\x01x\x7f\x81\x1e" + b"v" * 4000 + b"\xbe" * 10_000),
         ErrorCode.ENHANCE_YOUR_CALM),
@@ -64,6 +70,9 @@ CONNECTION_ERRORS = {
     "push neither on nor off": (f.settings(((f.ENABLE_PUSH, 2),)), ErrorCode.PROTOCOL_ERROR),
     "a window beyond all": (
         f.settings(((f.INITIAL_WINDOW, 2**31),)), ErrorCode.FLOW_CONTROL_ERROR),
+    "a window beyond all, before one that may be": (
+        f.settings(((f.INITIAL_WINDOW, 2**31), (f.INITIAL_WINDOW, 1))),
+        ErrorCode.FLOW_CONTROL_ERROR),
     "frames too short to be": (f.settings(((f.MAX_FRAME, 100),)), ErrorCode.PROTOCOL_ERROR),
     "a stream's window moved beyond all": (
         head(1) + f.window_update(1, 2**31 - 1 - 65_535)
@@ -162,7 +171,12 @@ STREAM_ERRORS = {
     "an unknown pseudo-header": ((b":status", b"200"),),
     "a method twice": ((b":method", b"GET"),),
     "a length that is none": ((b"content-length", b"-1"),),
-}
+    "two lengths": ((b"content-length", b"1"), (b"content-length", b"2")),
+    "three lengths, the outer ones equal": (
+        (b"content-length", b"1"), (b"content-length", b"2"), (b"content-length", b"1")),
+    "one length written in two ways": ((b"content-length", b"1"), (b"content-length", b"01")),
+    "a list of lengths": ((b"content-length", b"1, 1"),),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", STREAM_ERRORS)
@@ -172,6 +186,22 @@ def test_a_malformed_head_ends_its_stream_alone(http2, case):
     assert bench.resets() == {1: ErrorCode.PROTOCOL_ERROR}
     bench.ask(3)
     assert [stream.id for stream in bench.streams] == [3]
+    assert bench.end() is None
+
+
+def test_a_length_that_is_repeated_is_one_length(http2):
+    bench = http2.Bench()
+    lengths = ((b"content-length", b"2"), (b"content-length", b"2"))
+    bench.ask(1, WHOLE + f.header_block(None, lengths), ends=False)
+    bench.say(f.frame(f.DATA, f.END_STREAM, 1, b"ab"))
+    assert bench.streams[0].whole
+
+
+def test_two_table_sizes_may_begin_a_block(http2):
+    bench = http2.Bench()
+    bench.ask(1, b"\x20\x3f\xe1\x1f" + WHOLE)
+    bench.ask(3, b"\x20" + WHOLE)
+    assert [stream.whole for stream in bench.streams] == [True, True]
     assert bench.end() is None
 
 
@@ -292,6 +322,33 @@ def test_a_flood_ends_the_connection(http2, case):
     bench = http2.Bench()
     bench.ask(1, ends=False)
     bench.say(FLOODS[case] * 1500)
+    assert bench.end()[0] is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_only_the_last_window_of_a_settings_frame_counts(http2):
+    bench = http2.Bench()
+    bench.ask(1, ends=False)
+    bench.say(f.window_update(1, 2**31 - 1 - f.WINDOW))
+    bench.say(f.settings(((f.INITIAL_WINDOW, 2**31 - 1), (f.INITIAL_WINDOW, 1000)) * 1000))
+    assert bench.end() is None
+    assert bench.connection.initial_window == 1000
+    assert bench.streams[0].send_window == 2**31 - 1 - f.WINDOW + 1000
+
+
+def test_moving_the_windows_of_many_streams_is_work(http2):
+    bench = http2.Bench(max_streams=255)
+    for id in range(1, 511, 2):
+        bench.ask(id, ends=False)
+    connection = bench.connection
+    moved, as_before = f.settings(((f.INITIAL_WINDOW, 1),)), f.settings(((f.INITIAL_WINDOW, 1),))
+    connection.receive(moved, 0.0)
+    moving = WORK_AT_ONCE - connection.work
+    connection.receive(as_before, 0.0)
+    assert moving > 10 * (WORK_AT_ONCE - connection.work)
+    connection.receive(f.settings(((77, 0),) * 2000), 0.0)
+    assert WORK_AT_ONCE - connection.work > 100
+    both = b"".join(f.settings(((f.INITIAL_WINDOW, window % 2),)) for window in range(1000))
+    bench.say(both)
     assert bench.end()[0] is ErrorCode.ENHANCE_YOUR_CALM
 
 

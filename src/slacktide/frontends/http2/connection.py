@@ -34,8 +34,10 @@ CONNECTION_WINDOW: Final = 1 << 24
 WORK_AT_ONCE: Final = 512
 """Of one call of `receive`: a frame is 1, and a millisecond or two are all."""
 HEAD_WORK: Final = 16
-DECODED_PER_WORK: Final = 8
-"""Of a request; and bytes of header blocks that are decoded for 1."""
+"""Of a request, beside its header block (`heads.py`)."""
+SETTINGS_PER_WORK: Final = 10
+STREAMS_PER_WORK: Final = 16
+"""Settings, and streams whose windows a setting moves, for 1."""
 FEW_BYTES: Final = 64
 """Data frames shorter than that, which do not end a body, are in excess."""
 
@@ -212,7 +214,7 @@ class Http2Connection(SendingHalf):
     def _take_head(self, id: int, block: bytes, ends: bool) -> None:
         expect(id & 1, "HEADERS on a stream that is no client's")
         head = self._heads.read(block)
-        self.work -= HEAD_WORK + self._heads.decoded // DECODED_PER_WORK
+        self.work -= HEAD_WORK + self._heads.work
         if id <= self.last:
             self._take_trailers(id, head, ends)
             return
@@ -261,10 +263,14 @@ class Http2Connection(SendingHalf):
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
         if acknowledges:
             return
-        self._bear(len(payload) / 60)
+        cost, window = len(payload) // (SETTINGS_PER_WORK * f.SETTING.size), self.initial_window
+        self.work -= cost
+        self._bear(cost)
         for name, value in f.SETTING.iter_unpack(payload):
             if name == f.INITIAL_WINDOW:
-                self._move_windows(value)
+                if value > f.LARGEST_WINDOW:
+                    raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: initial window")
+                window = value
             elif name == f.MAX_FRAME:
                 expect(f.FRAME_BYTES <= value <= f.LARGEST_FRAME, "SETTINGS: frame size")
                 self._max_frame = min(value, MOST_FRAME)
@@ -272,16 +278,20 @@ class Http2Connection(SendingHalf):
                 expect(value <= 1, "SETTINGS: push")
             elif name == f.TABLE_SIZE:
                 self._table_prefix = f.SHRINK_TABLE
+        if window != self.initial_window:
+            self._move_windows(window)
         self.out.append(f.frame(f.SETTINGS, f.ACK, 0))
 
     def _move_windows(self, window: int) -> None:
+        """Walks all streams: called once for a frame, however many windows it has."""
         more, self.initial_window = window - self.initial_window, window
-        highest = max((s.send_window for s in self.streams.values()), default=0)
-        if max(window, highest + more) > f.LARGEST_WINDOW:
-            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: a window that cannot be")
-        if more:
-            for stream in self.streams.values():
-                stream.send_window += more
+        cost = len(self.streams) // STREAMS_PER_WORK
+        self.work -= cost
+        self._bear(cost)
+        for stream in self.streams.values():
+            stream.send_window += more
+            if stream.send_window > f.LARGEST_WINDOW:
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: a window that cannot be")
 
     def _expect_used(self, id: int) -> None:
         expect(id & 1 and id <= self.last, "a frame for no stream")

@@ -1,6 +1,5 @@
 """`HeadReader`: a connection's header blocks, and what they say (RFC 9113 §8).
 
-HPACK is read by the `hpack` package, in Python: 30 to 80 µs for what a client sends with a call.
 Most clients send the same block again and again, once their fields are in the table, so blocks
 that leave the table as it is are kept with what they said, for as long as it stays so.
 """
@@ -11,14 +10,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from hpack import Decoder, HPACKError, OversizedHeaderListError
-from hpack.table import HeaderTable
-
-from slacktide.frontends.http2.frames import ErrorCode, Http2Error
+from slacktide.frontends.http2.header_blocks import FIELD_BYTES, BlockDecoder
 
 LEAST_LIST: Final = 32 * 1024
 """Bytes of fields (RFC 7541 §4.1) up to which a list is read to its end: what is too long for a
 request ends the request, what is longer than this as well the connection, whose table is lost."""
+BYTES_PER_WORK: Final = 8
+"""Bytes of a block that cost as much as a field, as they may be in Huffman's code."""
 MOST_KEPT: Final = 16
 MOST_KEPT_BYTES: Final = 1024
 """Blocks kept for a connection, and the length of one."""
@@ -27,6 +25,8 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 _NEEDED = (b":method", b":scheme", b":path")
 _PSEUDO = frozenset((*_NEEDED, b":authority"))
+_SINGLE = frozenset((b"content-length", b"host"))
+"""Fields whose values must agree where a head repeats them."""
 _OF_CONNECTIONS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
@@ -57,7 +57,7 @@ class Head:
     def _read(self, pairs: Sequence[tuple[bytes, bytes]]) -> str:
         fault, headers = "", self.headers
         for name, value in pairs:
-            self.size += len(name) + len(value) + 32
+            self.size += len(name) + len(value) + FIELD_BYTES
             if name[:1] == b":":
                 if name not in _PSEUDO or name in headers:
                     fault = "pseudo-headers: expected those of requests, each once"
@@ -67,6 +67,8 @@ class Head:
                 fault = "header names: expected lower-case tokens"
             elif name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers"):
                 fault = "headers: one of them belongs to HTTP/1.1 connections"
+            elif name in _SINGLE and headers.get(name, value) != value:
+                fault = f"{name.decode()}: expected one value"
             if _BAD_VALUE.search(value):
                 fault = "header values: a control character or outer blank"
             headers[name] = value
@@ -79,28 +81,17 @@ class Head:
         return fault
 
 
-class _Table(HeaderTable):
-    """Counts what changes it."""
-
-    changes = 0
-
-    def add(self, name: bytes, value: bytes) -> None:
-        self.changes += 1
-        super().add(name, value)
-
-
 class HeadReader:
     """The header blocks of one connection, in order."""
 
-    __slots__ = ("_decoder", "_kept", "_table", "decoded")
+    __slots__ = ("_decoder", "_kept", "work")
 
     def __init__(self, max_list: int) -> None:
         """`max_list`: bytes of fields that a request may have."""
-        self._decoder = Decoder(max_header_list_size=max(LEAST_LIST, 2 * max_list))
-        self._table = self._decoder.header_table = _Table()
+        self._decoder = BlockDecoder(max(LEAST_LIST, 2 * max_list))
         self._kept: dict[bytes, Head] = {}
-        self.decoded = 0
-        """Bytes of the latest block, if it was not known."""
+        self.work = 0
+        """Cost of the latest block; 0: it was known."""
 
     @property
     def kept(self) -> int:
@@ -111,20 +102,13 @@ class HeadReader:
         """What a whole block says. Raises Http2Error: the connection cannot go on."""
         head = self._kept.get(block)
         if head is not None:
-            self.decoded = 0
+            self.work = 0
             return head
-        self.decoded = len(block)
-        before = self._table.changes
-        try:
-            head = Head(tuple(self._decoder.decode(block, raw=True)))
-        except OversizedHeaderListError:
-            message = "a list of headers is far beyond the limit"
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, message) from None
-        except (HPACKError, IndexError):
-            message = "a header block cannot be read"
-            raise Http2Error(ErrorCode.COMPRESSION_ERROR, message) from None
-        resized = block[:1] >= b"\x20" and block[0] & 0xE0 == 0x20
-        if resized or self._table.changes != before:
+        before = self._decoder.changes
+        fields = self._decoder.decode(block)
+        self.work = len(fields) + len(block) // BYTES_PER_WORK
+        head = Head(fields)
+        if self._decoder.changes != before:
             self._kept.clear()
         elif len(block) <= MOST_KEPT_BYTES:
             if len(self._kept) >= MOST_KEPT:
