@@ -12,13 +12,13 @@ from slacktide.frontends.fairness import SHARE_S, WAITING_S, FairLoop, FairThrea
 
 
 class Clock:
-    """A millisecond passes at every look, and whenever told to."""
+    """A twentieth of a turn for those that wait passes at every look, and whenever told to."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def __call__(self) -> float:
-        self.now += 0.001
+        self.now += WAITING_S / 20
         return self.now
 
 

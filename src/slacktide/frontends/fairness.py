@@ -25,7 +25,7 @@ T = TypeVar("T")
 SHARE_S = 0.008
 """Seconds of one turn for one address: some sixty ordinary requests. What is begun is finished: a
 piece of work is bounded where it is done (to a millisecond or two)."""
-WAITING_S = 0.004
+WAITING_S = 0.002
 """Seconds of one turn for all that wait, together: while one of an address waits, nothing else of
 it goes before."""
 
