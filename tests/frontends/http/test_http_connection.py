@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import Reason
+from slacktide.frontends.http import HttpServer, metrics_routes
 from slacktide.frontends.settings import HttpSettings
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -268,14 +269,46 @@ def test_http_1_0_closes_unless_asked_not_to(run, serve):
     run(body())
 
 
-def test_head_gets_no_body(run, serve):
+@pytest.mark.parametrize(
+    "target", ["/v2", "/v2/models/m/config", "/v2/models/x", "/nope", "/v2/models/m/infer"]
+)
+def test_head_is_answered_like_get_without_the_body(run, serve, target):
     async def body():
         async with serve() as here:
             client = await here.connect()
-            client.send(b"HEAD /v2 HTTP/1.1\r\nHost: t\r\n\r\n" + GET)
-            assert (await client.answer(head_only=True)).status == 405
-            assert (await client.answer()).status == 200
+            request = b"%b " + target.encode() + b" HTTP/1.1\r\nHost: t\r\n\r\n"
+            for _ in range(2):  # the second head is remembered
+                client.send(request % b"GET" + request % b"HEAD" + request % b"GET")
+                with_body = await client.answer()
+                assert with_body.body
+                head = await client.answer(head_only=True)
+                assert (head.status, head.headers) == (with_body.status, with_body.headers)
+                assert (await client.answer()).body == with_body.body
             client.close()
+            sizes = [record.bytes_sent for record in here.log]
+            assert sizes == [len(with_body.body), 0, len(with_body.body)] * 2
+
+    run(body())
+
+
+def test_head_of_a_long_answer_has_the_coding_and_length_of_get(run):
+    routes = metrics_routes(lambda: (200, "text/plain; version=0.0.4", b"up 1\n" * 8000))
+
+    async def body():
+        server = HttpServer(routes)
+        await server.start("127.0.0.1", 0)
+        heads = []
+        for method in (b"GET", b"HEAD"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            line = b"Host: t\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+            writer.write(method + b" /metrics HTTP/1.1\r\n" + line)
+            head, _, content = (await reader.read()).partition(b"\r\n\r\n")
+            heads.append(head)
+            assert bool(content) is (method == b"GET")
+            writer.close()
+        await server.close()
+        assert heads[0] == heads[1]
+        assert b"Content-Encoding: gzip" in heads[1]
 
     run(body())
 

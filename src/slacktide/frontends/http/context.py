@@ -115,7 +115,7 @@ class HttpContext(SharedState):
         if route is None:
             allow = ", ".join(sorted(found.routes))
             line = b"Allow: %b\r\n" % allow.encode()
-            hint = f"use {allow} here"
+            hint = f"use {allow.replace('GET, HEAD', 'GET')} here"
             if any(route.receiver is not None for route in found.routes.values()):
                 hint += ", with the inputs in the body; GET /v2/models/NAME tells what they are"
             return error_response(405, hint, extra=line)

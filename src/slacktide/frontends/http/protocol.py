@@ -302,6 +302,7 @@ class HttpConnection(FrontEndConnection):
         if not self._transport.is_closing():
             if head.method == "HEAD":
                 self._transport.write(b"%b%b\r\n" % (lines, extra))
+                length = 0
             elif length <= _JOIN_BYTES:
                 self._transport.write(b"".join((lines, extra, b"\r\n", *response.body)))
             else:

@@ -82,6 +82,8 @@ class Router:
         if route.method in node.routes:
             raise ValueError(f"two routes for {route.method} {route.pattern}")
         node.routes[route.method] = route
+        if route.method == "GET":
+            node.routes["HEAD"] = route  # the connection leaves the body out
 
     def match(self, target: bytes) -> Match | None:
         """The routes of a request target, its query ignored; None if the path is unknown. Raises
