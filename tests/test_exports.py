@@ -31,7 +31,7 @@ EXPORTS = {
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
         BatchTiming Cancelled Circuit Command Deployment Event ExitMode ExitPolicy ExitReport
-        FreeSlots InputSize LaneResized LaneSpec Leaving MemoryShort
+        DriverStalled FreeSlots InputSize LaneResized LaneSpec Leaving MemoryShort
         ModelWindow Notice Outcome OutcomeKind Plan PlanChanged PoolId PublishExits Reason
         Refused Replica ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch
         Signature StagePlace StartReplica StopReplica Submitted TellCircuit TimerFired Timetable

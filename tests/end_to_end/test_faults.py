@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -119,6 +122,45 @@ def test_a_model_that_hangs_is_killed_and_others_are_served_meanwhile(fragile: A
     assert "it hung and was killed" in answer.error
     assert fragile.infer("hanging", fragile.spin_call(1)).status == 200
     assert fragile.worker("hanging") != before
+
+
+def stand_still(house: Any, seconds: float) -> None:
+    """Hold up the server's loop while it takes what sockets have, as SIGSTOP does: what comes next
+    are timers."""
+
+    async def hold_up(app: Any) -> None:
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+        ours, theirs = socket.socketpair()
+
+        def readable() -> None:
+            loop.remove_reader(ours)
+            time.sleep(seconds)
+            over.set_result(None)
+
+        with ours, theirs:
+            loop.add_reader(ours, readable)
+            theirs.send(b"x")
+            await over
+
+    house.server.call(hold_up)
+
+
+def test_a_worker_is_not_blamed_for_what_its_server_did_not_read(fragile: Any) -> None:
+    worker = fragile.worker("hanging")
+    with fragile.taken_to_hang_after(1.0):
+        waiting = fragile.later("hanging", fragile.spin_call(A_WHILE // 3))
+        fragile.running("hanging")
+        stand_still(fragile, 2.0)  # the worker does not
+        assert waiting.result().status == 200
+        assert fragile.infer("hanging", fragile.spin_call(1)).status == 200
+        assert fragile.worker("hanging") == worker
+        waiting = fragile.later("hanging", fragile.spin_call(fragile.FOREVER + 1))
+        fragile.running("hanging")
+        stand_still(fragile, 2.0)
+        assert waiting.result().status == 500  # this one does hang
+    assert fragile.infer("hanging", fragile.spin_call(1)).status == 200
+    assert fragile.worker("hanging") != worker
 
 
 def test_workers_are_replaced_when_their_fork_server_dies(fragile: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from slacktide.domain import (
     BatchFinished,
+    DriverStalled,
     LaneResized,
     PlanChanged,
     PoolId,
@@ -96,6 +97,40 @@ def test_a_hanging_batch_is_killed_at_its_limit_and_its_members_run_again(world)
     restart(world)
     world.finish()
     assert world.answers[1].reason is Reason.ON_TIME
+
+
+def test_time_in_which_the_driver_stood_still_is_held_against_no_batch(world):
+    world.submit(1, slo=10.0)
+    world.send(DriverStalled(4.0), TimerFired(), after=4.0)
+    assert world.stopped == []
+    assert world.engine.next_wakeup() == pytest.approx(5.0)
+    world.finish(after=0.5)
+    assert world.answers[1].reason is Reason.ON_TIME
+    (times,) = world.times.values()
+    assert times.observed == []  # nobody knows when it ended
+    world.submit(2, slo=10.0)
+    world.finish()
+    assert len(times.observed) == 1
+
+
+def test_a_batch_that_hangs_is_killed_however_often_the_driver_stands_still(world):
+    world.submit(1, slo=100.0)
+    for _ in range(3):
+        world.send(DriverStalled(4.0), TimerFired(), after=4.0)
+        world.send(TimerFired(), after=0.3)
+        assert world.stopped == []
+    world.send(TimerFired(), after=0.1)
+    assert world.stopped == [(world.started[0], True)]
+
+
+def test_a_replica_may_start_for_longer_if_the_driver_stood_still(make_world, one_model_plan):
+    world = make_world()
+    world.send(PlanChanged(one_model_plan("1")))
+    world.send(DriverStalled(400.0), TimerFired(), after=400.0)
+    assert world.stopped == []
+    assert world.engine.next_wakeup() == pytest.approx(700.0)
+    world.send(TimerFired(), after=300.0)
+    assert world.stopped == [(world.started[0], True)]
 
 
 def test_a_batch_that_ends_while_its_replica_is_killed_counts(world):

@@ -18,6 +18,7 @@ from slacktide.domain.events import BatchAborted as BatchAborted
 from slacktide.domain.events import BatchFailed as BatchFailed
 from slacktide.domain.events import BatchFinished as BatchFinished
 from slacktide.domain.events import Cancelled as Cancelled
+from slacktide.domain.events import DriverStalled as DriverStalled
 from slacktide.domain.events import Event as Event
 from slacktide.domain.events import ExitReport as ExitReport
 from slacktide.domain.events import LaneResized as LaneResized

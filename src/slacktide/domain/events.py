@@ -140,6 +140,13 @@ class MemoryShort:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverStalled:
+    """The driver has stood still and read nothing: for so long nobody was late for it."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """The moment that `next_wakeup` asked for has come."""
 
@@ -158,5 +165,6 @@ Event = (
     | LaneResized
     | PlanChanged
     | MemoryShort
+    | DriverStalled
     | TimerFired
 )

@@ -29,6 +29,7 @@ from slacktide.domain import (
     BatchFinished,
     Cancelled,
     Command,
+    DriverStalled,
     Event,
     LaneResized,
     MemoryShort,
@@ -90,6 +91,7 @@ class Engine:
             LaneResized: self._resizing.resized,
             PlanChanged: self._plan_changed,
             MemoryShort: self._memory_short,
+            DriverStalled: self._replicas.driver_stalled,
             TimerFired: self._timer_fired,
         }
 

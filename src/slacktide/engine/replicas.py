@@ -7,6 +7,7 @@ import math
 from slacktide.domain import (
     Circuit,
     Deployment,
+    DriverStalled,
     Reason,
     Replica,
     ReplicaLost,
@@ -226,6 +227,19 @@ class ReplicaLifecycle:
         for running in state.running.values():
             if running.hang_at <= now and not running.placement.phase.dying:
                 self._kill(running.placement)
+
+    def driver_stalled(self, event: DriverStalled) -> None:
+        """Give what starts or runs the time back in which its report could not be read. Batches of
+        then teach nothing: when they ended is not known."""
+        state = self._state
+        for running in state.running.values():
+            running.hang_at += event.seconds
+            running.steady = False
+        for pool in state.pools.values():
+            for placement in pool.placements:
+                if placement.state is ReplicaState.STARTING:
+                    placement.until += event.seconds
+        self._reckon()
 
     def _start(self, placement: Placement) -> None:
         """Start the next replica here, ready for whatever a plan may come to ask of it."""

@@ -18,6 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from slacktide.executors.loop_watch import call_later
 from slacktide.executors.spawning import MESSAGE_LIMIT, SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
 
@@ -81,7 +82,7 @@ class ForkClient:
         self._waiting.append((message, [os.dup(fd) for fd in descriptors]))
         self._send()
         patience = _ANSWER if self._answers else _FIRST_ANSWER
-        self._loop.call_later(patience, self._overdue, request.id, patience)
+        call_later(self._loop, patience, self._overdue, request.id, patience)
 
     def end_if_deserted(self, workers: Collection[int]) -> None:
         """If it was abandoned, and none of its workers is among the living `workers`, kill it."""
@@ -90,11 +91,11 @@ class ForkClient:
 
     def _overdue(self, id: int, again: float = 0.0) -> None:
         if id in self._asked and not self._ended.done():
-            self._readable()  # it may have answered while this process stood still
+            self._readable()  # it may have answered just now
         if id not in self._asked or self._ended.done():
             return
         if again:
-            self._loop.call_later(again, self._overdue, id)
+            call_later(self._loop, again, self._overdue, id)
             return
         self._given_up = True
         what = "the process that starts workers does not answer"

@@ -16,6 +16,7 @@ from slacktide.domain import (
     ReplicaUp,
 )
 from slacktide.executors.arena import Arena
+from slacktide.executors.loop_watch import patience
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
     NO_FAULTS,
@@ -150,7 +151,7 @@ class TimedReplica:
         assert self._waiting is not None
         if self._lost is None:
             try:
-                async with asyncio.timeout(self._patience_s):
+                async with patience(self._patience_s):
                     at, report = await self._waiting
             except TimeoutError:
                 self._given_up = True

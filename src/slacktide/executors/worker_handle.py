@@ -39,6 +39,7 @@ from slacktide.executors.exit_frames import (
     decode_released,
     encode_exits,
 )
+from slacktide.executors.loop_watch import PatientTimer, call_later
 from slacktide.executors.output_file import OutputReader
 from slacktide.executors.ports import (
     NO_FAULTS,
@@ -135,7 +136,7 @@ class WorkerHandle:
         self._resizes = 0
         self._short = False
         """Whether it was said to have something else than its cores."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: PatientTimer | None = None
         for end in (control, aborts):
             end.setblocking(False)
         loop.add_reader(control, self._receive)
@@ -211,7 +212,7 @@ class WorkerHandle:
         if self._state is _State.UP:
             self._send(frame(FrameKind.STOP))
             if self._timer is None:
-                self._timer = self._loop.call_later(_GRACE, self.kill)
+                self._timer = call_later(self._loop, _GRACE, self.kill)
         else:
             self.kill()  # it has nothing to finish
 
@@ -384,7 +385,7 @@ class WorkerHandle:
         if self._status is not None or self._broken or self._silent:
             self._bury()
         else:
-            self._timer = self._loop.call_later(_STATUS_WAIT, self._bury)
+            self._timer = call_later(self._loop, _STATUS_WAIT, self._bury)
 
     def _bury(self) -> None:
         """Close everything and report the loss, once."""

@@ -17,6 +17,7 @@ from typing import cast
 
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
+from slacktide.executors.loop_watch import loop_watch
 from slacktide.frontends.fairness import FairLoop
 from slacktide.frontends.ports import AccessLog, AccessRecord
 from slacktide.frontends.security import Authorize
@@ -25,6 +26,11 @@ from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.errors import WireError
 
 log = logging.getLogger(__name__)
+
+
+def waited(since: float, now: float) -> float:
+    """Seconds from `since` to `now` in which the loop turned: clients are not late for others."""
+    return loop_watch().waited(since, now)
 
 
 class SharedState:
@@ -88,7 +94,7 @@ class FrontEndConnection(ABC):
     """The protocol of one client connection. All methods run on the event loop."""
 
     __slots__ = (
-        "_clogged_since", "_close_by", "_now", "_queued", "_reading", "_reading_since", "_shared",
+        "_clogged_since", "_closing", "_now", "_queued", "_reading", "_reading_since", "_shared",
         "_transport", "client",
     )  # fmt: skip
 
@@ -104,8 +110,8 @@ class FrontEndConnection(ABC):
         self._reading_since = self._now
         self._clogged_since: float | None = None
         """Since when the client has not read its answers."""
-        self._close_by: float | None = None
-        """When a closing connection is cut."""
+        self._closing: tuple[float, float] | None = None
+        """Since when the connection is closing, and after how many seconds it is cut."""
         self.client = "local"
 
     # ---------------------------------------------------------------- what each protocol has
@@ -226,11 +232,12 @@ class FrontEndConnection(ABC):
     def is_overdue(self, now: float) -> bool:
         """Whether it is closing, or its client does not read: then it is cut in time."""
         limits = self._shared.limits
-        if self._close_by is not None:
-            if now >= self._close_by:
+        if self._closing is not None:
+            since, seconds = self._closing
+            if waited(since, now) >= seconds:
                 self._transport.abort()
         elif self._clogged_since is not None:
-            if now - self._clogged_since >= limits.write_timeout_s:
+            if waited(self._clogged_since, now) >= limits.write_timeout_s:
                 self._transport.abort()
         else:
             return False
@@ -240,9 +247,9 @@ class FrontEndConnection(ABC):
         """The last answer is written: end, as soon as the client can have read it."""
         limits = self._shared.limits
         if linger and not self._transport.is_closing():
-            self._close_by = self._shared.clock() + limits.linger_s
+            self._closing = self._shared.clock(), limits.linger_s
             if self._transport.can_write_eof():
                 self._transport.write_eof()
         else:
-            self._close_by = self._shared.clock() + limits.write_timeout_s
+            self._closing = self._shared.clock(), limits.write_timeout_s
             self._transport.close()

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from slacktide.domain import Plan
 from slacktide.executors.arena import Arena, MemoryBudget
+from slacktide.executors.loop_watch import patience
 from slacktide.executors.ports import Executor
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, Layout, PlanBuilder
@@ -345,7 +346,7 @@ class ModelManager:
         starting = {pool: self._launcher.await_up(pool) for pool in pools}
         try:
             self.apply()
-            async with asyncio.timeout(self._settings.start_s):
+            async with patience(self._settings.start_s):
                 for pool, waiting in starting.items():
                     # Of a family's files only those are started that the plan has at first.
                     unwanted = not waiting.done() and not self._launcher.wanted(pool)

@@ -21,6 +21,7 @@ from slacktide.domain import (
     Answer,
     Batch,
     Cancelled,
+    DriverStalled,
     FreeSlots,
     MemoryShort,
     Notice,
@@ -41,6 +42,7 @@ from slacktide.domain import (
 from slacktide.domain.events import Announced
 from slacktide.domain.frames import AnswerFrame, FreeFrame, PreparePayload
 from slacktide.engine import Engine
+from slacktide.executors.loop_watch import loop_watch
 from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
@@ -87,6 +89,8 @@ class Driver:
         self._recorder = recorder
         self.clock = time.monotonic
         self._loop = asyncio.get_running_loop()
+        self._watch = loop_watch(self._loop)
+        self._stalled = self._watch.look()
         self._events: list[RuntimeEvent] = []
         self._flush_due = False
         self._timer = DriverTimer(self._loop, self.clock, self._wake)
@@ -232,6 +236,10 @@ class Driver:
     def _deliver(self, events: Sequence[RuntimeEvent]) -> None:
         if self._closed:
             return
+        stalled = self._watch.look()
+        if stalled > self._stalled:  # before what was read since: it is not as late as it looks
+            events = [DriverStalled(stalled - self._stalled), *events]
+            self._stalled = stalled
         # Never earlier than the engine's last time: clocks of callers may be a hair behind.
         now = max(self.clock(), self.engine.now)
         if self._timer.take_due(now=now):

@@ -14,6 +14,7 @@ import uvloop
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
+from slacktide.executors.loop_watch import loop_watch
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.calls import InferCall, InferReply, InputTensor, SizeAdvice
 from slacktide.wire.errors import WireError
@@ -467,6 +468,10 @@ def test_a_client_that_is_silent_for_three_seconds_is_gone(fakes):
             await client.announce(1)
             await data.until(lambda: data.announced)
             Clock.now += 2.9
+            await asyncio.sleep(0.1)
+            assert not data.sessions[0].closed
+            loop_watch()._stalls.append((Clock.now, Clock.now + 60.0))
+            Clock.now += 60.0  # the server stands still: nobody was heard meanwhile
             await asyncio.sleep(0.1)
             assert not data.sessions[0].closed
             Clock.now += 0.2

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import Reason
+from slacktide.executors.loop_watch import loop_watch
 from slacktide.frontends.http import HttpServer, metrics_routes
 from slacktide.frontends.settings import HttpSettings
 
@@ -598,6 +599,42 @@ def test_slow_headers_get_408(run, serve):
             answer = await client.answer()
             assert (answer.status, answer.closes) == (408, True)
             client.close()
+
+    run(body())
+
+
+def stand_still(clock, seconds):
+    """The server's loop does, and nobody can be late."""
+    loop_watch()._stalls.append((clock.now, clock.now + seconds))
+    clock.now += seconds
+
+
+def test_a_client_is_not_late_while_the_server_stands_still(run, serve, post):
+    clock = Clock()
+    settings = limits(header_timeout_s=10, body_timeout_s=10, idle_timeout_s=10, write_timeout_s=10)
+
+    async def body():
+        async with serve(settings, clock=clock) as here:
+            head, upload, idle = [await here.connect() for _ in range(3)]
+            head.send(GET[:9])
+            upload.send(post(b"", length=100_000))
+            idle.send(GET)
+            assert (await idle.answer()).status == 200
+            await here.data.until(lambda: len(here.data.announced) == 1)
+            readers = [connection._reader for connection in here.context.connections]
+            await here.until(lambda: sum(reader.current is not None for reader in readers) == 2)
+            stand_still(clock, 60.0)
+            here.check()
+            clock.now += 9
+            here.check()
+            assert here.data.cancelled == []
+            assert here.server.connections == 3
+            clock.now += 2
+            assert (await head.answer()).status == 408
+            assert (await upload.answer()).status == 408
+            assert await idle.ended() == b""
+            for client in (head, upload, idle):
+                client.close()
 
     run(body())
 

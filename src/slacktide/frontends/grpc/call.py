@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Outcome, Reason
+from slacktide.frontends.connection import waited
 from slacktide.frontends.grpc.intake import PREFIX, MessageIntake
 from slacktide.frontends.grpc.metadata import CONTENT_TYPE, CallHead, trailers_of
 from slacktide.frontends.http2 import ErrorCode, Head
@@ -106,7 +107,7 @@ class GrpcCall(MessageIntake):
             self.fail(Refusal(status_of(Reason.EXPIRED), message, Reason.EXPIRED))
         elif self.since is not None:
             allowed = limits.body_timeout_s + self.filled / limits.min_body_rate
-            if now - max(self.since, self.protocol.reading_since) >= allowed:
+            if waited(max(self.since, self.protocol.reading_since), now) >= allowed:
                 message = "the message did not arrive in time"
                 self.fail(Refusal(status_of(Reason.NO_BODY), message, Reason.NO_BODY))
 

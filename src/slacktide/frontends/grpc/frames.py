@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Reason
+from slacktide.frontends.connection import waited
 from slacktide.frontends.grpc.inference import InferenceRpc, InferRequest
 from slacktide.frontends.grpc.intake import NOWHERE
 from slacktide.frontends.grpc.metadata import CallHead
@@ -278,7 +279,9 @@ class FrameStream(InferenceRpc):
         """The last byte of a frame is here."""
         now = frame.arrived_at = self.protocol.now  # when it was read, however busy the loop is
         nbytes, since = len(message) or self.filled, frame.announced_at
-        seconds = 0.0 if since is None else max(now - since, AT_ONCE_S)
+        seconds = 0.0
+        if since is not None and not stood_still(since, now):
+            seconds = max(now - since, AT_ONCE_S)
         taken = m.Acknowledgement(id=frame.frame, transfer_us=min(int(seconds * 1e6), 2**32 - 1))
         before, begun_at = frame.begun
         if seconds and 0 < 2 * before < nbytes and now > begun_at:
@@ -322,7 +325,7 @@ class FrameStream(InferenceRpc):
         now = self.state.clock()
         if frame is not self._coming:
             frame.cancel(Reason.NO_BODY)
-        if frame.announced_at is not None:
+        if frame.announced_at is not None and not stood_still(frame.announced_at, now):
             came = self.filled if frame is self._coming else 0
             self.session.stalled(came, frame.nbytes, now - frame.announced_at, now=now)
         refusal = refusal_in(reply, triton_strict=self.state.limits.triton_strict)
@@ -392,9 +395,10 @@ class FrameStream(InferenceRpc):
             return
         self.connection.measure_rtt(now)
         self.protocol.flush_soon()
-        if self._session is not None:
+        if self._session is not None and not stood_still(self._heard, now):
             self._session.idle(now)
-        if not self._rest and now - max(self._heard, self.protocol.reading_since) >= SILENT_S:
+        heard = max(self._heard, self.protocol.reading_since)
+        if not self._rest and waited(heard, now) >= SILENT_S:
             message = f"the client has been silent for {SILENT_S:g} s"
             self.fail(Refusal(status_of(Reason.NO_BODY), message, Reason.DISCONNECTED))
 
@@ -417,6 +421,11 @@ class FrameStream(InferenceRpc):
         super()._ended(status)
         if self._session is not None:
             self._session.close()
+
+
+def stood_still(since: float, now: float) -> bool:
+    """Whether the server has: then what came between shows nothing of the link."""
+    return waited(since, now) < now - since
 
 
 def _refusal(refusal: Refusal) -> m.Refusal:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from slacktide.frontends.connection import FrontEndConnection, SharedState
+from slacktide.frontends.connection import FrontEndConnection, SharedState, waited
 from slacktide.frontends.grpc.call import GrpcCall
 from slacktide.frontends.grpc.metadata import CallHead, GrpcMethod
 from slacktide.frontends.http2 import ErrorCode, Head, Http2Connection, Http2Stream
@@ -185,7 +185,7 @@ class GrpcConnection(FrontEndConnection):
                     transport.write(b"".join(out))
                 else:
                     transport.writelines(out)
-        if http2.closing and not http2.streams and self._close_by is None:
+        if http2.closing and not http2.streams and self._closing is None:
             self._drop_calls()
             # Requests that crossed with GOAWAY may be unread.
             self.close(linger=True)
@@ -214,23 +214,23 @@ class GrpcConnection(FrontEndConnection):
         if (
             since is not None
             and self._reading
-            and now - max(since, self._reading_since) >= settings.header_timeout_s
+            and waited(max(since, self._reading_since), now) >= settings.header_timeout_s
         ):
             self._end(ErrorCode.ENHANCE_YOUR_CALM, "the headers took too long")
             return
-        if http2.is_stuck(now, settings.write_timeout_s):
+        if http2.is_stuck(now, settings.write_timeout_s, waited):
             self._end(ErrorCode.ENHANCE_YOUR_CALM, "answers are not taken")
             return
         for call in list(self._calls()):
             call.check(now)
-        quiet = now - self._now
+        quiet = waited(self._now, now)
         if http2.streams or http2.last != self._busy_with:
             self._busy_with, self._busy_at = http2.last, now
-        elif now - self._busy_at >= settings.connection_idle_s:
+        elif waited(self._busy_at, now) >= settings.connection_idle_s:
             http2.go_away()
             self.flush()
         if self._pinged_at is not None:
-            if now - self._pinged_at >= settings.keepalive_timeout_s:
+            if waited(self._pinged_at, now) >= settings.keepalive_timeout_s:
                 self.abort()
         elif quiet >= settings.keepalive_s and self._reading:
             self._pinged_at = now

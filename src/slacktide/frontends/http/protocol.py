@@ -25,7 +25,7 @@ from functools import partial
 from typing import Final
 
 from slacktide.domain import Reason
-from slacktide.frontends.connection import FrontEndConnection
+from slacktide.frontends.connection import FrontEndConnection, waited
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
     ClientRequest,
@@ -124,18 +124,18 @@ class HttpConnection(FrontEndConnection):
             pass  # the server has paused reading: the client is not late
         elif current is not None and not current.head.whole:
             since = max(current.first_byte, self._reading_since)
-            if now - since >= settings.header_timeout_s:
+            if waited(since, now) >= settings.header_timeout_s:
                 self._fail(408, Reason.BAD_INPUT, "the headers took too long")
         elif current is not None and current.body_since is not None:
             allowed = settings.body_timeout_s + current.filled / settings.min_body_rate
-            if now - max(current.body_since, self._reading_since) >= allowed:
+            if waited(max(current.body_since, self._reading_since), now) >= allowed:
                 current.abandoned(Reason.NO_BODY)
                 current.receiver = None
                 self._fail(408, Reason.NO_BODY, "the body took too long")
         elif self._skip:
-            if now - self._now >= settings.body_timeout_s:
+            if waited(self._now, now) >= settings.body_timeout_s:
                 self._transport.abort()
-        elif self._is_idle() and now - self._now >= settings.idle_timeout_s:
+        elif self._is_idle() and waited(self._now, now) >= settings.idle_timeout_s:
             self._transport.close()
 
     # ---------------------------------------------------------------- receiving

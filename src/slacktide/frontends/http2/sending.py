@@ -7,7 +7,7 @@ its stream, and streams take turns, a frame each, whenever there is room again (
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -175,13 +175,14 @@ class SendingHalf:
             untried = len(blocked) if count else untried - 1
         return room <= 0
 
-    def is_stuck(self, now: float, seconds: float) -> bool:
+    def is_stuck(self, now: float, seconds: float, waited: Callable[[float, float], float]) -> bool:
         """Whether one of the answers has not got on for so long: each `LEAST_RATE` bytes that were
-        taken give it a second more. To be asked now and then."""
+        taken give it a second more. To be asked now and then. `waited`: how much of the time
+        between two moments counts."""
         for stream in self.blocked:
             since = stream.stuck_since
             stream.stuck_since = now if since is None else min(since, now)
-            if now - stream.stuck_since >= seconds:
+            if waited(stream.stuck_since, now) >= seconds:
                 return True
         return False
 
