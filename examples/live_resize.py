@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from slacktide.examples import make_repository
+from slacktide.load.core_probe import CoreProbe, busy_warning
 
 MODEL = "residual"
 ROWS = 8
@@ -85,8 +86,8 @@ class Outcome:
     """Looks at each reason of a plan."""
 
 
-class TooSlowError(Exception):
-    """The model could not be measured in the time that there is."""
+class BusyError(Exception):
+    """Other programs hold the cores."""
 
 
 def main() -> int:
@@ -106,10 +107,12 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="slacktide-live-resize-") as place:
         folder = Path(place)
+        probe = CoreProbe(*([core] for core in sorted(os.sched_getaffinity(0))[:2]))
+        probe.look()
         report("Measuring the model on one core and on two …")
         try:
-            scene = prepare(folder)
-        except TooSlowError as error:
+            scene = prepare(folder, probe)
+        except BusyError as error:
             print(error, file=sys.stderr)
             return 2
         report(
@@ -127,6 +130,10 @@ def main() -> int:
             outcome = run(variant, scene, folder, arguments.seconds)
             found.append(outcome)
             report(line_of(outcome))
+            probe.look()
+    if warning := busy_warning(probe.share):
+        print(warning, file=sys.stderr)
+        return 2
     one, two, scaled = found
     if arguments.json:
         rows = [asdict(outcome) for outcome in found]
@@ -146,9 +153,8 @@ def without_gain(scene: Scene) -> str:
         return ""
     return (
         "A second core makes the model hardly faster here, so there is nothing to gain from "
-        "cores that follow the network. Two reasons are usual: other programs keep the cores busy "
-        "(try again when the machine is idle), or both are threads of one physical core "
-        "(see lscpu --extended)."
+        "cores that follow the network. Often both are threads of one physical core (see "
+        "lscpu --extended)."
     )
 
 
@@ -166,17 +172,22 @@ def phases(count: int) -> str:
     return "".join("_" if (i / 4) % cycle >= CALM_S else " " for i in range(count))
 
 
-def prepare(folder: Path) -> Scene:
-    """Make the model, measure it, and write a link under which two cores matter."""
+def prepare(folder: Path, probe: CoreProbe) -> Scene:
+    """Make the model, measure it, and write a link under which two cores matter. Raises
+    BusyError."""
     repository = folder / "models"
     make_repository(repository, models=[MODEL])
     counts = ("--cores", "1", "--cores", "2", "--budget", "5s")
     document = command("profile", str(repository / MODEL), *counts, "--json")
-    table = json.loads(document)["1"]["table"]
+    record = json.loads(document)["1"]
+    probe.note(record["cpu_share"])
+    if warning := busy_warning(probe.share):
+        raise BusyError(warning)
+    table = record["table"]
     if ROWS not in table["batches"]:
-        raise TooSlowError(
-            f"{ROWS} frames at once take too long here to be measured in time. Other programs keep "
-            "the cores busy: try again when the machine is idle."
+        raise BusyError(
+            f"{ROWS} frames at once take too long here to be measured in time: this machine is too "
+            "slow for the example, or other programs hold its cores."
         )
     at = table["batches"].index(ROWS)
     one, two = (table["p99_s"][at][table["cores"].index(count)] for count in (1, 2))

@@ -13,6 +13,12 @@ import pytest
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Demos find their cores free, whatever else runs beside the tests."""
+    monkeypatch.setattr("slacktide.load.core_probe.cpu_share", lambda cores: 1.0)
+
+
 @pytest.fixture(scope="session")
 def run() -> Run:
     """`run("models", "check", folder, cwd=…, env=…)`: the finished process."""

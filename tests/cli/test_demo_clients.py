@@ -91,7 +91,7 @@ def report() -> dict[str, Any]:
         late_s=0.002,
     )
     simulated = {"ours": {"missed": 0.01, "accuracy": 0.6}, "32": {"missed": 0.0, "accuracy": 0.3}}
-    return clients_report(run, [camera], VARIANTS, simulated, cpu_s=0.9)
+    return clients_report(run, [camera], VARIANTS, simulated, cpu_s=0.9) | {"cpu_share": 1.0}
 
 
 def test_a_frame_is_worth_the_smaller_of_what_was_sent_and_what_ran(report: Any) -> None:
@@ -125,6 +125,15 @@ def test_the_tables_say_so(report: Any) -> None:
         "5.0 % of a core",
     ):
         assert part in text, text
+
+
+def test_sizes_are_not_compared_where_other_programs_held_the_cores(report: Any) -> None:
+    out = Console(width=160, record=True, file=StringIO())
+    show_clients({**report, "cpu_share": 0.5}, out)
+    text = out.export_text()
+    assert "other programs used 50 % of these cores" in text
+    assert "simulated" not in text
+    assert "client 1" in text
 
 
 def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

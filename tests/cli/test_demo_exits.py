@@ -36,7 +36,13 @@ def report() -> dict[str, Any]:
     ]
     stats = {"ramps": [RAMP], "reason": "an alarm"}
     answers = {"as it is": vanilla, "early exits": early}
-    return exits_report(RUN, answers, stats, 7.0)
+    return exits_report(RUN, answers, stats, 7.0) | {"cpu_share": 1.0}
+
+
+def text_of(report: Any) -> str:
+    out = Console(width=160, record=True, file=StringIO())
+    show_exits(json.loads(json.dumps(report)), out)
+    return out.export_text()
 
 
 def test_each_stream_is_told_apart(report: Any) -> None:
@@ -55,9 +61,7 @@ def test_the_whole_is_summed_up(report: Any) -> None:
 
 
 def test_the_tables_say_so(report: Any) -> None:
-    out = Console(width=160, record=True, file=StringIO())
-    show_exits(json.loads(json.dumps(report)), out)
-    text = out.export_text()
+    text = text_of(report)
     for part in (
         "the median answer took 60% less (day), 20% more (night); 12.5% of the answers differed",
         "early exits",
@@ -68,6 +72,33 @@ def test_the_tables_say_so(report: Any) -> None:
         "Last: an alarm.",
     ):
         assert part in text, text
+
+
+def test_there_is_no_headline_where_other_programs_held_the_cores(report: Any) -> None:
+    text = text_of({**report, "cpu_share": 0.5})
+    assert "other programs used 50 % of these cores" in text
+    assert "With early exits the median" not in text
+
+
+def test_rows_that_one_of_both_refused_are_counted_and_not_compared() -> None:
+    vanilla = [PlayedRow(0.010, 0, ""), PlayedRow(1.0, None, ""), *[PlayedRow(0.010, 1, "")] * 6]
+    early = [PlayedRow(0.5, None, ""), *[PlayedRow(0.005, 1, "r3")] * 7]
+    answers = {"as it is": vanilla, "early exits": early}
+    report = exits_report(RUN, answers, {}, 7.0) | {"cpu_share": 1.0}
+    day, night = report["parts"]
+    assert day["refused"] == {"as it is": 0.25, "early exits": 0.25}
+    assert day["seconds"]["as it is"]["p99"] == pytest.approx(0.010)
+    assert (day["saved"], day["differ"], night["differ"]) == (pytest.approx(0.5), 0.0, 0.0)
+    assert report["answered"] == 0.75
+    text = text_of(report)
+    assert "No headline: both answered only 75% of the rows within 1 s." in text
+    assert "With early exits the median" not in text
+
+
+def test_a_run_in_which_nothing_was_answered_is_shown_as_well() -> None:
+    nothing = [PlayedRow(1.0, None, "")] * 8
+    report = exits_report(RUN, {"as it is": nothing, "early exits": nothing}, {}, 7.0)
+    assert "both answered only 0%" in text_of(report | {"cpu_share": 1.0})
 
 
 @pytest.mark.parametrize(

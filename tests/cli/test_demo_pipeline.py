@@ -107,7 +107,8 @@ def report() -> dict[str, Any]:
     ]
     stats = {"stage_stats": [1]}
     did = [{"mechanism": "placement", "stage": "traffic", "count": 7, "told": "as frames came"}]
-    return pipeline_report(RUN, "200ms", 10.0, {0.5: calm, 1.5: busy}, stats, did)
+    made = pipeline_report(RUN, "200ms", 10.0, {0.5: calm, 1.5: busy}, stats, did)
+    return made | {"cpu_share": 1.0}
 
 
 def test_loads_are_summed_up_one_by_one(report: Any) -> None:
@@ -144,8 +145,18 @@ def test_the_tables_say_so(report: Any) -> None:
 def test_a_run_in_which_nothing_was_answered_is_shown_as_well() -> None:
     nothing = {1.0: [JudgedFrame(0.01, "expired")]}
     out = Console(width=120, record=True, file=StringIO())
-    show_pipeline(pipeline_report(RUN, "200ms", 10.0, nothing, {}), out)
+    report = pipeline_report(RUN, "200ms", 10.0, nothing, {}) | {"cpu_share": 1.0}
+    show_pipeline(report, out)
     assert "At 1 x capacity 0% of the frames" in out.export_text()
+
+
+def test_there_is_no_headline_where_other_programs_held_the_cores(report: Any) -> None:
+    out = Console(width=160, record=True, file=StringIO())
+    show_pipeline({**report, "cpu_share": 0.5}, out)
+    text = out.export_text()
+    assert "other programs used 50 % of these cores" in text
+    assert "of the frames were answered within" not in text
+    assert "no plate" in text
 
 
 def test_models_are_equipped_as_one_lane_whose_classifier_is_left_early(tmp_path: Path) -> None:

@@ -128,13 +128,22 @@ def test_the_live_resize_says_where_it_can_show_nothing(
     spec.loader.exec_module(live)
     monkeypatch.setattr(live.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(sys, "argv", ["live_resize.py"])
-    measured = json.dumps({"1": {"table": {"batches": [1, 2, 4]}}})
-    monkeypatch.setattr(live, "command", lambda *words: measured)
+    shares = [1.0, 1.0]
+    monkeypatch.setattr("slacktide.load.core_probe.cpu_share", lambda cores: shares[cores[0]])
+    record = {"table": {"batches": [1, 2, 4]}, "cpu_share": 0.9}
+    monkeypatch.setattr(live, "command", lambda *words: json.dumps({"1": record}))
     assert live.main() == 2
     assert "8 frames at once take too long here" in capsys.readouterr().err
+    record["cpu_share"] = 0.5
+    assert live.main() == 2
+    assert "other programs used 50 % of these cores" in capsys.readouterr().err
+    shares[1], record["cpu_share"] = 0.4, None
+    assert live.main() == 2
+    assert "other programs used 60 % of these cores" in capsys.readouterr().err
+    shares[1] = 1.0
     assert live.without_gain(live.Scene(0.6, 0.08, 5.0, one_core=0.1, two_cores=0.06)) == ""
     alike = live.Scene(0.6, 0.1, 5.0, one_core=0.1, two_cores=0.098)
-    monkeypatch.setattr(live, "prepare", lambda folder: alike)
+    monkeypatch.setattr(live, "prepare", lambda folder, probe: alike)
     assert live.main() == 2
     assert "A second core makes the model hardly faster" in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -239,3 +240,7 @@ def test_a_profile_page_draws_both_ways_and_escapes_names() -> None:
     assert HOSTILE in read.text
     assert "l(b, c) = 2.60 ms · b/c + 13.0 ms / c" in read.text
     assert "one core count measured" in read.text
+    busy = replace(records["1"], cpu_share=0.4)
+    text = profile_page("m", {"1": busy})
+    assert "other programs used 60 % of these cores" in text
+    assert "l(b, c) = " not in text

@@ -88,6 +88,7 @@ def profile(
     from slacktide.executors.process import ProcessExecutor
     from slacktide.executors.synthetic_inputs import assumptions_of
     from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.load.core_probe import busy_warning
     from slacktide.models.core_layout import assign_lanes
     from slacktide.models.families import profiled_files
     from slacktide.models.labelled_images import (
@@ -190,6 +191,8 @@ def profile(
         fail(f"--accuracy: {error}", FELL_SHORT)
     found = [(_label(definition), known) for definition, known in measured]
     records = {number: known.record for number, known in found}
+    shares = [record.cpu_share for record in records.values() if record.cpu_share is not None]
+    warning = busy_warning(min(shares, default=None))
     write_page("--plot", plot, lambda: profile_page(name, records))
     if json:
         fits = {
@@ -199,6 +202,8 @@ def profile(
             }
             for number, table in ((number, one.table) for number, one in records.items())
         }
+        if warning:
+            typer.echo(warning, err=True)
         told: dict[str, object] = {
             number: {**known.record.to_dict(), "fit": fits[number]} for number, known in found
         }
@@ -208,6 +213,8 @@ def profile(
             told["early_exits"] = stages
         print_json(told)
         return
+    if warning:
+        console().print(warning, style="bold")
     for number, known in found:
         _print(console(), f"{name} version {number}", known.record)
         sizes = ", ".join(
@@ -297,7 +304,7 @@ def _print(out: Console, title: str, record: ProfileRecord) -> None:
     from rich.bar import Bar
     from rich.table import Table
 
-    from slacktide.profiles import show
+    from slacktide.profiles import is_quiet, show
     from slacktide.profiles.amdahl import fit_grid
 
     table = record.table
@@ -305,7 +312,8 @@ def _print(out: Console, title: str, record: ProfileRecord) -> None:
     for row in show.lines(table):
         measured.add_row(*row)
     out.print(measured)
-    for line in [*show.summary(table), show.FOOTNOTE]:
+    quiet = is_quiet(record.cpu_share)
+    for line in [*(show.summary(table) if quiet else ()), show.FOOTNOTE]:
         out.print(line)
     if sizes := show.size_lines(record):
         others = Table(*show.size_headings(record), title="rows of other sizes")
@@ -314,6 +322,8 @@ def _print(out: Console, title: str, record: ProfileRecord) -> None:
         out.print(others)
     if (law := show.size_law(record)) is not None:
         out.print(show.law_formula(law))
+    if not quiet:
+        return
     for name, grid in (("p50", table.p50_s), ("p99", table.p99_s)):
         fit = fit_grid(table.batches, table.cores, grid)
         out.print(f"\n{name}: {show.formula(fit.model)}\n{show.fit_summary(fit)}")

@@ -16,8 +16,8 @@ from slacktide.load.server_process import ProcessError
 from slacktide.load.spec import Target
 
 CONNECTIONS = 8
-TIMEOUT_US = 20_000_000
-"""Of a request: all are answered, since it is latency that is compared."""
+TIMEOUT_S = 20.0
+"""Of a request without a deadline: all are answered, since it is latency that is compared."""
 
 
 class PlayedRow(NamedTuple):
@@ -25,23 +25,30 @@ class PlayedRow(NamedTuple):
 
     seconds: float
     """From when it was due to leave its client."""
-    answer: int
-    """The class of the highest score."""
+    answer: int | None
+    """The class of the highest score; None where a deadline was stated and the row was refused."""
     exit: str
     """The tensor at which it left the network; empty: it ran to the end."""
 
 
 def play_rows(
-    target: Target, model: str, classes: int, rows: Sequence[Row], instants: Sequence[float]
+    target: Target,
+    model: str,
+    classes: int,
+    rows: Sequence[Row],
+    instants: Sequence[float],
+    deadline_s: float | None = None,
 ) -> list[PlayedRow]:
     """Send each row when it is due (`instants`, seconds from now), whatever became of those before,
     up to `CONNECTIONS` at a time, over HTTP. `classes`: of the output that is asked for; others may
-    come at the model's end alone. Raises ProcessError if one is not answered."""
+    come at the model's end alone. Without a deadline, raises ProcessError if one is refused."""
     output = _scores(get_json(target, f"/v2/models/{model}"), classes)
-    asked = {"report_timing": True, "timeout": TIMEOUT_US}
+    asked = {"report_timing": True, "timeout": round(1e6 * (deadline_s or TIMEOUT_S))}
     bodies = [call_body(row, [output], **asked) for row in rows]
 
     def read(number: int, status: int, seconds: float, answer: Any) -> PlayedRow:
+        if status != 200 and deadline_s is not None:
+            return PlayedRow(seconds, None, "")
         if status != 200:
             raise ProcessError(f"a request was refused: {answer['error']}")
         (scores,) = answer["outputs"]

@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.load.core_probe import busy_warning
 from slacktide.profiles import LatencyTable, ProfileRecord, show
 from slacktide.profiles.amdahl import REACH, AmdahlFit, fit_grid
 from slacktide.profiles.known_shape import WorkScale
@@ -29,9 +30,11 @@ def profile_page(model: str, records: Mapping[str, ProfileRecord]) -> str:
     for version, record in records.items():
         table = record.table
         fit = fit_grid(table.batches, table.cores, table.p99_s)
+        summary = busy_warning(record.cpu_share)
+        summary = summary or f"{show.formula(fit.model)}: {show.fit_summary(fit)}"
         parts += (
             f"<h2>Version {escape(version)}</h2>",
-            f"<p>{escape(show.formula(fit.model))}: {escape(show.fit_summary(fit))}</p>",
+            f"<p>{escape(summary)}</p>",
             _by_cores(table, fit),
             _by_batch(table, fit),
             *_by_size(record),

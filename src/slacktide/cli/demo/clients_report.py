@@ -18,6 +18,7 @@ from rich.text import Text
 
 from slacktide.cli.demo.clients_run import ClientsRun
 from slacktide.client import FrameOutcome
+from slacktide.load.core_probe import busy_warning
 from slacktide.planning.variants import FamilyVariant
 from slacktide.planning.variants.family import expected_accuracy
 from slacktide.reports import TextTable, rich_table
@@ -93,7 +94,9 @@ def _worth(outcome: FrameOutcome, variants: Sequence[FamilyVariant]) -> float:
 
 
 def show_clients(report: Mapping[str, Any], out: Console) -> None:
-    """Two tables and a sentence."""
+    """Two tables and a sentence; a warning in the place of the second, which compares, where other
+    programs held the cores."""
+    warning = busy_warning(report["cpu_share"])
     steps = 6
     length = report["seconds"] / steps
     lines = []
@@ -115,7 +118,8 @@ def show_clients(report: Mapping[str, Any], out: Console) -> None:
     found = {"live": live, **{f"simulated, {k}": v for k, v in report["simulated"].items()}}
     lines = [(k, f"{v['accuracy']:.3f}", percent(v["missed"])) for k, v in found.items()]
     title = "The same links: sizes as planned (ours), or one for all"
-    out.print(rich_table(TextTable(title, ("", "accuracy", "missed"), lines, words=1)))
+    table = rich_table(TextTable(title, ("", "accuracy", "missed"), lines, words=1))
+    out.print(Text(f"{warning}\n", style="bold") if warning else table)
     out.print(
         Text(
             f"{len(report['clients'])} clients of {report['rate']:g} frames/s, answers due "

@@ -6,15 +6,19 @@ import contextlib
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 
 from slacktide.cli.output import FELL_SHORT, console, fail, plots_missing, progress
+
+if TYPE_CHECKING:
+    from slacktide.load.core_probe import CoreProbe
 
 demo = typer.Typer(name="demo", add_completion=False, rich_markup_mode="rich")
 
@@ -25,6 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 CLIENTS_JSON, EXITS_JSON = "clients-report.json", "exits-report.json"
 PIPELINE_JSON = "pipeline-report.json"
+LAST_LOOK = "summing up"
 _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
 
 
@@ -74,8 +79,11 @@ def policies(
     if missing := plots_missing(HTML_NAME):
         typer.echo(f"a table only: {missing}", err=True)
     names = list(dict.fromkeys(name.strip() for name in models.split(",")))
-    with _running(json, directory) as (folder, move):
-        result = Demo(folder, names, split_cores(cores), seconds, seed, move).run()
+    split = split_cores(cores)
+    with _running(json, split, directory) as (folder, move, probe):
+        result = Demo(folder, names, split, seconds, seed, move).run()
+        move(1.0, LAST_LOOK)
+    result = replace(result, cpu_share=probe.share)
     try:
         written = [write_json(result, Path.cwd())]
         if not missing:
@@ -142,17 +150,20 @@ def clients(
 
     path = Path.cwd() / CLIENTS_JSON
     changes = change or (20.0 if seconds >= 300.0 else 6.0)
-    with _running(json) as (folder, move):
+    split = split_cores(cores)
+    with _running(json, split) as (folder, move, probe):
         if repository is None:
             make_repository(folder / "models", models=[model])
         run = ClientsRun(
-            repository or folder / "models", model, split_cores(cores),
+            repository or folder / "models", model, split,
             clients, seconds, rate, slo / 1e3, changes, seed,
         )  # fmt: skip
         try:
             report = run_clients(run, folder / "server.log", move)
         except ValueError as error:
             fail(str(error))
+        move(1.0, LAST_LOOK)
+        report["cpu_share"] = probe.share
         path.write_bytes(orjson.dumps(report, option=_JSON))
     _tell([path], json, lambda: show_clients(report, console()))
 
@@ -175,8 +186,8 @@ def exits(
     """Let easy frames leave a classifier early, while day turns to night.
 
     Takes two minutes: learns where the network can be left, then plays the same frames to the
-    model as it is and with early exits. Prints latency, how often answers differ, and where rows
-    left, and writes exits-report.json into the current folder.
+    model as it is and with early exits, a few seconds in turn. Prints latency, how often answers
+    differ, and where rows left, and writes exits-report.json into the current folder.
 
     Example: slacktide demo exits --model residual --loss 0.5%
     """
@@ -192,8 +203,10 @@ def exits(
         fail(f"--loss: {error}")
     names = tuple(name.strip() for name in streams.split(","))
     run = ExitsRun(model, names, split_cores(cores), seconds, rate, learn, loss)
-    with _running(json) as (folder, move):
+    with _running(json, run.cores) as (folder, move, probe):
         report = run_exits(run, folder, move)
+        move(1.0, LAST_LOOK)
+        report["cpu_share"] = probe.share
         path.write_bytes(orjson.dumps(report, option=_JSON))
     _tell([path], json, lambda: show_exits(report, console()))
 
@@ -240,19 +253,25 @@ def pipeline(
     if not parts or not all(0.0 < part <= 20.0 for part in parts):
         fail(f"--loads: expected numbers above 0, 20 at most, with commas between, got {loads!r}")
     run = PipelineRun(name, split_cores(cores), seconds, parts, plain=plain)
-    with _running(json) as (folder, move):
+    with _running(json, run.cores) as (folder, move, probe):
         report = run_pipeline(run, folder, move)
+        move(1.0, LAST_LOOK)
+        report["cpu_share"] = probe.share
         path.write_bytes(orjson.dumps(report, option=_JSON))
     _tell([path], json, lambda: show_pipeline(report, console()))
 
 
 @contextlib.contextmanager
-def _running(json: bool, directory: Path | None = None) -> Iterator[tuple[Path, Any]]:
-    """A folder (by default a temporary one) and a progress bar for a demo, whose errors end the
-    program."""
+def _running(
+    json: bool, cores: Sequence[Sequence[int]], directory: Path | None = None
+) -> Iterator[tuple[Path, Any, CoreProbe]]:
+    """A folder (by default a temporary one), a progress bar, and a probe of the server's and the
+    client's cores for a demo, whose errors end the program. Whenever the bar moves, the probe
+    looks: nothing is measured then."""
     from slacktide.client.messages import ClientError
     from slacktide.examples import ExamplesError
     from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.load.core_probe import CoreProbe
     from slacktide.load.server_process import ProcessError
     from slacktide.load.spec import LoadError
     from slacktide.models.repository.errors import RepositoryError
@@ -265,7 +284,15 @@ def _running(json: bool, directory: Path | None = None) -> Iterator[tuple[Path, 
                 made = tempfile.TemporaryDirectory(prefix="slacktide-demo-")
                 directory = Path(stack.enter_context(made))
             directory.mkdir(parents=True, exist_ok=True)
-            yield directory, stack.enter_context(progress(shown=not json))
+            show = stack.enter_context(progress(shown=not json))
+            server, client = cores
+            probe = CoreProbe(*([core] for core in server), *([client] if client != server else ()))
+
+            def move(share: float, text: str) -> None:
+                show(share, text)
+                probe.look()
+
+            yield directory, move, probe
     except OSError as error:
         fail(f"{error.filename or 'system'}: {error.strerror or error}")
     except ExamplesError as error:

@@ -1,24 +1,28 @@
 """A classifier on a stream that changes, live: as it is, and with early exits.
 
-Both runs get the same rows at the same times. The first of the rows are for learning and are not
-among them. What the model says without early exits is what its answers are held against.
+One server has the model twice, and both get the same rows, a few seconds of them at a time: first
+one, then the other. So a machine that changes its speed changes both alike. The first of the rows
+are for learning and are not among them. What the model says without early exits is what its answers
+are held against.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slacktide.cli.demo.exits_report import exits_report
+from slacktide.cli.demo.exits_report import BUSY, exits_report
 from slacktide.examples import make_repository
 from slacktide.examples.catalog import example, make_stream
 from slacktide.load.played_calls import Row
-from slacktide.load.played_rows import exit_stats, play_rows
+from slacktide.load.played_rows import PlayedRow, exit_stats, play_rows
 from slacktide.load.server_process import serving, slacktide
 from slacktide.load.spec import Transport
 
@@ -26,8 +30,11 @@ Move = Callable[[float, str], None]
 
 SETTLE = 600
 """Rows before those that count, as fast as they are answered: thresholds are found by then."""
-BUSY = 0.7
-"""Most that is asked for of what the server can answer: beyond it, queues would be compared."""
+TURN_S = 4.0
+"""Seconds of rows that one of the two gets before the other gets them."""
+PROBES = 24
+"""Rows at once before each turn, which say what the server can answer now."""
+AS_IT_IS, EARLY = "as it is", "early exits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,8 @@ class ExitsRun:
     """Rows from which ramps are learnt."""
     loss: str = "1%"
     """As `early_exit` states it."""
+    deadline_s: float = 1.0
+    """Of a row: a queue that grows all the same is cut here."""
 
     @property
     def rows(self) -> int:
@@ -71,24 +80,36 @@ def run_exits(run: ExitsRun, folder: Path, move: Move = lambda share, what: None
     data = ("--data", str(folder / "learn.npz"), "--json")
     slacktide(["exits", "add", str(repository / run.model), *data], run.cores[0], log)
     learning_s = time.monotonic() - started
-    answers = {}
-    for place, name in enumerate(("as it is", "early exits")):
-        move(0.25 + 0.37 * place, f"{len(played) / run.rate:g} s of frames: {name}")
-        if place:
-            with (repository / run.model / "slacktide.yaml").open("a") as settings:
-                settings.write(f"\nearly_exit: {run.loss}\n")
-        with serving(repository, run.cores[0], log) as targets:
-            target = targets[Transport.HTTP]
-            classes = len(example(run.model).classes)
-            started = time.monotonic()
-            play_rows(target, run.model, classes, before[run.learn :], [0.0] * SETTLE)
-            if not place:
-                rate = min(run.rate, BUSY * SETTLE / (time.monotonic() - started))
-                run = replace(run, rate=rate, seconds=run.rows / rate)
-            instants = [number / run.rate for number in range(len(played))]
-            answers[name] = play_rows(target, run.model, classes, played, instants)
-            stats = exit_stats(target, run.model)
-    return exits_report(run, answers, stats, learning_s)
+    names = {AS_IT_IS: f"{run.model}_as_it_is", EARLY: run.model}
+    shutil.copytree(repository / run.model, repository / names[AS_IT_IS])
+    with (repository / run.model / "slacktide.yaml").open("a") as settings:
+        settings.write(f"\nearly_exit: {run.loss}\n")
+    answers: dict[str, list[PlayedRow]] = {name: [] for name in names}
+    playing_s = 0.0
+    move(0.25, "measuring and loading the model, twice")
+    with serving(repository, run.cores[0], log) as targets:
+        play = partial(play_rows, targets[Transport.HTTP], classes=len(example(run.model).classes))
+        for name in names.values():
+            play(name, rows=before[run.learn :], instants=[0.0] * SETTLE)
+        step = max(1, round(TURN_S * run.rate))
+        for begin in range(0, len(played), step):
+            share = 0.35 + 0.65 * begin / len(played)
+            move(share, f"{len(played) / run.rate:g} s of frames, as it is and with early exits")
+            probes = before[run.learn : run.learn + PROBES]
+            probed = play(names[AS_IT_IS], rows=probes, instants=[0.0] * PROBES)
+            rate = min(run.rate, BUSY * PROBES / max(row.seconds for row in probed))
+            turn = played[begin : begin + step]
+            instants = [number / rate for number in range(len(turn))]
+            for name, model in names.items():
+                answers[name] += play(
+                    model, rows=turn, instants=instants, deadline_s=run.deadline_s
+                )
+            playing_s += len(turn) / rate
+        stats = exit_stats(targets[Transport.HTTP], run.model)
+    rate = len(played) / playing_s
+    return exits_report(
+        replace(run, rate=rate, seconds=run.rows / rate), answers, stats, learning_s
+    )
 
 
 def _rows(model: str, stream: str, start: int, stop: int) -> list[Row]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from slacktide.load.core_probe import busy_warning
 from slacktide.load.played_rows import PlayedRow
 from slacktide.reports import TextTable, rich_table
 from slacktide.reports.table import percent
@@ -18,9 +19,16 @@ from slacktide.reports.table import percent
 if TYPE_CHECKING:
     from slacktide.cli.demo.exits import ExitsRun
 
+Pairs: TypeAlias = "list[tuple[PlayedRow, ...]]"
+"""Each row as the model answered it as it is, and with early exits."""
+
 LEVELS = {"p25": 25, "median": 50, "p99": 99}
 WINDOW = 100
 """Rows after the change of which the demo tells."""
+BUSY = 0.7
+"""Most that is asked for of what the server can answer: beyond it, queues would be compared."""
+LEAST_ANSWERED = 0.9
+"""Share of the rows that both must have answered before their medians are a headline."""
 
 
 def exits_report(
@@ -30,43 +38,57 @@ def exits_report(
     learning_s: float,
 ) -> dict[str, Any]:
     """JSON values. `answers`: of both runs by name, the one without early exits first. Shares are
-    0 to 1, seconds from due to answered. `stats`: `exit_stats` of the server at the end."""
-    vanilla, early = answers.values()
-    differs = [a.answer != b.answer for a, b in zip(vanilla, early, strict=True)]
-    parts = []
-    for place, stream in enumerate(run.streams):
-        part = slice(place * run.rows, (place + 1) * run.rows)
-        parts.append(
-            {
-                "stream": stream,
-                "rows": run.rows,
-                "seconds": {name: _levels(each[part]) for name, each in answers.items()},
-                "saved": _saved(vanilla[part], early[part]),
-                "left_early": _share([bool(each.exit) for each in early[part]]),
-                "differ": _share(differs[part]),
-                "differ_at_first": sum(differs[part][:WINDOW]),
-            }
-        )
+    0 to 1, seconds from due to answered; all but `refused` are of the rows that both answered.
+    `stats`: `exit_stats` of the server at the end."""
+    pairs: Pairs = list(zip(*answers.values(), strict=True))
+    both = _answered(pairs)
     return {
         "kind": "exits",
         **asdict(run),
         "learning_s": learning_s,
-        "parts": parts,
-        "differ": _share(differs),
-        "left_early": _share([bool(each.exit) for each in early]),
-        "exits": Counter(each.exit for each in early if each.exit),
+        "parts": [
+            _part(stream, pairs[place * run.rows : (place + 1) * run.rows], tuple(answers))
+            for place, stream in enumerate(run.streams)
+        ],
+        "answered": len(both) / max(1, len(pairs)),
+        "differ": _share(_differ(both)),
+        "left_early": _share([bool(early.exit) for _, early in both]),
+        "exits": Counter(early.exit for _, early in both if early.exit),
         "server": dict(stats),
     }
 
 
-def _levels(answered: Sequence[PlayedRow]) -> dict[str, float]:
-    seconds = [each.seconds for each in answered]
+def _part(stream: str, pairs: Pairs, names: tuple[str, ...]) -> dict[str, Any]:
+    """The rows of one stream."""
+    both = _answered(pairs)
+    levels = [_levels([pair[side].seconds for pair in both]) for side in range(len(names))]
+    refused = [_share([pair[side].answer is None for pair in pairs]) for side in range(len(names))]
+    plain, early = levels
+    return {
+        "stream": stream,
+        "rows": len(pairs),
+        "seconds": dict(zip(names, levels, strict=True)),
+        "refused": dict(zip(names, refused, strict=True)),
+        "saved": 1.0 - early["median"] / plain["median"] if both else 0.0,
+        "left_early": _share([bool(early.exit) for _, early in both]),
+        "differ": _share(_differ(both)),
+        "differ_at_first": sum(_differ(_answered(pairs[:WINDOW]))),
+    }
+
+
+def _answered(pairs: Pairs) -> Pairs:
+    return [pair for pair in pairs if all(row.answer is not None for row in pair)]
+
+
+def _differ(pairs: Pairs) -> list[bool]:
+    return [plain.answer != early.answer for plain, early in pairs]
+
+
+def _levels(seconds: Sequence[float]) -> dict[str, float]:
+    """Nothing of no rows."""
+    if not seconds:
+        return {}
     return {name: float(np.percentile(seconds, level)) for name, level in LEVELS.items()}
-
-
-def _saved(vanilla: Sequence[PlayedRow], early: Sequence[PlayedRow]) -> float:
-    """Share of the median."""
-    return 1.0 - _levels(early)["median"] / _levels(vanilla)["median"]
 
 
 def _share(flags: Sequence[bool]) -> float:
@@ -74,7 +96,7 @@ def _share(flags: Sequence[bool]) -> float:
 
 
 def show_exits(report: Mapping[str, Any], out: Console) -> None:
-    """A headline, two tables and what they rest on."""
+    """A headline or why there is none, two tables and what they rest on."""
     times = [
         f"{abs(part['saved']):.0%} {'less' if part['saved'] >= 0 else 'more'} ({part['stream']})"
         for part in report["parts"]
@@ -83,19 +105,25 @@ def show_exits(report: Mapping[str, Any], out: Console) -> None:
         f"With early exits the median answer took {', '.join(times)}; {report['differ']:.1%} of "
         f"the answers differed from the model's ({report['loss']} may)."
     )
-    out.print(Text(headline, style="bold"))
+    if report["answered"] < LEAST_ANSWERED:
+        headline = (
+            f"No headline: both answered only {report['answered']:.0%} of the rows within "
+            f"{report['deadline_s']:g} s."
+        )
+    out.print(Text(busy_warning(report["cpu_share"]) or headline, style="bold"))
     if not report["left_early"]:
         out.print("No answer came early, so the difference is noise; the last line says why.")
     lines = []
     for part in report["parts"]:
         for place, (name, levels) in enumerate(part["seconds"].items()):
             told = (percent(part["left_early"]), percent(part["differ"]), part["differ_at_first"])
-            times = [f"{1e3 * levels[level]:.1f}" for level in LEVELS]
+            times = [f"{1e3 * levels[level]:.1f}" if levels else "–" for level in LEVELS]
+            times.append(percent(part["refused"][name]))
             lines.append((part["stream"], name, *times, *map(str, told if place else "–––")))
     title = (
         f"Milliseconds to the answer; answers that differ, also of the first {WINDOW} of a stream"
     )
-    headings = ("stream", "", *LEVELS, "left early", "differ", f"first {WINDOW}")
+    headings = ("stream", "", *LEVELS, "refused", "left early", "differ", f"first {WINDOW}")
     out.print(rich_table(TextTable(title, headings, lines, words=2)))
     rows = sum(part["rows"] for part in report["parts"])
     lines = [
@@ -112,8 +140,9 @@ def show_exits(report: Mapping[str, Any], out: Console) -> None:
     out.print(rich_table(TextTable(title, headings, lines, words=1)))
     out.print(
         Text(
-            f"{report['model']}, {report['rate']:.3g} rows/s. Ramps were learnt in "
-            f"{report['learning_s']:.0f} s from the {report['learn']} rows of "
+            f"{report['model']}, {report['rate']:.3g} rows/s on average: at most {BUSY:.0%} of "
+            f"what the model answers in these seconds, each due within {report['deadline_s']:g} s. "
+            f"Ramps were learnt in {report['learning_s']:.0f} s from the {report['learn']} rows of "
             f"{report['streams'][0]} before those played; no weight of the model changed. When the "
             "stream changes, rows that run to the end although they have left tell how often ramps "
             f"are right, and thresholds follow. Last: {report['server'].get('reason') or '–'}."

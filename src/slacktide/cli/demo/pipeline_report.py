@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from slacktide.examples.street import KINDS
+from slacktide.load.core_probe import busy_warning
 from slacktide.reports import TextTable, rich_table
 
 if TYPE_CHECKING:
@@ -117,17 +118,15 @@ def _right(frames: Sequence[JudgedFrame]) -> dict[str, float]:
 
 
 def show_pipeline(report: Mapping[str, Any], out: Console) -> None:
-    """A headline, three tables and what they rest on."""
+    """A headline or why there is none, three tables and what they rest on."""
     heaviest = max(report["loads"], key=lambda each: each["load"])
     in_time = heaviest["complete"] + heaviest["partial"]
-    out.print(
-        Text(
-            f"At {heaviest['load']:g} x capacity {in_time:.0%} of the frames were answered within "
-            f"{report['slo']}: {heaviest['complete']:.0%} by all stages, {heaviest['partial']:.0%} "
-            "by some.",
-            style="bold",
-        )
+    headline = (
+        f"At {heaviest['load']:g} x capacity {in_time:.0%} of the frames were answered within "
+        f"{report['slo']}: {heaviest['complete']:.0%} by all stages, {heaviest['partial']:.0%} "
+        "by some."
     )
+    out.print(Text(busy_warning(report["cpu_share"]) or headline, style="bold"))
     stages = sorted({stage for each in report["loads"] for stage in each["slack"]})
     lost = {stage for each in report["loads"] for stage in each["missing"]}
     behind = sorted({*report["right"], *lost})

@@ -54,6 +54,8 @@ class DemoResult:
     comparison: Comparison
     grpc: Report | None
     """`slack` at the lowest load over gRPC, where there is a client."""
+    cpu_share: float = 1.0
+    """Least share of CPU time that was free on these cores between the runs."""
 
     @property
     def chosen(self) -> QueueLimit:

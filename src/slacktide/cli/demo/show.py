@@ -13,8 +13,8 @@ from rich.text import Text
 from slacktide.cli.demo.run import CALIBRATION_LOAD, DemoResult, QueueLimit
 from slacktide.cli.demo.traffic import BACKLOG_CONNECTIONS, CV, LOADS, PATIENCE, MeasuredModel
 from slacktide.domain import OutcomeKind
+from slacktide.load.core_probe import busy_warning
 from slacktide.reports import (
-    Comparison,
     Report,
     StreamReport,
     TextTable,
@@ -28,8 +28,11 @@ JSON_NAME = "demo-report.json"
 HTML_NAME = "demo-report.html"
 
 
-def headline(comparison: Comparison) -> str:
-    """What the demo found, in a sentence, from the figures of this run."""
+def headline(result: DemoResult) -> str:
+    """What the demo found, in a sentence, from the figures of this run; or why it says nothing."""
+    if warning := busy_warning(result.cpu_share):
+        return warning
+    comparison = result.comparison
     others = {"fifo": "dynamic batching (fifo)", "fifo + limit": "fifo with the best queue limit"}
     found = {words: comparison.times_as_many("slack", name) for name, words in others.items()}
     parts = [f"{times} requests as {words}" for words, times in found.items() if times is not None]
@@ -88,7 +91,7 @@ def _grpc(report: Report | None) -> str:
 def show(result: DemoResult, out: Console) -> None:
     """The headline, the tables and the notes."""
     out.print()
-    out.print(Text(headline(result.comparison), style="bold"))
+    out.print(Text(headline(result), style="bold"))
     out.print()
     out.print(render_comparison(result.comparison))
     out.print(rich_table(_outcomes(result)))
@@ -102,7 +105,8 @@ def write_json(result: DemoResult, folder: Path) -> Path:
     document = {
         **result.comparison.to_dict(),
         "kind": "demo",
-        "headline": headline(result.comparison),
+        "cpu_share": result.cpu_share,
+        "headline": headline(result),
         "notes": notes(result),
         "models": [asdict(model) for model in result.traffic.measured],
         "limits": [
@@ -119,7 +123,7 @@ def write_json(result: DemoResult, folder: Path) -> Path:
 def write_page(result: DemoResult, folder: Path) -> Path:
     """The same as a page. Raises OSError, ReportError."""
     path = folder / HTML_NAME
-    text = comparison_page(result.comparison, notes(result), headline(result.comparison))
+    text = comparison_page(result.comparison, notes(result), headline(result))
     path.write_text(text, encoding="utf-8")
     return path
 

@@ -1,0 +1,64 @@
+"""`CoreProbe`: whether other programs hold the cores that something is measured on.
+
+Between two steps of a measurement, when nothing of ours runs, it computes for a moment on these
+cores. CPU time ÷ wall time of that moment is 1 on an idle core and 0.5 on one that another program
+wants all of.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from slacktide.profiles import busy_note, is_quiet
+
+MOMENT_S = 0.1
+"""Wall time of one look at one set of cores: some 20 turns of the kernel's scheduler."""
+
+Compute = Callable[[Sequence[int]], float]
+
+
+class CoreProbe:
+    """Remembers the least share of CPU time that it got."""
+
+    def __init__(self, *core_sets: Sequence[int], compute: Compute | None = None) -> None:
+        """One thread's worth is asked for of every set. `compute`: CPU ÷ wall on a set."""
+        self.share = 1.0
+        self._core_sets = core_sets
+        self._compute = compute or cpu_share
+
+    def look(self) -> None:
+        """Look at every set in turn; a second time before it is called busy, since a program that
+        ran for a moment may have gone. Blocks for `MOMENT_S` each."""
+        for cores in self._core_sets:
+            share = self._compute(cores)
+            if not is_quiet(share):
+                share = max(share, self._compute(cores))
+            self.note(share)
+
+    def note(self, share: float | None) -> None:
+        """Take a share that was measured elsewhere into account, such as that of a profile."""
+        self.share = min(self.share, 1.0 if share is None else share)
+
+
+def busy_warning(share: float | None) -> str:
+    """What to print in the place of a headline; empty if the cores were free, or nobody knows."""
+    if not (note := busy_note(share)):
+        return ""
+    return (
+        f"These figures were {note}, so they say little. Run this again when the machine is idle."
+    )
+
+
+def cpu_share(cores: Sequence[int]) -> float:
+    """CPU time ÷ wall time of this thread, computing on `cores` for `MOMENT_S`; 0 to 1."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        begin, used = time.perf_counter(), time.thread_time()
+        while (wall := time.perf_counter() - begin) < MOMENT_S:
+            pass
+        return min(1.0, (time.thread_time() - used) / wall)
+    finally:
+        os.sched_setaffinity(0, before)
