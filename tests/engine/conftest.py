@@ -72,6 +72,9 @@ class FlatTimes:
     def discount(self, request: Request | None = None) -> None:
         """Certain of itself."""
 
+    def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        self.seconds = seconds * cores if self.divides else seconds
+
     @property
     def revision(self) -> int:
         return 0

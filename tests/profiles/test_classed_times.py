@@ -355,6 +355,20 @@ def test_classes_that_refuse_everything_are_doubted_until_something_runs() -> No
     assert times.of(1, 1, [request("short")]).expected > 0.05 * before, "it is bounded"
 
 
+def test_trials_settle_predictions_with_classes_and_without() -> None:
+    times = ClassedTimes(TABLE)
+    before, revision = times.of(1, 1).expected, times.revision
+    times.settle(before / 50.0, [request()], 1, 1)
+    assert times.revision > revision
+    assert times.of(1, 1).expected == pytest.approx(before / 50.0)
+    times = ClassedTimes(TABLE)
+    live(times, 600)
+    members = [request("short")]
+    before = times.of(1, 1, members).expected
+    times.settle(before / 3.0, members, 1, 1)
+    assert times.of(1, 1, members).expected == pytest.approx(before / 3.0, rel=0.02)
+
+
 def test_lengths_are_told_apart_by_what_a_request_takes_alone_with_its_fixed_part() -> None:
     """Twice the length is little where the fixed part is large; then all are taken to be alike."""
     lengths = {"short": 0.4, "long": 0.8}

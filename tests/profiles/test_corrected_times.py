@@ -344,3 +344,31 @@ def test_a_correction_that_cannot_have_been_stored_is_refused(field: str, value:
     with pytest.raises(ProfileError, match="correction"):
         CorrectedTimes(amdahl_table((1, 2))).load(data)
     CorrectedTimes(amdahl_table((1, 2))).load(times.export())
+
+
+def test_trials_settle_a_table_that_is_wrong_by_any_factor(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    before = times.of(1, 1).expected
+    for _ in range(5):
+        times.observe(2.0 * before, (), 1, 1)
+    revision = times.revision
+    times.settle(before / 50.0, (), 1, 1)
+    assert times.revision > revision
+    assert times.of(1, 1).expected == pytest.approx(before / 50.0)
+    assert times.drift == pytest.approx(1.0 / 50.0)
+    for _ in range(200):
+        times.observe(before / 40.0, (), 1, 1)
+    assert times.of(1, 1).expected == pytest.approx(before / 40.0, rel=0.05)
+    again = CorrectedTimes(resnet)
+    again.load(times.export())
+    assert again.of(1, 1).expected == pytest.approx(times.of(1, 1).expected, rel=0.01)
+
+
+def test_what_was_learnt_before_there_were_trials_is_read(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    times.observe(1.0, (), 1, 1)
+    document = times.export()
+    del document["base"]
+    again = CorrectedTimes(resnet)
+    again.load(document)
+    assert again.export() == times.export()

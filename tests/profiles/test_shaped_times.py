@@ -236,6 +236,19 @@ def test_a_shape_is_not_refused_for_ever_after_a_slow_first_run() -> None:
     assert times.of(1, 1, of(REFERENCE)).expected == pytest.approx(TABLE.expected(1, 1))
 
 
+def test_trials_settle_a_shape_that_is_wrong_by_any_factor() -> None:
+    times = ShapedTimes(TABLE, REFERENCE)
+    run(times, square(200), 20)
+    profiled, other = TABLE.expected(1, 1), times.of(1, 1, of(square(200))).expected
+    revision = times.revision
+    times.settle(profiled / 50.0, of(REFERENCE), 1, 1)
+    assert times.revision > revision
+    assert times.of(1, 1, of(REFERENCE)).expected == pytest.approx(profiled / 50.0, rel=0.05)
+    assert times.measured(*of(REFERENCE))
+    assert times.of(1, 1, of(square(200))).expected == pytest.approx(other)
+    times.settle(1.0, of(square(123)), 1, 1)  # there may be no place for it
+
+
 def test_a_shape_of_which_the_law_is_doubted_has_to_run() -> None:
     times = ShapedTimes(TABLE, REFERENCE)
     for side in (50, 200):

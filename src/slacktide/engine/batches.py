@@ -160,7 +160,9 @@ class Batches:
         pool, first = placement.pool, self._is_unmeasured(placement, proposal)
         running = self._start(lane, placement, proposal.members, proposal.rows, first=first)
         if pool.quarantine:
-            pool.quarantine.popleft()
+            entry = self._state.ledger.entries[pool.quarantine.popleft().id]
+            if entry.trial and not entry.crashes:
+                running.trial_s = running.expected_end - running.batch.started
         elif first:
             self._unmeasured.started(running)
         else:
@@ -235,6 +237,10 @@ class Batches:
             placement.pool.exit_times.saw(batch, event.exits, seconds, running.cores)
         elif running.steady and learner is not None and batch.leaving is not Leaving.SHRINK:
             learner.observe(took, batch.members, batch.rows, running.cores)
+        if not batch.solo:
+            placement.pool.trials.refused = 0
+        if running.trial_s and running.steady:
+            placement.pool.trials.finished(running, took, running.trial_s)
         crashes = placement.pool.crashes
         if crashes.undecided and not batch.solo:
             # While the version is down, this is a replica from before: it proves no trial.

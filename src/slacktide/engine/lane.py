@@ -18,7 +18,7 @@ class Running:
 
     __slots__ = (
         "batch", "cores", "expected_end", "hang_at", "may_stop", "placement", "spare", "steady",
-        "unmeasured", "waiting",
+        "trial_s", "unmeasured", "waiting",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, placement: Placement, expected_end: float) -> None:
@@ -34,6 +34,9 @@ class Running:
         """Whether it has been expected to run on the same number all along."""
         self.unmeasured = False
         """Whether it is a request whose run time could not be judged (engine/unmeasured.py)."""
+        self.trial_s = 0.0
+        """Seconds that its pool predicts, if it had refused this request (engine/trials.py); 0: it
+        had not."""
         self.may_stop = False
         """Whether it may be stopped once ramps have answered all members: engine/early_exits.py."""
         self.spare = False

@@ -50,7 +50,7 @@ member."""
 class Entry:
     """One request in the ledger. Mutable and slotted: made once for every request."""
 
-    __slots__ = ("crash", "crashes", "pool", "request", "rescued", "state")
+    __slots__ = ("crash", "crashes", "pool", "request", "rescued", "state", "trial")
 
     def __init__(self, request: Request | Notice, pool: Pool, state: State) -> None:
         self.request = request
@@ -61,6 +61,8 @@ class Entry:
         """The first of them."""
         self.rescued = False
         """Whether it has moved to a smaller variant, for lack of time."""
+        self.trial = False
+        """Whether it runs although its profile refuses it."""
 
 
 @dataclass(slots=True)

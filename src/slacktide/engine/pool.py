@@ -12,6 +12,7 @@ from slacktide.engine.placement import UP, Placement, ReplicaState
 from slacktide.engine.ports import Outlook, PoolFactory, exit_learner_of, learner_of
 from slacktide.engine.recovery import CrashHistory
 from slacktide.engine.settings import EngineSettings
+from slacktide.engine.trials import Trials
 from slacktide.engine.unmeasured import UnmeasuredQueue
 
 FALL, RISE = 0.2, 0.01
@@ -32,7 +33,7 @@ class Pool:
         "announced", "cores", "cost", "crashes", "down_reason", "ever_up", "exit_times", "exits",
         "id", "lanes", "learner", "max_batch", "outlook", "placements", "quarantine", "quiet",
         "removed", "rescue", "rescued", "scheduler", "settings", "share", "size", "solo",
-        "start_time", "times", "unmeasured", "usual_budget", "widest",
+        "start_time", "times", "trials", "unmeasured", "usual_budget", "widest",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,8 @@ class Pool:
         """What is held to be run again alone; None: nothing ever is."""
         self.unmeasured = None if parts.unmeasured is None else UnmeasuredQueue(parts.unmeasured)
         """What waits because it cannot be judged; None: nothing ever does."""
+        self.trials = Trials()
+        """Runs of requests that its profile refuses."""
         self.cost = 0.0
         """Seconds of lane time that a request takes, usually."""
         self.widest = 1

@@ -63,6 +63,10 @@ class Learner(Protocol):
         """A request was refused because of these predictions while nothing ran: trust them less, or
         those for requests like this one. None: it is not known what it is like."""
 
+    def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """Two runs have shown that predictions are far too long: a batch like this one takes
+        `seconds`. Take that for the truth, however far it is from the profile."""
+
 
 def learner_of(times: BatchTimes) -> Learner | None:
     """`times` if they learn, else None."""

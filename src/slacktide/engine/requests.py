@@ -25,6 +25,7 @@ from slacktide.domain import (
 from slacktide.engine.ledger import QUEUED, RUNNING, Entry, State
 from slacktide.engine.pool import Pool
 from slacktide.engine.state import FOR_LACK_OF_TIME, EngineState
+from slacktide.engine.trials import DOUBTED
 from slacktide.engine.unmeasured import UnmeasuredWork
 
 SWEEP_FLOOR = 64
@@ -53,6 +54,8 @@ class Requests:
             reason: Reason | None = Reason.EXPIRED
         else:
             reason = self._announce(notice, pool)
+            if reason is not None and pool.trials.due(pool, notice, reason, now=state.now):
+                entry.trial, reason = True, None  # the scheduler does not know of it
         if reason is None:
             pool.announced += 1
         elif not self._rescue(entry, reason):
@@ -119,10 +122,22 @@ class Requests:
                 reason = pool.scheduler.add(request, now=now)
             else:
                 reason, detail = self._unmeasured.admit(entry, pool, request)
-        if reason is not None and not self._rescue(entry, reason):
+        if not (
+            reason is None or self._rescue(entry, reason) or self._try(entry, pool, request, reason)
+        ):
             state.end(entry, reason, detail)
             state.forget(request.id)
         state.touch(pool)  # also if it was refused: a lane may be held for it
+
+    def _try(self, entry: Entry, pool: Pool, request: Request, reason: Reason) -> bool:
+        """Whether a request runs, alone and next, although its pool refuses it."""
+        if entry.trial and reason in DOUBTED and not pool.quarantine and not len(pool.scheduler):
+            pass  # its notice was let in for that
+        elif not pool.trials.due(pool, request, reason, now=self._state.now):
+            return False
+        entry.trial, entry.state = True, State.QUARANTINED
+        pool.quarantine.append(request)
+        return True
 
     def _by_its_size(self, entry: Entry, request: Request) -> Pool:
         """The pool of an announced request whose body asks for another size than it was announced

@@ -121,6 +121,12 @@ class CorrectedTimes:
         if abs(self._correction.overall - self._overall) > 2.0 * NOTICEABLE:
             self._publish()
 
+    def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """Have batches of `rows` rows take `seconds`, and all others as much less as these."""
+        _, log_seconds, _ = self._profile(rows, cores)
+        self._correction.settle(math.log(seconds) - log_seconds)
+        self._publish()
+
     def shift(self, by: float) -> None:
         """Move all predictions by the log factor `by`, and publish that; 0 does nothing."""
         if by != 0.0:
@@ -158,6 +164,7 @@ class CorrectedTimes:
         if not isinstance(data, dict):
             raise ProfileError("correction: expected an object")
         rest = dict(data)
+        rest.setdefault("base", 0.0)  # of before there were trials
         cores = reading.whole_numbers(rest.pop("cores", None), "correction.cores")
         if min(cores, default=0) < 1 or not set(cores) >= set(self._cores):
             raise ProfileError(f"correction.cores: expected {self._cores} and perhaps others")

@@ -145,6 +145,17 @@ class ClassedTimes:
         if abs(self._filter.speed - self._speed) > 2.0 * NOTICEABLE:
             self._publish(self._classes)
 
+    def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """Have batches like this one take `seconds`, and all others as much less as these."""
+        if self._classes is None:
+            seen = self.point.revision
+            self.point.settle(seconds, members, rows, cores)
+            self.revision += self.point.revision - seen
+            return
+        moved = math.log(seconds / self._times(cores).of(rows, cores, members).expected)
+        self._filter.speed = max(self._filter.speed + moved, -BOUND_SPEED)
+        self._publish(self._classes)
+
     # For people, logs and metrics
 
     @property

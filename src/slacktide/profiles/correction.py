@@ -34,7 +34,9 @@ from slacktide.profiles import reading
 from slacktide.profiles.reading import ProfileError
 
 BOUND = math.log(10.0)
-"""No prediction is moved by more than a factor of ten, either way."""
+"""No prediction is moved by more than a factor of ten, either way, from the profile or from what
+two trials have put in its place."""
+MOST_BASE = math.log(1e6)
 GAIN = 0.05
 """Share of a residual that is learnt, once settled."""
 CLIP = 0.2
@@ -45,7 +47,7 @@ SPREAD_GAIN = 0.05
 LOWEST_SPREAD = math.log(1.01)
 """A spread of nothing would make P(on time) a cliff; 1 % is what a quiet machine shows."""
 
-_KEYS = ("overall", "own", "upper", "lower", "batches", "evidence", "run")
+_KEYS = ("base", "overall", "own", "upper", "lower", "batches", "evidence", "run")
 _MACHINE_VARIANCE = 0.5**2
 _MACHINE_WANDER = 0.002
 _CELL_VARIANCE = 0.1**2
@@ -72,10 +74,14 @@ class Place(NamedTuple):
 class Correction:
     """Log shifts and spreads for a grid of `sizes` × `columns` cells. Constant time and memory."""
 
-    __slots__ = ("_evidence", "_run", "_upper_most", "batches", "lower", "overall", "own", "upper")
+    __slots__ = (
+        "_evidence", "_run", "_upper_most", "base", "batches", "lower", "overall", "own", "upper",
+    )  # fmt: skip
 
     def __init__(self, sizes: int, columns: int, *, upper: float, lower: float) -> None:
         """`upper` is the profile's typical ln(p99 / p50), `lower` the first guess at its own."""
+        self.base = 0.0
+        """What trials have shown of the whole profile (log); `overall` stays around it."""
         self.overall = 0.0
         self.own = [[0.0] * columns for _ in range(sizes)]
         self.upper = 1.0
@@ -86,12 +92,12 @@ class Correction:
         self._run = 0
 
     def shift(self, size: int, column: int) -> float:
-        """Log factor on the profile at this cell, within ± ln 10."""
-        return _within(self.overall + self.own[size][column], -BOUND, BOUND)
+        """Log factor on the profile at this cell, within `base` ± ln 10."""
+        return self._bounded(self.overall + self.own[size][column])
 
     def shifts(self) -> list[list[float]]:
         """All of them, (sizes, columns); the caller's own copy."""
-        return [[_within(self.overall + own, -BOUND, BOUND) for own in row] for row in self.own]
+        return [[self._bounded(self.overall + own) for own in row] for row in self.own]
 
     def observe(self, log_ratio: float, place: Place, spread: float) -> None:
         """Learn ln(observed / profiled) of one batch at `place`. `spread` is the profile's ln(p99 /
@@ -111,7 +117,7 @@ class Correction:
         machine = _MACHINE_VARIANCE / (1.0 + self.batches) + _MACHINE_WANDER
         cell = _CELL_VARIANCE / (1.0 + evidence)
         share = cell / (machine + cell)
-        self.overall = _within(self.overall + step * (1.0 - share), -BOUND, BOUND)
+        self.overall = self._bounded(self.overall + step * (1.0 - share))
         for size, part in ((low, 1.0 - weight), (high, weight)):
             if part > 0.0:
                 own = self.own[size]
@@ -129,6 +135,7 @@ class Correction:
     def to_dict(self) -> dict[str, object]:
         """Everything learnt, JSON-ready."""
         return {
+            "base": self.base,
             "overall": self.overall,
             "own": [list(row) for row in self.own],
             "upper": self.upper,
@@ -148,6 +155,7 @@ class Correction:
         for name, grid in (("own", own), ("evidence", evidence)):
             if [len(row) for row in grid] != shape:
                 raise ProfileError(f"correction.{name}: expected {len(shape)} rows of {shape[0]}")
+        self.base = _within(reading.number(fields["base"], "correction.base"), -MOST_BASE, 0.0)
         self.overall = reading.number(fields["overall"], "correction.overall")
         self.upper = reading.number(fields["upper"], "correction.upper")
         self.lower = reading.number(fields["lower"], "correction.lower")
@@ -160,7 +168,17 @@ class Correction:
 
     def discount(self, log_step: float) -> None:
         """Take everything to be faster by `log_step`, for want of batches that would say."""
-        self.overall = _within(self.overall - log_step, -BOUND, BOUND)
+        self.overall = self._bounded(self.overall - log_step)
+
+    def settle(self, shift: float) -> None:
+        """Forget what was learnt: everything takes e^`shift` times what the profile says."""
+        self.base = self.overall = _within(shift, -MOST_BASE, 0.0)
+        self.own = [[0.0] * len(row) for row in self.own]
+        self._evidence = [[0.0] * len(row) for row in self._evidence]
+        self.batches = self._run = 0
+
+    def _bounded(self, shift: float) -> float:
+        return _within(shift, self.base - BOUND, self.base + BOUND)
 
     def _learn_spread(self, residual: float, spread: float) -> None:
         gain = 1.0 / (self.batches + 10.0)

@@ -170,6 +170,10 @@ class ExitTimes:
         elif self._learner is not None:
             self._learner.discount(request)
 
+    def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        if self._learner is not None:
+            self._learner.settle(seconds, members, rows, cores)
+
     # ExitLearner
 
     @property

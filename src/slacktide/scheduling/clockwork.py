@@ -101,6 +101,11 @@ class RecentTimes:
         if learner is not None:
             learner.discount(request)
 
+    def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        learner = learner_of(self._profile)
+        if learner is not None:
+            learner.settle(seconds, members, rows, cores)
+
     @property
     def revision(self) -> int:
         """Rises with every median that changes, and with the profile's."""

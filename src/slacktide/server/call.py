@@ -376,6 +376,7 @@ class ServerCall(PendingRequest):
             reply.parameters["partial"] = ",".join(self.lacks)
         if outputs is None or (options.discard_late and outcome.kind is _LATE):
             self._plane.overload.count(outcome.reason)
+            self._plane.overload.count_unrun(version, outcome.reason)
             reply.message = message_for(outcome, version.name)
             if outcome.reason in _HAS_A_WAIT:
                 reply.retry_after_s = version.expected_alone

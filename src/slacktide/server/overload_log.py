@@ -6,9 +6,13 @@ import logging
 from collections.abc import Callable
 
 from slacktide.domain import Reason
+from slacktide.models.pipeline_version import PipelineVersion
+from slacktide.models.versions import LoadedVersion
 from slacktide.wire.status import STATUS
 
 PERIOD_S = 10.0
+UNRUN = 5
+"""Refusals of a model of which nothing has run, after which the log says so."""
 _COUNTED = {
     Reason.UNMEASURED,
     *(reason for reason, status in STATUS.items() if status.http in (429, 503, 504)),
@@ -45,6 +49,21 @@ class OverloadLog:
                 self._armed = True
                 self._later(PERIOD_S, self._due)
         counts[reason] = counts.get(reason, 0) + 1
+
+    def count_unrun(self, version: LoadedVersion, reason: Reason) -> None:
+        """A request of `version` was refused: say so once if its profile refuses all of them, so
+        that nothing has run that could correct it."""
+        if reason is not Reason.SHORTER_THAN_ALONE or version.counters.executions:
+            return
+        refused = version.counters.by_reason.get(reason, 0)
+        if refused == UNRUN and not isinstance(version, PipelineVersion):
+            self._log.warning(
+                "%s:%s: all of %d requests were refused as %s, and nothing has run: by its profile "
+                "a row takes %.3g ms. Some requests will run all the same, to see whether it does; "
+                "to measure anew, run slacktide profile",
+                *(version.name, version.version, refused, reason.label),
+                1e3 * version.expected_alone,
+            )
 
     def _due(self) -> None:
         self._armed = False

@@ -1,0 +1,108 @@
+"""Requests that run although their profile refuses them, to see whether it is right.
+
+A profile that was taken on a busy machine, or edited, may say that a model takes twenty times as
+long as it does. Then each request is refused as too short, nothing runs, and nothing shows that the
+profile is wrong. So after `EVERY` refusals of a pool on an idle lane, with no run in between, the
+next one runs alone and is answered, late or not. Where its profile was right, twice as many
+refusals go by before the next trial. Where two trials in a row take less than `FAR_OFF` of what was
+predicted, the slower of them replaces the prediction; the second one does not wait for refusals.
+
+A pool that is alone on its lane costs nobody anything by this. Where models share the lane, each
+of the others can usually wait as long as the profile says, or the trial is within a share of the
+lane's time (`SHARE`), as for unmeasured shapes (engine/unmeasured.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slacktide.domain import Notice, Reason, Request
+from slacktide.engine.idle_work import SAVED_S, TimeShare
+
+if TYPE_CHECKING:
+    from slacktide.engine.lane import Running
+    from slacktide.engine.placement import Placement
+    from slacktide.engine.pool import Pool
+
+EVERY = 8
+"""Refusals without a run before a trial."""
+MOST_EVERY = 1024
+"""The same after trials that took as long as predicted."""
+FAR_OFF = 0.7
+"""Part of the prediction above which a trial agrees with it; what is nearer is learnt as from any
+run."""
+SHARE = 0.1
+"""Part of a shared lane's time for trials for which the others have no time."""
+DOUBTED = (Reason.SHORTER_THAN_ALONE, Reason.BEHIND_WORK)
+"""What a pool refuses on an idle lane because of its profile alone."""
+
+
+@dataclass(slots=True)
+class Trials:
+    """Refusals and trials of one pool."""
+
+    every: int = EVERY
+    refused: int = 0
+    """Refusals since the last run."""
+    ratio: float = 0.0
+    """Seconds by prediction of the last trial, if it was far off; else 0."""
+    time: TimeShare = field(default_factory=lambda: TimeShare(SHARE, saved_s=SAVED_S))
+
+    def due(self, pool: Pool, request: Request | Notice, reason: Reason, *, now: float) -> bool:
+        """Count a refusal; whether this request runs all the same."""
+        if reason not in DOUBTED or request.best_effort or pool.learner is None:
+            return False
+        if len(pool.scheduler) or pool.quarantine or pool.announced:
+            return False
+        placement = _idle_placement(pool)
+        if placement is None:
+            return False
+        self.refused += 1
+        if self.refused <= self.every:
+            return False
+        rows = request.rows if isinstance(request, Request) else 1
+        members = (request,) if isinstance(request, Request) else ()
+        predicted = pool.times.of(rows, placement.lane.size, members).expected
+        if not _others_can_wait(placement, predicted) and (
+            self.time.affordable_at(predicted, lanes=pool.lanes, now=now) > now
+        ):
+            return False
+        self.refused = 0
+        return True
+
+    def finished(self, running: Running, seconds: float, predicted: float) -> None:
+        """A trial took so long; `predicted` is what its pool expected when it began."""
+        pool, batch, before = running.placement.pool, running.batch, self.ratio
+        self.time.pay(seconds)
+        self.ratio = seconds / predicted
+        if self.ratio > FAR_OFF:
+            self.ratio, self.every = 0.0, min(2 * self.every, MOST_EVERY)
+        elif not before:
+            self.refused = self.every
+        elif pool.learner is not None:
+            slower = predicted * max(before, self.ratio)
+            pool.learner.settle(slower, batch.members, batch.rows, running.cores)
+            self.ratio, self.every = 0.0, EVERY
+
+
+def _idle_placement(pool: Pool) -> Placement | None:
+    """A replica on a lane for which nothing runs, waits or is announced; None: there is none."""
+    for placement in pool.placements:
+        lane = placement.lane
+        if placement.standby or not placement.phase.serves or lane.running is not None:
+            continue
+        others = (p.pool for p in lane.placements if p is not placement)
+        if not any(len(p.scheduler) or p.quarantine or p.announced for p in others):
+            return placement
+    return None
+
+
+def _others_can_wait(placement: Placement, seconds: float) -> bool:
+    """Whether a run of `seconds` is within the usual slack of the other models of the lane."""
+    lane = placement.lane
+    return all(
+        seconds <= p.pool.usual_budget - p.pool.times.of(1, lane.size).p99
+        for p in lane.placements
+        if p is not placement
+    )
