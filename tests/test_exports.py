@@ -89,7 +89,7 @@ EXPORTS = {
         HttpRoute HttpServer inference_routes metrics_routes
     """,
     "slacktide.observability.metrics": """
-        Metrics metrics_routes
+        Machine Metrics metrics_routes
     """,
     "slacktide.planning": """
         Composer ExitEvent Job JobDone Owned PlanField Planner PlannerError SessionClosed

@@ -146,6 +146,27 @@ class ModelManager:
                         await self._try(repository, listed.name)
                 self._catalog.loading.discard(listed.name)
 
+    async def refresh(self, name: str) -> None:
+        """Load what serves anew, as it was defined when it was loaded: its profile has changed.
+        Raises ControlError; then what served before still serves."""
+
+        async def work() -> None:
+            async with self._lock:
+                before = tuple(self._catalog.serving(name).values())
+                cleanup = next((version.cleanup for version in before if version.cleanup), None)
+                for version in before:
+                    version.cleanup = None  # its files stay
+                try:
+                    if before:
+                        await self._load(name, [v.definition for v in before], cleanup)
+                except (RepositoryError, LaneError, MeasuringError, OSError) as error:
+                    raise ControlError("unavailable", str(error)) from error
+                finally:
+                    for version in self._catalog.serving(name).values():
+                        version.cleanup = cleanup
+
+        await self._to_its_end(work())
+
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Answer what the model has, then let it go. `dependents`: with a pipeline, also the models
         that no other one needs. Raises ControlError if it is not loaded."""
@@ -167,6 +188,7 @@ class ModelManager:
 
     async def _unload(self, name: str) -> None:
         old = tuple(self._catalog.serving(name).values())
+        self._profiles.forget(name)
         self._catalog.serve(name, {})
         for version in old:
             version.state = VersionState.UNLOADING

@@ -15,9 +15,10 @@ from typing import Any
 
 from slacktide.domain.tensors import ModelInterface, image_input
 from slacktide.executors.cores import hardware_fingerprint
-from slacktide.executors.measuring import measure
+from slacktide.executors.measuring import Measurement, measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ExitSource, ModelSource, SessionSize
+from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.exit_files import exit_source
 from slacktide.models.learnt import LearntTimes, size_table
 from slacktide.models.repository.errors import RepositoryError
@@ -28,7 +29,7 @@ from slacktide.models.repository.profile_store import (
     model_hash,
 )
 from slacktide.models.repository.repository import ModelDefinition
-from slacktide.profiles import ProfileError, ProfileRecord
+from slacktide.profiles import ProfileError, ProfileRecord, busy_note, is_quiet
 
 log = logging.getLogger("slacktide.profiles")
 
@@ -51,6 +52,17 @@ class ProfiledModel:
     """What it was measured for."""
 
 
+@dataclass(frozen=True, slots=True)
+class BusyProfile:
+    """A profile that was measured while other programs used the cores, and how to measure it."""
+
+    definition: ModelDefinition
+    source: ModelSource
+    executor: Executor
+    cores: Sequence[tuple[int, ...]]
+    profiled: ProfiledModel
+
+
 class ProfileCache:
     """Finds profiles, and has them measured."""
 
@@ -59,6 +71,8 @@ class ProfileCache:
         self._store = store
         self.learnt = LearntTimes(store)
         self._budget_s = budget_s
+        self.busy: dict[str, BusyProfile] = {}
+        """Profiles in use that are to be measured again, by model, version and variant."""
 
     async def known(
         self,
@@ -72,13 +86,44 @@ class ProfileCache:
         or MeasuringError if the model cannot be run."""
         sets = [cores or (0,) for cores in core_sets]
         counts = [len(cores) for cores in sets]
-        found = await asyncio.to_thread(self.find, definition, counts, source.threads)
-        if found is not None:
-            return found
-        variant = f"@{definition.variant}" if definition.variant else ""
-        label = f"{definition.name}:{definition.version}{variant}"
-        log.info("%s has no profile; measuring", label)
-        return await self.measure(definition, source, executor, sets, budget_s=self._budget_s)
+        label = label_of(definition)
+        profiled = await asyncio.to_thread(self.find, definition, counts, source.threads)
+        if profiled is None:
+            log.info("%s has no profile; measuring", label)
+            profiled = await self.measure(
+                definition, source, executor, sets, budget_s=self._budget_s
+            )
+        self.busy.pop(label, None)
+        if note := busy_note(profiled.record.cpu_share):
+            log.warning(
+                "the profile of %s was %s: its times may be far too long. It is measured again "
+                "when the machine and this server are idle",
+                *(label, note),
+            )
+            self.busy[label] = BusyProfile(definition, source, executor, sets, profiled)
+        return profiled
+
+    async def measure_again(self, busy: BusyProfile) -> ProfiledModel | None:
+        """Measure what has a busy profile, and store it if the machine was quieter; None: it was
+        not. May be cancelled. Raises RepositoryError and MeasuringError."""
+        definition, record = busy.definition, busy.profiled.record
+        if await asyncio.to_thread(self._key, definition) != busy.profiled.key:
+            raise MeasuringError("its files have changed since it was loaded")
+        measured = await measure(
+            busy.executor,
+            busy.source,
+            cores=busy.cores,
+            device=definition.settings.device,
+            budget_s=self._budget_s,
+        )
+        share = measured.record.cpu_share
+        if measured.guess or not (is_quiet(share) or (share or 0.0) > (record.cpu_share or 0.0)):
+            return None
+        return await self._store_measured(definition, measured)
+
+    def forget(self, name: str) -> None:
+        """A model no longer serves: measure nothing of it again."""
+        self.busy = {k: each for k, each in self.busy.items() if each.definition.name != name}
 
     def find(
         self, definition: ModelDefinition, cores: Sequence[int], threads: Sequence[int] = ()
@@ -159,6 +204,11 @@ class ProfileCache:
             thorough=thorough,
             progress=progress,
         )
+        return await self._store_measured(definition, measured)
+
+    async def _store_measured(
+        self, definition: ModelDefinition, measured: Measurement
+    ) -> ProfiledModel:
         interface = _limited(measured.interface, definition)
         key = await asyncio.to_thread(self._key, definition)
         if measured.guess:
@@ -182,6 +232,12 @@ class ProfileCache:
         return ProfileKey(
             model_hash(definition), hardware if device == "cpu" else f"{hardware}-{device}"
         )
+
+
+def label_of(definition: ModelDefinition) -> str:
+    """Model, version and variant, for the log."""
+    variant = f"@{definition.variant}" if definition.variant else ""
+    return f"{definition.name}:{definition.version}{variant}"
 
 
 def accuracy_key(definition: ModelDefinition) -> ProfileKey:

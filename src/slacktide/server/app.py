@@ -51,6 +51,7 @@ from slacktide.server.data_plane import ClientLimits, ServerDataPlane
 from slacktide.server.driver import Driver
 from slacktide.server.front_ends import FrontEnds
 from slacktide.server.pipelines import PipelineService
+from slacktide.server.quiet_profiler import QuietProfiler
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.parameters import LOOK_ALIKES
 
@@ -227,6 +228,9 @@ class App:
         self._watching = (
             asyncio.create_task(self.credentials.watch()),
             asyncio.create_task(self._profiles.learnt.keep(self.catalog.all)),
+            asyncio.create_task(
+                QuietProfiler(profiles, self.models, lambda: self.driver.requests).run()
+            ),
         )
         self._report_models()
         log.info("ready: %s", self.front_ends.addresses())

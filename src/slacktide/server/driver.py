@@ -122,6 +122,11 @@ class Driver:
         self._next_id += 1
         return self._next_id
 
+    @property
+    def requests(self) -> int:
+        """Requests that have come so far."""
+        return self._next_id
+
     def announce(self, notice: Notice, call: PendingRequest) -> None:
         """A request's headers are here. It has its outcome at its deadline at the latest."""
         self._requests.add(call)

@@ -6,3 +6,4 @@ request pays nothing for it. docs/metrics.md names every family.
 
 from slacktide.observability.metrics.metrics import Metrics as Metrics
 from slacktide.observability.metrics.metrics import metrics_routes as metrics_routes
+from slacktide.observability.metrics.usage import Machine as Machine

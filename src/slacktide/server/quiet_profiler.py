@@ -1,0 +1,101 @@
+"""`QuietProfiler`: measures again, in quiet gaps, what was profiled on a busy machine.
+
+A gap is quiet when no request has come for `QUIET_S` seconds and the processors were mostly idle
+meanwhile. The measurement ends at once when a request comes. A profile that is better is stored,
+and its model loaded anew, which answers all requests meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.model_manager import ModelManager
+from slacktide.models.profile_cache import ProfileCache
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.observability.metrics import Machine
+from slacktide.wire.errors import ControlError
+
+log = logging.getLogger("slacktide.profiles")
+
+LOOK_S = 1.0
+"""Seconds between two looks at the machine."""
+QUIET_S = 5.0
+MOST_BUSY = 0.25
+"""Share of the processors in use above which the machine is not idle."""
+CANCEL_S = 0.01
+"""Seconds after which a request that came is noticed by a measurement."""
+MOST_PAUSE_S = 600.0
+"""Longest pause after measurements that were cut short or no quieter; the first is `QUIET_S`."""
+
+
+class QuietProfiler:
+    """Runs until it is cancelled."""
+
+    def __init__(
+        self,
+        profiles: ProfileCache,
+        models: ModelManager,
+        requests: Callable[[], int],
+        machine: Machine | None = None,
+        *,
+        look_s: float = LOOK_S,
+        quiet_s: float = QUIET_S,
+    ) -> None:
+        """`requests` counts those that have come; the rest is for tests."""
+        self._profiles = profiles
+        self._models = models
+        self._requests = requests
+        self._machine = machine or Machine()
+        self._look_s, self._quiet_s = look_s, quiet_s
+
+    async def run(self) -> None:
+        """Look for gaps."""
+        pause_s, quiet_since, requests = self._quiet_s, time.monotonic(), self._requests()
+        while True:
+            await asyncio.sleep(self._look_s)
+            now = time.monotonic()
+            if not self._profiles.busy:
+                pause_s, quiet_since = self._quiet_s, now
+                continue
+            if requests != self._requests() or self._machine.cpu_utilization() > MOST_BUSY:
+                requests, quiet_since = self._requests(), now
+            if now - quiet_since >= pause_s:
+                is_better = await self._measure()
+                pause_s = self._quiet_s if is_better else min(2.0 * pause_s, MOST_PAUSE_S)
+                quiet_since = time.monotonic()
+
+    async def _measure(self) -> bool:
+        """Measure one model; whether its profile is better than before."""
+        label, busy = next(iter(self._profiles.busy.items()))
+        requests = self._requests()
+        needed = sum(session.nbytes for session in busy.profiled.sessions)
+        if self._machine.memory().free < 2 * needed:  # it is in memory twice meanwhile
+            return False
+        task = asyncio.create_task(self._profiles.measure_again(busy))
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=CANCEL_S)
+                if self._requests() != requests:
+                    return False
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        del self._profiles.busy[label]
+        try:
+            profiled = task.result()
+            if profiled is None:
+                self._profiles.busy[label] = busy  # after the others
+                return False
+            before, after = busy.profiled.record.table, profiled.record.table
+            times = [1e3 * table.expected(1, table.cores[0]) for table in (after, before)]
+            log.info("%s was measured again: a row takes %.3g ms, not %.3g ms", label, *times)
+            await self._models.refresh(busy.definition.name)
+        except (ControlError, MeasuringError, RepositoryError) as error:
+            log.warning("%s cannot be measured again: %s", label, error)
+        except Exception:  # a fault of ours: serving goes on
+            log.exception("measuring %s again", label)
+        return True
