@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 
 from slacktide import __version__
 from slacktide._version import BUILD
+from slacktide.cli import main as command_line
 from slacktide.cli.main import VERBS as SENTENCES
 from slacktide.cli.main import app, load_verb
 from slacktide.domain.options import options_of
@@ -45,6 +48,45 @@ VERBS = (
 def invoke(*words: str, **env: str) -> Any:
     """The program in this process; `output` is everything it wrote."""
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "100", "NO_COLOR": "1", **env})
+
+
+def interrupted_import() -> None:
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as error:
+        raise ImportError("no module") from error
+
+
+@pytest.mark.parametrize(
+    ("work", "code"),
+    [
+        (lambda: signal.raise_signal(signal.SIGINT), 130),
+        (lambda: signal.raise_signal(signal.SIGTERM), 143),
+        (interrupted_import, 130),
+        (lambda: sys.exit(1), 1),
+    ],
+)
+def test_sigterm_does_what_ctrl_c_does(
+    work: Callable[[], None], code: int, monkeypatch: pytest.MonkeyPatch
+):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(command_line, "app", work)
+    try:
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert end.value.code == code
+
+
+def test_an_error_that_no_interrupt_caused_stays_one(monkeypatch: pytest.MonkeyPatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(command_line, "app", lambda: int("x"))
+    try:
+        with pytest.raises(ValueError, match="invalid literal"):
+            command_line.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_verbs_are_these():

@@ -200,7 +200,8 @@ def test_the_whole_of_it(run: Run, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_nothing_behind(number: signal.Signals, code: int, tmp_path: Path):
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "slacktide", "demo", "--models", "text", "--seconds", "60"],
         stdout=subprocess.PIPE,
@@ -214,9 +215,9 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path):
         time.sleep(0.02)
         log = next(tmp_path.glob("slacktide-demo-*/server.log"), None)
     servers = _children(child.pid)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     output, errors = child.communicate(timeout=60)
-    assert (child.returncode, output) == (130, b""), errors
+    assert (child.returncode, output) == (code, b""), errors
     assert servers
     assert not list(tmp_path.iterdir())
     while any(map(_runs, servers)):  # workers see that their server has gone, and go

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +86,50 @@ def test_a_pipe_has_whole_lines_and_progress_beside_them(
     assert [line.rstrip() for line in assumed] == assumed
     again = call("table-3", "--quick", "--setting", "P", "--jobs", "1", "--csv", "-")
     assert (again.stdout.count("two-modal"), again.stderr) == (10, "")
+
+
+def test_ctrl_c_says_how_much_is_kept_and_how_to_go_on(tiny: Path, monkeypatch: pytest.MonkeyPatch):
+    plays = itertools.count()
+
+    def play(cell: Any) -> Any:
+        if next(plays) == 3:
+            raise KeyboardInterrupt
+        return whole.play(cell)
+
+    whole = paper.PAPER
+    monkeypatch.setattr(paper, "PAPER", replace(whole, play=play))
+    state = tiny / "s.jsonl"
+    flags = ("table-3", "--quick", "--setting", "P", "--jobs", "1", "--state", state)
+    done = call(*flags, "--fresh")
+    assert done.exit_code == 130
+    assert done.stdout == ""
+    told = (
+        f"interrupted: 3 of 10 runs are kept in {state}; the same command without --fresh goes on"
+    )
+    assert done.stderr.splitlines()[-1] == f"{told} from there"
+    assert "10 runs of 60 requests, 3 of them known" in call(*flags).output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_all_processes_and_leaks_nothing(
+    number: signal.Signals, code: int, tmp_path: Path
+):
+    state = tmp_path / "s.jsonl"
+    flags = ("table-3", "--quick", "--setting", "P", "--jobs", "2", "--state", str(state))
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "slacktide", "reproduce", "orloj", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (state.exists() and state.stat().st_size):
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.send_signal(number)
+    output, errors = child.communicate(timeout=60)
+    assert (child.returncode, output) == (code, ""), errors
+    assert re.fullmatch(r"interrupted: [1-9]\d* of \d+ runs are kept in .*\n", errors), errors
 
 
 def test_missed_goals_are_an_exit_code_only_where_asked(tiny: Path):

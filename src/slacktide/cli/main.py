@@ -1,19 +1,24 @@
 """The command line: `slacktide VERB`. Each verb has a file of its own here, imported when used.
 
-Exit codes: 0 done, 1 the result falls short of what was asked, 2 bad usage.
+Exit codes: 0 done, 1 the result falls short of what was asked, 2 bad usage, 130 stopped by Ctrl-C,
+143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from slacktide._version import BUILD, __version__
+
+INTERRUPTED = 128 + signal.SIGINT
 
 VERBS: Mapping[str, str] = {
     "serve": "Serve the models of a repository over HTTP and gRPC, on time.",
@@ -90,8 +95,34 @@ def _root(
 
 
 def main() -> None:
-    """Entry point of the `slacktide` program."""
+    """Entry point of the `slacktide` program. SIGTERM does what Ctrl-C does, whatever that is in a
+    verb, so that no process, semaphore or temporary folder is left behind."""
+    terminated = False
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        nonlocal terminated
+        terminated = True
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, terminate)
     try:
         app()
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = INTERRUPTED
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        code = INTERRUPTED
+    except Exception as error:
+        if not _of_an_interrupt(error):
+            raise
+        code = INTERRUPTED
+    sys.exit(128 + signal.SIGTERM if terminated else code)
+
+
+def _of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C struck in the middle of an import, say, and came out as what that makes of
+    it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

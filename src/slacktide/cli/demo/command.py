@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -279,7 +277,6 @@ def _running(
 
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_interruptible())
             if directory is None:
                 made = tempfile.TemporaryDirectory(prefix="slacktide-demo-")
                 directory = Path(stack.enter_context(made))
@@ -309,29 +306,3 @@ def _tell(written: list[Path], json: bool, show: Callable[[], None]) -> None:
     else:
         show()
         typer.echo("written: " + ", ".join(path.name for path in written))
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM end the demo with KeyboardInterrupt: server stopped, folder removed.
-
-    An interrupt can strike anywhere, in the middle of an import for instance, and come out as
-    whatever that makes of it; here it becomes what it was.
-    """
-    struck = False
-
-    def strike(number: int, frame: FrameType | None) -> None:
-        nonlocal struck
-        struck = True
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, strike) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except Exception as error:
-        if struck:
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

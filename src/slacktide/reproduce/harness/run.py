@@ -179,7 +179,7 @@ def reproduce(
     moved: Moved = lambda share, text: None,
 ) -> Reproduction[SomeScope, SomeRow, Extras]:
     """Measure what `experiments` need and `results` do not have, and make rows of all of it. Raises
-    ReproduceError."""
+    ReproduceError; a KeyboardInterrupt says how many runs there are."""
     points = [
         point
         for name in experiments
@@ -194,9 +194,14 @@ def reproduce(
     finished = done_in_processes(partial(_played, paper.play), tasks, jobs=jobs)
     if missing:
         moved(known / len(wanted), f"{known} of {len(wanted)} runs")
-    for done, (cell, played) in enumerate(finished, start=known + 1):
-        results.add(wanted[cell], played)
-        moved(done / len(wanted), f"{done} of {len(wanted)} runs ({cell})")
+    done = known
+    try:
+        for cell, played in finished:
+            results.add(wanted[cell], played)
+            done += 1
+            moved(done / len(wanted), f"{done} of {len(wanted)} runs ({cell})")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{done} of {len(wanted)} runs are") from None
     outcomes = {
         cell: paper.outcome(**result)
         for cell, key in wanted.items()
