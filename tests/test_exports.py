@@ -35,7 +35,7 @@ EXPORTS = {
         ModelWindow Notice Outcome OutcomeKind Plan PlanChanged PoolId PublishExits Reason
         Refused Replica ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch
         Signature StagePlace StartReplica StopReplica Submitted TellCircuit TimerFired Timetable
-        going_on is_judged
+        decoding_time going_on is_judged
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle LaneSnapshot

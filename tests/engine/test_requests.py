@@ -293,3 +293,35 @@ def test_a_notice_due_now_is_refused_and_a_best_effort_one_never(world):
     world.send(Announced(replace(due, id=3, deadline=now + 1e-9)))
     assert 2 not in world.answers
     assert 3 not in world.answers
+
+
+def test_decoding_large_pictures_is_part_of_a_batch(world):
+    """Runs take 10 ms. The hang limit is 1 s, and ten times what decoding takes at least."""
+    (run,) = world.submit(1, 2, decoding=0.3)
+    assert (run.expected, run.p99) == (pytest.approx(0.61), pytest.approx(0.61))
+    assert run.batch.hang_at == pytest.approx(1.0 + 6.0)
+    world.submit(3)
+    world.finish(after=0.65)
+    times = world.times[PoolId("m", "1")]
+    assert times.observed == [(pytest.approx(0.05), 2, 1)]
+    assert world.batches[-1].hang_at == pytest.approx(world.now + 1.0)
+    world.finish(after=0.02)
+    assert times.observed[-1] == (pytest.approx(0.02), 1, 1)
+
+
+def test_members_of_one_frame_share_the_decoding_of_its_picture(world):
+    (run,) = world.send(
+        *[Submitted(world.request(id, parent=7 + id // 3, decoding=0.1)) for id in (1, 2, 3)]
+    )
+    assert run.batch.hang_at == pytest.approx(1.0 + 2.0)
+
+
+def test_a_picture_that_cannot_be_decoded_in_time_is_refused(world):
+    world.submit(1, slo=0.31, decoding=0.305)
+    assert world.reasons() == {1: Reason.SHORTER_THAN_ALONE}
+    world.submit(2, slo=0.32, decoding=0.305)
+    world.submit(3, slo=0.0, decoding=0.305, best_effort=True)
+    assert set(world.reasons()) == {1}
+    world.announce(4, slo=0.2)
+    world.submit(4, slo=0.2, decoding=0.3)
+    assert world.answers[4].reason is Reason.SHORTER_THAN_ALONE

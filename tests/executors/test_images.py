@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -20,7 +21,7 @@ from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.tensor_io import TensorError, encode_strings
+from slacktide.executors.tensor_io import encode_strings
 
 Body = Callable[[Executor], Coroutine[Any, Any, None]]
 GENERATOR = np.random.default_rng(7)
@@ -92,10 +93,14 @@ def test_a_damaged_image_fails_alone(models, kit, arena, serve) -> None:
         await case.ready()
         good = encode_jpeg(one_colour(40, 40, 50, 60, 70))
         members = [kit.put(arena, sent(*each)) for each in ([good], [good, DAMAGED], [good])]
+        members.append(kit.put(arena, ((1,), good)))  # bare, as a whole body is
+        members.append(kit.put(arena, sent(b64encode(good))))
+        members.append(kit.put(arena, sent(b64encode(good)[:-8] + b"_-+/ ==")))
         assert isinstance(await case.run(1, *members, size=32), BatchFinished)
         expected = "input 'image': expected a JPEG as element 1, got one that is damaged"
-        assert case.faults == {1: expected}
-        for member in (0, 2):
+        assert case.faults[1] == expected
+        assert "element 0, got base64 with line breaks" in case.faults[5]
+        for member in (0, 2, 3, 4):
             assert np.allclose(answer(case, member)[0, :3], [50, 60, 70], atol=2)
         assert isinstance(await case.run(2, members[0], size=32), BatchFinished)
         assert not case.faults
@@ -222,7 +227,11 @@ def test_without_opencv_pixels_are_resized_alike(
     assert np.abs(here.astype(int) - there).max() <= 1
 
 
-def test_without_opencv_there_is_no_jpeg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images_module, "load_opencv", lambda: None)
-    with pytest.raises(TensorError, match=r"slacktide\[images\]"):
-        decode_into(DAMAGED, np.empty((32, 32, 3), np.uint8))
+def test_without_opencv_jpegs_are_decoded_and_resized_alike() -> None:
+    jpeg = encode_jpeg(made_up_image(90, 160, np.random.default_rng(3)))
+    there, here = np.empty((50, 60, 3), np.uint8), np.empty((50, 60, 3), np.uint8)
+    decode_into(jpeg, there)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images_module, "load_opencv", lambda: None)
+        decode_into(jpeg, here)
+    assert np.abs(here.astype(int) - there).max() <= 1

@@ -1,18 +1,34 @@
-"""What is read of a JPEG before it is decoded: its size, or what it is instead."""
+"""Markers of a JPEG: its header as the server reads it, and all of them as a worker does."""
 
 from __future__ import annotations
+
+import io
 
 import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from slacktide.executors.images import encode_jpeg, made_up_image
-from slacktide.executors.jpeg_header import MOST_SCANS, MOST_SEGMENTS, jpeg_extent
+from slacktide.executors.jpeg_header import (
+    MOST_SCANS,
+    MOST_SEGMENTS,
+    jpeg_header,
+    whole_picture,
+)
 
 JPEG = encode_jpeg(made_up_image(120, 160, np.random.default_rng(0)))
 FRAME = JPEG.index(b"\xff\xc0")
+SCAN = JPEG.index(b"\xff\xda")
+
+
+def pillow(**options: object) -> bytes:
+    written = io.BytesIO()
+    image = Image.fromarray(made_up_image(120, 160, np.random.default_rng(1)))
+    image.save(written, "JPEG", **options)
+    return written.getvalue()
 
 
 def with_segments(count: int, content: bytes = b"") -> bytes:
@@ -20,12 +36,27 @@ def with_segments(count: int, content: bytes = b"") -> bytes:
     return JPEG[:2] + segment * count + JPEG[2:]
 
 
+class CountedBytes(bytes):
+    """Counts the bytes that are looked at."""
+
+    seen = 0
+
+    def __getitem__(self, place):  # type: ignore[no-untyped-def, override]
+        found = super().__getitem__(place)
+        CountedBytes.seen += len(found) if isinstance(found, bytes) else 1
+        return found
+
+
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (480, 640), (3000, 17)])
 @pytest.mark.parametrize("way", [[], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]])
 @pytest.mark.parametrize("colours", [1, 3])
 def test_what_a_library_writes_is_read(height, width, way, colours) -> None:
     image = np.zeros((height, width, colours), np.uint8)
-    assert jpeg_extent(cv2.imencode(".jpg", image, way)[1].tobytes()) == (width, height)
+    data = cv2.imencode(".jpg", image, way)[1].tobytes()
+    header = jpeg_header(data)
+    assert header == (width, height, colours, bool(way))
+    assert header.samples == width * height * colours
+    assert whole_picture(memoryview(data)).data == data
 
 
 def test_what_stands_before_the_frame_is_passed_over() -> None:
@@ -34,40 +65,115 @@ def test_what_stands_before_the_frame_is_passed_over() -> None:
     restart = JPEG[:2] + b"\xff\xd0" + JPEG[2:]
     trailing = JPEG + bytes(100_000)
     for data in (thumbnail, filled, restart, trailing, with_segments(300, bytes(50))):
-        assert jpeg_extent(memoryview(data)) == (160, 120)
+        assert jpeg_header(memoryview(data))[:2] == (160, 120)
+        assert whole_picture(memoryview(data)).header[:2] == (160, 120)
+
+
+@pytest.mark.parametrize("data", [with_segments(100, bytes(60_000)), JPEG + bytes(4 << 20)])
+def test_little_of_a_long_file_is_looked_at_for_its_header(data: bytes) -> None:
+    CountedBytes.seen = 0
+    assert jpeg_header(CountedBytes(data))[:2] == (160, 120)
+    assert CountedBytes.seen < 8 * 110
 
 
 @pytest.mark.parametrize(
-    ("data", "found"),
+    ("data", "fault"),
     [
         (b"", "something else"),
         (b"\x89PNG\r\n", "something else"),
         (JPEG[:2], "one that is cut short"),
         (JPEG[:FRAME], "one that is cut short"),
         (JPEG[: FRAME + 9], "one that is cut short"),
-        (JPEG[: len(JPEG) // 2], "one that is cut short"),
-        (with_segments(1, JPEG)[:-2], "one that is cut short"),
-        (JPEG[:2] + b"\0" + JPEG[3:], "one whose header is damaged"),
-        (JPEG[:2] + JPEG[JPEG.index(b"\xff\xda") :], "one whose header is damaged"),
+        (JPEG[:2] + JPEG[SCAN:], "one whose header is damaged"),
+        (JPEG[:2] + JPEG, "one whose header is damaged"),
         (JPEG.replace(b"\xff\xc0", b"\xff\xc3"), "a kind that is not supported"),
         (JPEG[: FRAME + 5] + b"\0\0" + JPEG[FRAME + 7 :], "one without a size"),
         (JPEG[: FRAME + 4] + b"\x0c" + JPEG[FRAME + 5 :], "3 colours with 12 bits"),
         (with_segments(MOST_SEGMENTS), f"more than {MOST_SEGMENTS} segments"),
-        (
-            JPEG.replace(b"\xff\xc0", b"\xff\xc2") + b"\xff\xda" * MOST_SCANS,
-            f"more than {MOST_SCANS} scans",
-        ),
+        (JPEG[:2] + bytes(MOST_SEGMENTS) + JPEG[2:], f"more than {MOST_SEGMENTS} segments"),
     ],
 )
-def test_all_else_is_named(data: bytes, found: str) -> None:
-    with pytest.raises(ValueError, match=found):
-        jpeg_extent(data)
+def test_a_header_that_is_none_is_named(data: bytes, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        jpeg_header(data)
+    with pytest.raises(ValueError, match=fault):
+        whole_picture(data)
 
 
-@given(st.integers(2, FRAME + 10), st.binary(max_size=30))
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (JPEG[: len(JPEG) // 2], "one that is cut short"),
+        (JPEG[:-2], "one that is cut short"),
+        (with_segments(1, JPEG)[:-2], "one that is cut short"),
+        (JPEG[: len(JPEG) // 2] + JPEG, "cut short, and another behind it"),
+        (JPEG[:-2] + JPEG[SCAN:-2] * 3 + JPEG[-2:], "more than 3 scans"),
+        (JPEG[:-2] + JPEG[SCAN:-2] * 600 + JPEG[-2:], "more than 3 scans"),
+        (
+            pillow(progressive=True)[:-2] + JPEG[SCAN:-2] * MOST_SCANS + JPEG[-2:],
+            f"more than {MOST_SCANS} scans",
+        ),
+        (JPEG[:SCAN] + b"\xff\xd9" + JPEG[SCAN:], "damaged"),
+        (JPEG[:SCAN] + JPEG[FRAME:], "damaged"),
+        (JPEG[:-2] + b"\xff\x05" + JPEG[-2:], "damaged"),
+    ],
+)
+def test_markers_that_are_missing_or_out_of_place_are_named(data: bytes, fault: str) -> None:
+    assert jpeg_header(data)[:2] == (160, 120)  # its header is fine
+    with pytest.raises(ValueError, match=fault):
+        whole_picture(data)
+
+
+def test_large_progressive_pictures_may_have_fewer_scans() -> None:
+    data = bytearray(pillow(progressive=True))
+    at = data.index(b"\xff\xc2") + 5
+    limits = []
+    for side in (1000, 4000, 7000, 60_000):
+        data[at : at + 4] = side.to_bytes(2, "big") * 2
+        limits.append(jpeg_header(bytes(data)).most_scans)
+    assert limits[0] == MOST_SCANS
+    assert limits == sorted(limits, reverse=True)
+    assert limits[-1] >= 18  # as libjpeg writes pictures of four components
+
+
+def test_whatever_stands_behind_the_first_end_is_left_out() -> None:
+    film = JPEG + b"\0\0\0\x18ftypmp42" + bytes(range(256)) * 40 + b"\xff\xd8\xff\xda" * 99
+    for data in (film, JPEG + JPEG, JPEG + b"\xff", JPEG + b"\xff\xd9"):
+        assert whole_picture(data).data == JPEG
+
+
+def test_stray_bytes_between_segments_are_left_out() -> None:
+    places = [2, FRAME, SCAN]
+    for stray in (b"\0", b"\x80\0", b"\xff\0", b"\xff\xff"):
+        for place in places:
+            data = JPEG[:place] + stray + JPEG[place:]
+            assert whole_picture(memoryview(data)).data == JPEG
+    between = b"\0".join((JPEG[:2], JPEG[2:FRAME], JPEG[FRAME:SCAN], JPEG[SCAN:]))
+    assert whole_picture(between).data == JPEG
+
+
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_the_orientation_is_read(orientation: int, order) -> None:
+    exif = Image.Exif()
+    exif.endian = "<" if order == "little" else ">"
+    exif[0x010F] = "a maker"
+    exif[0x0112] = orientation
+    stated = whole_picture(pillow(exif=exif)).orientation
+    assert stated == (orientation if 1 <= orientation <= 8 else 1)
+
+
+@pytest.mark.parametrize("exif", [b"II*\0\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff", b"XX", b""])
+def test_exif_data_that_are_damaged_leave_it_upright(exif: bytes) -> None:
+    assert whole_picture(with_segments(1, b"Exif\0\0" + exif)).orientation == 1
+
+
+@given(st.integers(2, len(JPEG)), st.binary(max_size=30))
 def test_damage_is_refused_or_read(at: int, damage: bytes) -> None:
-    try:
-        extent = jpeg_extent(JPEG[:at] + damage + JPEG[at + len(damage) :])
-    except ValueError:
-        extent = (1, 1)
-    assert min(extent) > 0
+    data = JPEG[:at] + damage + JPEG[at + len(damage) :]
+    for read in (jpeg_header, lambda data: whole_picture(data).header):
+        try:
+            header = read(data)
+        except ValueError:
+            continue
+        assert header.samples > 0

@@ -16,7 +16,7 @@ from slacktide.domain import (
     Reason,
 )
 from slacktide.domain.tensors import Datatype
-from slacktide.executors.jpeg_header import jpeg_extent
+from slacktide.executors.jpeg_header import jpeg_header
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.reader import RequestReader
 from slacktide.frontends.http.router import Router
@@ -412,7 +412,7 @@ def jpeg_examples() -> list[bytes]:
 
 def run_jpeg(data: bytes) -> None:
     try:
-        width, height = jpeg_extent(memoryview(data))
+        width, height = jpeg_header(memoryview(data))[:2]
     except ValueError as error:
         sentence(error)
     else:

@@ -11,13 +11,14 @@ import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.images import encode_jpeg, made_up_image
+from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
 from slacktide.models import image_inputs
 from slacktide.models.input_check import InputCheck
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.oip_json import parse_infer
-from slacktide.wire.raw_tensors import encode_strings, split_strings
+from slacktide.wire.raw_tensors import encode_strings
 
 FREE = TensorSpec("image", Datatype.UINT8, (-1, -1, -1, 3))
 FIXED = TensorSpec("image", Datatype.UINT8, (-1, 24, 32, 3))
@@ -78,10 +79,19 @@ def test_requests_of_a_family_batch_whatever_their_sizes() -> None:
     assert found == {((24, 32, 3),)}
 
 
-@pytest.mark.parametrize("body", [b"", b"\x89PNG\r\n\x1a\n"])
-def test_a_whole_body_that_is_no_jpeg_is_called_that(body: bytes) -> None:
-    with pytest.raises(WireError, match=r"body: expected a JPEG, .* got something else"):
-        check_for(FREE, any_image=True).check([InputTensor("", Datatype.UINT8, (), body)])
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "something else"),
+        (b"\x89PNG\r\n\x1a\n", "PNG; send JPEG"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "WebP; send JPEG"),
+        (b"data:image/jpeg;base64,", "a data: URI"),
+    ],
+)
+@pytest.mark.parametrize("spec", [FREE, FIXED])
+def test_a_whole_body_that_is_no_jpeg_is_called_what_it_is(body, kind, spec) -> None:
+    with pytest.raises(WireError, match=f"body: expected a JPEG, .* got {kind}"):
+        check_for(spec, any_image=True).check([InputTensor("", Datatype.UINT8, (), body)])
 
 
 def test_a_model_of_one_size_takes_jpeg_beside_its_own_pixels() -> None:
@@ -105,9 +115,11 @@ def test_a_model_of_one_size_takes_jpeg_beside_its_own_pixels() -> None:
         (jpegs(JPEG, shape=(1, 1, 1)), r"input 'image' shape: expected \[rows\], a JPEG for each"),
         (jpegs(JPEG, shape=(2,)), "input 'image': expected 2 strings"),
         (jpegs(*[JPEG] * 5), "1 to 4 rows"),
-        (jpegs(JPEG, b"\x89PNG"), "image': expected a JPEG as element 1, got something else"),
-        (jpegs(JPEG[:-2]), "expected a JPEG as element 0, got one that is cut short"),
-        (jpegs(b"/9j/ is not base64"), "expected JPEGs in base64"),
+        (jpegs(JPEG, b"\x89PNG"), "image': expected a JPEG as element 1, got PNG; send JPEG, or"),
+        (jpegs(JPEG, b"text"), "image': expected a JPEG as element 1, got something else"),
+        (jpegs(JPEG[:100]), "expected a JPEG as element 0, got one that is cut short"),
+        (jpegs(b"/9j/ is not base64"), "as element 0, got base64 with line breaks"),
+        (jpegs(b"data:image/jpeg;base64,/9j/"), "as element 0, got a data: URI; send what"),
         (pixels(1, 101, 100, 3), r"at most 10000 pixels \(limits.pixels\), got 100 × 101"),
         (pixels(1, 0, 5, 3), r"shape: expected \[rows, height, width, 3\]"),
         (pixels(1, 5, 5, 4), r"shape: expected \[rows, height, width, 3\]"),
@@ -125,7 +137,7 @@ def test_faults_are_named(tensor: InputTensor, message: str) -> None:
 def test_the_size_of_a_jpeg_is_limited_before_it_is_decoded() -> None:
     at = JPEG.index(b"\xff\xc0") + 5
     bomb = JPEG[:at] + b"\xff\xff\xff\xff" + JPEG[at + 4 :]
-    with pytest.raises(WireError, match=r"16777216 pixels \(limits.pixels\), got 65535 × 65535"):
+    with pytest.raises(WireError, match=r"52428800 pixels \(limits.pixels\), got 65535 × 65535"):
         check_for(FIXED).check([jpegs(JPEG, bomb)])
 
 
@@ -136,18 +148,43 @@ def test_json_holds_a_jpeg_in_base64() -> None:
     }
     call, _ = parse_infer("m", None, json.dumps(document).encode(), None)
     checked = check_for(FIXED).check(call.inputs)
-    assert split_strings(bytes(checked.tensors[0].data), 2) == [JPEG, JPEG]
-    assert checked.nbytes == 2 * (len(JPEG) + 4)
+    assert [element_jpeg(each) for each in jpeg_elements(checked.tensors[0].data)] == [JPEG] * 2
 
 
 def test_a_raw_body_may_be_a_jpeg() -> None:
-    checked = check_for(FIXED).check([InputTensor("", Datatype.UINT8, (len(JPEG),), JPEG)])
+    body = memoryview(JPEG)
+    checked = check_for(FIXED).check([InputTensor("", Datatype.UINT8, (len(JPEG),), body)])
     assert checked.tensors[0].datatype is Datatype.BYTES
-    assert split_strings(bytes(checked.tensors[0].data), 1) == [JPEG]
+    assert (checked.tensors[0].shape, checked.rows) == ((1,), 1)
+    assert checked.tensors[0].data is body  # however long it is, it is not copied
 
 
-def test_without_opencv_jpeg_is_refused_and_pixels_are_not(monkeypatch) -> None:
-    monkeypatch.setattr(image_inputs, "has_opencv", lambda: False)
+def large(width: int, height: int, *, progressive: bool = False) -> bytes:
+    """A small file that states this size."""
+    at = JPEG.index(b"\xff\xc0")
+    size = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    kind = b"\xff\xc2" if progressive else b"\xff\xc0"
+    return JPEG[:at] + kind + JPEG[at + 2 : at + 5] + size + JPEG[at + 9 :]
+
+
+def test_decoding_is_charged_by_pixels_and_components() -> None:
+    check = check_for(FIXED)
+
+    def charge(*pictures: bytes) -> float:
+        return check.check([jpegs(*pictures)]).decoding
+
+    assert charge(JPEG) == charge(large(1000, 1000)) == 0.0  # as the models learn it
+    half, whole = charge(large(6000, 4000)), charge(large(8000, 6000))
+    assert 0.01 < half < whole < 0.2
+    assert charge(JPEG, large(8000, 6000), large(6000, 4000)) == pytest.approx(half + whole)
+    assert charge(large(6000, 4000, progressive=True)) > 3 * half
+    assert charge(base64.b64encode(large(6000, 4000))) == pytest.approx(half, rel=0.01)
+    assert charge(large(6000, 4000) + bytes(8 << 20)) > half + 0.02  # so are long files
+    assert check.check([pixels(1, 24, 32, 3)]).decoding == 0.0
+
+
+def test_without_a_decoder_jpeg_is_refused_and_pixels_are_not(monkeypatch) -> None:
+    monkeypatch.setattr(image_inputs, "decodes_jpeg", lambda: False)
     check = check_for(FREE, any_image=True)
     assert check.check([pixels(1, 8, 8, 3)]).image_size == 8
     with pytest.raises(WireError, match=r"pip install 'slacktide\[images\]'"):

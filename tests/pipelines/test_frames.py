@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.pipelines.play import Play, graph, part_answered
 
@@ -351,3 +353,18 @@ def test_what_cannot_be_is_a_fault_of_the_driver():
     play.ends(source.id)
     with pytest.raises(ValueError, match="1 yields for 2 edges"):
         play.yields(source.id, 1)
+
+
+def test_every_stage_that_decodes_the_picture_is_charged_for_it():
+    whole = graph("detect>plate", "plate>text")
+    crops = replace(whole.edges[0], each="box")
+    play = Play(replace(whole, edges=(crops, whole.edges[1])))
+    play.arrives(decoding=0.2)
+    source = only(play.stage("detect"))
+    play.ends(source.id)
+    play.yields(source.id, 2)
+    plate = only(play.stage("plate"))
+    play.ends(plate.id)
+    play.yields(plate.id, 1)
+    text = only(play.stage("text"))
+    assert (source.decoding, plate.decoding, text.decoding) == (0.2, 0.2, 0.0)

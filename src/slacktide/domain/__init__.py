@@ -52,5 +52,6 @@ from slacktide.domain.request import Notice as Notice
 from slacktide.domain.request import Replica as Replica
 from slacktide.domain.request import Request as Request
 from slacktide.domain.request import Signature as Signature
+from slacktide.domain.request import decoding_time as decoding_time
 from slacktide.domain.timetable import ModelWindow as ModelWindow
 from slacktide.domain.timetable import Timetable as Timetable

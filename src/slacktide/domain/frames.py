@@ -41,6 +41,8 @@ class Frame:
     """Of a part: the frame of the device that has handed it over."""
     nbytes: int = 0
     """What it brings, to be sent over a link; 0: not known."""
+    decoding: float = 0.0
+    """Passed on to every stage that decodes its picture."""
 
 
 # ── what happens ─────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -115,6 +116,9 @@ class Request:
     no early exit makes."""
     names_variant: bool = False
     """Whether `size` is that of a variant it names, not of its image."""
+    decoding: float = 0.0
+    """Seconds that decoding its pictures takes at least, beyond what batches of its model are
+    measured with: large ones are charged for by pixels × components."""
 
     def check(self) -> None:
         """For what comes from a file or a network. Raises ValueError that says what cannot be."""
@@ -124,6 +128,13 @@ class Request:
             raise ValueError("arrival and deadline must be finite")
         if not 0.0 < self.penalty < math.inf:
             raise ValueError(f"penalty must be positive and finite, got {self.penalty}")
+
+
+def decoding_time(members: Sequence[Request]) -> float:
+    """Seconds that a batch spends at least on decoding large pictures. Members of one frame share
+    its picture."""
+    pictures = {m.id if m.parent is None else m.parent: m.decoding for m in members if m.decoding}
+    return sum(pictures.values())
 
 
 @read_only

@@ -19,6 +19,7 @@ from slacktide.domain import (
     Request,
     RowsReleased,
     RunBatch,
+    decoding_time,
 )
 from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
@@ -193,7 +194,10 @@ class Batches:
             time = pool.times.of(rows, lane.size, members)
         else:
             time = pool.exit_times.whole(rows, lane.size, members)
+        decoding = decoding_time(members)
+        expected, p99 = time.expected + decoding, time.p99 + decoding
         limit = max(settings.hang_floor, settings.hang_factor * time.p99)
+        limit += settings.hang_factor * decoding
         replica = placement.replica
         if rows > replica.max_batch:  # of a request with more rows than the cap
             replica = replace(replica, max_batch=rows)
@@ -201,12 +205,12 @@ class Batches:
             self._next_id, replica, members, rows, now, now + limit, solo, leaving, judged
         )
         self._next_id += 1
-        running = lane.running = Running(batch, placement, now + time.expected)
+        running = lane.running = Running(batch, placement, now + expected)
         running.may_stop = may_stop
         if lane.windows is not None:
             lane.windows.ran(pool.id.model, now=now)
         state.running[batch.id] = running
-        state.runs.append(RunBatch(batch, state.cause, time.expected, time.p99))
+        state.runs.append(RunBatch(batch, state.cause, expected, p99))
         return running
 
     def released(self, event: RowsReleased) -> None:
@@ -231,7 +235,8 @@ class Batches:
         state = self._state
         running = self.leave(event.batch)
         batch, placement = running.batch, running.placement
-        took, learner = state.now - batch.started, placement.pool.learner
+        learner = placement.pool.learner
+        took = state.now - batch.started - decoding_time(batch.members)
         if batch.leaving is not Leaving.NONE and placement.pool.exit_times is not None:
             seconds = took if running.steady else None
             placement.pool.exit_times.saw(batch, event.exits, seconds, running.cores)

@@ -115,6 +115,9 @@ class Requests:
         elif request.deadline <= now and not request.best_effort:
             reason = Reason.EXPIRED
             pool.scheduler.remove(request.id)
+        elif request.decoding and not _could_decode(pool, request, now):
+            reason = Reason.SHORTER_THAN_ALONE
+            pool.scheduler.remove(request.id)
         else:
             if request.rows > pool.widest:
                 pool.widest = request.rows
@@ -292,5 +295,15 @@ def _could_serve(pool: Pool, request: Request | Notice, now: float) -> bool:
             pool.unmeasured is not None and not pool.unmeasured.rules.measured(request)
         ):
             return False
-        p99 = pool.times.of(request.rows, pool.cores, (request,)).p99
+        p99 = request.decoding + pool.times.of(request.rows, pool.cores, (request,)).p99
     return request.best_effort or start + p99 <= request.deadline
+
+
+def _could_decode(pool: Pool, request: Request, now: float) -> bool:
+    """Whether there is time for its pictures and a run alone: schedulers know of the run only."""
+    if request.best_effort:
+        return True
+    run = 0.0
+    if pool.unmeasured is None or pool.unmeasured.rules.measured(request):
+        run = pool.times.of(request.rows, pool.cores, (request,)).expected
+    return now + request.decoding + run <= request.deadline

@@ -174,6 +174,8 @@ class EngineState:
         needed_s = wait_s = None
         if not best_effort and reason in FOR_LACK_OF_TIME:
             needed_s, wait_s = self._outlook(entry, reason)
+            if needed_s is not None and isinstance(request, Request):
+                needed_s += request.decoding
         answer = Answer(
             reason,
             now,

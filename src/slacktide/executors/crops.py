@@ -19,10 +19,12 @@ from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import ModelInterface, crop_input
 from slacktide.executors.functions import load_named
-from slacktide.executors.images import Pixels, decode_into, decode_whole, resize_into
-from slacktide.executors.jpeg_header import jpeg_extent
+from slacktide.executors.images import Pixels, decode_into, resize_into
+from slacktide.executors.jpeg_decoder import decode
+from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
+from slacktide.executors.jpeg_header import jpeg_header
 from slacktide.executors.ports import CropPayload, MemberFault, Payload, RowShapes, TensorRef
-from slacktide.executors.tensor_io import InputGatherer, TensorError, split_elements
+from slacktide.executors.tensor_io import InputGatherer, TensorError
 
 _PATIENCE = 5.0
 """Seconds that a batch waits for an arena that was attached before it was sent."""
@@ -96,15 +98,15 @@ class _Frame:
             self._pixels = np.frombuffer(data, np.uint8).reshape(shape[1:])
             self.height, self.width = shape[1:3]
         else:
-            (self.jpeg,) = [*split_elements(data)][:1] or [b""]
-            self.width, self.height = jpeg_extent(self.jpeg)
+            self.jpeg = element_jpeg(next(jpeg_elements(data), b""))
+            self.width, self.height = jpeg_header(self.jpeg)[:2]
 
     @property
     def pixels(self) -> Pixels:
         """Raises ValueError if it cannot be decoded."""
         if self._pixels is None:
             assert self.jpeg is not None
-            self._pixels = decode_whole(self.jpeg)
+            self._pixels = decode(self.jpeg)
             self.height, self.width = self._pixels.shape[:2]  # it may say that it lies on its side
         return self._pixels
 

@@ -1,9 +1,8 @@
 """Images as an input: JPEG or pixels of any size, resized to what the batch runs at.
 
-OpenCV decodes and resizes (the extra `images`): area means where an image shrinks, linear where it
-grows; a JPEG of twice the size or more is decoded at a half or a quarter, which the format makes
-cheap. Without OpenCV there is no JPEG, and NumPy resizes pixels in the same ways: each value is
-within one of OpenCV's.
+OpenCV resizes (the extra `images`): area means where an image shrinks, linear where it grows; a
+JPEG of twice the size or more is decoded at a half or a quarter, which the format makes cheap.
+Without OpenCV, NumPy resizes in the same ways: each value is within one of OpenCV's.
 """
 
 from __future__ import annotations
@@ -12,29 +11,22 @@ from collections.abc import Sequence
 from enum import Enum
 from functools import cache, lru_cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import TensorSpec
-from slacktide.executors.jpeg_header import jpeg_extent
+from slacktide.executors.jpeg_decoder import decode
+from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
 from slacktide.executors.ports import MemberFault, TensorRef
-from slacktide.executors.tensor_io import InputGatherer, TensorError, split_elements
+from slacktide.executors.tensor_io import InputGatherer, TensorError
 
 Pixels = NDArray[np.uint8]
 """[height, width, 3], red first where it was a JPEG."""
 
-_REDUCTIONS = ((4, "IMREAD_REDUCED_COLOR_4"), (2, "IMREAD_REDUCED_COLOR_2"))
-"""An eighth is the means of whole blocks, which lie visibly beside the pixels they are to make."""
 _QUALITY = 80
 """Of JPEGs that are made up: what cameras and libraries use unless told otherwise."""
-
-
-def has_opencv() -> bool:
-    """Whether OpenCV is installed; does not load it."""
-    return find_spec("cv2") is not None
 
 
 @cache
@@ -103,47 +95,21 @@ class ImageGatherer:
 
     def _decode(self, data: memoryview, into: NDArray[np.uint8]) -> None:
         """Raises ValueError if one of the images cannot be decoded."""
-        jpegs = list(split_elements(data))
-        if len(jpegs) != len(into):
+        elements = list(jpeg_elements(data))
+        if len(elements) != len(into):
             raise TensorError(f"input {self.name!r}: its elements do not fill its shape")
-        for index, (jpeg, out) in enumerate(zip(jpegs, into, strict=True)):
+        for index, (element, out) in enumerate(zip(elements, into, strict=True)):
             try:
-                decode_into(jpeg, out)
+                decode_into(element_jpeg(element), out)
             except ValueError as error:
                 raise ValueError(f"expected a JPEG as element {index}, got {error}") from None
 
 
 def decode_into(jpeg: memoryview | bytes, out: Pixels) -> None:
-    """Decode a JPEG and resize it to `out`. Raises ValueError, with what it is instead, and
-    TensorError without OpenCV."""
-    height, width = out.shape[:2]
-    shorter = min(jpeg_extent(jpeg))
-    ways = (flag for factor, flag in _REDUCTIONS if shorter // factor >= max(height, width))
-    cv2, image = _decoded(jpeg, next(ways, "IMREAD_COLOR"))
-    if image.shape[:2] != (height, width):
-        image = cv2.resize(image, (width, height), interpolation=_way(cv2, image, out))
-    cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=out)
-
-
-def decode_whole(jpeg: memoryview | bytes) -> Pixels:
-    """A JPEG at its own size. Raises as `decode_into`."""
-    cv2, image = _decoded(jpeg, "IMREAD_COLOR")
-    pixels: Pixels = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-    return pixels
-
-
-def _decoded(jpeg: memoryview | bytes, flag: str) -> tuple[Any, Any]:
-    """OpenCV, and the image, blue first."""
-    cv2 = load_opencv()
-    if cv2 is None:
-        raise TensorError("decoding JPEG needs OpenCV: pip install 'slacktide[images]'")
-    try:
-        image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), getattr(cv2, flag))
-    except cv2.error:
-        image = None
-    if image is None:
-        raise ValueError("one that is damaged")
-    return cv2, image
+    """Decode a JPEG and resize it to `out`. Raises as `decode`."""
+    pixels = decode(jpeg, out)
+    if pixels is not out:
+        resize_into(pixels, out)
 
 
 def resize_into(image: Pixels, out: Pixels) -> None:

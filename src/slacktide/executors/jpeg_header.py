@@ -1,50 +1,152 @@
-"""What a JPEG says of itself, read before anything is decoded: a few bytes, and no library.
+"""Markers of a JPEG, read without a library.
 
-The source is ITU-T T.81, annex B: markers are 0xFF and a byte; all but a few begin a segment whose
-length stands behind them, in two bytes. The frame header (SOF) has the size.
+The server reads the header before it admits a picture: a few bytes of each segment. A worker walks
+all markers before it decodes, so that no file takes longer than its size says.
+
+The source is ITU-T T.81, annex B: a marker is 0xFF and a byte. All but a few begin a segment whose
+length follows in two bytes. SOF, the frame header, has the size; SOS begins a scan, whose data end
+at the next marker.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
 JPEG_BEGINS = b"\xff\xd8"
 MOST_SEGMENTS = 1024
-"""Looked at before the frame header: colour profiles and thumbnails take a few hundred at most."""
+"""Segments, fill bytes and stray bytes before the frame header: colour profiles and thumbnails take
+a few hundred at most."""
 MOST_SCANS = 64
-"""Of a progressive JPEG, which may name each coefficient many times; the usual ones have ten."""
-_FRAMES = {0xC0: "baseline", 0xC1: "extended", 0xC2: "progressive"}
-_OTHER_FRAMES = {*range(0xC3, 0xD0)} - {0xC4, 0xC8, 0xCC}
-_ALONE = {0x01, *range(0xD0, 0xD8)}
-"""Markers without a segment."""
+"""Scans of a progressive JPEG, which may refine each coefficient many times; ten are usual, and 18
+with four components."""
+_ALWAYS_SCANS = 20
+_MOST_SCANNED = 1 << 31
+"""Samples times scans beyond which fewer than `MOST_SCANS` are taken: about a second."""
+_MOST_BETWEEN = 16 * MOST_SEGMENTS
+"""As `MOST_SEGMENTS`, in the whole picture."""
+_SOF, _PROGRESSIVE, _SOI, _EOI, _SOS, _APP1 = (0xC0, 0xC1, 0xC2), 0xC2, 0xD8, 0xD9, 0xDA, 0xE1
+_UNSUPPORTED_SOF = {*range(0xC3, 0xD0)} - {0xC4, 0xC8, 0xCC}
+_WITHOUT_SEGMENT = {0x01, *range(0xD0, 0xD8)}
+_KNOWN = {0xC4, 0xCC, *range(0xDA, 0xF0), 0xFE}
+"""Markers of segments that a decoder reads or passes over."""
+_SCAN_ENDS = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+"""Within a scan 0xFF is followed by 0 or is filled up; restart markers are part of it."""
+_EXIF = b"Exif\0\0"
+_MOST_ENTRIES = 256
+"""Entries of an EXIF directory that are looked at."""
 
 
-def jpeg_extent(data: memoryview | bytes) -> tuple[int, int]:
-    """Width and height in pixels of a JPEG that looks whole.
+class JpegHeader(NamedTuple):
+    """The size of a JPEG in pixels, as its frame header states it."""
 
-    Copies the rest once, and searches it where its end is not at the end, or it is progressive.
-    Raises ValueError, with what it is instead.
+    width: int
+    height: int
+    components: int
+    progressive: bool
+
+    @property
+    def samples(self) -> int:
+        """Pixels × components."""
+        return self.width * self.height * self.components
+
+    @property
+    def most_scans(self) -> int:
+        """Scans that a picture of this size may have."""
+        if not self.progressive:
+            return self.components
+        return min(MOST_SCANS, max(_ALWAYS_SCANS, _MOST_SCANNED // self.samples))
+
+
+class WholePicture(NamedTuple):
+    """A JPEG that has all its markers."""
+
+    data: memoryview | bytes
+    """From its first marker to its first end, without stray bytes between segments."""
+    header: JpegHeader
+    orientation: int
+    """1 to 8, as EXIF has it; 1: upright."""
+
+
+def jpeg_header(data: memoryview | bytes) -> JpegHeader:
+    """Read the frame header; at most 1,024 places of `data` are looked at.
+
+    Raises ValueError, with what `data` is instead of a JPEG.
     """
+    for marker, start, _ in _markers(data, MOST_SEGMENTS):
+        if marker in (_SOI, _EOI, _SOS):
+            break
+        if marker in _SOF:
+            return _frame(data, start)
+        if marker in _UNSUPPORTED_SOF:
+            raise ValueError(f"one of a kind that is not supported (frame 0x{marker:x})")
+    raise ValueError("one whose header is damaged")
+
+
+def whole_picture(data: memoryview | bytes) -> WholePicture:
+    """Walk the markers up to the first end of a picture; whatever follows it is ignored.
+
+    Raises ValueError if a marker is missing, out of place, or there are more scans than a picture
+    can need. Time grows with the length of `data` alone.
+    """
+    header = jpeg_header(data)
+    frames = scans = 0
+    orientation = 0
+    parts = [(0, 2)]
+    for marker, start, end in _markers(data, _MOST_BETWEEN):
+        parts.append((start, end))
+        if marker == _EOI and scans:
+            view = memoryview(data)
+            whole = sum(end - start for start, end in parts) == end
+            joined = view[:end] if whole else b"".join([view[slice(*part)] for part in parts])
+            return WholePicture(joined, header, orientation or 1)
+        if marker == _SOI and scans:
+            raise ValueError("one that is cut short, and another behind it")
+        if marker == _SOS:
+            scans += 1
+            if scans > header.most_scans:
+                raise ValueError(f"one with more than {header.most_scans} scans")
+        elif marker in _SOF:
+            frames += 1
+        elif marker not in _KNOWN or marker in (_SOI, _EOI):
+            break
+        if frames != 1 and (frames or scans):
+            break
+        if marker == _APP1 and not orientation and data[start + 4 : start + 10] == _EXIF:
+            orientation = _orientation(bytes(data[start + 4 : end]))
+    raise ValueError("one that is damaged")
+
+
+def _markers(data: memoryview | bytes, most: int) -> Iterator[tuple[int, int, int]]:
+    """Each marker behind the first, with where it starts and where its segment ends, the data of
+    a scan included. Raises ValueError at the end of `data`, and after `most` steps."""
     size = len(data)
     if bytes(data[:2]) != JPEG_BEGINS:
         raise ValueError("something else")
     at = 2
-    for _ in range(MOST_SEGMENTS):
-        if at + 4 > size:
+    for _ in range(most):
+        if at + 2 > size:
             raise ValueError("one that is cut short")
         marker = data[at + 1]
-        if data[at] != 0xFF or marker in (0x00, 0xD8, 0xD9, 0xDA):
-            raise ValueError("one whose header is damaged")
-        if marker == 0xFF or marker in _ALONE:  # filled up, or nothing behind it
-            at += 1 if marker == 0xFF else 2
+        if data[at] != 0xFF or marker in (0x00, 0xFF):  # a stray byte, or one that fills up
+            at += 1
             continue
-        if marker in _OTHER_FRAMES:
-            raise ValueError(f"one of a kind that is not supported (frame 0x{marker:x})")
-        if marker in _FRAMES:
-            return _frame(data, at, progressive=marker == 0xC2)
-        at += 2 + max(2, data[at + 2] << 8 | data[at + 3])
-    raise ValueError(f"one with more than {MOST_SEGMENTS} segments before its frame")
+        end = at + 2
+        if marker not in _WITHOUT_SEGMENT:
+            if marker not in (_SOI, _EOI):
+                if at + 4 > size:
+                    raise ValueError("one that is cut short")
+                end += max(2, data[at + 2] << 8 | data[at + 3])
+            if marker == _SOS:
+                scan_end = _SCAN_ENDS.search(data, end)
+                end = size if scan_end is None else scan_end.start()
+            yield marker, at, end
+        at = end
+    raise ValueError(f"one with more than {most} segments")
 
 
-def _frame(data: memoryview | bytes, at: int, *, progressive: bool) -> tuple[int, int]:
+def _frame(data: memoryview | bytes, at: int) -> JpegHeader:
     if at + 10 > len(data):
         raise ValueError("one that is cut short")
     bits, components = data[at + 4], data[at + 9]
@@ -53,9 +155,25 @@ def _frame(data: memoryview | bytes, at: int, *, progressive: bool) -> tuple[int
         raise ValueError(f"one of {components} colours with {bits} bits")
     if not height or not width:
         raise ValueError("one without a size")
-    rest = bytes(data[at:])
-    if rest.rfind(b"\xff\xd9") < 0:
-        raise ValueError("one that is cut short")
-    if progressive and rest.count(b"\xff\xda") > MOST_SCANS:
-        raise ValueError(f"one with more than {MOST_SCANS} scans")
-    return width, height
+    return JpegHeader(width, height, components, data[at + 1] == _PROGRESSIVE)
+
+
+def _orientation(segment: bytes) -> int:
+    """The orientation that an EXIF segment states, 1 to 8; 1 if it states none.
+
+    The source is the Exif specification 2.3, 4.6: a TIFF header, then a directory of entries of 12
+    bytes; tag 0x112 is a 16-bit number.
+    """
+    tiff = segment[len(_EXIF) :]
+    order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(tiff[at : at + size], order)
+
+    directory = number(4, 4)
+    entries = min(number(directory, 2), _MOST_ENTRIES)
+    for entry in range(directory + 2, directory + 2 + 12 * entries, 12):
+        if number(entry, 2) == 0x112:
+            stated = number(entry + 8, 2)
+            return stated if 1 <= stated <= 8 else 1
+    return 1

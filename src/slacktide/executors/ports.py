@@ -282,7 +282,7 @@ class ModelSource:
     """The same by input: a file of a row's raw bytes."""
     images: bool = False
     """Whether its image input (`image_input`) gets images of any size, to be resized: it is timed
-    with such, JPEG where OpenCV is there."""
+    with such, JPEG where the extra `images` is installed."""
     image_size: int = 0
     """Side in pixels of the square that images are resized to; 0: the file fixes their size, or
     each row has its own. Replicas on one lane whose sources differ in it alone are one process."""

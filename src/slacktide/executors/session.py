@@ -19,6 +19,7 @@ from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.crops import CropGatherer, FrameArenas
 from slacktide.executors.images import ImageGatherer, load_opencv
+from slacktide.executors.jpeg_decoder import decodes_jpeg, load_decoder
 from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
     CPU,
@@ -249,6 +250,8 @@ class ModelSession:
         """Load what decodes, and run a row at each size that images are resized to. Raises
         ModelError."""
         load_opencv()
+        if decodes_jpeg():
+            load_decoder()
         for size in self._source.image_sizes:
             try:
                 wanted = {**self.row_shapes, name: (size, size, 3)}

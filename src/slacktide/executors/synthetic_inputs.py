@@ -18,6 +18,7 @@ from slacktide.domain.padding import pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits, image_input
 from slacktide.executors.arena import Arena
 from slacktide.executors.images import encode_jpeg, load_opencv, made_up_image
+from slacktide.executors.jpeg_decoder import decodes_jpeg
 from slacktide.executors.ports import Constant, ModelSource, Payload, RowShapes, TensorRef
 from slacktide.executors.sample_rows import read_archive, read_row
 from slacktide.executors.tensor_io import encode_strings
@@ -163,7 +164,7 @@ class SyntheticRows:
         image = self._image
         if image is None or not (image.shape[1] > 0 or self.image_size(shapes)):
             return None
-        return image.name if load_opencv() is not None else None
+        return image.name if decodes_jpeg() and load_opencv() is not None else None
 
     def payloads(
         self, shapes: RowShapes, arena: Arena, *, generator: np.random.Generator

@@ -1,28 +1,30 @@
 """What may come as a model's image input: JPEG, or pixels, of which families take any size.
 
-A JPEG is judged by its header here, before anything is decoded. One that only its decoding shows to
-be damaged fails alone, later.
+A JPEG is judged by its header here, before anything is decoded, and what decoding it will take is
+charged to its request. One that turns out to be damaged later fails alone.
 """
 
 from __future__ import annotations
 
 import math
-from binascii import Error as Base64Error
-from binascii import a2b_base64
 from collections.abc import Sequence
-from dataclasses import replace
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, fits
-from slacktide.executors.images import has_opencv
-from slacktide.executors.jpeg_header import jpeg_extent
+from slacktide.executors.jpeg_decoder import decodes_jpeg
+from slacktide.executors.jpeg_elements import element_header, is_bare
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.errors import BadField, WireError
-from slacktide.wire.raw_tensors import encode_strings, split_strings, walk_strings
+from slacktide.wire.raw_tensors import walk_strings
 
-_BASE64 = b"/9j/"
-"""How every JPEG begins in base64: JSON can hold no other bytes than text."""
+_SAMPLE_S = 0.4e-9
+"""Seconds to decode a sample (pixels × components), where that goes fast: decisions/0045."""
+_PROGRESSIVE, _SAMPLES_A_BYTE = 4, 10
+"""How much longer a progressive picture takes, and what a byte takes as samples."""
+_FREE_SAMPLES = 3 << 20
+"""Samples beyond those of the model's own size that are not charged: models learn what pictures of
+ordinary size cost."""
 
 
 class ImageInput:
@@ -42,52 +44,38 @@ class ImageInput:
         shapes = () if stated is None else (stated.shape, *stated.shapes)
         known = (shape for shape in shapes if shape is not None and fits(shape, spec.shape[1:]))
         self._row = next(known, None) if self._free else spec.shape[1:]
+        self._free_samples = _FREE_SAMPLES + (0 if self._row is None else math.prod(self._row))
         self._most_pixels = settings.limits.pixels
-        self._decodes = has_opencv()
-
-    def read(self, inputs: Sequence[InputTensor]) -> Sequence[InputTensor]:
-        """`inputs`, with JPEGs as bytes where they came as base64. Raises BadField."""
-        tensor = inputs[self.index]
-        if tensor.datatype is not Datatype.BYTES or bytes(tensor.data[4:8]) != _BASE64:
-            return inputs
-        elements = split_strings(bytes(tensor.data), math.prod(tensor.shape))
-        try:
-            decoded = encode_strings(
-                [a2b_base64(element, strict_mode=True) for element in elements]
-            )
-        except Base64Error:
-            raise BadField(self._field, "JPEGs in base64", "text that is none") from None
-        changed = list(inputs)
-        changed[self.index] = replace(tensor, data=decoded)
-        return changed
+        self._decodes = decodes_jpeg()
 
     def takes(self, tensor: InputTensor) -> bool:
         """Whether it is checked here: a JPEG, or pixels of any size."""
         return self.any_size or tensor.datatype is Datatype.BYTES
 
-    def check(self, tensor: InputTensor) -> None:
-        """All but its rows. Raises WireError."""
+    def check(self, tensor: InputTensor) -> float:
+        """All but its rows. Seconds that decoding takes beyond what batches are measured with, at
+        least. Raises WireError."""
         shape, data = tensor.shape, tensor.data
         if tensor.datatype is Datatype.BYTES:
-            self._check_jpegs(tensor)
-        elif tensor.datatype is not Datatype.UINT8:
+            return self._check_jpegs(tensor)
+        if tensor.datatype is not Datatype.UINT8:
             name = tensor.datatype.wire_name
             raise BadField(f"{self._field} datatype", "UINT8, or BYTES for JPEG", name)
-        elif len(shape) != 4 or shape[3] != 3 or 0 in shape[1:3]:
+        if len(shape) != 4 or shape[3] != 3 or 0 in shape[1:3]:
             raise BadField(f"{self._field} shape", "[rows, height, width, 3]", list(shape))
-        elif len(data) != math.prod(shape):
+        if len(data) != math.prod(shape):
             expected = f"{math.prod(shape)} bytes for shape {list(shape)}"
             raise BadField(f"{self._field} data", expected, f"{len(data)} bytes")
-        else:
-            self._check_pixels(shape[2], shape[1])
+        self._check_pixels(shape[2], shape[1])
+        return 0.0
 
-    def _check_jpegs(self, tensor: InputTensor) -> None:
+    def _check_jpegs(self, tensor: InputTensor) -> float:
         field, shape, data = self._field, tensor.shape, memoryview(tensor.data)
         if not self._decodes:
             raise WireError(
                 Reason.BAD_INPUT,
                 f"{field} datatype: expected UINT8, since this server cannot decode JPEG: that "
-                "takes OpenCV, pip install 'slacktide[images]'",
+                "takes simplejpeg, pip install 'slacktide[images]'",
             )
         if self._row is None and not self.any_size:
             raise WireError(
@@ -97,15 +85,32 @@ class ImageInput:
             )
         if len(shape) != 1 and (len(shape) != 2 or shape[1] != 1):
             raise BadField(f"{field} shape", "[rows], a JPEG for each", list(shape))
-        starts = walk_strings(data, math.prod(shape), field)
-        ends = [*(start - 4 for start in starts[1:]), len(data)]
+        starts, ends = [0], [len(data)]
+        if math.prod(shape) != 1 or not is_bare(data):
+            starts = walk_strings(data, math.prod(shape), field)
+            ends = [*(start - 4 for start in starts[1:]), len(data)]
+        work = 0
         for index, (start, end) in enumerate(zip(starts, ends, strict=False)):
             try:
-                width, height = jpeg_extent(data[start:end])
+                header = element_header(data[start:end])
             except ValueError as error:
                 message = f"{field}: expected a JPEG as element {index}, got {error}"
                 raise WireError(Reason.BAD_INPUT, message) from None
-            self._check_pixels(width, height)
+            self._check_pixels(header.width, header.height)
+            samples = header.samples * (_PROGRESSIVE if header.progressive else 1)
+            samples += _SAMPLES_A_BYTE * (end - start)
+            work += max(0, samples - self._free_samples)
+        return work * _SAMPLE_S
+
+    def no_jpeg(self, tensor: InputTensor) -> WireError:
+        """The refusal of a whole body that is neither a JPEG nor pixels of the model's size."""
+        kind = "one in base64; send its bytes"
+        try:
+            element_header(memoryview(tensor.data))
+        except ValueError as error:
+            kind = str(error)
+        message = f"body: expected a JPEG, as there is no JSON header, got {kind}"
+        return WireError(Reason.BAD_INPUT, message)
 
     def _check_pixels(self, width: int, height: int) -> None:
         most = self._most_pixels

@@ -19,8 +19,8 @@ from slacktide.executors.jpeg_header import JPEG_BEGINS
 from slacktide.models.image_inputs import ImageInput
 from slacktide.models.repository.settings import ModelSettings, WorkHint
 from slacktide.wire.calls import Buffer, InputTensor
-from slacktide.wire.errors import BadField, WireError
-from slacktide.wire.raw_tensors import check_utf8, encode_strings, walk_strings
+from slacktide.wire.errors import BadField
+from slacktide.wire.raw_tensors import check_utf8, walk_strings
 
 MOST_FORMS = 256
 
@@ -123,6 +123,8 @@ class CheckedInputs:
     """What the run time grows with, as measured here; None: the model's owner declared nothing."""
     image_size: int = 0
     """Longer side in pixels of images that came as pixels, to be resized; 0: there is none."""
+    decoding: float = 0.0
+    """Seconds that decoding its pictures takes at least, beyond what batches are measured with."""
 
 
 class InputCheck:
@@ -195,12 +197,15 @@ class InputCheck:
         if len(inputs) == 1 and inputs[0].name == "":
             inputs = [self._raw(inputs[0])]
         ordered, image = self._in_order(inputs), self._image
-        if image is not None:
-            ordered = image.read(ordered)
         rows = None
         nbytes = 0
+        decoding = 0.0
         for spec, tail, tensor in zip(self._specs, self._tails, ordered, strict=True):
-            rows = self._check_one(spec, tail, tensor, rows)
+            if image is not None and spec.name == image.name and image.takes(tensor):
+                decoding = image.check(tensor)
+                rows = self._check_rows(spec.name, tensor.shape[0], rows)
+            else:
+                rows = self._check_one(spec, tail, tensor, rows)
             nbytes += len(tensor.data)
         if self._payload_limit is not None and nbytes > self._payload_limit:
             raise BadField(
@@ -216,7 +221,7 @@ class InputCheck:
                 signature = image.signature(signature, ordered[image.index])
         hint = None if self._hint is None else self._hint.read(ordered, rows or 1, nbytes)
         size = 0 if image is None else image.size(ordered[image.index])
-        return CheckedInputs(ordered, rows or 1, signature, nbytes, hint, size)
+        return CheckedInputs(ordered, rows or 1, signature, nbytes, hint, size, decoding)
 
     def crops(self, boxes: bytes, height: int, width: int, margin: float = 0.0) -> CheckedInputs:
         """What rows are to the model that a worker cuts out of a frame of this size, along `boxes`
@@ -285,10 +290,7 @@ class InputCheck:
     def _check_one(
         self, spec: TensorSpec, tail: tuple[int, ...], tensor: InputTensor, rows: int | None
     ) -> int | None:
-        name, shape, image = spec.name, tensor.shape, self._image
-        if image is not None and name == image.name and image.takes(tensor):
-            image.check(tensor)
-            return self._check_rows(name, shape[0], rows)
+        name, shape = spec.name, tensor.shape
         if tensor.datatype is not spec.datatype:
             raise BadField(
                 f"input {name!r} datatype", spec.datatype.wire_name, tensor.datatype.wire_name
@@ -342,14 +344,11 @@ class InputCheck:
             )
         spec, tail = self._specs[0], self._tails[0]
         if self._image is not None and bytes(tensor.data[:2]) == JPEG_BEGINS:
-            return InputTensor(
-                spec.name, Datatype.BYTES, (1,), encode_strings([bytes(tensor.data)])
-            )
+            return InputTensor(spec.name, Datatype.BYTES, (1,), tensor.data)
         free = [i for i, size in enumerate(tail) if size < 0]
         size = spec.datatype.itemsize
-        if len(free) > 1 and self._image is not None:
-            told = "body: expected a JPEG, as there is no JSON header, got something else"
-            raise WireError(Reason.BAD_INPUT, told)
+        if self._image is not None and (free or len(tensor.data) != math.prod(tail)):
+            raise self._image.no_jpeg(tensor)
         if len(free) > 1 or size == 0:
             raise BadField(
                 "Inference-Header-Content-Length",

@@ -82,6 +82,7 @@ class Children:
         assert isinstance(frame, Frame)
         of = stage.of
         source = not frame.stage and of.name == live.begin
+        decodes = source or any(edge.each for edge in live.served.pipeline.into[of.name])
         due = frame.deadline if frame.best_effort else live.due
         reserve = live.served.rest.reserve(of.name, due - now, now=now)
         if live.announced is None:
@@ -108,6 +109,7 @@ class Children:
             frame.id,
             frame.size if source else 0,
             frame.final,
+            decoding=frame.decoding if decodes else 0.0,
         )
         self.commands.append(PreparePayload(request, of.name, feeds))
         self.events.append(Submitted(request))

@@ -84,6 +84,7 @@ def request_of(
         else size_asked(version, options, checked.image_size),
         names_variant=bool(options.variant),
         final=exits is not None and (options.final or not exits.makes(wanted)),
+        decoding=checked.decoding,
     )
 
 

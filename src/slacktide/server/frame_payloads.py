@@ -18,7 +18,7 @@ from slacktide.domain.frames import Feed, PreparePayload, Yield
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, fits
 from slacktide.executors.arena import ALIGNMENT, Arena, Slot
-from slacktide.executors.jpeg_header import jpeg_extent
+from slacktide.executors.jpeg_elements import element_header, jpeg_elements
 from slacktide.executors.ports import CropPayload, OutputTensor, Payload, TensorRef
 from slacktide.executors.tensor_io import split_elements
 from slacktide.models.input_check import LEFT_OUT, CheckedInputs
@@ -199,8 +199,8 @@ class FramePayloads:
         if len(frame.shape) == 4:
             return frame.shape[1], frame.shape[2]
         view = self.version.arena.view(Slot(frame.offset, frame.nbytes))
-        width, height = jpeg_extent(next(iter(split_elements(view))))
-        return height, width
+        header = element_header(next(jpeg_elements(view)))
+        return header.height, header.width
 
 
 def no_payload(version: LoadedVersion, rows: int) -> Payload:

@@ -141,6 +141,7 @@ class ServedFrames:
             request.network_time,
             request.size,
             request.final,
+            decoding=request.decoding,
         )
         self._post(FrameArrived(frame))
 

@@ -234,7 +234,7 @@ def test_settings_printed_as_json_read_back() -> None:
     settings = load("slo: 150ms\nlimits: {payload: 64MiB}\ncores: 2\nscheduler: fifo")
     printed = settings.model_dump(mode="json", exclude_none=True)
     assert printed["slo"] == "150ms"
-    assert printed["limits"] == {"payload": "64MiB", "pixels": 1 << 24}
+    assert printed["limits"] == {"payload": "64MiB", "pixels": 50 << 20}
     assert validate_settings(printed, where="") == settings
 
 

@@ -101,7 +101,7 @@ class Limits(Section):
     """Most rows in one request (400). Without it `max_batch` holds."""
     length: Count | None = None
     """Longest request along the padded axes (400)."""
-    pixels: Count = 1 << 24
+    pixels: Count = 50 << 20
     """Most pixels, width × height, of an image that is decoded or resized (400)."""
     worker_memory: Size | None = None
     """Most memory that a worker process may take for the model, beyond what an empty one has:

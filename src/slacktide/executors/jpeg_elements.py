@@ -1,0 +1,94 @@
+"""How JPEGs lie in a BYTES tensor: as they are, or as base64 where they came in JSON.
+
+A tensor of one row may also be a bare JPEG, without the length that elements of BYTES have: a whole
+body that is one is never copied.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Iterator
+
+from slacktide.executors.jpeg_header import JPEG_BEGINS, JpegHeader, jpeg_header
+from slacktide.executors.tensor_io import split_elements
+
+_BASE64 = b"/9j/"
+"""How every JPEG begins in base64."""
+_PREFIX, _LONG_PREFIX = 64 << 10, 1 << 20
+"""Bytes of a picture in base64 that are decoded to find its frame header; more where large colour
+profiles stand before it."""
+_OTHER_KINDS = {
+    "PNG": re.compile(rb"\x89PNG"),
+    "PNG in base64": re.compile(rb"iVBORw0KGgo"),
+    "WebP": re.compile(rb"RIFF....WEBP", re.DOTALL),
+    "WebP in base64": re.compile(rb"UklGR.{7}RUJQ"),
+    "GIF": re.compile(rb"GIF8[79]a"),
+    "GIF in base64": re.compile(rb"R0lGOD"),
+    "BMP": re.compile(rb"BM"),
+    "TIFF": re.compile(rb"II\*\0|MM\0\*"),
+    "AVIF": re.compile(rb"....ftypavi", re.DOTALL),
+    "HEIF": re.compile(rb"....ftyp(hei|mif)", re.DOTALL),
+}
+"""How files begin that clients send instead of JPEG."""
+_BROKEN_LINES = "base64 with line breaks or other white space; send it without"
+_URL_SAFE = "base64 of the URL-safe alphabet; use + and / for - and _"
+_CURE = "; send JPEG, or its pixels as UINT8 [rows, height, width, 3]"
+
+
+def is_bare(data: memoryview | bytes) -> bool:
+    """Whether a BYTES tensor is one JPEG without its length."""
+    return bytes(data[:2]) == JPEG_BEGINS and int.from_bytes(data[:4], "little") + 4 != len(data)
+
+
+def jpeg_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
+    """The elements of a BYTES tensor, or the JPEG that it is. Raises TensorError."""
+    return iter((data,)) if is_bare(data) else split_elements(data)
+
+
+def element_header(element: memoryview | bytes) -> JpegHeader:
+    """The header of one element; of base64 only its beginning is decoded. Raises ValueError, with
+    what it is instead and the cure."""
+    if bytes(element[:4]) != _BASE64:
+        return jpeg_header(_jpeg(element))
+    try:
+        return jpeg_header(_decoded(element[: _PREFIX // 3 * 4]))
+    except ValueError:
+        if len(element) <= _PREFIX:
+            raise
+    return jpeg_header(_decoded(element[: _LONG_PREFIX // 3 * 4]))
+
+
+def element_jpeg(element: memoryview | bytes) -> memoryview | bytes:
+    """The JPEG of one element. Raises as `element_header`."""
+    if bytes(element[:4]) == _BASE64:
+        return _decoded(element)
+    return _jpeg(element)
+
+
+def _jpeg(element: memoryview | bytes) -> memoryview | bytes:
+    start = bytes(element[:18])
+    if start[:2] != JPEG_BEGINS:
+        if start.startswith(b"data:"):
+            raise ValueError("a data: URI; send what follows its comma")
+        if start.startswith(b"_9j_"):
+            raise ValueError(_URL_SAFE)
+        if start.lstrip().startswith(_BASE64):
+            raise ValueError(_BROKEN_LINES)
+        for name, begins in _OTHER_KINDS.items():
+            if begins.match(start):
+                raise ValueError(name + _CURE)
+    return element
+
+
+def _decoded(element: memoryview | bytes) -> bytes:
+    try:
+        return a2b_base64(element, strict_mode=True)
+    except Base64Error:
+        text = bytes(element)
+    if set(text) & set(b" \r\n"):
+        raise ValueError(_BROKEN_LINES)
+    if set(text) & set(b"-_"):
+        raise ValueError(_URL_SAFE)
+    raise ValueError("base64 that is damaged")
