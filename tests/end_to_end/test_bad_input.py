@@ -186,6 +186,52 @@ def test_strings_whose_lengths_lie(strict: Any, tensor: bytes) -> None:
     assert "inputs[0]" in answer.error
 
 
+# ── numbers ──────────────────────────────────────────────────────────────────────────────────────
+
+HUGE = (-1, 5e-324, 2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**25, 1e300, 1.7e308)
+STATED = ("timeout", "network_us", "work_hint", "priority", "sequence_id")
+
+
+@pytest.mark.parametrize("number", HUGE)
+def test_no_number_of_a_client_is_a_fault_of_ours(strict: Any, number: float) -> None:
+    """Parameters and headers, with and without numbers in the answer."""
+    statuses = set()
+    for beside in ({}, {"report_timing": True}, {"timeout": 1}):
+        for name in STATED:
+            parameters = {**beside, name: number}
+            answer = strict.infer("matmul", {**strict.matmul_call(), "parameters": parameters})
+            statuses.add(answer.status)
+    for name in ("slacktide-network-us", "slacktide-work-hint", "x-request-timeout-seconds"):
+        for report in ("true", "false"):
+            headers = {name: str(number), "slacktide-report-timing": report}
+            answer = strict.infer("matmul", strict.matmul_call(), headers)
+            statuses.add(answer.status)
+    assert statuses <= {200, 400, 504}
+
+
+@pytest.mark.parametrize("number", [n for n in HUGE if n != 10**25 and n != 2**64])
+def test_no_number_of_a_grpc_client_is_a_fault_of_ours(strict: Any, number: float) -> None:
+    kinds = {"double_param": float(number)}
+    if isinstance(number, int):
+        kinds["uint64_param" if number > 2**63 - 1 else "int64_param"] = number
+    statuses, details = set(), []
+    with grpc.insecure_channel(strict.grpc) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for name in STATED:
+            for kind, value in kinds.items():
+                for beside in ("report_timing", "final"):
+                    request = message()
+                    request.parameters[beside].bool_param = True
+                    setattr(request.parameters[name], kind, value)
+                    try:
+                        infer(request.SerializeToString(), timeout=strict.PATIENCE)
+                    except grpc.RpcError as error:
+                        statuses.add(error.code().name)
+                        details.append(error.details())
+    assert all("matmul" in text or "expected" in text for text in details)
+    assert statuses <= {"INVALID_ARGUMENT", "DEADLINE_EXCEEDED"}
+
+
 # ── size ─────────────────────────────────────────────────────────────────────────────────────────
 
 

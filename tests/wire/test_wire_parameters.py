@@ -8,18 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.domain import Reason
+from slacktide.domain import Outcome, Reason
 from slacktide.wire.errors import BadField, WireError, quote
 from slacktide.wire.parameters import (
     LOOK_ALIKE_HEADERS,
     LOOK_ALIKES,
+    NEVER_S,
     PARAMETER_HEADERS,
     TIMEOUT_HEADERS,
     CallOptions,
     parse_length,
     parse_parameters,
     read_headers,
+    stage_parameters,
+    timing_parameters,
 )
+from slacktide.wire.status import MOST_MICROSECONDS
 
 
 def test_a_call_that_says_nothing_gets_the_defaults():
@@ -90,6 +94,11 @@ def test_priority_sets_the_penalty(priority: int, penalty: float):
         ("final", "true"),
         ("network_us", -1),
         ("network_us", math.nan),
+        ("network_us", 1_700_000_000_000_000),  # microseconds since 1970
+        ("network_us", 2**63),
+        ("network_us", 2**64),
+        ("work_hint", 1e13),
+        ("work_hint", 2**63),
     ],
 )
 def test_bad_values_name_the_parameter(name: str, value: object):
@@ -98,6 +107,34 @@ def test_bad_values_name_the_parameter(name: str, value: object):
     assert caught.value.field == f"parameters.{name}"
     assert caught.value.reason is Reason.BAD_INPUT
     assert caught.value.message.startswith(f"parameters.{name}: expected ")
+
+
+@pytest.mark.parametrize("never", [2**53, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 1e300])
+def test_a_timeout_is_a_year_at_most(never: float):
+    assert parse_parameters({"timeout": never}).timeout_s == NEVER_S
+    for name in TIMEOUT_HEADERS:
+        assert read_headers([(name, str(never))]).budget_s == NEVER_S
+
+
+@pytest.mark.parametrize("name", ["slacktide-network-us", "slacktide-work-hint"])
+def test_a_number_in_a_header_is_bounded_as_in_a_parameter(name: str):
+    with pytest.raises(BadField, match=f"^{name}: expected a number from 0 to"):
+        read_headers([(name, "1e15")])
+
+
+def test_numbers_of_an_answer_fit_every_reader_of_json():
+    def timed(seconds: float) -> dict[str, object]:
+        outcome = Outcome(
+            Reason.ON_TIME, 0.0, queue_s=seconds, compute_s=-seconds, budget_s=seconds
+        )
+        told = timing_parameters(outcome, None)
+        return told | stage_parameters({"detector": outcome})
+
+    for seconds in (1e12, 1e300, math.inf, -math.inf, math.nan):
+        numbers = [n for n in timed(seconds).values() if type(n) is int]
+        assert len(numbers) == 8
+        assert max(map(abs, numbers)) <= MOST_MICROSECONDS
+    assert timed(1.5)["queue_us"] == 1_500_000
 
 
 def test_reserved_and_unknown_parameters_are_left_alone():

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import grpc
 import pytest
 
-from slacktide.domain import OutcomeKind, Reason
-from slacktide.wire.status import CONTROL_STATUS, STATUS, WireStatus, status_of
+from slacktide.domain import Outcome, OutcomeKind, Reason
+from slacktide.wire.status import (
+    CONTROL_STATUS,
+    MOST_MICROSECONDS,
+    STATUS,
+    WireStatus,
+    numbers_of,
+    status_of,
+)
 
 BY_KIND = {
     OutcomeKind.SERVED: {200},
@@ -42,6 +51,14 @@ def test_a_discarded_late_result_is_a_missed_deadline():
     assert status_of(Reason.AFTER_DEADLINE, has_result=False).http == 504
     assert status_of(Reason.AFTER_DEADLINE, has_result=True).http == 200
     assert status_of(Reason.AFTER_DEADLINE, has_result=False, triton_strict=True).http == 503
+
+
+@pytest.mark.parametrize("seconds", [1e13, -1e13, 1e300, math.inf, -math.inf, math.nan])
+def test_numbers_of_a_refusal_fit_every_reader_of_json(seconds: float):
+    outcome = Outcome(Reason.EXPIRED, 0.0, budget_s=seconds, needed_s=-seconds, wait_s=seconds)
+    numbers = numbers_of(outcome)
+    assert set(numbers) == {"budget_us", "needed_us", "queue_us"}
+    assert max(map(abs, numbers.values())) <= MOST_MICROSECONDS == 2**53 - 1
 
 
 def test_control_errors_map_to_known_grpc_codes():

@@ -24,6 +24,7 @@ _FIXED64: Final = 1
 _DELIMITED: Final = 2
 _FIXED32: Final = 5
 _MAX_VARINT_SHIFT: Final = 63
+_UINT64: Final = 2**64 - 1
 MAX_FIELDS: Final = 4096
 """Of the top level: they are walked one by one, in Python. Names and tensors are far fewer."""
 _FEW_FIELDS: Final = 16
@@ -136,14 +137,14 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """(value, position after it). Raises IndexError at the end of the view, else WireError."""
+    """(value of 64 bits, position after it). Raises IndexError at the end, else WireError."""
     value = shift = 0
     while True:
         byte = view[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value & _UINT64, at
         shift += 7
         if shift > _MAX_VARINT_SHIFT:
             raise _malformed()

@@ -16,15 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.wire.calls import Parameter
 from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.status import microseconds
 
 DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 5
 MAX_LABEL = 256
 """Most characters of an application's name: it becomes a key and a metrics label."""
+
+NEVER_S: Final = 365 * 86400.0
+"""Seconds of the longest timeout: clients that send the largest number they have wait no longer."""
+MOST_NETWORK_US: Final = 86400e6
+"""Microseconds that a client may have spent before the first byte: a day."""
+MOST_HINT: Final = 1e12
+"""Largest `work_hint`: its square is still a number to reckon with."""
 
 PARAMETER_HEADERS: Mapping[str, str] = {
     "slacktide-application": "application",
@@ -143,16 +152,16 @@ def parse_parameters(
             where = name if name in LOOK_ALIKE_HEADERS else f"parameters.{name}"
             raise WireError(Reason.BAD_INPUT, f"{where}: unknown; use {look_alikes[name]}")
     get = parameters.get
-    timeout_s = _number("parameters.timeout", get("timeout", 0)) * 1e-6
+    timeout_s = min(_number("parameters.timeout", get("timeout", 0)) * 1e-6, NEVER_S)
     hint = get("work_hint")
     return CallOptions(
         timeout_s=timeout_s or None,
         penalty=_penalty(get("priority", 0)),
         application=_label("parameters.application", get("application", "")),
-        work_hint=None if hint is None else _number("parameters.work_hint", hint),
+        work_hint=None if hint is None else _number("parameters.work_hint", hint, MOST_HINT),
         discard_late=_late("parameters.late", get("late", "deliver")),
         report_timing=_flag("parameters.report_timing", get("report_timing", False)),
-        network_s=_number("parameters.network_us", get("network_us", 0)) * 1e-6,
+        network_s=1e-6 * _number("parameters.network_us", get("network_us", 0), MOST_NETWORK_US),
         variant=_label("parameters.variant", get("variant", "")),
         final=_flag("parameters.final", get("final", False)),
     )
@@ -171,7 +180,7 @@ def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
         if (parameter := PARAMETER_HEADERS.get(name)) is not None:
             found.parameters[parameter] = _typed(name, parameter, value)
         elif (unit := TIMEOUT_HEADERS.get(name)) is not None:
-            budget = _number(name, _parse_number(name, value)) * unit
+            budget = min(_number(name, _parse_number(name, value)) * unit, NEVER_S)
             if budget == 0:
                 raise BadField(name, "more than 0", value)
             if found.budget_s is None or budget < found.budget_s:
@@ -204,14 +213,14 @@ def timing_parameters(
     pipeline. `exit`: where the answer left the network, empty for its end; None: the model has no
     early exits."""
     parameters: dict[str, Parameter] = {
-        "queue_us": round(outcome.queue_s * 1e6),
-        "compute_us": round(outcome.compute_s * 1e6),
+        "queue_us": microseconds(outcome.queue_s),
+        "compute_us": microseconds(outcome.compute_s),
         "batch_size": outcome.batch_rows,
         **({} if variant is None else {"variant": variant}),
         "late": outcome.kind is OutcomeKind.LATE,
     }
     if outcome.budget_s is not None:
-        parameters["budget_us"] = round(outcome.budget_s * 1e6)
+        parameters["budget_us"] = microseconds(outcome.budget_s)
     if exit is not None:
         parameters["exit"] = exit
     return parameters
@@ -222,11 +231,11 @@ def stage_parameters(stages: Mapping[str, Outcome]) -> dict[str, Parameter]:
     `budget_us` is what was left then of the stage's own part of the deadline."""
     parameters: dict[str, Parameter] = {}
     for stage, outcome in stages.items():
-        parameters[f"{stage}.queue_us"] = round(outcome.queue_s * 1e6)
-        parameters[f"{stage}.compute_us"] = round(outcome.compute_s * 1e6)
+        parameters[f"{stage}.queue_us"] = microseconds(outcome.queue_s)
+        parameters[f"{stage}.compute_us"] = microseconds(outcome.compute_s)
         parameters[f"{stage}.batch_size"] = outcome.batch_rows
         if outcome.budget_s is not None:
-            parameters[f"{stage}.budget_us"] = round(outcome.budget_s * 1e6)
+            parameters[f"{stage}.budget_us"] = microseconds(outcome.budget_s)
     return parameters
 
 
@@ -242,7 +251,8 @@ def _typed(header: str, parameter: str, value: str) -> Parameter:
         if lowered not in ("true", "false", "1", "0"):
             raise BadField(header, "true or false", value)
         return lowered in ("true", "1")
-    return _number(header, _parse_number(header, value))
+    most = MOST_HINT if parameter == "work_hint" else MOST_NETWORK_US
+    return _number(header, _parse_number(header, value), most)
 
 
 def _parse_number(name: str, text: str) -> float:
@@ -253,8 +263,8 @@ def _parse_number(name: str, text: str) -> float:
         raise BadField(name, "a number", text) from None
 
 
-def _number(name: str, value: object) -> float:
-    """A finite number that is not negative."""
+def _number(name: str, value: object, most: float = math.inf) -> float:
+    """A finite number from 0 to `most`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadField(name, "a number", value)
     try:
@@ -263,6 +273,8 @@ def _number(name: str, value: object) -> float:
         number = math.inf
     if not 0.0 <= number < math.inf:
         raise BadField(name, "a number that is finite and not negative", value)
+    if number > most:
+        raise BadField(name, f"a number from 0 to {most:.0f}", value)
     return number
 
 

@@ -7,7 +7,7 @@ gRPC statuses are names (`RESOURCE_EXHAUSTED`), so that this file needs no gRPC.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
 
@@ -100,17 +100,26 @@ _SENTENCES: Mapping[Reason, str] = {
 }
 
 
+MOST_MICROSECONDS: Final = 2**53 - 1
+"""Largest number in an answer: every reader of JSON takes it as it is."""
+
+
+def microseconds(seconds: float) -> int:
+    """Whole microseconds as answers state them: within `MOST_MICROSECONDS` of 0."""
+    return round(min(max(-MOST_MICROSECONDS, seconds * 1e6), MOST_MICROSECONDS))
+
+
 def numbers_of(outcome: Outcome) -> dict[str, int]:
     """What there is to say in numbers of a request without a result, in microseconds: `budget_us`
     left until its deadline then, `needed_us` that it had to have left even alone, `queue_us` until
     a lane was expected to take it. What is not known is left out."""
     numbers = {}
     if outcome.budget_s is not None:
-        numbers["budget_us"] = round(outcome.budget_s * 1e6)
+        numbers["budget_us"] = microseconds(outcome.budget_s)
     if outcome.needed_s is not None:
-        numbers["needed_us"] = round(outcome.needed_s * 1e6)
+        numbers["needed_us"] = microseconds(outcome.needed_s)
     if outcome.wait_s is not None:
-        numbers["queue_us"] = round(outcome.wait_s * 1e6)
+        numbers["queue_us"] = microseconds(outcome.wait_s)
     return numbers
 
 

@@ -36,7 +36,7 @@ from slacktide.wire.frame_messages import (
     terms_of,
 )
 from slacktide.wire.proto import messages as m
-from slacktide.wire.status import status_of
+from slacktide.wire.status import microseconds, status_of
 
 if TYPE_CHECKING:
     from slacktide.frontends.grpc.protocol import GrpcConnection
@@ -45,6 +45,7 @@ SILENT_S: Final = 3.0
 """A client from which nothing comes for so long is gone."""
 AT_ONCE_S: Final = 1e-4
 """What is read together with its announcement is taken to have needed so long."""
+MOST_UINT32: Final = 2**32 - 1
 AROUND_IMAGE: Final = 4096
 """Bytes that a frame may have beside its image: names, shapes, parameters."""
 
@@ -282,7 +283,9 @@ class FrameStream(InferenceRpc):
         seconds = 0.0
         if since is not None and not stood_still(since, now):
             seconds = max(now - since, AT_ONCE_S)
-        taken = m.Acknowledgement(id=frame.frame, transfer_us=min(int(seconds * 1e6), 2**32 - 1))
+        taken = m.Acknowledgement(
+            id=frame.frame, transfer_us=min(microseconds(seconds), MOST_UINT32)
+        )
         before, begun_at = frame.begun
         if seconds and 0 < 2 * before < nbytes and now > begun_at:
             # It may have begun some time after its announcement: then its rest shows the link.
@@ -358,7 +361,7 @@ class FrameStream(InferenceRpc):
             advice=None if advice is None else advice_message(advice),
             variant="" if reply is None else reply.variant,
             refusal=refusal,
-            server_us=int(seconds * 1e6),
+            server_us=min(microseconds(seconds), MOST_UINT32),
         )
         self._unsent += 1
         self.write(answer_pieces(answer, response or ()))

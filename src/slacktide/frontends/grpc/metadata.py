@@ -14,6 +14,7 @@ from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.refusals import Refusal
 from slacktide.wire.calls import Parameter
 from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.parameters import NEVER_S
 from slacktide.wire.status import CONTROL_STATUS, WireStatus
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ REASON_KEY = "slacktide-reason"
 """Trailing metadata of a refusal: the label of its reason; its numbers are named alike."""
 LEAST_PUSHBACK_MS: Final = 100
 """Shortest wait asked of clients that retry by themselves, which all do so at once."""
-NEVER_S: Final = 365 * 86400.0
-"""A gRPC deadline further off than this is none: some clients send the largest number they have."""
 CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
     "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
@@ -94,6 +93,7 @@ class CallHead:
             if found is None:
                 raise BadField("grpc-timeout", "at most 8 digits and a unit", timeout)
             seconds = int(found[1]) * _UNITS[found[2]]
+            # Further off is none: some clients send the largest number they have.
             self.budget_s = seconds if seconds < NEVER_S else None
         if self.method.group is EndpointGroup.INFERENCE and not STEERING.isdisjoint(headers):
             fields = read_steering(headers)
