@@ -32,7 +32,8 @@ _PAGE_CONTENT = frozenset(
     {b"text/plain", b"multipart/form-data", b"application/x-www-form-urlencoded"}
 )
 """What a browser lets any page send anywhere without asking the receiver first."""
-_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]*))(?::\d*)?")
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]*))(?::[0-9]{0,5})?")
+_MOST_HOST = 300
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s,]+")
 
 
@@ -47,7 +48,10 @@ class Verdict(Enum):
     NO_TOKEN = "a bearer token is required"
     WRONG_TOKEN = "the bearer token is not valid"
     FOREIGN_PAGE = "the request comes from a web page of an origin that is not in --allowed-origins"
-    FOREIGN_HOST = "the Host header names neither this machine nor one of --allowed-hosts"
+    FOREIGN_HOST = (
+        "the Host header, or the request target, names neither this machine nor one of "
+        "--allowed-hosts"
+    )
     CONTROL_OFF = (
         "loading and unloading is off here; start the server with --allow-control and "
         "--token-file, or with --control-port and use that port"
@@ -143,8 +147,8 @@ def _names_us(host: bytes, hosts: frozenset[str]) -> bool:
 def host_name(text: str) -> str:
     """The name or address in a Host header: without port and final dot, in lower case. Empty if it
     is malformed."""
-    found = _HOST.fullmatch(text.strip().lower()[:300])
-    if found is None:
+    found = _HOST.fullmatch(text.strip().lower())
+    if found is None or len(text) > _MOST_HOST:
         return ""
     name = found[1] or found[2].removesuffix(".")
     with contextlib.suppress(ValueError):

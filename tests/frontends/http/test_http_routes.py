@@ -14,7 +14,7 @@ from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes, me
 from slacktide.frontends.http.messages import HttpResponse
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import EndpointGroup
-from slacktide.frontends.security import Verdict
+from slacktide.frontends.security import Gate, PortRules, Verdict
 from slacktide.frontends.settings import HttpSettings
 from slacktide.wire.errors import BadField, ControlError
 
@@ -332,6 +332,59 @@ def test_the_gate_judges_each_request_of_a_head_that_is_known(serve, post, binar
                 assert answer.status == {Verdict.PASS: 200}.get(verdict, verdict.status)
             client.close()
             assert len(here.data.calls) == 2
+
+    asyncio.run(body())
+
+
+LOCAL = Gate(None).on(PortRules(hosts=frozenset({"models.example"}), control=True))
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://localhost{}", "localhost", 200),
+        ("http://LOCALHOST:8003{}", "localhost:1", 200),
+        ("http://models.example.:80{}", "localhost", 200),
+        ("http://[::1]:8003{}", "127.0.0.1", 200),
+        ("http://evil.example{}", "localhost", 403),
+        ("https://evil.example:443{}", "localhost", 403),
+        ("HTTP://evil.example{}", "localhost", 403),
+        ("http://localhost{}", "evil.example", 403),
+        ("http://localhost.evil.example{}", "localhost", 403),
+        ("http://0.0.0.0{}", "localhost", 403),
+        ("http://[::2]{}", "localhost", 403),
+        ("http://localhost@evil.example{}", "localhost", 400),
+        ("http://evil.example@localhost{}", "localhost", 400),
+        ("http://evil.example\\@localhost{}", "localhost", 400),
+        ("http://localhost:80:80{}", "localhost", 404),
+        ("http://localhost:123456{}", "localhost", 404),
+        ("{}", "localhost:" + "0" * 300 + "@evil.example", 403),
+        ("{}", "localhost:123456", 403),
+        ("{}", "evil.example", 403),
+    ],
+)
+def test_every_host_that_a_request_names_is_judged(serve, target, host, status):
+    """A page whose name leads to this machine is kept out, wherever the name stands."""
+
+    async def body():
+        async with serve(authorize=LOCAL) as here:
+            for path in ("/v2/repository/models/m/load", "/v2/models/m/config"):
+                method = "GET" if "config" in path else "POST"
+                line = f"{method} {target.format(path)} HTTP/1.1\r\nHost: {host}\r\n"
+                for _ in range(2):  # the second head is remembered
+                    answer = await here.ask(f"{line}Content-Length: 0\r\n\r\n".encode())
+                    assert answer.status == status, answer.body
+            assert bool(here.control.loads) is (status == 200)
+
+    asyncio.run(body())
+
+
+def test_a_request_without_a_host_header_is_judged_by_its_target(serve):
+    async def body():
+        async with serve(authorize=LOCAL) as here:
+            for host, status in (("localhost", 200), ("evil.example", 403)):
+                line = f"GET http://{host}/v2/models/m/config HTTP/1.0\r\n\r\n"
+                assert (await here.ask(line.encode())).status == status
 
     asyncio.run(body())
 

@@ -176,6 +176,7 @@ STREAM_ERRORS = {
         (b"content-length", b"1"), (b"content-length", b"2"), (b"content-length", b"1")),
     "one length written in two ways": ((b"content-length", b"1"), (b"content-length", b"01")),
     "a list of lengths": ((b"content-length", b"1, 1"),),
+    "two hosts": ((b"host", b"a"), (b"host", b"b")),
 }  # fmt: skip
 
 
@@ -187,6 +188,29 @@ def test_a_malformed_head_ends_its_stream_alone(http2, case):
     bench.ask(3)
     assert [stream.id for stream in bench.streams] == [3]
     assert bench.end() is None
+
+
+@pytest.mark.parametrize(
+    ("authority", "host", "passes"),
+    [
+        (b"localhost:1", b"localhost:1", True),
+        (b"localhost:1", b"LocalHost:1", True),
+        (b"localhost:1", None, True),
+        (None, b"localhost:1", True),
+        (b"localhost:1", b"evil.example", False),
+        (b"evil.example", b"localhost:1", False),
+        (b"localhost:1", b"localhost:2", False),
+        (b"localhost", b"", False),
+        (b"user@localhost", None, False),
+        (b"localhost:1@evil.example", b"localhost:1@evil.example", False),
+    ],
+)
+def test_the_authority_and_the_host_header_name_one_host(http2, authority, host, passes):
+    bench = http2.Bench()
+    pseudo = () if authority is None else ((b":authority", authority),)
+    fields = (*http2.FIELDS[:3], *pseudo, *(() if host is None else ((b"host", host),)))
+    bench.ask(1, f.header_block(None, fields))
+    assert bench.resets() == ({} if passes else {1: ErrorCode.PROTOCOL_ERROR})
 
 
 def test_a_length_that_is_repeated_is_one_length(http2):

@@ -18,7 +18,7 @@ from slacktide.frontends.http.messages import (
     error_response,
     failure_response,
 )
-from slacktide.frontends.http.router import HttpRoute, Router
+from slacktide.frontends.http.router import HttpRoute, Router, authority_of
 from slacktide.frontends.ports import AccessLog, AccessRecord
 from slacktide.frontends.security import Authorize, Verdict
 from slacktide.frontends.settings import HttpSettings
@@ -81,6 +81,9 @@ class HttpContext(SharedState):
             route = found
         if self.authorize is not None:
             verdict = self.authorize(route.group, head.headers)
+            if head.authority and verdict is _PASS:
+                names = {**head.headers, b"host": head.authority}
+                verdict = self.authorize(route.group, names)
             if verdict is not _PASS:
                 status = verdict.status
                 line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
@@ -119,6 +122,7 @@ class HttpContext(SharedState):
             if any(route.receiver is not None for route in found.routes.values()):
                 hint += ", with the inputs in the body; GET /v2/models/NAME tells what they are"
             return error_response(405, hint, extra=line)
+        head.authority = authority_of(head.target)
         head.route, head.params = route, found.params
         head.limit = settings.max_control_bytes if route.handler else settings.max_request_bytes
         head.accepts = chosen_encoding(head.headers.get(b"accept-encoding", b""))

@@ -49,6 +49,8 @@ class RequestHead:
     """Its bytes, where they are worth remembering."""
     route: HttpRoute | None = None
     """What it asks for; what follows is known with it."""
+    authority: bytes = b""
+    """The host that an absolute target names: the gate judges it as it does the Host header."""
     params: Mapping[str, str] = field(default_factory=dict)
     """The decoded parts of the path."""
     limit: int = 0

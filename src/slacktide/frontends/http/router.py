@@ -52,6 +52,7 @@ class _Node:
     routes: dict[str, HttpRoute] = field(default_factory=dict)
 
 
+_END_OF_AUTHORITY = re.compile(rb"[/?#\\]")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _CACHE_SIZE: Final = 1024
 _MAX_SEGMENTS: Final = 16
@@ -130,6 +131,17 @@ class Router:
                 following = node.parameter
             node = following
         return Match(node.routes, params) if node.routes else None
+
+
+def authority_of(target: bytes) -> bytes:
+    """Host and port in a target of the absolute form (RFC 9112 §3.2.2), else nothing. Raises
+    BadField if it has a user."""
+    if target.startswith(b"/"):
+        return b""
+    authority = _END_OF_AUTHORITY.split(target.partition(b"://")[2], maxsplit=1)[0]
+    if b"@" in authority:
+        raise BadField("request target", "a host without a user", authority)
+    return authority
 
 
 def _path_of(target: bytes) -> bytes:

@@ -72,6 +72,11 @@ class Head:
             if _BAD_VALUE.search(value):
                 fault = "header values: a control character or outer blank"
             headers[name] = value
+        authority = headers.get(b":authority", b"").lower()
+        if b"@" in authority or (
+            authority and headers.get(b"host", authority).lower() != authority
+        ):
+            fault = ":authority: expected the host alone, as in the host header"
         length = headers.get(b"content-length")
         if length is not None:
             if not (length.isdigit() and len(length) <= 18):
