@@ -79,6 +79,20 @@ def test_sigterm_does_what_ctrl_c_does(
     assert end.value.code == code
 
 
+def test_sigterm_ends_a_job_of_the_background_too(monkeypatch: pytest.MonkeyPatch):
+    """A shell without job control starts it with SIGINT ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(command_line, "app", lambda: signal.raise_signal(signal.SIGTERM))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert end.value.code == 143
+
+
 def test_an_error_that_no_interrupt_caused_stays_one(monkeypatch: pytest.MonkeyPatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(command_line, "app", lambda: int("x"))

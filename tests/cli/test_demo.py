@@ -208,6 +208,7 @@ def test_a_signal_leaves_nothing_behind(number: signal.Signals, code: int, tmp_p
         stderr=subprocess.PIPE,
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     log = None
     while log is None or "ready:" not in log.read_text():

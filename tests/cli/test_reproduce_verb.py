@@ -122,6 +122,7 @@ def test_a_signal_stops_all_processes_and_leaks_nothing(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     while not (state.exists() and state.stat().st_size):
         assert child.poll() is None

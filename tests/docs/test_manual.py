@@ -16,6 +16,7 @@ import pytest
 
 import slacktide
 from slacktide.cli.main import VERBS as NAMES
+from slacktide.cli.reproduce import PAPERS
 from slacktide.examples import make_repository
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,18 @@ def test_the_commands_of_the_readme_exist():
     assert {"demo", "serve", "setup", "check", "test", "bench"} <= targets
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_help_readme_and_manual_state_the_same_duration_of_a_quick_reproduction():
+    pages = (ROOT / "README.md").read_text() + (ROOT / "docs" / "reproduce.md").read_text()
+    for name, paper in PAPERS.items():
+        stated = set(re.findall(rf"slacktide reproduce {name} --quick .*?: ([^:\n]+)\n", pages))
+        stated |= set(
+            re.findall(rf"slacktide reproduce {name} --quick +# (under [^:\n]+)\n", pages)
+        )
+        (duration,) = stated
+        assert f"{duration}." in paper.quick
+        assert re.fullmatch(r"under (a|two|three) minutes? on two idle cores", duration)
 
 
 def test_the_live_resize_says_where_it_can_show_nothing(

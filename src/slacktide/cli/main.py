@@ -102,6 +102,8 @@ def main() -> None:
     def terminate(number: int, frame: FrameType | None) -> None:
         nonlocal terminated
         terminated = True
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun with & in a script
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     signal.signal(signal.SIGTERM, terminate)

@@ -51,7 +51,7 @@ PAPERS = {
     "orloj": PaperHelp(
         """Orloj (2022): Tables 2 to 5 and Figures 12 to 14, simulated with the server's engine.
 
-    The whole evaluation takes about half an hour on two cores; it can be stopped and continued.
+    The whole evaluation takes under 40 minutes on two idle cores; it can be stopped and continued.
 
     Example: slacktide reproduce orloj --quick
 
@@ -59,7 +59,7 @@ PAPERS = {
     """,
         experiments="table-2, table-3, table-4, table-5, figure-12, figure-13, figure-14; "
         "default: all of them.",
-        quick="One seed, fewer requests, cases and SLOs: under two minutes.",
+        quick="One seed, fewer requests, cases and SLOs: under two minutes on two idle cores.",
         seeds="Runs of each row, 5 by default; Q, notice and figures have at most 3.",
         data="Folder with the Azure Functions 2019 trace, whose counts the arrivals then follow; "
         "default: arrivals drawn by the setting.",
@@ -74,7 +74,7 @@ PAPERS = {
     Example: slacktide reproduce sponge figure-4 --data traces --json figure-4.json --html page.html
     """,
         experiments="figure-1, table-1, figure-3, figure-4, varied, harder; default: all of them.",
-        quick="One seed, a minute of traffic, fewer policies: under a minute.",
+        quick="One seed, a minute of traffic, fewer policies: under a minute on two idle cores.",
         seeds="Runs of each row whose arrivals are drawn; default: 3.",
         data="Folder with the public bandwidth traces and latencies; default: bandwidths drawn "
         "from a seed, and no Figure 3.",
@@ -92,7 +92,7 @@ PAPERS = {
         experiments="figure-10, figure-11, figure-12 (with 13), figure-14, figure-15, table-2, "
         "figure-16, figure-17, figure-18, figure-19, ablations; default: all of them. `plan`: only "
         "the instances of a file.",
-        quick="A few settings of each experiment, 20 s each: under two minutes.",
+        quick="A few settings of each experiment, 20 s each: under two minutes on two idle cores.",
         seeds="Runs of each row; default: 1.",
         data="Folder with the public bandwidth traces, frame sizes and profile; default: traces "
         "drawn from a seed.",
@@ -117,7 +117,7 @@ PAPERS = {
         "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline; default: "
         "all of them. And, only by name, live: two streams played to a real server.",
         quick="Two videos of 4,000 frames, ramps learnt from the first quarter: under three "
-        "minutes.",
+        "minutes on two idle cores.",
         seeds="Of texts' arrivals; default: 1.",
         data="Folder with the Azure Functions 2019 trace, whose counts the arrivals of texts then "
         "follow; default: counts drawn from a seed.",
@@ -138,7 +138,8 @@ PAPERS = {
     """,
         experiments="figure-6 (with 7), figure-8, figure-9, figure-10, figure-11, surges, "
         "all-five (ours, not the paper's), contention; default: all of them.",
-        quick="One seed, 20 s of each run, fewer experiments: under three minutes.",
+        quick="One seed, 20 s of each run, fewer experiments: under three minutes on two idle "
+        "cores.",
         seeds="Runs of each row, 3 by default; figure-11 and surges have one.",
         data="Folder with the public object counts and bandwidths of 5G; default: drawn from a "
         "seed.",
