@@ -146,10 +146,13 @@ class World:
         routes = tuple(Route(v.name, v.pool.id, version=v.pin) for v in loaded)
         self.engine.handle(PlanChanged(Plan(lanes, deployments, routes)), now=0.0)
 
+    def page(self) -> str:
+        return b"".join(self.metrics.pieces()).decode()
+
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
         """Sample name → label values, without model and version of `mlp:1` → value."""
         found: dict[str, dict[tuple[str, ...], float]] = {}
-        for family in text_string_to_metric_families(self.metrics.render().decode()):
+        for family in text_string_to_metric_families(self.page()):
             for sample in family.samples:
                 # The parser gives every counter the suffix that Triton's do not have.
                 name = sample.name
@@ -185,7 +188,7 @@ def documented(manual: str) -> dict[str, str]:
 
 def test_every_family_is_in_the_manual_with_its_kind_and_no_other(world: World) -> None:
     world.load("mlp")
-    found, manual = families(world.metrics.render().decode()), MANUAL.read_text()
+    found, manual = families(world.page()), MANUAL.read_text()
     for now, before in OLD_NAMES.items():
         assert found.pop(before) == found[now]
         assert f"| `{now}` | `{before}` |" in manual
@@ -202,7 +205,7 @@ def test_the_manual_names_every_outcome_and_state(world: World) -> None:
 
 def test_no_family_is_declared_twice_and_all_have_help(world: World) -> None:
     world.load("mlp")
-    page = world.metrics.render().decode()
+    page = world.page()
     names = re.findall(r"^# TYPE (\S+)", page, re.MULTILINE)
     assert len(names) == len(set(names)) > 40
     assert len(re.findall(r"^# HELP \S+ \S", page, re.MULTILINE)) == len(names)
@@ -303,7 +306,7 @@ def test_numbers_have_no_exponent(world: World) -> None:
     counters = world.load("mlp").counters
     counters.end_to_end_s.add(150754.811904)
     counters.rows_served = 10**20
-    page = world.metrics.render().decode()
+    page = world.page()
     assert 'nv_inference_request_duration_us{model="mlp",version="1"} 150754811904\n' in page
     lines = [line for line in page.splitlines() if not line.startswith("#")]
     assert len(lines) > 100
@@ -313,7 +316,7 @@ def test_numbers_have_no_exponent(world: World) -> None:
 
 def test_perf_analyzer_finds_the_gpus(world: World) -> None:
     """Its pattern, from its source: a newline before, one label, digits and one point."""
-    page = world.metrics.render().decode()
+    page = world.page()
     found = {
         name: re.findall(r"\n" + name + r"\{gpu_uuid=\"([^\"]+)\"\} (\d+\.?\d*)", page)
         for name in (
@@ -335,7 +338,7 @@ def test_label_values_are_escaped(world: World) -> None:
     hostile = 'a"b\\c\nd} 1\nforged 2'
     world.load(hostile)
     seen = set()
-    for family in text_string_to_metric_families(world.metrics.render().decode()):
+    for family in text_string_to_metric_families(world.page()):
         assert family.name != "forged"
         for sample in family.samples:
             if "model" in sample.labels:
@@ -545,6 +548,25 @@ def test_the_process_and_its_workers_are_measured(world: World) -> None:
     assert found["slacktide_worker_memory_bytes"][()] > 1e6
     assert found["nv_cpu_memory_total_bytes"][()] >= found["nv_cpu_memory_used_bytes"][()] > 0
     assert 0 <= found["nv_cpu_utilization"][()] <= 1
+
+
+def test_a_page_of_many_models_is_made_in_pieces(world: World) -> None:
+    """So that one scrape never holds the loop: a family of sixty histograms is several pieces."""
+    for number in range(60):
+        world.load(f"m{number}")
+    whole, made, turns = [], world.metrics.pieces(), []
+    for piece in made:
+        whole.append(piece)
+        turns.append(piece.count(b"\n"))
+    assert len(turns) > 20
+    assert max(turns) <= 256
+    assert len(set(turns[:-1])) == 1
+    page = b"".join(whole).decode()
+    headers = [line for line in page.splitlines() if line.startswith("# TYPE")]
+    assert len(headers) == len(set(headers))
+    samples = [line.split(" ")[0] for line in page.splitlines() if not line.startswith("#")]
+    assert len(samples) == len(set(samples))
+    assert sum(name.startswith("slacktide_queue_seconds_count{") for name in samples) == 60
 
 
 def test_the_metrics_port_serves_the_page(world: World) -> None:

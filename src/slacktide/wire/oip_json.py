@@ -26,6 +26,10 @@ MAX_TENSORS: Final = 1024
 MAX_NAME: Final = 1024
 LONG_VALUES: Final = 16 * 1024
 """Values written as JSON in one go, in about a millisecond."""
+LONG_STRINGS: Final = 256 * 1024
+"""Bytes of strings that are written as JSON in one go, likewise."""
+_STRING_COST: Final = 128
+"""What a string takes beside its bytes, in bytes."""
 MAX_REST: Final = 64 * 1024
 """Most bytes of a long JSON text that are no data of tensors."""
 
@@ -209,17 +213,34 @@ def long_outputs(reply: InferReply, answer: AnswerFormat) -> list[OutputValue]:
         output
         for output in outputs
         if len(output.data) > LONG_VALUES * max(1, output.datatype.itemsize)
-        and output.datatype is not Datatype.BYTES
         and not answer.binary.get(output.name, answer.binary_default)
     ]
 
 
 def write_values(output: OutputValue) -> Iterator[bytes]:
-    """The values of a long output as JSON, so many at a time, without brackets."""
+    """The values of a long output as JSON, so many at a time, without brackets. Raises
+    UnicodeDecodeError for strings that are not UTF-8."""
+    if output.datatype is Datatype.BYTES:
+        yield from _write_strings(output.data)
+        return
     step = LONG_VALUES * output.datatype.itemsize
     for start in range(0, len(output.data), step):
         values = to_json(output.data[start : start + step], output.datatype, ())
         yield orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+
+
+def _write_strings(data: bytes) -> Iterator[bytes]:
+    start, strings, length = 0, [], 0
+    while start < len(data):
+        end = start + 4 + int.from_bytes(data[start : start + 4], "little")
+        strings.append(data[start + 4 : end].decode())
+        length += end - start + _STRING_COST
+        start = end
+        if length >= LONG_STRINGS:
+            yield orjson.dumps(strings)[1:-1]
+            strings, length = [], 0
+    if strings:
+        yield orjson.dumps(strings)[1:-1]
 
 
 def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -293,7 +294,7 @@ def test_head_is_answered_like_get_without_the_body(run, serve, target):
 
 
 def test_head_of_a_long_answer_has_the_coding_and_length_of_get(run):
-    routes = metrics_routes(lambda: (200, "text/plain; version=0.0.4", b"up 1\n" * 8000))
+    routes = metrics_routes(lambda: (200, "text/plain; version=0.0.4", [b"up 1\n" * 1000] * 8))
 
     async def body():
         server = HttpServer(routes)
@@ -310,6 +311,87 @@ def test_head_of_a_long_answer_has_the_coding_and_length_of_get(run):
         await server.close()
         assert heads[0] == heads[1]
         assert b"Content-Encoding: gzip" in heads[1]
+
+    run(body())
+
+
+PAGE = [bytes([65 + number % 26]) * 700_000 for number in range(40)]
+"""28 MB: more than the kernel takes at once."""
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_long_answers_are_written_in_pieces_and_in_order(run, last):
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    made = []
+
+    def pieces():
+        made.append(made_in := [])
+        for piece in PAGE:
+            made_in.append(turns)
+            yield piece
+
+    async def body():
+        server = HttpServer(metrics_routes(lambda: (200, "text/plain", pieces())))
+        await server.start("127.0.0.1", 0)
+        counter = asyncio.create_task(count_turns())
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        request = b"GET /metrics HTTP/1.1\r\nHost: t\r\n"
+        end = b"Connection: close\r\n\r\n" if last else b"\r\n"
+        writer.write(request + b"\r\n" + request + b"\r\n" + request + end)
+        for _ in range(3):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            content = await reader.readexactly(sum(map(len, PAGE)))
+            assert content == b"".join(PAGE)
+        if not last:
+            drained = asyncio.create_task(server.drain())
+            assert await drained is True
+        assert await reader.read() == b""
+        counter.cancel()
+        writer.close()
+        await server.close()
+        for made_in in made:
+            assert len(made_in) == len(PAGE)
+            assert all(before < after for before, after in pairwise(made_in))
+
+    run(body())
+
+
+def test_a_server_drains_once_a_long_answer_is_written(run):
+    async def body():
+        server = HttpServer(metrics_routes(lambda: (200, "text/plain", PAGE)))
+        await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        drained = asyncio.create_task(server.drain())
+        await asyncio.sleep(0)
+        assert not drained.done()
+        assert await reader.read() == b"".join(PAGE)
+        assert await drained is True
+        writer.close()
+        await server.close()
+
+    run(body())
+
+
+def test_a_client_that_leaves_amid_a_long_answer_ends_it(run):
+    async def body():
+        server = HttpServer(metrics_routes(lambda: (200, "text/plain", PAGE)))
+        await server.start("127.0.0.1", 0)
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n")
+        await writer.drain()
+        writer.transport.abort()
+        assert await server.drain() is True
+        await server.close()
 
     run(body())
 

@@ -25,6 +25,7 @@ from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import oip_json
 from slacktide.wire.calls import CallContext, InferReply, OutputValue
+from slacktide.wire.raw_tensors import encode_strings
 
 VALUES = np.arange(12, dtype="f4").reshape(3, 4)
 
@@ -363,6 +364,53 @@ def test_long_answers_in_json_are_written_a_piece_in_a_turn(serve, post, monkeyp
             assert np.array_equal(np.array(answer.json["outputs"][0]["data"], np.float32), values)
             assert sum(written) == 50_000
             assert max(written) <= oip_json.LONG_VALUES
+
+    asyncio.run(body())
+
+
+def test_long_answers_of_strings_in_json_are_written_a_piece_in_a_turn(serve, post, monkeypatch):
+    written = []
+    real = orjson.dumps
+
+    def spy(document, **options):
+        if isinstance(document, list):
+            written.append(sum(map(len, document)))
+        return real(document, **options)
+
+    monkeypatch.setattr(orjson, "dumps", spy)
+    strings = ["\0é,\u2028" * (number % 7 * 20) for number in range(9000)]
+    tensors = [
+        ("x", encode_strings([text.encode() for text in strings])),
+        ("y", encode_strings([b"\xff" * 20] * 9000)),  # JSON cannot say these
+        ("z", encode_strings([b"z"] * 9000)),
+    ]
+    head = {
+        "inputs": [
+            {
+                "name": name,
+                "datatype": "BYTES",
+                "shape": [9000],
+                "parameters": {"binary_data_size": len(data)},
+            }
+            for name, data in tensors
+        ],
+        "outputs": [{"name": name} for name in "zyx"],
+    }
+    text = real(head)
+
+    async def body():
+        async with serve() as here:
+            line = f"Inference-Header-Content-Length: {len(text)}"
+            tail = b"".join(data for _, data in tensors)
+            answer = await here.ask(post(text + tail, line))
+            assert answer.status == 200
+            length = int(answer.headers["inference-header-content-length"])
+            outputs = orjson.loads(answer.body[:length])["outputs"]
+            assert [output["name"] for output in outputs] == ["z", "y", "x"]
+            assert outputs[0]["data"] == ["z"] * 9000
+            assert outputs[2]["data"] == strings
+            assert answer.body[length:] == tensors[1][1]
+            assert max(written) <= oip_json.LONG_STRINGS
 
     asyncio.run(body())
 

@@ -112,7 +112,7 @@ def test_a_path_that_is_not_there_says_where_things_are(serve, method, path, wor
 
 
 def test_ports_of_one_purpose_say_what_they_are_for():
-    metrics = Router(metrics_routes(lambda: (200, "text/plain", b"")))
+    metrics = Router(metrics_routes(lambda: (200, "text/plain", ())))
     assert metrics.hint(b"/") == "not found; only GET /metrics is on this port"
     control = Router([route for route in ROUTES if route.group is not EndpointGroup.INFERENCE])
     assert "inference is on the HTTP port" in control.hint(b"/v2/models/m/infer")
@@ -393,7 +393,7 @@ def test_a_request_without_a_host_header_is_judged_by_its_target(serve):
 
 
 def test_metrics_on_the_same_server(run):
-    routes = metrics_routes(lambda: (200, "text/plain; version=0.0.4", b"up 1\n"))
+    routes = metrics_routes(lambda: (200, "text/plain; version=0.0.4", [b"up", b" 1\n"]))
 
     async def body():
         server = HttpServer(routes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slacktide.domain import Outcome, Reason
@@ -28,6 +28,9 @@ from slacktide.wire.infer_reader import InferReader
 from slacktide.wire.oip_json import AnswerFormat, format_reply, long_outputs, write_values
 from slacktide.wire.parameters import parse_length
 
+PLACE = b"\0"
+"""Stands in an answer for values that are long; JSON has no such byte."""
+_NOTHING: Mapping[str, Sequence[bytes]] = {}
 _JSON_LENGTH = b"inference-header-content-length"
 
 
@@ -170,17 +173,26 @@ class InferEndpoint:
 
     async def _write(self, request: ClientRequest, reply: InferReply) -> None:
         """Answer with long outputs in JSON, written in pieces, a turn of the loop for each."""
-        written = {}
         answer = request.answer
+        written: dict[str, list[bytes]] = {}
+        binary = dict(answer.binary)
         try:
             for output in long_outputs(reply, answer):
-                pieces = []
-                for piece in write_values(output):
-                    pieces.append(piece)
-                    await asyncio.sleep(0)
-                written[output.name] = b"[%b]" % b",".join(pieces)
+                pieces = written[output.name] = [b"["]
+                try:
+                    for piece in write_values(output):
+                        pieces.append(b"," + piece if len(pieces) > 1 else piece)
+                        await asyncio.sleep(0)
+                except UnicodeDecodeError:  # JSON cannot say it
+                    binary[output.name] = True
+                    del written[output.name]
+                    continue
+                pieces.append(b"]")
             # Not changed in place: the reader may have shared it among calls.
-            response = self._response(reply, replace(answer, written=written))
+            places = dict.fromkeys(written, PLACE)
+            response = self._response(
+                reply, replace(answer, binary=binary, written=places), written
+            )
         except Exception as error:
             response = failure_response(error)
         request.unpacking = None
@@ -213,13 +225,27 @@ class InferEndpoint:
         if call is not None:
             call.cancel(reason)
 
-    def _response(self, reply: InferReply, answer: AnswerFormat) -> HttpResponse:
+    def _response(
+        self,
+        reply: InferReply,
+        answer: AnswerFormat,
+        written: Mapping[str, Sequence[bytes]] = _NOTHING,
+    ) -> HttpResponse:
+        """`written`: the values of long outputs in pieces, where `answer` has a `PLACE` for each:
+        to join them would take as long as to write them."""
         if reply.outputs is not None:
             document, buffers = format_reply(reply, answer)
+            texts = [document]
+            if written:
+                names = [output.name for output in reply.in_order(answer.order)]
+                values = [written[name] for name in names if name in written]
+                texts, *between = [[text] for text in document.split(PLACE)]
+                for pieces, text in zip(values, between, strict=True):
+                    texts += (*pieces, *text)
             if not buffers:
-                return HttpResponse(200, (document,))
-            line = b"Inference-Header-Content-Length: %d\r\n" % len(document)
-            return HttpResponse(200, (document, *buffers), OCTETS, line)
+                return HttpResponse(200, texts)
+            line = b"Inference-Header-Content-Length: %d\r\n" % sum(map(len, texts))
+            return HttpResponse(200, (*texts, *buffers), OCTETS, line)
         refusal = refusal_in(reply, triton_strict=self._settings.triton_strict)
         return refusal_response(refusal)
 

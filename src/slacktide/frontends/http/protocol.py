@@ -17,10 +17,11 @@ take it so, too).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -51,12 +52,17 @@ log = logging.getLogger(__name__)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOIN_BYTES: Final = 64 * 1024
 """Answers up to this length are joined into one write; longer ones go as a vector."""
+_PIECE_BYTES: Final = 512 * 1024
+"""Answers longer than this are written piece by piece, in a turn of the loop each."""
 
 
 class HttpConnection(FrontEndConnection):
     """The protocol of one client connection. All methods run on the event loop."""
 
-    __slots__ = ("_context", "_most_pipelined", "_pumping", "_reader", "_sink", "_skip", "_waiting")
+    __slots__ = (
+        "_context", "_last", "_most_pipelined", "_piece_due", "_pumping", "_reader", "_sending",
+        "_sink", "_skip", "_waiting",
+    )  # fmt: skip
 
     _reader: RequestReader
 
@@ -70,6 +76,12 @@ class HttpConnection(FrontEndConnection):
         self._skip = 0
         """Bytes of a refused body still to pass over."""
         self._pumping = False
+        self._sending: Iterator[memoryview] | None = None
+        """Pieces of a long answer that are still to be written."""
+        self._piece_due = False
+        """Whether the next of them is to be written in a turn to come."""
+        self._last: bool | None = None
+        """Whether to linger once that answer is written, which is the last; None: it is not."""
         self._most_pipelined = context.settings.max_pipelined
 
     # ---------------------------------------------------------------- the transport's callbacks
@@ -105,6 +117,8 @@ class HttpConnection(FrontEndConnection):
 
     def resume_writing(self) -> None:
         self._clogged_since = None
+        if self._sending is not None:
+            self._send_piece_soon()
         self._pump()
 
     # ---------------------------------------------------------------- the server's calls
@@ -224,7 +238,7 @@ class HttpConnection(FrontEndConnection):
         waiting, backlog = self._waiting, self._reader.ready
         try:
             while True:
-                if waiting and waiting[0].response is not None:
+                if waiting and waiting[0].response is not None and self._sending is None:
                     self._write(waiting.popleft())
                 elif (
                     backlog and len(waiting) < self._most_pipelined and self._clogged_since is None
@@ -305,12 +319,42 @@ class HttpConnection(FrontEndConnection):
                 length = 0
             elif length <= _JOIN_BYTES:
                 self._transport.write(b"".join((lines, extra, b"\r\n", *response.body)))
-            else:
+            elif length <= _PIECE_BYTES:
                 self._transport.writelines((lines, extra, b"\r\n", *response.body))
+            else:
+                self._transport.writelines((lines, extra, b"\r\n"))
+                self._sending = _pieces(response.body)
         if request.charged or context.access_log is not None:
             self._finished(request, response.status, length)
-        if close:
-            self.close(linger=request.linger or self._skip > 0)
+        linger = request.linger or self._skip > 0
+        if self._sending is not None:
+            self._last = linger if close else None
+            self._send_piece_soon()
+        elif close:
+            self.close(linger=linger)
+
+    def _send_piece(self) -> None:
+        """Write a piece of a long answer, if the client reads; the next one in another turn."""
+        self._piece_due = False
+        if self._sending is None or self._clogged_since is not None:
+            return
+        piece = None if self._transport.is_closing() else next(self._sending, None)
+        if piece is not None:
+            self._transport.write(piece)
+            self._send_piece_soon()
+            return
+        self._sending = None
+        if self._last is not None:
+            self.close(linger=self._last)
+            return
+        self._pump()
+        if self._context.draining:
+            self.start_drain()
+
+    def _send_piece_soon(self) -> None:
+        if not self._piece_due:
+            self._piece_due = True
+            asyncio.get_running_loop().call_soon(self._send_piece)
 
     def _finished(self, request: ClientRequest, status: int, length: int) -> None:
         context = self._context
@@ -327,7 +371,7 @@ class HttpConnection(FrontEndConnection):
 
     def _abandon_all(self) -> None:
         # What an upload's memory is used for after its end is not ours to know.
-        self._sink = None
+        self._sink = self._sending = None
         self._reader.close()
         left = [*self._waiting, *self._reader.ready]
         if self._reader.current is not None:
@@ -351,6 +395,7 @@ class HttpConnection(FrontEndConnection):
         return (
             self._reader.current is None
             and not self._waiting
+            and self._sending is None
             and not self._reader.ready
             and not self._reader.held
             and not self._skip
@@ -364,6 +409,13 @@ class HttpConnection(FrontEndConnection):
             self.wait_for_turn()
         if wanted is not self._reading:
             self.set_reading(wanted)
+
+
+def _pieces(body: Sequence[bytes]) -> Iterator[memoryview]:
+    for part in body:
+        buffer = memoryview(part)
+        for start in range(0, len(buffer), _PIECE_BYTES):
+            yield buffer[start : start + _PIECE_BYTES]
 
 
 class HttpServer(Listener):

@@ -7,9 +7,10 @@ guards them all.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from slacktide.domain.tensors import TensorSpec
@@ -124,12 +125,17 @@ def absent(what: str, parameter: str) -> Handler:
     return missing
 
 
-def rendered(render: Callable[[], tuple[int, str, bytes]]) -> Handler:
-    """A handler that answers what `render` returns: status, content type, body."""
+def rendered(render: Callable[[], tuple[int, str, Iterable[bytes]]]) -> Handler:
+    """A handler that answers what `render` returns: status, content type, body. Each piece of the
+    body is made in a turn of the loop of its own."""
 
-    def handle(request: ClientRequest) -> HttpResponse:
-        status, content_type, body = render()
-        return HttpResponse(status, (body,), content_type.encode())
+    async def handle(request: ClientRequest) -> HttpResponse:
+        status, content_type, pieces = render()
+        body = []
+        for piece in pieces:
+            body.append(piece)
+            await asyncio.sleep(0)
+        return HttpResponse(status, body, content_type.encode())
 
     return handle
 
@@ -206,7 +212,7 @@ def inference_routes(
     )
 
 
-def metrics_routes(render: Callable[[], tuple[int, str, bytes]]) -> tuple[HttpRoute, ...]:
+def metrics_routes(render: Callable[[], tuple[int, str, Iterable[bytes]]]) -> tuple[HttpRoute, ...]:
     """The one route of the metrics port; `render` returns status, content type and body."""
     return (HttpRoute("GET", "/metrics", rendered(render), EndpointGroup.METRICS),)
 

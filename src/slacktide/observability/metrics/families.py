@@ -10,8 +10,9 @@ version, engine and catalog side by side. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from slacktide.domain import Circuit
@@ -22,6 +23,8 @@ from slacktide.executors.ports import SessionSize
 from slacktide.models.learnt import PoolTimes
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.versions import Catalog, LoadedExits, VersionState
+
+_PIECE_LINES = 256
 
 
 class Sample(NamedTuple):
@@ -67,16 +70,29 @@ class MetricFamily:
 
 def write(families: Iterable[MetricFamily]) -> bytes:
     """The text of these families, each with its help and type before its samples."""
-    lines = []
+    return b"".join(pieces(families))
+
+
+def pieces(families: Iterable[MetricFamily]) -> Iterator[bytes]:
+    """The same, at most so many lines at a time that each piece takes about a millisecond.
+    Families of one name that follow one another are one."""
+    lines = _lines(families)
+    while piece := "".join(islice(lines, _PIECE_LINES)):
+        yield piece.encode()
+
+
+def _lines(families: Iterable[MetricFamily]) -> Iterator[str]:
+    name = ""
     for family in families:
-        told = family.help.replace("\\", r"\\").replace("\n", r"\n")
-        lines.append(f"# HELP {family.name} {told}\n")
-        lines.append(f"# TYPE {family.name} {family.kind}\n")
+        if family.name != name:
+            name = family.name
+            told = family.help.replace("\\", r"\\").replace("\n", r"\n")
+            yield f"# HELP {name} {told}\n"
+            yield f"# TYPE {name} {family.kind}\n"
         for labels, value, suffix in family.samples:
             pairs = ",".join([f'{key}="{escaped(text)}"' for key, text in labels.items()])
             braces = f"{{{pairs}}}" if pairs else ""
-            lines.append(f"{family.name}{suffix}{braces} {plain(value)}\n")
-    return "".join(lines).encode()
+            yield f"{name}{suffix}{braces} {plain(value)}\n"
 
 
 def plain(value: float) -> str:

@@ -68,15 +68,15 @@ _HISTOGRAMS: Mapping[str, Callable[[ModelCounters], Histogram]] = {
 def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable[MetricFamily]:
     """What is known of each version."""
     yield _ready(views, catalog)
-    yield _outcomes(views)
+    yield from _outcomes(views)
     for name, count in _COUNTS.items():
         yield per_version(family(name), views, count)
     for name, histogram in _HISTOGRAMS.items():
-        made = family(name)
-        for view in views:
-            read = histogram(view.counters)
+        yield family(name)
+        for view in views:  # a family for each, since a page is written piece by piece
+            made, read = family(name), histogram(view.counters)
             made.add_histogram(read.bounds, read.counts, read.total, **view.labels)
-        yield made
+            yield made
     yield from _classes(views)
     yield from _states(views)
 
@@ -125,13 +125,14 @@ def _ready(views: Sequence[VersionView], catalog: Catalog) -> MetricFamily:
     return made
 
 
-def _outcomes(views: Sequence[VersionView]) -> MetricFamily:
-    made = family("outcomes_total")
+def _outcomes(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
+    yield family("outcomes_total")
     for view in views:
+        made = family("outcomes_total")
         for reason in Reason:
             count, outcome = view.counters.by_reason.get(reason, 0), reason.kind.value
             made.add(count, **view.labels, outcome=outcome, reason=reason.label)
-    return made
+        yield made
 
 
 def _classes(views: Sequence[VersionView]) -> Iterable[MetricFamily]:

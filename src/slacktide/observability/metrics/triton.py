@@ -61,7 +61,7 @@ def model_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     yield _failures(views)
     name, help = "nv_inference_pending_request_count", "Requests that wait to run, per model"
     yield per_version(MetricFamily(name, "gauge", help), views, lambda view: view.waiting)
-    yield _first_response(views)
+    yield from _first_response(views)
     load = MetricFamily("nv_model_load_duration_secs", "gauge", "Seconds that loading took")
     yield per_version(load, views, lambda view: view.counters.load_s)
 
@@ -116,18 +116,16 @@ def _failures(views: Sequence[VersionView]) -> MetricFamily:
     return family
 
 
-def _first_response(views: Sequence[VersionView]) -> MetricFamily:
-    family = MetricFamily(
-        "nv_inference_first_response_histogram_ms",
-        "histogram",
-        "From arrival to the first answer, which is the only one, milliseconds",
-    )
+def _first_response(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
+    name = "nv_inference_first_response_histogram_ms"
+    help = "From arrival to the first answer, which is the only one, milliseconds"
+    yield MetricFamily(name, "histogram", help)
     for view in views:
-        end_to_end = view.counters.end_to_end_s
+        family, end_to_end = MetricFamily(name, "histogram", help), view.counters.end_to_end_s
         family.add_histogram(
             [bound * 1e3 for bound in end_to_end.bounds],
             end_to_end.counts,
             end_to_end.total * 1e3,
             **view.labels,
         )
-    return family
+        yield family
