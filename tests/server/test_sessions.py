@@ -124,12 +124,12 @@ def test_absurd_rates_leave_all_numbers_finite(stated: float):
 def test_a_session_that_sends_nothing_is_planned_for_at_what_it_sends():
     bench = Bench()
     session = bench.open()
-    bench.now += 10.0
+    bench.now += 4.0
     session.idle(bench.now)
     assert bench.measured() == []  # mapped to nothing, it takes nothing from others
     bench.plan(s1="256")
     session.idle(bench.now)
-    assert bench.measured()[-1].rate == pytest.approx(0.1)
+    assert bench.measured()[-1].rate == session.describe()["rate_seen"] == pytest.approx(0.25)
     bench.now += 0.2
     bench.frame(session)
     assert bench.measured()[-1].rate == pytest.approx(10.0)
@@ -137,6 +137,48 @@ def test_a_session_that_sends_nothing_is_planned_for_at_what_it_sends():
     bench.now += 1.0
     session.idle(bench.now)
     assert len(bench.measured()) == count
+
+
+def test_a_hello_with_equal_terms_changes_nothing():
+    bench = Bench()
+    session = bench.open(terms=replace(TERMS, bytes_per_s=1e6))
+    for _ in range(5):
+        bench.frame(session)
+        bench.now += 0.1
+    session.told(2e6)
+    posted, before = list(bench.posted), session.describe()
+    for _ in range(40):
+        session.change(replace(TERMS, bytes_per_s=1e6))
+    assert bench.posted == posted
+    assert session.describe() == before
+    assert session.link.guess == 2e6
+
+
+@pytest.mark.parametrize("hellos", ["none", "equal", "changing"])
+def test_a_silent_session_has_no_part_in_plans_until_its_next_frame(hellos: str):
+    bench = Bench()
+    session = bench.open()
+    bench.plan(s1="256")
+    bench.frame(session)
+    for second in range(40):
+        bench.now += 1.0
+        session.idle(bench.now)
+        if hellos != "none":
+            session.change(replace(TERMS, rate=10.0 + (second if hellos == "changing" else 0)))
+    assert bench.posted.count(SessionClosed("s:1")) == 1
+    gone = bench.posted.index(SessionClosed("s:1"))
+    assert [event for event in bench.posted[gone + 1 :] if event.id == "s:1"] == []
+    assert bench.sessions.sums()["client_sessions"] == 1
+    assert session.advice is not None
+    assert session.advice.size == 256  # as before: the next frame may be so large
+    bench.frame(session)
+    opened, measured = bench.posted[gone + 1 :]
+    assert isinstance(opened, SessionOpened)
+    assert isinstance(measured, SessionMeasured)
+    assert opened.rate == session.terms.rate
+    assert measured.rate < 1.0
+    session.close()
+    assert bench.posted[-1] == SessionClosed("s:1")
 
 
 def test_losses_of_a_hopeless_session_teach_others_nothing():

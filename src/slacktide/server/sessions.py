@@ -47,6 +47,8 @@ LEAST_RATE: Final = 1e-3
 """Frames per second of the slowest camera, likewise."""
 IDLE_S: Final = 2.0
 """A session that has sent no frame for so long is planned for at the rate that this allows."""
+UNPLANNED_S: Final = 5.0
+"""A session that has sent no frame for so long has no part in plans until its next one."""
 SHORTEST_S: Final = 1e-4
 """Between frames, as their rate is reckoned."""
 _KEPT: Final = 0.9
@@ -62,7 +64,7 @@ class StreamSession:
     __slots__ = (
         "_advice", "_ends", "_family", "_gap", "_heard_at", "_losing", "_of", "_opened_at",
         "_overhead", "_pixels", "_told_at", "address", "advise", "answered_frames", "frames", "id",
-        "link", "missed", "rtt", "sizes", "terms", "variant",
+        "is_planned", "link", "missed", "rtt", "sizes", "terms", "variant",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +92,8 @@ class StreamSession:
         self._gap = 1.0 / max(terms.rate, LEAST_RATE)
         """Seconds between frames, smoothed."""
         self._heard_at, self._opened_at = -inf, of.clock()
+        self.is_planned = True
+        """Whether planners know of it."""
         self._pixels = 0
         """Of the last frame that said so."""
         self._told_at = -inf
@@ -99,10 +103,14 @@ class StreamSession:
         """Frames to learn from: all, lost on lanes, lost on its link."""
         self.decide(None)
 
-    @property
-    def rate(self) -> float:
-        """Frames per second, as seen."""
-        return 1.0 / self._gap
+    def silence(self, now: float) -> float:
+        """Seconds since its last frame, or its first hello."""
+        return now - max(self._heard_at, self._opened_at)
+
+    def rate(self, now: float) -> float:
+        """Frames per second, as seen: what it states decays with frames, and with silence."""
+        silence = self.silence(now)
+        return 1.0 / (self._gap if silence < IDLE_S else max(self._gap, silence))
 
     @property
     def bandwidth(self) -> float:
@@ -156,6 +164,8 @@ class StreamSession:
 
     def arrived(self, nbytes: int, seconds: float, size: tuple[int, int], *, now: float) -> None:
         self.frames += 1
+        if not self.is_planned:
+            self._of.enter_plan(self)
         if self._heard_at > -inf:
             self._gap += (1.0 - _KEPT) * (max(now - self._heard_at, SHORTEST_S) - self._gap)
         self._heard_at = now
@@ -174,10 +184,12 @@ class StreamSession:
             self._measured(now, True)
 
     def idle(self, now: float) -> None:
-        silence = now - max(self._heard_at, self._opened_at)
+        silence = self.silence(now)
+        if silence >= UNPLANNED_S:
+            self._of.leave_plan(self)
         # One that is mapped to no variant takes nothing from others, and is not to send.
-        if silence >= IDLE_S and self._advice is not None and self._advice.mapped:
-            self._measured(now, False, 1.0 / silence)
+        elif silence >= IDLE_S and self._advice is not None and self._advice.mapped:
+            self._measured(now, False)
 
     def answered(self, outcome: Outcome | None, now: float) -> None:
         on_time = outcome is not None and outcome.kind is OutcomeKind.SERVED
@@ -205,7 +217,7 @@ class StreamSession:
             "name": terms.name,
             "model": terms.model,
             "rate": terms.rate,
-            "rate_seen": self.rate,
+            "rate_seen": self.rate(self._of.clock()),
             "slo_ms": terms.slo * 1e3,
             "bytes_per_s": self.bandwidth,
             "rtt_ms": self.rtt * 1e3,
@@ -217,7 +229,7 @@ class StreamSession:
             "missed": self.missed,
         }
 
-    def _measured(self, now: float, fell: bool, most: float = inf) -> None:
+    def _measured(self, now: float, fell: bool) -> None:
         """Tell planners what is known of it, unless they heard of it just now."""
         if not fell and now - self._told_at < MEASURED_S:
             return
@@ -231,7 +243,7 @@ class StreamSession:
                 self.rtt,
                 sizes.of(pixels) / pixels if pixels else 0.0,
                 float(pixels),
-                min(self.rate, most),
+                self.rate(now),
                 self._overhead,
                 fell,
                 *self._ends,
@@ -292,22 +304,37 @@ class Sessions:
         session = StreamSession(self, f"s:{self.counts[OPENED]}", terms, address, advise)
         self._sessions[session.id] = session
         self._by_address[address] += 1
-        self.change(session, terms, counted=True)
+        self.enter_plan(session)
         return session
 
-    def change(self, session: StreamSession, terms: SessionTerms, *, counted: bool = False) -> None:
-        """Raises WireError where that comes too often, or would change the model."""
-        if not counted:
-            self._count(session.address)
+    def change(self, session: StreamSession, terms: SessionTerms) -> None:
+        """Terms that are as before only show that the client is there. Raises WireError where they
+        come too often, or would change the model."""
+        self._count(session.address)
+        if terms == session.terms:
+            return
         if (terms.model, terms.version) != (session.terms.model, session.terms.version):
             raise BadField("model", f"{session.terms.model!r} as before", terms.model)
         session.terms = terms
         session.told(terms.bytes_per_s)
+        if session.is_planned:
+            self.enter_plan(session)
+
+    def enter_plan(self, session: StreamSession) -> None:
+        """Tell planners of a session, or of its terms where these have changed."""
+        session.is_planned = True
+        terms = session.terms
         model, slo = terms.model, terms.slo
         if (version := self.catalog.find(model, terms.version)) is not None:
             # Of a pipeline it is its source's variants that are planned, in what that has of it.
             model, slo = version.front.name, max(0.1 * slo, slo - version.rest_s)
         self.post(SessionOpened(session.id, model, terms.rate, slo, terms.floor, terms.weight))
+
+    def leave_plan(self, session: StreamSession) -> None:
+        """Have planners forget a session, which keeps what it was told. Safe to repeat."""
+        if session.is_planned:
+            session.is_planned = False
+            self.post(SessionClosed(session.id))
 
     def close(self, session: StreamSession) -> None:
         """Safe to repeat."""
@@ -317,7 +344,7 @@ class Sessions:
         self._by_address[session.address] -= 1
         if not self._by_address[session.address]:
             del self._by_address[session.address]
-        self.post(SessionClosed(session.id))
+        self.leave_plan(session)
 
     def planned(self, plan: Plan) -> None:
         """A plan has been put in force: tell the sessions for which it changes something."""
