@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.file_kinds import misplaced_kind
 from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.exits.data_flow import DataFlow
 from slacktide.exits.errors import ExitError
@@ -76,9 +77,13 @@ class OnnxFile:
         except OSError as error:
             raise ModelError(f"the model file cannot be read: {error.strerror}") from None
         except Exception as error:  # protobuf's errors share no base that is worth naming
-            raise ModelError(f"not an ONNX model: {client_detail(error, path, root)}") from None
+            if kind := misplaced_kind(path):
+                raise ModelError(f"not an ONNX model but {kind}") from None
+            damaged = f"not an ONNX model, or one that is cut off ({path.stat().st_size} bytes)"
+            raise ModelError(f"{damaged}: {client_detail(error, path, root)}") from None
         if not self._model.graph.node and not self._model.graph.output:
-            raise ModelError("not an ONNX model: it has no graph")
+            kind = misplaced_kind(path)
+            raise ModelError(f"not an ONNX model{f' but {kind}' if kind else ': it has no graph'}")
         self._external = [
             tensor for tensor in _tensors(self._model) if tensor.data_location == tensor.EXTERNAL
         ]
@@ -259,7 +264,11 @@ def _check_location(tensor: Any, folder: Path, home: Path) -> None:
     except ValueError:
         offset = length = -1
     if min(offset, length) < 0 or offset + length > place.stat().st_size:
-        raise ModelError(f"the external data of tensor {tensor.name!r} leads out of its file")
+        kind = misplaced_kind(place)
+        reason = f": {place.name} is {kind}" if kind else ""
+        raise ModelError(
+            f"the external data of tensor {tensor.name!r} leads out of its file{reason}"
+        )
 
 
 def _shape(value: Any) -> Shape:

@@ -7,6 +7,7 @@ arrays are refused, and every array is held against the model. Errors name the k
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
+from slacktide.executors.file_kinds import misplaced_kind
 from slacktide.executors.tensor_io import TensorError, decode_strings
 from slacktide.exits.archives import read_npz
 
@@ -29,9 +31,8 @@ def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any
     Arrays have the batch axis first, the same number of rows each; those of a model without one
     are a request each as it stands, n = 1. Raises ValueError, which names `samples`.
     """
-    where = f"samples: {path.name}"
-    arrays = read_npz(_bounded(path, where), most_bytes=MOST_BYTES, where=where)
-    return _fitting(arrays, path, interface)
+    content = _bounded(path, f"samples: {path.name}")
+    return _fitting(_arrays(content, path, MOST_BYTES), path, interface)
 
 
 def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, NDArray[Any]]]:
@@ -41,7 +42,7 @@ def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, N
     what they were; `labels` are ignored. Raises ValueError, which names the array, before the first
     is given.
     """
-    arrays = read_npz(path, most_bytes=_MOST_REQUEST_BYTES, where=f"samples: {path.name}")
+    arrays = _arrays(path, path, _MOST_REQUEST_BYTES)
     names = [spec.name for spec in interface.inputs]
     shapes = {name: arrays.pop(f"{name}.shapes") for name in names if f"{name}.shapes" in arrays}
     if "labels" not in names:
@@ -64,6 +65,17 @@ def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, N
         }
         for at in range(len(rows[names[0]]))
     )
+
+
+def _arrays(source: bytes | Path, path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
+    """The arrays of the archive at `path`. Raises ValueError, which names a pointer or a page that
+    stands in its place."""
+    try:
+        return read_npz(source, most_bytes=most_bytes, where=f"samples: {path.name}")
+    except ValueError:
+        if (kind := misplaced_kind(path)) and not zipfile.is_zipfile(path):
+            raise ValueError(f"samples: {path.name}: expected an .npz file, got {kind}") from None
+        raise
 
 
 def _fitting(
@@ -111,7 +123,9 @@ def read_row(path: Path, spec: TensorSpec, shape: tuple[int, ...]) -> NDArray[An
     expected = math.prod(shape) * spec.datatype.itemsize
     if len(data) < expected:
         found = f"shape {list(shape)} of {spec.datatype.wire_name}, got {len(data)}"
-        raise ValueError(f"{where}: expected {expected} bytes for {found}")
+        kind = misplaced_kind(path)
+        advice = f"; the file is {kind}" if kind else ""
+        raise ValueError(f"{where}: expected {expected} bytes for {found}{advice}")
     return np.frombuffer(data[:expected], spec.datatype.dtype).reshape(1, *shape)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import lzma
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +83,7 @@ def test_a_good_repository(root: Path, add_model: Builder) -> None:
             "tensor(complex64), which cannot be served",
         ),
         (model(), "inputs: {z: {}}", "m/slacktide.yaml: inputs.z: the model has no such input"),
-        (onnx.ModelProto(), "", "it has no graph"),
+        (onnx.ModelProto(ir_version=10), "", "it has no graph"),
     ],
 )
 def test_models_that_cannot_be_served(
@@ -96,6 +100,64 @@ def test_files_that_are_no_model(root: Path, add_model: Builder, data: bytes) ->
     add_model("m", data=data)
     (found,) = _messages(root)
     assert found.startswith("error m/1/model.onnx: not an ONNX model")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0a1b\nsize 12345\n"
+
+
+def _zip(member: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(member, b"x")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (POINTER, "a Git LFS pointer; run 'git lfs pull'"),
+        (b"../.git/annex/objects/0a/SHA256E-s12--0a1b.onnx", "a git-annex pointer"),
+        (b"", "an empty file"),
+        (b"\0" * 5000, "a file of zeros; copy or download it again"),
+        (b"\xef\xbb\xbf\n<!DOCTYPE html>\n<html><title>Sign in</title>", "an HTML page"),
+        (b"<head></head><HTML>", "an HTML page"),
+        (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "an XML document"),
+        (b'{"error": "Repository Not Found"}', "a JSON document"),
+        (b"Not Found\n", "a text file"),
+        (gzip.compress(b"x"), "a gzip file; unpack it first"),
+        (lzma.compress(b"x"), "an xz file; unpack it first"),
+        (_zip("model.onnx"), "a zip archive; unpack it first"),
+        (_zip("archive/data.pkl"), "a PyTorch checkpoint; export the model to ONNX"),
+        (b"\x80\x04\x95\x10", "a Python pickle; export the model to ONNX"),
+        (b"\x1c\0\0\0TFL3", "a TensorFlow Lite model; export the model to ONNX"),
+        (b"\x40\0\0\0\0\0\0\0" + b'{"w":{"dtype":"F32"}}', "a safetensors file"),
+    ],
+)
+def test_a_file_that_stands_where_a_model_was_expected_is_named(
+    root: Path, add_model: Builder, data: bytes, kind: str
+) -> None:
+    add_model("m", data=data)
+    (found,) = _messages(root)
+    assert found.startswith(f"error m/1/model.onnx: not an ONNX model but {kind}")
+
+
+def test_a_model_that_is_cut_off_is_named_with_its_size(root: Path, add_model: Builder) -> None:
+    data = model().SerializeToString()
+    add_model("m", data=data[:-20])
+    (found,) = _messages(root)
+    assert f"not an ONNX model, or one that is cut off ({len(data) - 20} bytes)" in found
+
+
+def test_a_pointer_in_place_of_weights_or_samples_is_named(root: Path, add_model: Builder) -> None:
+    (_external(add_model, _set("length", "100000")) / "weights.bin").write_bytes(POINTER)
+    data = model().SerializeToString()
+    (add_model("n", data=data, yaml="samples: rows.npz") / "rows.npz").write_bytes(POINTER)
+    (add_model("o", data=data, yaml="samples: {rows: {x: row}}") / "row").write_bytes(POINTER[:9])
+    weights, archive, row = _messages(root)
+    assert "'W' leads out of its file: weights.bin is a Git LFS pointer; run" in weights
+    assert "samples: rows.npz: expected an .npz file, got a Git LFS pointer; run" in archive
+    assert "samples.rows.x: row: expected 16 bytes for shape [4] of FP32, got 9" in row
+    assert row.endswith("; the file is a text file")
 
 
 def test_no_damage_to_a_file_is_worse_than_a_finding(root: Path, add_model: Builder) -> None:
