@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.arena import Slot
 from slacktide.executors.onnx_file import OnnxFile
-from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.onnx_runtime import ModelError, ProviderMissingError
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.session import ModelSession
 
@@ -277,3 +278,15 @@ def test_helpers_write_valid_models(models) -> None:
     for path in (models.matmul(), models.gather(), models.spin(), models.total()):
         onnx.checker.check_model(str(path))
     assert models.spin().is_file()
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:999"])
+def test_a_missing_gpu_is_reported_with_the_line_that_asks_for_it(
+    models, kit, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    source = kit.source(models.matmul(), device_origin="m/config.pbtxt, line 6, instance_group")
+    with pytest.raises(ProviderMissingError) as missing:
+        ModelSession.open(source, threads=1, device=device)
+    assert "is requested, but" in str(missing.value)
+    assert "(m/config.pbtxt, line 6, instance_group); state the CPU there" in str(missing.value)

@@ -297,6 +297,8 @@ class ModelSource:
     """Those of the model's own, front to end, in place of ramps that are learnt."""
     function: FunctionSource | None = None
     """What is run in place of a model file; `path` is then what states it."""
+    device_origin: str = ""
+    """File, line and key that ask for a GPU, for messages."""
 
 
 class ReplicaHandle(Protocol):

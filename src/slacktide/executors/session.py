@@ -25,6 +25,7 @@ from slacktide.executors.onnx_runtime import (
     CPU,
     Fault,
     ModelError,
+    ProviderMissingError,
     check_number,
     choose_providers,
     client_detail,
@@ -148,11 +149,17 @@ class ModelSession:
             opener = SessionOpener(source, ((CPU, {}),), False, shared_arena, ())
             function = opener.open(threads)
             return cls(opener, threads, function.interface, function)
-        check_number(device)
+        available = load_onnxruntime().get_available_providers()
+        try:
+            check_number(device)
+            providers = choose_providers(source.providers, device, available)
+        except ProviderMissingError as error:
+            if not source.device_origin:
+                raise
+            cure = "state the CPU there, or install what is missing"
+            raise ProviderMissingError(f"{error} ({source.device_origin}); {cure}") from None
         file = OnnxFile(source.path, source.root, source.outputs, source.own_exits)
         declared = file.shapes
-        available = load_onnxruntime().get_available_providers()
-        providers = choose_providers(source.providers, device, available)
         free = any(shape is None or -1 in shape[1:] for shape in declared.values())
         sizes = file.image_sizes()
         opener = SessionOpener(source, providers, free, shared_arena, sizes, file.content)

@@ -272,4 +272,5 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         outputs=definition.outputs,
         own_exits=definition.own_exits,
         function=stated,
+        device_origin=definition.device_origin,
     )

@@ -20,7 +20,7 @@ from slacktide.models.repository.errors import (
     SettingsError,
     UnreadableError,
 )
-from slacktide.models.repository.repository import Repository
+from slacktide.models.repository.repository import ModelDefinition, Repository
 
 Builder = Callable[..., Path]
 
@@ -278,3 +278,28 @@ def test_a_fault_nobody_foresaw_costs_one_model_and_names_its_file(
     assert broken.problem is not None
     assert broken.problem.__cause__ is fault
     assert good.problem is None
+
+
+@pytest.mark.parametrize(
+    ("files", "origin"),
+    [
+        ({"pbtxt": "# KIND_GPU\ninstance_group {\n kind: KIND_GPU }"}, "config.pbtxt, line 3"),
+        ({"pbtxt": "instance_group [ {\n count: 1\n gpus: [2] } ]"}, "config.pbtxt, line 3"),
+        ({"pbtxt": "instance_group { kind: KIND_CPU }"}, ""),
+        ({"yaml": "slo: 1s\ndevice: cuda:1"}, "slacktide.yaml, line 2"),
+        ({"yaml": "providers:\n- tensorrt"}, "slacktide.yaml, line 1"),
+        ({"yaml": "device: cpu", "pbtxt": "instance_group { kind: KIND_GPU }"}, ""),
+    ],
+)
+def test_the_place_that_asks_for_a_gpu_is_remembered(
+    define: Callable[..., ModelDefinition], files: dict[str, str], origin: str
+) -> None:
+    found = define(**files).device_origin
+    assert found.startswith(f"m/{origin}, ") if origin else found == ""
+
+
+def test_a_gpu_that_a_load_call_asks_for_is_the_calls(root: Path, add_model: Builder) -> None:
+    add_model("m", pbtxt="instance_group { kind: KIND_CPU }")
+    config = '{"instance_group": [{"kind": "KIND_GPU"}]}'
+    (definition,) = Repository(root).read("m", config_override=config)
+    assert definition.device_origin == "m: parameter 'config', instance_group"

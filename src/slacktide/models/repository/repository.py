@@ -56,10 +56,12 @@ from slacktide.models.repository.settings_file import (
 from slacktide.models.repository.triton.messages import (
     CONFIG_FILE,
     MAX_CONFIG_BYTES,
+    line_of_gpu,
     parse_json,
     parse_text,
 )
 from slacktide.models.repository.triton.translate import translate
+from slacktide.models.repository.yaml_text import parse_yaml_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class ModelDefinition:
     files: Mapping[str, Path] = field(default_factory=dict)
     """By variant, the model file, where variants have files of their own, of which the first is
     `model_path`, or parts of one file."""
+    device_origin: str = ""
+    """File, line and key that ask for a GPU; empty on the CPU."""
     variant: str = ""
     """The one that this is about (`of_variant`); empty: the whole model."""
 
@@ -213,6 +217,7 @@ class Repository:
         translation = translate(config, model=model, where=config_where)
         settings = merge(own, translation, own_where=own_where, config_where=config_where)
         unused = warn_unused(settings, translation, where=config_where)
+        origin = "" if settings.on_cpu else self._device_origin(model, own, config_where)
         files = settings.variants.files if settings.variants is not None else {}
         depths = settings.variants.depths if settings.variants is not None else {}
         if files:
@@ -237,6 +242,7 @@ class Repository:
                 ),
                 settings=settings,
                 config=config,
+                device_origin=origin,
                 warnings=translation.warnings + unused,
                 alone=self._alone,
                 samples=self._sample(model, version, settings.samples.file),
@@ -282,6 +288,17 @@ class Repository:
         models = [each for each in names if not self._has(each, PIPELINE_FILE)]
         hint = suggestion(name, models, noun="known")
         return f"there is no model {name!r} in the repository; {hint}"
+
+    def _device_origin(self, model: str, own: Mapping[str, Any], config_where: str) -> str:
+        """The place that asks for a GPU, such as `m/config.pbtxt, line 4, instance_group`."""
+        key = next((key for key in ("device", "providers") if key in own), "")
+        if not key and config_where != f"{model}/{CONFIG_FILE}":
+            return f"{config_where}, instance_group"
+        where = f"{model}/{SETTINGS_FILE if key else CONFIG_FILE}"
+        real = resolve(self.root, *where.split("/"), kind=PathKind.FILE)
+        data = read_bounded(real, MAX_CONFIG_BYTES, where=where)
+        line = parse_yaml_lines(data.decode())[1][(key,)] if key else line_of_gpu(data)
+        return f"{where}, line {line}, {key or 'instance_group'}"
 
     def _has(self, name: str, file: str) -> bool:
         return os.path.lexists(self.root / name / file)

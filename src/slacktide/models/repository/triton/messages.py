@@ -24,6 +24,7 @@ MAX_CONFIG_BYTES = 1024 * 1024
 PlainConfig = Mapping[str, Any]
 """A ModelConfig as JSON-like data; what was not stated is absent."""
 
+_GPU = re.compile(r"\bKIND_GPU\b|\bgpus\b|\bkind\s*:\s*1\b")
 _NO_FIELD = re.compile(r'[Mm]essage type "([\w.]+)" has no field named "([^"]*)"')
 _NO_VALUE = re.compile(r'[Ee]num type "([\w.]+)" has no value (?:named|with name) ([^.\s]+)')
 _NO_JSON_VALUE = re.compile(r"[Ii]nvalid enum value (\S+) for enum type ([\w.]+)")
@@ -41,6 +42,13 @@ def parse_text(data: bytes, *, where: str) -> PlainConfig:
     except (ValueError, RecursionError) as error:
         raise ModelConfigError(where, _unreadable(error)) from None
     return _plain(message, where)
+
+
+def line_of_gpu(data: bytes) -> int:
+    """The line of a config.pbtxt, from 1, that asks for a GPU; 1 if no line says so alone."""
+    lines = (line.partition("#")[0] for line in data.decode().splitlines())
+    numbered = enumerate(lines, start=1)
+    return next((number for number, line in numbered if _GPU.search(line)), 1)
 
 
 def parse_json(text: str, *, where: str) -> PlainConfig:
