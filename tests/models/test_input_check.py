@@ -48,6 +48,20 @@ def test_rows_signature_and_size_of_fitting_inputs():
     assert checked.nbytes == 2 * 24 + 2 * 56
 
 
+@pytest.mark.parametrize(("max_batch", "axes"), [(4, (-1,)), (0, (2,))])
+def test_an_input_may_be_sent_in_the_shape_that_its_configuration_reshapes(max_batch, axes):
+    spec = TensorSpec("x", Datatype.FP32, axes)
+    interface = ModelInterface((spec,), (SCORES,), max_batch)
+    shape = (1,) if max_batch else (2, 1)
+    check = InputCheck(interface, ModelSettings(), client_shapes={"x": shape})
+    plain = check.check([tensor("x", np.zeros(2, "<f4"))])
+    sent = check.check([tensor("x", np.zeros((2, 1), "<f4"))])
+    assert [each.shape for each in sent.tensors] == [(2,)]
+    assert (sent.rows, sent.signature) == (plain.rows, plain.signature)
+    with pytest.raises(BadField, match="input 'x' shape"):
+        check.check([tensor("x", np.zeros((2, 2), "<f4"))])
+
+
 def test_order_follows_the_model():
     checked = check_for(IMAGE, WORDS).check([words(), image()])
     assert [t.name for t in checked.tensors] == ["image", "words"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -131,9 +132,15 @@ class InputCheck:
     """The inputs that one loaded version takes."""
 
     def __init__(
-        self, interface: ModelInterface, settings: ModelSettings, *, any_image: bool = False
+        self,
+        interface: ModelInterface,
+        settings: ModelSettings,
+        *,
+        any_image: bool = False,
+        client_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
-        """`any_image`: its image input takes pixels of any size."""
+        """`any_image`: its image input takes pixels of any size. `client_shapes` as in
+        `ModelDefinition`; they count for inputs without free axes."""
         self._batches = interface.batches
         self._specs = interface.inputs
         self._names = [spec.name for spec in interface.inputs]
@@ -153,6 +160,11 @@ class InputCheck:
         then what was found of `MOST_FORMS` of them is kept."""
         self._known: dict[object, tuple[int, Signature, int, float | None, int]] = {}
         self._tails = [self._tail(spec) for spec in interface.inputs]
+        self._client_tails = {
+            spec.name: (client_shapes[spec.name], tail)
+            for spec, tail in zip(interface.inputs, self._tails, strict=True)
+            if spec.name in client_shapes and min(tail, default=0) >= 0
+        }
         self._hint = HintReader(settings.work_hint, self._names) if settings.work_hint else None
         padding = None if settings.pads is None else settings.pads.fitting(interface)
         self._padded = None if padding is None else PaddedInputs(padding, settings, interface)
@@ -196,6 +208,8 @@ class InputCheck:
     def _check(self, inputs: Sequence[InputTensor]) -> CheckedInputs:
         if len(inputs) == 1 and inputs[0].name == "":
             inputs = [self._raw(inputs[0])]
+        if self._client_tails:
+            inputs = [self._as_model(tensor) for tensor in inputs]
         ordered, image = self._in_order(inputs), self._image
         rows = None
         nbytes = 0
@@ -266,6 +280,15 @@ class InputCheck:
             if name not in self.output_places:
                 raise BadField(f"outputs[{i}].name", f"one of {_listed(self.output_places)}", name)
         return tuple(self.output_places[name] for name in names)
+
+    def _as_model(self, tensor: InputTensor) -> InputTensor:
+        """`tensor` in the model's shape, if it has the one that clients may send in its place."""
+        client_tail, tail = self._client_tails.get(tensor.name, ((), ()))
+        rows = len(tensor.shape) - len(client_tail)
+        if client_tail == tail or rows != int(self._batches) or tensor.shape[rows:] != client_tail:
+            return tensor
+        shape = (*tensor.shape[:rows], *tail)
+        return InputTensor(tensor.name, tensor.datatype, shape, tensor.data)
 
     def _in_order(self, inputs: Sequence[InputTensor]) -> Sequence[InputTensor]:
         names = [tensor.name for tensor in inputs]

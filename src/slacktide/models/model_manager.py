@@ -336,7 +336,12 @@ class ModelManager:
             definition,
             made.interface,
             arena,
-            InputCheck(made.interface, definition.settings, any_image=made.family is not None),
+            InputCheck(
+                made.interface,
+                definition.settings,
+                any_image=made.family is not None,
+                client_shapes=definition.client_shapes,
+            ),
             # Counters never fall: a version that is loaded again goes on where it was.
             before.counters if before is not None else ModelCounters(),
             family=made.family,

@@ -276,8 +276,12 @@ class LoadedVersion:
     def limit_batch(self, rows: int) -> None:
         """Batches, and so requests, have at most so many rows from now on."""
         self.interface = replace(self.interface, max_batch=rows)
-        sized = self.family is not None
-        self.check = InputCheck(self.interface, self.definition.settings, any_image=sized)
+        self.check = InputCheck(
+            self.interface,
+            self.definition.settings,
+            any_image=self.family is not None,
+            client_shapes=self.definition.client_shapes,
+        )
 
     def fail(self, reason: str) -> None:
         """Out of service for good, because of what it runs under, not of what it is."""

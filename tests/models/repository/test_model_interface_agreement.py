@@ -51,6 +51,40 @@ def test_nothing_stated_agrees_with_everything(define: Define) -> None:
     assert check_interface(definition, BATCHED) == check_interface(definition, SINGLE) == ()
 
 
+RESHAPED = GOOD.replace(
+    "output [",
+    'output [ { name: "n" data_type: TYPE_STRING dims: [ 1 ] reshape { shape: [ ] } },',
+).replace("dims: [ 4 ]", "dims: [ 2, 2 ] reshape { shape: [ 4 ] }")
+
+
+def test_a_reshape_that_the_model_agrees_with(define: Define) -> None:
+    """Triton has no other way to say one number a row."""
+    definition = define(pbtxt=RESHAPED)
+    assert definition.client_shapes == {"ids": (2, 2)}
+    assert check_interface(definition, BATCHED) == (
+        "m/config.pbtxt: output 'n' is answered in the model's own shape [], without the batch "
+        "axis, and not in dims [1]",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("shape: [ ]", "shape: [ 1 ]", "output[0].reshape.shape: expected [] for 'n', got [1]"),
+        ("dims: [ 1 ]", "dims: [ 2 ]", "output[0].reshape.shape: expected as many elements as dim"),
+        ("[ 2, 2 ]", "[ 5 ]", "input[1].reshape.shape: expected as many elements as dims [5], got"),
+        ("shape: [ 4 ]", "shape: [ 2 ]", "input[1].reshape.shape: expected [4] for 'ids', got [2]"),
+    ],
+)
+def test_a_reshape_that_the_model_does_not_agree_with(
+    define: Define, old: str, new: str, message: str
+) -> None:
+    assert old in RESHAPED
+    with pytest.raises(InterfaceMismatchError) as caught:
+        check_interface(define(pbtxt=RESHAPED.replace(old, new)), BATCHED)
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -53,6 +53,33 @@ def test_triton_fields_become_settings(define: Define) -> None:
     assert definition.more_shapes == ({"x": (9,)},)
 
 
+@pytest.mark.parametrize(
+    ("pbtxt", "shapes"),
+    [
+        ('input { name: "x" dims: [3, 64, 64] }', {"x": (3, 64, 64)}),
+        ('input { name: "x" dims: [3, -1, 64] }', {}),
+        ('input { name: "x" dims: [1, 6] reshape { shape: [6] } }', {"x": (6,)}),
+        ('input { name: "x" dims: [1] reshape { shape: [] } }', {}),
+        ('input { name: "x" dims: 5 } input { name: "y" dims: 6 }', {"x": (5,), "y": (6,)}),
+        (
+            'input { name: "x" dims: 5 } '
+            'model_warmup { inputs { key: "x" value { dims: 7 } } } '
+            'model_warmup { inputs { key: "x" value { dims: 9 } } }',
+            {"x": (7,)},
+        ),
+    ],
+)
+def test_stated_dims_are_the_typical_shape(
+    define: Define, pbtxt: str, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    assert define(pbtxt=pbtxt).warmup_shapes == shapes
+
+
+def test_a_shape_in_our_own_settings_counts_before_stated_dims(define: Define) -> None:
+    definition = define(pbtxt='input { name: "x" dims: 5 }', yaml="inputs: {x: {shape: [8]}}")
+    assert definition.warmup_shapes == {"x": (8,)}
+
+
 def test_triton_warm_up_is_what_rows_are_made_of(define: Define, root: Path) -> None:
     (root / "m" / "warmup").mkdir(parents=True)
     (root / "m" / "warmup" / "tokens").write_bytes(b"....")

@@ -3,6 +3,7 @@ metadata and config endpoints say of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,8 +43,12 @@ def check_interface(definition: ModelDefinition, interface: ModelInterface) -> t
         raise InterfaceMismatchError(f"{definition.name}/{CONFIG_FILE}", *wrong_config)
     if wrong_settings:
         raise InterfaceMismatchError(f"{definition.name}/{SETTINGS_FILE}", *wrong_settings)
-    unlisted, fixed = _unlisted(definition, interface), _fixed_batch(definition, interface)
-    return (*unlisted, *fixed, *padding_warnings(definition))
+    return (
+        *_unlisted(definition, interface),
+        *_reshaped(definition),
+        *_fixed_batch(definition, interface),
+        *padding_warnings(definition),
+    )
 
 
 def _tensors(
@@ -63,10 +68,17 @@ def _tensors(
         if (given := tensor.get("data_type", expected)) != expected:
             yield Problem(f"{field}.data_type", f"expected {expected} for {name!r}, got {given}")
         row = interface.row_axes(spec)
-        if "dims" in tensor and not _agrees(tensor["dims"], row):
+        key, shape = "dims", tensor.get("dims", row)
+        if "reshape" in tensor:
+            key, shape = "reshape.shape", tensor["reshape"].get("shape", [])
+            dims = tensor.get("dims", [])
+            if -1 not in (*dims, *shape) and math.prod(dims) != math.prod(shape):
+                expected = f"as many elements as dims {list(dims)}, got {list(shape)}"
+                yield Problem(f"{field}.{key}", f"expected {expected}")
+        if not _agrees(shape, row):
             yield Problem(
-                f"{field}.dims",
-                f"expected {list(row)} for {name!r}, got {list(tensor['dims'])} (the batch axis is "
+                f"{field}.{key}",
+                f"expected {list(row)} for {name!r}, got {list(shape)} (the batch axis is "
                 "left out where max_batch_size is above 0)",
             )
 
@@ -114,6 +126,17 @@ def _unlisted(definition: ModelDefinition, interface: ModelInterface) -> Iterato
     for spec in interface.outputs:
         if stated and spec.name not in named:
             yield f"{where}: output {spec.name!r} is not listed, and served all the same"
+
+
+def _reshaped(definition: ModelDefinition) -> Iterator[str]:
+    """Outputs that Triton would answer in another shape than the model's."""
+    for tensor in definition.config.get("output", []):
+        shape = list(tensor["reshape"].get("shape", [])) if "reshape" in tensor else None
+        if shape is not None and shape != (dims := list(tensor.get("dims", []))):
+            yield (
+                f"{definition.name}/{CONFIG_FILE}: output {tensor.get('name', '')!r} is answered "
+                f"in the model's own shape {shape}, without the batch axis, and not in dims {dims}"
+            )
 
 
 def _fixed_batch(definition: ModelDefinition, interface: ModelInterface) -> Iterator[str]:

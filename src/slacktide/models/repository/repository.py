@@ -143,6 +143,13 @@ class ModelDefinition:
         return self.model_path.parent
 
     @property
+    def client_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of a row that clients may send in place of the model's, by input: `dims` of
+        config.pbtxt beside a `reshape`."""
+        stated = self.config.get("input", [])
+        return {one["name"]: tuple(one.get("dims", ())) for one in stated if "reshape" in one}
+
+    @property
     def warmup_shapes(self) -> dict[str, tuple[int, ...]]:
         """Typical shapes by input, without the batch axis; only inputs that state one."""
         stated = self.settings.inputs.items()

@@ -54,8 +54,11 @@ input + Checked against the model when it is loaded; every input or none.
 input.name + Must be an input of the model.
 input.data_type + Must be the model's, if stated.
 input.format o Says how to read an image; the tensor is what the model says it is.
-input.dims + Must agree with the model's shape, without the batch axis; −1 is free.
-input.reshape - Clients would have to send another shape than the model's.
+input.dims + Must agree with the model's shape, without the batch axis; −1 is free. Without −1 it is
+    the typical shape where the model leaves axes free: `inputs.NAME.shape` in slacktide.yaml.
+input.reshape + Must have as many elements as `dims`.
+input.reshape.shape + Must agree with the model's shape in place of `dims`. Clients may send either
+    where the model leaves no axis free.
 input.is_shape_tensor - Belongs to TensorRT plans.
 input.allow_ragged_batch - Requests of unequal shapes would share a batch unpadded.
 input.optional - Every input of the model must be sent.
@@ -64,7 +67,9 @@ output + Checked against the model when it is loaded.
 output.name + Must be an output of the model.
 output.data_type + Must be the model's, if stated.
 output.dims + Must agree with the model's shape, without the batch axis; −1 is free.
-output.reshape - Clients would get another shape than the model's.
+output.reshape + Must have as many elements as `dims`.
+output.reshape.shape + Must agree with the model's shape in place of `dims`. Clients get the model's
+    shape, and a warning says so.
 output.label_filename o Serves the classification extension, which is not offered.
 output.is_shape_tensor - Belongs to TensorRT plans.
 output.is_non_linear_format_io - Belongs to TensorRT plans.

@@ -159,6 +159,7 @@ class _Reader:
         other samples are further ones."""
         samples = [one.get("inputs", {}) for one in self._config.get("model_warmup", [])]
         inputs: dict[str, dict[str, Any]] = {}
+        shapes = {one.get("name", ""): _row_shape(one) for one in self._config.get("input", [])}
         files: dict[str, str] = {}
         for name, tensor in (pair for sample in samples for pair in sample.items()):
             dims = self._dims(tensor)
@@ -166,6 +167,9 @@ class _Reader:
                 inputs[name] = self._content(name, tensor, files)
             if dims:
                 inputs[name].setdefault("shape", dims)
+        for name, shape in shapes.items():
+            if name and shape and min(shape) > 0:
+                inputs.setdefault(name, {}).setdefault("shape", shape)
         typical = {name: one["shape"] for name, one in inputs.items() if "shape" in one}
         further = [
             {name: sample.get(name, {}).get("dims") or dims for name, dims in typical.items()}
@@ -203,6 +207,12 @@ class _Reader:
 
     def _refuse(self, path: str, message: str) -> None:
         raise RefusedFieldError(self._where, Problem(path, f"is not supported: {message}"))
+
+
+def _row_shape(tensor: Mapping[str, Any]) -> list[int]:
+    """The model's shape of a row, as a configuration states it."""
+    shape: list[int] = tensor.get("reshape", {"shape": tensor.get("dims", [])}).get("shape", [])
+    return shape
 
 
 def _microseconds(count: int) -> str:
