@@ -115,6 +115,13 @@ def test_the_verbs_are_these():
     assert found == set(VERBS)
 
 
+def command_of(verb: tuple[str, ...]) -> Any:
+    command: Any = load_verb(verb[0])
+    for word in verb[1:]:
+        command = command.commands[word]
+    return command
+
+
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_help_has_an_example(verb: tuple[str, ...]):
     result = invoke(*verb, "--help")
@@ -124,9 +131,7 @@ def test_help_has_an_example(verb: tuple[str, ...]):
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_every_flag_says_what_it_does_and_its_name_in_the_environment(verb: tuple[str, ...]):
-    command: Any = load_verb(verb[0])
-    for word in verb[1:]:
-        command = command.commands[word]
+    command = command_of(verb)
     text = invoke(*verb, "--help", COLUMNS="300").output
     for parameter in command.params:
         if parameter.param_type_name != "option" or parameter.name == "print_config":
@@ -134,6 +139,43 @@ def test_every_flag_says_what_it_does_and_its_name_in_the_environment(verb: tupl
         assert parameter.help, parameter.name
         name = parameter.envvar or "_".join(("SLACKTIDE", *verb, parameter.name)).upper()
         assert f"env var: {name}" in text
+
+
+PATHS = [
+    "serve @",
+    "serve x --config @",
+    "serve x --state-dir @",
+    "serve x --token-file @",
+    "serve x --tls-key @",
+    "models make @",
+    "models check @",
+    "profile @",
+    "profile m --plot @",
+    "exits add m --data @",
+    "load 127.0.0.1:1 --html @",
+    "simulate @",
+    "simulate --replay @",
+    "demo --dir @",
+    "reproduce sponge --json @",
+    "reproduce sponge --data @",
+    "reproduce jellyfish plan --instances @",
+]
+
+
+@pytest.mark.parametrize("words", PATHS)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a path, got an empty text"),
+        ("s3://bucket/x", "expected a path, not a URL, got 's3://bucket/x'; copy the files to"),
+        ("file:///a%20b/c", "expected a path, not a URL, got 'file:///a%20b/c'; write /a b/c"),
+    ],
+)
+def test_a_path_is_neither_empty_nor_a_url(words: str, text: str, message: str) -> None:
+    argv = [text if word == "@" else word for word in words.split()]
+    result = invoke(*argv, COLUMNS="300")
+    assert result.exit_code == 2
+    assert message in result.output
 
 
 def test_version():

@@ -199,7 +199,9 @@ def _command(name: str, paper: PaperHelp) -> Callable[..., None]:
         _reproduce(name, **given)
 
     command.__doc__ = paper.about
-    command.__signature__ = Signature(list(_options(paper)))  # type: ignore[attr-defined]
+    parameters = list(_options(paper))
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 

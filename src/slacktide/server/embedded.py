@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from slacktide.models.repository.paths import local_path
 from slacktide.server.app import App
 from slacktide.server.settings import ServerSettings
 
@@ -31,7 +32,7 @@ class Server:
         ValueError for settings that cannot be, TypeError for unknown ones."""
         ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
         self.settings = ServerSettings(**{**ports, **settings})
-        self._repository = Path(repository)
+        self._repository = local_path(repository)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._app: App | None = None

@@ -17,7 +17,14 @@ from slacktide.models.repository.errors import (
     RepositoryError,
     UnreadableError,
 )
-from slacktide.models.repository.paths import PathKind, check_version, is_name, is_version, resolve
+from slacktide.models.repository.paths import (
+    PathKind,
+    check_version,
+    is_name,
+    is_version,
+    local_path,
+    resolve,
+)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "tiny_mlp", "a.b-c_d", "A" * 128, "model.onnx"])
@@ -138,3 +145,14 @@ def test_no_names_lead_outside(root: Path, names: list[str], kind: PathKind) -> 
     assert found.is_relative_to(root)
     assert str(root) not in message
     assert message.isprintable()
+
+
+def test_a_folder_called_like_a_url_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="not a URL"):
+        local_path("s3://models")
+    (tmp_path / "s3:" / "models").mkdir(parents=True)
+    assert local_path("s3://models").is_dir()
+    assert local_path(Path("c:")) == Path("c:")

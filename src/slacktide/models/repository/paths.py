@@ -17,6 +17,7 @@ import stat
 import tempfile
 from enum import Enum
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from slacktide.domain.suggestions import shown
 from slacktide.models.repository.errors import (
@@ -39,6 +40,23 @@ VERSION_RULE = "a whole number from 1, without leading zeros"
 class PathKind(Enum):
     FILE = "a regular file"
     FOLDER = "a folder"
+
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/", re.ASCII)
+
+
+def local_path(text: str | Path) -> Path:
+    """The path that `text` states. Raises ValueError for an empty text, which would be the working
+    folder, and for a URL, unless a file is called like one."""
+    if text == "":
+        raise ValueError("expected a path, got an empty text")
+    match = _URL.match(str(text))
+    if match is not None and not os.path.lexists(text):
+        is_file = match["scheme"].lower() == "file"
+        path = unquote(urlsplit(str(text)).path)
+        advice = f"; write {path}" if is_file else "; copy the files to a local folder first"
+        raise ValueError(f"expected a path, not a URL, got {shown(str(text))}{advice}")
+    return Path(text)
 
 
 def is_name(text: str) -> bool:
