@@ -294,6 +294,44 @@ def test_a_file_gives_defaults_that_environment_and_flags_win_over(tmp_path: Pat
     assert (ports, settings["memory_limit"]) == ([1, 4, 5], 1 << 20)
 
 
+def test_a_file_states_lists_and_pairs_as_yaml_has_them(tmp_path: Path):
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        "allowed-hosts: [a.example, b.example]\nallowed_origins:\n- https://a.example\n"
+        "scheduler: slack\nscheduler-option: {max_queue: 7}\nmemory-limit: 64000000\n"
+    )
+    words = ("serve", "x", "--config", str(path), "--print-config")
+    settings = json.loads(invoke(*words).stdout)
+    assert settings["allowed_hosts"] == ["a.example", "b.example"]
+    assert settings["allowed_origins"] == ["https://a.example"]
+    assert settings["scheduler_options"] == {"max_queue": 7}
+    assert settings["memory_limit"] == 64_000_000
+    assert json.loads(invoke(*words, "--allowed-hosts", "c").stdout)["allowed_hosts"] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"host: [a]", "--config: host: expected one value, got a list"),
+        (b"cores: {a: 1}", "--config: cores: expected one value, got keys and values"),
+        (b"allowed-hosts: {a: 1}", "--config: allowed-hosts: expected a list, got keys and values"),
+        (b"a: [", "c.yaml: expected YAML: while parsing"),
+        (b"a: \xff", "c.yaml: expected UTF-8"),
+        (None, "c.yaml: cannot be read: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    result = invoke("serve", "x", "--config", str(path))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Errno" not in result.stderr
+
+
 def test_a_file_with_an_unknown_key(tmp_path: Path):
     path = tmp_path / "serve.yaml"
     path.write_text("htp-port: 1\n")

@@ -219,10 +219,19 @@ def test_a_bad_token_file_is_refused_without_telling_the_token(tmp_path, content
 
 
 def test_missing_files_are_named_by_setting(tmp_path):
-    with pytest.raises(SecurityError, match="token-file: cannot be read: No such file"):
+    with pytest.raises(SecurityError, match=r"--token-file .*: cannot be read: No such file"):
         read_token(tmp_path / "nowhere")
-    with pytest.raises(SecurityError, match="tls-cert"):
-        TlsFiles(tmp_path / "c", tmp_path / "k").context()
+    pem = tmp_path / "p"
+    pem.write_bytes(b"x")
+    for files, setting in (
+        (TlsFiles(tmp_path / "c", pem), "--tls-cert .*/c"),
+        (TlsFiles(pem, tmp_path / "k"), "--tls-key .*/k"),
+        (TlsFiles(pem, pem, tmp_path / "a"), "--tls-client-ca .*/a"),
+    ):
+        with pytest.raises(SecurityError, match=f"{setting}: cannot be read: No such file"):
+            files.read()
+    with pytest.raises(SecurityError, match=r"--tls-cert .* and --tls-key .*: expected PEM"):
+        TlsFiles(pem, pem).context()
 
 
 # ── reloaded ─────────────────────────────────────────────────────────────────────────────────────
@@ -284,7 +293,7 @@ def test_a_certificate_and_a_key_that_do_not_belong_together_are_not_taken(tmp_p
     written(tls.certificate, authority.issue_cert("localhost").cert_chain_pems[0].bytes())
     held.reload()
     assert held.pem == pem
-    assert "tls-cert, tls-key: cannot be used" in caplog.text
+    assert "cannot be used: they do not belong together" in caplog.text
     assert "the previous certificate stays in force" in caplog.text
     issued(tmp_path, authority)
     held.reload()

@@ -324,7 +324,7 @@ def test_shutdown_does_not_wait_for_ever() -> None:
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", ""])
 def test_an_endpoint_must_be_a_url(endpoint: str) -> None:
-    with pytest.raises(ValueError, match="trace endpoint: expected http://host:port"):
+    with pytest.raises(ValueError, match="--trace-endpoint: expected http://host:port"):
         open_tracer(endpoint)
 
 

@@ -121,11 +121,13 @@ def test_an_older_recording_is_set_aside_and_is_no_part_of_the_new_one(tmp_path:
 
 
 def test_a_file_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=r"record: .*nowhere/a.rec cannot be written: No such"):
+    with pytest.raises(
+        RecordingError, match=r"--record .*nowhere/a.rec: cannot be written: No such"
+    ):
         Recorder(tmp_path / "nowhere" / "a.rec", EngineSettings(), limit=MIB)
-    with pytest.raises(RecordingError, match="is not a file"):
+    with pytest.raises(RecordingError, match="expected a file"):
         Recorder(tmp_path, EngineSettings(), limit=MIB)
-    with pytest.raises(RecordingError, match="/dev/full is not a file"):
+    with pytest.raises(RecordingError, match="/dev/full: expected a file"):
         Recorder(Path("/dev/full"), EngineSettings(), limit=MIB)
 
 

@@ -19,6 +19,7 @@ from slacktide.domain.options import (
     options_of,
     read_options,
 )
+from slacktide.domain.units import BYTES
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -124,6 +125,8 @@ def from_flags(kind: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:
         value = given.get(flag_of(name, each).replace("-", "_"))
         if value is None:
             continue
+        if each.unit is BYTES and str(value).isascii() and str(value).isdecimal():
+            value = int(value)  # a text here, since sizes may have units
         try:
             values[name] = _value(value, get_origin(hints[name]))
         except ValueError as error:

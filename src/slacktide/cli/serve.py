@@ -12,14 +12,17 @@ import logging
 import os
 import resource
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
+from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from slacktide.cli.flags import from_flags, with_flags
+from slacktide.cli.flags import flag_of, from_flags, with_flags
 from slacktide.cli.output import FELL_SHORT, fail, option, print_json
+from slacktide.domain.options import options_of
 from slacktide.domain.suggestions import did_you_mean
 from slacktide.frontends.security import SecurityError, TlsFiles
 from slacktide.observability.logs import LogFormat, configure
@@ -42,9 +45,13 @@ def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
     import yaml
 
     try:
-        document = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        fail(f"--config: {error}")
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        fail(f"--config: {path}: cannot be read: {error.strerror}")
+    except UnicodeDecodeError:
+        fail(f"--config: {path}: expected UTF-8")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        fail(f"--config: {path}: expected YAML: {' '.join(str(error).split())}")
     if not isinstance(document, dict):
         fail("--config: expected a mapping of flags to values")
     known = {
@@ -57,9 +64,32 @@ def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
     if unknown:
         hint = did_you_mean(str(unknown[0]).replace("_", "-"), known)
         fail(f"--config: unknown key {unknown[0]!r}{hint}")
-    values = {known[str(key).replace("_", "-")]: value for key, value in document.items()}
+    values = {
+        known[flag]: _flag_value(flag, value)
+        for flag, value in ((str(key).replace("_", "-"), value) for key, value in document.items())
+    }
     context.default_map = {**(context.default_map or {}), **values}
     return path
+
+
+def _flag_value(flag: str, value: Any) -> Any:
+    """A list or mapping of the file as the flag states it. Ends the program where it states neither
+    of these."""
+    if not isinstance(value, list | dict):
+        return value
+    hints, options = get_type_hints(ServerSettings), options_of(ServerSettings)
+    origins = {flag_of(name, known): get_origin(hints[name]) for name, known in options.items()}
+    if origins.get(flag) is Mapping:
+        if isinstance(value, list):
+            return [str(pair) for pair in value]
+        # What is no text reads back from JSON, which is YAML.
+        texts = (text if isinstance(text, str) else dumps(text) for text in value.values())
+        return [f"{key}={text}" for key, text in zip(value, texts, strict=True)]
+    if origins.get(flag) is tuple and isinstance(value, list):
+        return ",".join(map(str, value))
+    found = "a list" if isinstance(value, list) else "keys and values"
+    expected = "a list" if origins.get(flag) is tuple else "one value"
+    return fail(f"--config: {flag}: expected {expected}, got {found}")
 
 
 def _file(text: str, name: str) -> Any:

@@ -178,13 +178,13 @@ def checked_origin(text: str) -> bytes:
 def read_token(path: Path) -> str:
     """The token in a file: its first line. Raises SecurityError."""
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SecurityError(f"token-file: cannot be read: {_why(error)}") from None
+        lines = _content("token-file", path).decode("ascii").splitlines()
+    except UnicodeDecodeError:
+        raise SecurityError(f"--token-file {path}: expected ASCII") from None
     token = lines[0].strip() if lines else ""
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
         raise SecurityError(
-            f"token-file: expected one line of at least {MIN_TOKEN_CHARACTERS} printable "
+            f"--token-file {path}: expected one line of at least {MIN_TOKEN_CHARACTERS} printable "
             f"characters without spaces"
         )
     return token
@@ -207,20 +207,25 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self.certificate, self.key)
-            if self.client_ca is not None:
+        except OSError as error:
+            mismatch = "they do not belong together" if "MISMATCH" in str(error) else "expected PEM"
+            reason = mismatch if isinstance(error, ssl.SSLError) else error.strerror
+            files = f"--tls-cert {self.certificate} and --tls-key {self.key}"
+            raise SecurityError(f"{files}: cannot be used: {reason}") from None
+        if self.client_ca is not None:
+            try:
                 context.load_verify_locations(self.client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            raise SecurityError(f"tls-cert, tls-key: cannot be used: {_why(error)}") from None
+            except OSError:
+                message = f"--tls-client-ca {self.client_ca}: cannot be used: expected PEM"
+                raise SecurityError(message) from None
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
 
     def read(self) -> tuple[bytes, bytes, bytes | None]:
         """Contents: certificate chain, key, client CA. Raises SecurityError."""
-        try:
-            ca = None if self.client_ca is None else self.client_ca.read_bytes()
-            return self.certificate.read_bytes(), self.key.read_bytes(), ca
-        except OSError as error:
-            raise SecurityError(f"tls-cert, tls-key: cannot be read: {_why(error)}") from None
+        chain, key = _content("tls-cert", self.certificate), _content("tls-key", self.key)
+        ca = None if self.client_ca is None else _content("tls-client-ca", self.client_ca)
+        return chain, key, ca
 
 
 class Credentials:
@@ -281,7 +286,7 @@ class Credentials:
             pem, context = self._tls.read(), self._tls.context()
             http2_context = self._tls.context("h2")
             if self._tls.read() != pem:
-                raise SecurityError("tls-cert, tls-key: changed while they were read")
+                raise SecurityError("--tls-cert, --tls-key: changed while they were read")
             self.pem, self.context = pem, self.context or context
             self.http2_context = self.http2_context or http2_context
             # OpenSSL asks for each handshake, also where the client names no server.
@@ -298,7 +303,9 @@ def _warn_if_open(setting: str, path: Path) -> None:
         log.warning("%s: every user of this machine may read it (chmod 600 prevents that)", setting)
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error)
+def _content(setting: str, path: Path) -> bytes:
+    """What a file holds. Raises SecurityError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SecurityError(f"--{setting} {path}: cannot be read: {error.strerror}") from None

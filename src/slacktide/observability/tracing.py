@@ -167,7 +167,7 @@ def _unavailable(error: ImportError) -> TracingUnavailable:
 def _traces_url(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"trace endpoint: expected http://host:port, got {endpoint!r}")
+        raise ValueError(f"--trace-endpoint: expected http://host:port, got {endpoint!r}")
     if parts.path in ("", "/"):
         return parts._replace(path=_TRACES_PATH).geturl()
     return endpoint

@@ -206,11 +206,11 @@ class _Writer:
         try:
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(path.stat().st_mode):
-                    raise RecordingError(f"record: {path} is not a file")
+                    raise RecordingError(f"--record {path}: expected a file")
                 path.replace(path.with_name(f"{path.name}.1"))
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         except OSError as error:
-            raise RecordingError(f"record: {path} cannot be written: {error.strerror}") from None
+            raise RecordingError(f"--record {path}: cannot be written: {error.strerror}") from None
 
     def _run(self) -> None:
         while not self._ending.wait(self._flush_s):
