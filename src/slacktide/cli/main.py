@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from slacktide._version import BUILD, __version__
+from slacktide.cli.output import fail
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -83,6 +84,16 @@ class _Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=VERBS[cmd_name])
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            from slacktide.executors.kernel import UnsupportedKernelError
+
+            if isinstance(error, UnsupportedKernelError):
+                fail(str(error))
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         for name in VERBS if args[0] not in VERBS else ():

@@ -15,6 +15,7 @@ from slacktide.domain import Replica
 from slacktide.executors.allocator import AffinityAllocator, CpuAllocator
 from slacktide.executors.arena import Arena
 from slacktide.executors.fork_client import ForkClient
+from slacktide.executors.kernel import require_kernel
 from slacktide.executors.output_file import OutputReader, make_output_file
 from slacktide.executors.ports import ModelSource, ReplicaHandle, Reporter
 from slacktide.executors.shared_replicas import SharedReplicas
@@ -30,7 +31,8 @@ class ProcessExecutor:
     """
 
     def __init__(self, allocator: CpuAllocator | None = None) -> None:
-        """`allocator` moves cores; affinity alone unless stated."""
+        """`allocator` moves cores; affinity alone unless stated. Raises UnsupportedKernelError."""
+        require_kernel()
         self._allocator = AffinityAllocator() if allocator is None else allocator
         self._fork_clients: list[ForkClient] = []
         """The one in use is the last; those before it were abandoned, and still have workers."""
