@@ -303,3 +303,49 @@ def test_a_gpu_that_a_load_call_asks_for_is_the_calls(root: Path, add_model: Bui
     config = '{"instance_group": [{"kind": "KIND_GPU"}]}'
     (definition,) = Repository(root).read("m", config_override=config)
     assert definition.device_origin == "m: parameter 'config', instance_group"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "lost+found/",
+        "@eaDir/SYNO@.fileindexdb/journal",
+        "$RECYCLE.BIN/desktop.ini",
+        "notes/README.md",
+        "docs/images/graph.png",
+        "m2/notes.txt",
+    ],
+)
+def test_a_folder_without_any_sign_of_a_model_is_none(
+    root: Path, add_model: Builder, file: str
+) -> None:
+    add_model("m")
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    if file.endswith("/"):
+        (root / file).mkdir()
+    else:
+        (root / file).write_bytes(b"x")
+    assert Repository(root).names() == ("m",)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["empty/", "m2/model.onnx", "m2/config.pbtxt", "m2/v1/net.onnx", "m2/slacktide.yml"],
+)
+def test_a_folder_with_a_sign_of_a_model_is_listed_with_its_problem(root: Path, file: str) -> None:
+    path = root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if file.endswith("/"):
+        path.mkdir()
+    else:
+        path.write_bytes(b"")
+    (listed,) = Repository(root).scan()
+    assert listed.problem is not None
+
+
+def test_a_badly_named_folder_that_holds_a_model_is_listed_with_its_problem(
+    root: Path, add_model: Builder
+) -> None:
+    add_model("my model")
+    (listed,) = Repository(root).scan()
+    assert "expected letters, digits" in str(listed.problem)

@@ -196,7 +196,8 @@ class Repository:
 
     def names(self) -> tuple[str, ...]:
         """The model folders, sorted; well named or not. Raises FolderError, UnreadableError. Hidden
-        folders, those that start with `_`, and plain files are none."""
+        folders, those that start with `_`, those without any sign of a model, and plain files are
+        none."""
         names = tuple(sorted(self._entries()))
         self._refuse_bare_model(names)
         return names
@@ -350,7 +351,11 @@ class Repository:
         try:
             for entry in self.root.iterdir():
                 # A link to nowhere is listed, so that it is reported; a file is not a model.
-                if entry.name[0] not in "._" and not os.path.isfile(entry):
+                if (
+                    entry.name[0] not in "._"
+                    and not os.path.isfile(entry)
+                    and _may_be_a_model(entry)
+                ):
                     yield entry.name
         except FileNotFoundError:
             raise NotFoundError("", "expected a repository folder, there is none") from None
@@ -425,6 +430,27 @@ def _advice(model: str, folder: Path) -> str:
             if _onnx(each / "1"):
                 return f"; {model} holds models itself, such as {shown(f'{model}/{each.name}')}"
     return ""
+
+
+_SIGNS = frozenset({".onnx", ".pbtxt", ".yaml", ".yml"})
+"""Endings of files that a model's folder may hold, right or not."""
+
+
+def _may_be_a_model(folder: Path) -> bool:
+    """Whether a folder is a model, broken or not. Links are; empty or unreadable folders are if
+    their name could be a model's, unlike `lost+found`; a folder of notes has no sign of one."""
+    if folder.is_symlink():
+        return True
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return is_name(folder.name)
+    below = (name for name in names if (folder / name).is_dir())
+    return (
+        any(is_version(name) or Path(name).suffix.lower() in _SIGNS for name in names)
+        or any(_onnx(folder / name) or (folder / name / "1").is_dir() for name in below)
+        or (not names and is_name(folder.name))
+    )
 
 
 def _onnx(folder: Path) -> list[str]:
