@@ -256,6 +256,18 @@ def test_it_is_a_program(run: Run):
         (["simulate", "x", "--min-goodput", "nan"], "a share such as 95%"),
         (["load", "x", "--model", "m", "--html", "/no/such/folder/a.html"], "--html"),
         (["demo", "--seconds", "0"], "--seconds"),
+        (["demo", "clients", "--slo", "150"], "--slo: expected a duration with its unit, such as"),
+        (["demo", "clients", "--slo", "5us"], "--slo: expected 10ms to 10s, got 5us"),
+        (["demo", "clients", "--change", "6"], "--change: expected a duration with its unit"),
+        (["demo", "clients", "--change", "1ms"], "--change: expected at least 500ms, got 1ms"),
+        (
+            ["load", "x:1", "--model", "m", "--deadline", "50"],
+            "--deadline: expected a duration such",
+        ),
+        (
+            ["load", "x:1", "--model", "m", "--arrivals", "5"],
+            "expected a process such as poisson:5",
+        ),
         (["demo", "--models", "mpl"], "mpl"),
         (["models", "make", "x", "--only", "mpl"], "mpl"),
         (["models", "check", "/no/such/folder"], "/no/such/folder"),

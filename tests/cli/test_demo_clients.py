@@ -139,7 +139,7 @@ def test_sizes_are_not_compared_where_other_programs_held_the_cores(report: Any)
 def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_family(tmp_path / "models")
     monkeypatch.chdir(tmp_path)
-    flags = ["--clients", "2", "--seconds", "3", "--change", "1.5", "--slo", "1000"]
+    flags = ["--clients", "2", "--seconds", "3", "--change", "1500ms", "--slo", "1s"]
     where = ["--repository", str(tmp_path / "models"), "--model", "sight"]
     done = CliRunner().invoke(app, ["demo", "clients", *flags, *where])
     assert done.exit_code == 0, done.output

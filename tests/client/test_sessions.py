@@ -355,6 +355,13 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 
 
 def test_a_missing_extra_is_said(monkeypatch):
-    monkeypatch.setattr("slacktide.client.images.find_spec", lambda name: None)
-    with pytest.raises(ClientError, match=r"grpcio and OpenCV is missing.*slacktide\[client\]"):
+    lacking = {"grpc", "cv2"}
+    monkeypatch.setattr(
+        "slacktide.client.images.find_spec", lambda name: None if name in lacking else name
+    )
+    both = "grpcio and OpenCV are missing; install them with"
+    with pytest.raises(ClientError, match=rf"{both}: pip install 'slacktide\[client\]'"):
+        connect("127.0.0.1:1", "street", **SLOW)
+    lacking.remove("grpc")
+    with pytest.raises(ClientError, match=r"^OpenCV is missing; install it with: pip"):
         connect("127.0.0.1:1", "street", **SLOW)

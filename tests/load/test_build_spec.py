@@ -127,7 +127,7 @@ def test_bad_traces_name_line_and_column(tmp_path: Path, text: str, complaint: s
     [
         ({"model": ""}, "--model", "name one"),
         ({"arrivals": "poisson:x"}, "--arrivals", "poisson rate: expected a number"),
-        ({"arrivals": "100"}, "--arrivals", "--arrivals: expected a process, got '100'; did you"),
+        ({"arrivals": "100"}, "--arrivals", "--arrivals: expected a process such as poisson:100"),
         ({"deadline": "soon"}, "--deadline", "--deadline: unknown kind 'soon'"),
         ({"arrivals": "trace:/no/such.csv"}, "--arrivals", "No such file"),
         ({"deadline": "50"}, "--deadline", "expected a duration"),

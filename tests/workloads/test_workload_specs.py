@@ -94,8 +94,8 @@ def test_seconds(text: str, seconds: float) -> None:
     ("text", "complaint"),
     [
         ("", "unknown process ''"),
-        ("100", "did you mean 'poisson:100'"),
-        ("12.5 req/s", "did you mean 'poisson:12.5'"),
+        ("100", "expected a process such as poisson:100, got '100'"),
+        ("12.5 req/s", "expected a process such as poisson:12.5, got"),
         ("100:cv=3", "unknown process '100'"),
         ("poison:100", "did you mean 'poisson'"),
         ("poisson", "poisson rate: missing; expected poisson:RATE"),
@@ -122,7 +122,7 @@ def test_bad_arrivals_name_the_field(text: str, complaint: str) -> None:
         ("", "unknown kind ''"),
         ("fixed", "fixed seconds: missing"),
         ("fixed:50", "fixed seconds: expected a duration"),
-        ("50", "fixed seconds: expected a duration"),
+        ("50", "deadlines: expected a duration such as 50ms"),
         ("fixed:0ms", "deadline: must be positive"),
         ("fixed:1.2.3ms", "fixed seconds: expected a number"),
         ("mix:", "mix: expected a duration"),
@@ -169,6 +169,7 @@ def test_recorded_lengths_are_read_by_the_caller() -> None:
     ("text", "complaint"),
     [
         ("", "unknown source ''"),
+        ("17", "expected lengths such as constant:17, got '17'"),
         ("mods:3", "did you mean 'modes'"),
         ("constant", "constant length: missing"),
         ("modes:", "modes: expected a number, got ''"),

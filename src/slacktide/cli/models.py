@@ -94,7 +94,8 @@ def check(
     else:
         for finding in findings:
             where = finding.model or repository
-            typer.echo(f"{finding.severity.value}: {where}: {finding.message}")
+            message = finding.message.removeprefix(f"{where}: ")
+            typer.echo(f"{finding.severity.value}: {where}: {message}")
         if all(finding.severity is Severity.NOTE for finding in findings):
             count = len(open_repository(repository).names())
             typer.echo(f"{count} model{'s' * (count != 1)} checked, no problems")

@@ -38,6 +38,8 @@ _BYTES: Mapping[str, int] = {
 
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?) ?%", re.ASCII)
 
+_SHARE = re.compile(r"\d{1,3}(?:\.\d{1,6})?", re.ASCII)
+
 _DURATION_FORMS = "a duration with its unit, such as '150ms', '2s' or '1m'"
 _SIZE_FORMS = "a size in bytes, such as '64MiB', '2GiB' or a whole number"
 # The digits are bounded so that no text, however long, is worth much time.
@@ -81,8 +83,20 @@ def parse_percent(value: object) -> float:
         return 0.0
     match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
     if match is None or Fraction(match[1]) > 100:
-        raise ValueError(f"expected a percentage, such as '2%', got {shown(value)}")
+        expected = f"expected a percentage, such as '2%', got {shown(value)}"
+        raise ValueError(f"{expected}{_percent_hint(value)}")
     return float(Fraction(match[1]) / 100)
+
+
+def _percent_hint(value: object) -> str:
+    """A bare number below 1 may be meant as a share, one above as a percentage."""
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        return ""
+    text = str(value).strip()
+    if _SHARE.fullmatch(text) is None or not 0 < Fraction(text) <= 100:
+        return ""
+    percent = text if Fraction(text) >= 1 else f"{(Decimal(text) * 100).normalize():f}"
+    return f"; did you mean '{percent}%'?"
 
 
 def parse_port(value: object) -> int | None:

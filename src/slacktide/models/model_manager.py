@@ -435,6 +435,7 @@ class ModelManager:
         kind: str = "unavailable",
     ) -> ControlError:
         """Log and index why `name` could not be loaded; the error to raise."""
+        reason = reason.removeprefix(f"{name}: ")
         log.error("%s could not be loaded: %s", name, reason)
         # A name that is no model's is not kept: clients may ask for any.
         if not self._catalog.serving(name) and kind != "not_found":

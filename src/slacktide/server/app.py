@@ -239,7 +239,7 @@ class App:
         """Say in the log how many models serve, and why the others do not."""
         catalog, expected = self.catalog, sorted(self.catalog.expected)
         failed = [
-            f"{name} ({(catalog.absence(name, None) or 'it is gone').removeprefix(f'{name}: ')})"
+            f"{name} ({catalog.absence(name, None) or 'it is gone'})"
             for name in expected
             if not catalog.serving(name)
         ]
@@ -342,6 +342,14 @@ def open_cores(settings: ServerSettings) -> MachineCores:
         pod = PodAllocator(PodClient(PodName.ours()), overhead=settings.pod_overhead)
         pod.start()
         # Not cut to the quota: that is what is to grow.
-        return MachineCores(tuple(sorted(os.sched_getaffinity(0)))[: settings.cores], pod, pod)
-    share = settings.core_share if settings.cpu_allocator == "cgroup" else None
-    return MachineCores(available_cores()[: settings.cores], choose_allocator(share))
+        found = MachineCores(tuple(sorted(os.sched_getaffinity(0)))[: settings.cores], pod, pod)
+    else:
+        share = settings.core_share if settings.cpu_allocator == "cgroup" else None
+        found = MachineCores(available_cores()[: settings.cores], choose_allocator(share))
+    if settings.cores is not None and len(found.numbers) < settings.cores:
+        log.warning(
+            "--cores %d: this process may use only %d (affinity and quota count too); models get "
+            "those",
+            *(settings.cores, len(found.numbers)),
+        )
+    return found

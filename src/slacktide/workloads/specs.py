@@ -67,8 +67,8 @@ def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = Non
     if kind == "trace":
         return _from_file(kind, rest, read_trace)
     if bare := _BARE_RATE.fullmatch(text.strip()):
-        hint = f"did you mean 'poisson:{bare['rate']}'?"
-        raise WorkloadError("arrivals", f"expected a process, got {text!r}; {hint}")
+        expected = f"expected a process such as poisson:{bare['rate']}"
+        raise WorkloadError("arrivals", f"{expected}, got {text!r}")
     if kind not in _PROCESSES:
         raise WorkloadError("arrivals", _unknown("process", kind, _ARRIVALS))
     make, readers = _PROCESSES[kind]
@@ -80,7 +80,7 @@ def parse_deadlines(text: str) -> Deadlines | None:
     naming the field."""
     kind, colon, rest = text.strip().partition(":")
     if not colon and kind[:1].isdigit():
-        kind, rest = "fixed", kind
+        return Fixed(parse_seconds(kind, "deadlines"))
     if kind == "none" and not colon:
         return None
     if kind == "fixed":
@@ -97,6 +97,9 @@ def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = N
     recorded lengths) is called for `trace:FILE`, which goes through them in their order, and
     `sample:FILE`, which draws from them by chance. Raises WorkloadError naming the field."""
     kind, _, rest = text.strip().partition(":")
+    if _BARE_RATE.fullmatch(text.strip()):
+        expected = f"expected lengths such as constant:{text.strip()}"
+        raise WorkloadError("lengths", f"{expected}, got {text!r}")
     if kind in ("trace", "sample"):
         return replace(_from_file(kind, rest, read_lengths), in_order=kind == "trace")
     if kind == "constant":

@@ -79,7 +79,7 @@ def test_stages_are_counted(stages: int, told: str) -> None:
         ("brand: brand", "brand:", "stages.brand: expected keys and values, got nothing"),
         ("[car, taxi, dog]", "[]", "stages.street.classes: expected at least 1, got none"),
         ("[car, taxi, dog]", "['']", "classes[0]: expected at least 1 character, got ''"),
-        ("brand: brand", "brand: 3", "stages.brand: expected keys and values, got 3"),
+        ("brand: brand", "brand: 3", "stages.brand.model: expected a word, got 3"),
         ("brand: brand", "brand: {}", "stages.brand: expected a key 'model'"),
         ("brand: brand", "brand: ../m", "stages.brand.model: expected letters"),
         ("brand: brand", "br.and: m", "stages.br.and: expected letters"),

@@ -88,7 +88,10 @@ def test_a_family_of_one_is_a_family() -> None:
         ),
         ("variants: {depths: {a: [x, x], b: [y, z]}}", "variants.depths.a: expected as many"),
         ("variants: {depths: {a: []}}", "variants.depths.a: expected"),
-        ("variants: 5", "variants: expected keys and values, got 5"),
+        (
+            "variants: 5",
+            "variants: expected a list of sizes such as [224, 320], or keys and values, got 5",
+        ),
         ("variants: [256, 128]", "variants.sizes: expected ascending numbers"),
         ("variants: [128, 128]", "variants.sizes: expected ascending numbers"),
         ("variants: [4]", "variants.sizes[0]: expected greater than or equal to 8, got 4"),

@@ -123,6 +123,13 @@ def test_bad_settings_name_themselves(read: Read, setting: str, each: str) -> No
         (["applications.web.arrivals=poisson:-1"], "web.arrivals: rate: must be positive"),
         (["applications.web.arrivals=poison:1"], "did you mean 'poisson'"),
         (
+            ["applications.web.arrivals=5"],
+            "web.arrivals: expected a process such as poisson:5, got",
+        ),
+        (["applications.web.slo=50"], "web.slo: expected a duration such as 50ms, 1.5s or 2m, got"),
+        (["applications.web.slo={within: 5}"], "web.slo: expected a duration such as 50ms, 1.5s"),
+        (["applications.web.lengths=5"], "web.lengths: expected lengths such as constant:5, got"),
+        (
             ["applications.web.arrivals=poisson:1e9"],
             "web.arrivals: rate: 2e+09 arrivals; the limit",
         ),
@@ -135,7 +142,7 @@ def test_bad_settings_name_themselves(read: Read, setting: str, each: str) -> No
         (["applications.web.arrivals=trace:odd.csv"], "odd.csv, line 1: unknown column 'when'"),
         (["applications.web.lengths=modes:3~-1"], "web.lengths: sigma: must be finite"),
         (["applications.web.lengths=null"], "expected 'lengths'"),
-        (["applications.web.slo=40"], "applications.web.slo: expected a text such as '50ms'"),
+        (["applications.web.slo=[40]"], "applications.web.slo: expected a text such as '50ms'"),
         (["applications.web.slo=fixed:40"], "web.slo: fixed seconds: expected a duration"),
         (["models.m.max_batch=8"], "models.m.max_batch: the profile of 'm' is stated up to b"),
         (["models.m.cores=2"], "models.m: cores: needs 2 cores, but the server may use only 1"),

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, plots_missing, progress
+from slacktide.cli.output import (
+    FELL_SHORT,
+    console,
+    fail,
+    plots_missing,
+    progress,
+    seconds_of,
+)
 
 if TYPE_CHECKING:
     from slacktide.load.core_probe import CoreProbe
@@ -103,13 +110,13 @@ def clients(
         float, typer.Option(min=0.1, max=60.0, help="Frames per second of each camera.")
     ] = 10.0,
     slo: Annotated[
-        float, typer.Option(min=10.0, max=10_000.0, help="Milliseconds from capture to answer.")
-    ] = 150.0,
+        str, typer.Option(metavar="TIME", help="From capture to answer: 10ms to 10s.")
+    ] = "150ms",
     change: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0.5,
-            help="Seconds from one rate of a link to the next; default: 6, or 20 in long runs.",
+            metavar="TIME",
+            help="From one rate of a link to the next; default: 6s, or 20s in long runs.",
         ),
     ] = None,
     cores: Cores = 1,
@@ -147,14 +154,19 @@ def clients(
     from slacktide.cli.demo.clients_run import ClientsRun
 
     path = Path.cwd() / CLIENTS_JSON
-    changes = change or (20.0 if seconds >= 300.0 else 6.0)
+    changes = seconds_of("--change", change or ("20s" if seconds >= 300.0 else "6s"))
+    deadline = seconds_of("--slo", slo)
+    if not 0.01 <= deadline <= 10.0:
+        fail(f"--slo: expected 10ms to 10s, got {slo}")
+    if changes < 0.5:
+        fail(f"--change: expected at least 500ms, got {change}")
     split = split_cores(cores)
     with _running(json, split) as (folder, move, probe):
         if repository is None:
             make_repository(folder / "models", models=[model])
         run = ClientsRun(
             repository or folder / "models", model, split,
-            clients, seconds, rate, slo / 1e3, changes, seed,
+            clients, seconds, rate, deadline, changes, seed,
         )  # fmt: skip
         try:
             report = run_clients(run, folder / "server.log", move)

@@ -112,8 +112,11 @@ class Choice:
 
 
 def short_for(key: str) -> BeforeValidator:
-    """A text is short for a section that states `key`."""
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+    """A text is short for a section that states `key`. So is a number, right or wrong: then the
+    error says what `key` takes."""
+    return BeforeValidator(
+        lambda value: {key: value} if isinstance(value, str | int | float) else value
+    )
 
 
 def name_to_section(value: Any) -> Any:
@@ -128,7 +131,8 @@ def read_choice(registry: Registry[Any], value: object, *, imports: bool = False
         return value
     section = name_to_section(value)
     if not isinstance(section, Mapping):
-        raise ValueError(f"expected keys and values, got {shown(value)}")
+        expected = f"expected a {registry.kind}'s name, or keys and values"
+        raise ValueError(f"{expected}, got {shown(value)}")
     stated = {str(key): each for key, each in section.items() if key != "name"}
     name = section.get("name", "")
     name = name if isinstance(name, str) else repr(name)

@@ -120,6 +120,14 @@ _TYPES = {
     "tuple_type": "a list",
 }
 
+_SHORT_FORMS = {
+    "cores": "a whole number, or keys such as {min: 1, max: 4}",
+    "replicas": "a whole number, or keys such as {min: 1, max: 4}",
+    "versions": "all, a list such as [1, 2], or a key such as {latest: 2}",
+    "variants": "a list of sizes such as [224, 320], or keys and values",
+}
+"""What keys of sections that have a short form take."""
+
 Path = tuple[int | str, ...]
 """Where a value stands in a document: keys and indices from the top."""
 
@@ -181,7 +189,10 @@ def _complaint(
     if kind == "value_error":
         return ValidationProblem(path, str(context["error"]))
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return ValidationProblem(path, f"expected keys and values, got {shown(found)}")
+        expected = _SHORT_FORMS.get(str(path[-1]) if path else "", "keys and values")
+        return ValidationProblem(path, f"expected {expected}, got {shown(found)}")
+    if kind == "tuple_type" and isinstance(found, str | int | float):
+        return ValidationProblem(path, f"expected a list such as [{found}], got {shown(found)}")
     if kind == "string_pattern_mismatch":
         return ValidationProblem(path, f"expected 'cpu', 'cuda' or 'cuda:N', got {shown(found)}")
     if kind in ("too_short", "too_long") and isinstance(found, Collection):

@@ -401,7 +401,10 @@ class _Builder:
         try:
             yield
         except (WorkloadError, ProfileError, RepositoryError, ExitTableError) as error:
-            raise self._refuse(place, str(error)) from None
+            text = str(error)
+            for kind in ("arrivals", "deadlines", "lengths"):  # which the place says already
+                text = text.removeprefix(f"{kind}: ")
+            raise self._refuse(place, text) from None
         except OSError as error:
             raise self._refuse(place, f"cannot be read: {error.strerror}") from None
 

@@ -54,6 +54,12 @@ from slacktide.simulation.scenario.pipeline_sections import (
 Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(ascending)]
 
 
+Spec = Annotated[
+    str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)
+]
+"""A short text of the load generator. A bare number is one too, which its reader refuses with what
+may have been meant."""
+
 YARDSTICKS: Registry[Any] = Registry("yardstick", {"oracle_slack": OracleSlack})
 """What stands where a scheduler may, and can only be had in a simulation."""
 
@@ -193,14 +199,14 @@ class SimulatedModel(Section):
 class Slo(EitherSection):
     """How long a request may take. `50ms` is short for `{within: 50ms}`."""
 
-    within: str | None = None
+    within: Spec | None = None
     """`50ms`, `mix:24ms,60ms@2`, `uniform:20ms:200ms`, or `none`: best effort."""
     p99_alone: Annotated[float, Field(gt=0)] | None = None
     """So many times the 99th percentile of the time of one such request alone."""
 
 
 def _short_slo(value: Any) -> Any:
-    if isinstance(value, str):
+    if isinstance(value, str | int | float):
         return {"within": value}
     if not isinstance(value, dict):
         raise ValueError(f"expected a text such as '50ms', or {{p99_alone: 3}}, got {shown(value)}")
@@ -249,9 +255,9 @@ class Application(Section):
 
     model: Name
     """The model that its requests are for."""
-    arrivals: str
+    arrivals: Spec
     """A process, such as `poisson:100`, or a trace."""
-    lengths: str | None = None
+    lengths: Spec | None = None
     """Lengths of the requests, such as `modes:3~1,17~1`. A padded model needs them; a measured
     profile becomes one by length."""
     rows: Annotated[
