@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import (
+    AbortBatch,
     BatchFailed,
     BatchFinished,
     Cancelled,
@@ -98,30 +99,158 @@ def test_crashes_under_batches_count_once_their_members_have_been_judged(world):
     assert circuit(world) is Circuit.OPEN
 
 
-@pytest.mark.parametrize("end", ["expired", "cancelled", "raised"])
-def test_a_crash_counts_if_its_request_leaves_without_a_verdict(world, end):
+def leave(world, how):
+    """Request 1, of which a replica has died or may do so, is late, or its client leaves."""
+    if how == "expired":
+        world.send(TimerFired(), after=0.5)
+    else:
+        world.send(Cancelled(1))
+
+
+LEAVING = pytest.mark.parametrize("how", ["expired", "cancelled", "cancelled while it ran"])
+
+
+@LEAVING
+def test_poison_that_is_late_or_whose_client_leaves_is_convicted(world, how):
+    for _ in range(LIMIT + 1):
+        world.answers.clear()
+        world.freed.clear()
+        world.submit(1, slo=0.5)
+        if how == "cancelled while it ran":
+            leave(world, how)
+        crash(world)
+        if how != "cancelled while it ran":
+            leave(world, how)
+        restart_now(world)
+        assert [member.id for member in world.batches[-1].members] == [1]
+        crash(world)
+        reason = Reason.CRASHED if how == "expired" else Reason.CLIENT_CANCELLED
+        assert world.answers[1].reason is reason
+        assert world.freed == [1]
+        restart(world)
+    assert circuit(world) is Circuit.CLOSED
+    assert is_served(world, 2)
+
+
+@LEAVING
+def test_a_crash_counts_once_its_request_has_run_well_however_late(world, how):
+    for _ in range(LIMIT - 1):
+        crash(world)
+        restart(world)
+    world.submit(1, slo=0.5)
+    if how == "cancelled while it ran":
+        leave(world, how)
+    crash(world)
+    if how != "cancelled while it ran":
+        leave(world, how)
+    assert circuit(world) is Circuit.CLOSED
+    restart_now(world)
+    world.finish()
+    reason = Reason.AFTER_DEADLINE if how == "expired" else Reason.CLIENT_CANCELLED
+    assert world.answers[1].reason is reason
+    assert world.freed == [1]
+    assert circuit(world) is Circuit.OPEN
+
+
+def test_who_leaves_while_it_runs_again_is_judged_at_its_end(world):
+    world.submit(1, slo=100.0)
+    crash(world)
+    restart(world)
+    before = len(world.batches)
+    assert not any(isinstance(each, AbortBatch) for each in world.send(Cancelled(1)))
+    assert world.answers[1].reason is Reason.CLIENT_CANCELLED
+    world.send(Cancelled(1))
+    crash(world)
+    restart(world)
+    assert len(world.batches) == before
+    assert pool(world).crashes._convicted == 1
+
+
+def test_a_crash_counts_if_its_request_raises_when_it_runs_alone(world):
     for _ in range(LIMIT - 1):
         crash(world)
         restart(world)
     world.submit(1, slo=0.5)
     crash(world)
-    assert circuit(world) is Circuit.CLOSED
-    if end == "expired":
-        world.send(TimerFired(), after=0.5)
-    elif end == "cancelled":
-        world.send(Cancelled(1))
-    else:
-        restart_now(world)
-        world.send(BatchFailed(world.batches[-1].id, "it raised"))
-    assert 1 in world.answers
+    restart_now(world)
+    world.send(BatchFailed(world.batches[-1].id, "it raised"))
+    assert world.answers[1].reason is Reason.RUNTIME_ERROR
     assert circuit(world) is Circuit.OPEN
+
+
+def hang(world, *, computed):
+    """The latest batch runs into its limit, and its worker is killed."""
+    at = world.engine.next_wakeup()
+    world.send(TimerFired(), after=max(0.0, at - world.now))
+    assert world.stopped[-1] == (world.started[-1], True)
+    crash(world, computed=computed)
+
+
+def test_a_request_that_hangs_alone_while_its_worker_computes_is_convicted_at_once(world):
+    for id in range(1, 3 * LIMIT, 2):
+        world.submit(id, slo=0.05)
+        hang(world, computed=True)
+        assert world.answers[id].reason is Reason.CRASHED
+        restart(world)
+        assert is_served(world, id + 1)
+    assert world.told == []
+
+
+def test_one_whose_worker_did_not_compute_runs_again_however_late(world):
+    world.submit(1, slo=0.05)
+    hang(world, computed=False)
+    assert world.answers == {}
+    assert [at for at in [world.engine.next_wakeup()] if at <= world.now] == []
+    restart(world)
+    world.finish()
+    assert world.answers[1].reason is Reason.AFTER_DEADLINE
+
+
+def test_who_hangs_among_others_is_found_by_a_run_alone(world):
+    world.submit(1, slo=0.05)
+    world.submit(2, 3, slo=5.0)
+    world.finish()
+    assert [member.id for member in world.batches[-1].members] == [2, 3]
+    hang(world, computed=True)
+    restart(world)
+    world.finish()
+    assert world.answers[2].reason is Reason.ON_TIME
+    hang(world, computed=True)
+    assert world.answers[3].reason is Reason.CRASHED
+    assert not pool(world).crashes._crashes
+
+
+def test_the_same_input_elsewhere_is_not_convicted_once_more(make_world, one_model_plan):
+    world = make_world()
+    world.deploy(one_model_plan("1", max_batch=16))
+    world.submit(*range(16), slo=100.0)
+    crash(world)
+    restart(world)
+    crash(world)
+    assert world.answers[0].reason is Reason.CRASHED
+    world.send(*[Cancelled(id, Reason.CRASHED_BEFORE) for id in range(1, 16)])
+    assert {world.answers[id].reason for id in range(1, 16)} == {Reason.CRASHED_BEFORE}
+    assert pool(world).crashes._convicted == 1
+    assert not pool(world).crashes._crashes
+    restart(world)
+    assert is_served(world, 16)
+
+
+def test_a_process_of_several_variants_is_lost_once(world):
+    for _ in range(2 * LIMIT):
+        crash(world, shared=True)
+        assert wait_for_start(world) < 0.2
+        world.send(ReplicaUp(world.started[-1].id), after=0.2)
+    assert world.told == []
+    assert is_served(world, 1)
 
 
 def restart_now(world):
     """Start again without waiting, as if the pause were over."""
     placement = pool(world).placements[0]
-    placement.until = world.now
-    world.send(TimerFired())
+    if placement.state is ReplicaState.BACKOFF:
+        placement.until = world.now
+        world.send(TimerFired())
     world.send(ReplicaUp(world.started[-1].id))
 
 

@@ -210,8 +210,26 @@ def test_a_hanging_worker_can_be_killed(models, kit, arena) -> None:
         case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
         os.kill(case.handle.pid, signal.SIGSTOP)  # not even the abort's thread runs now
         case.handle.abort(1)
+        await asyncio.sleep(0.2)  # for longer than it computed before it was stopped
         case.handle.kill()
         assert await case.next() == ReplicaLost(0, "the worker process was killed by signal 9")
+
+    serve(body)
+
+
+def test_a_loss_says_whether_the_worker_computed(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.spin(), arena)
+        await case.ready()
+        case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
+        at, before = case.handle._began
+        while case.handle._cpu_time() < before + 0.2:
+            await asyncio.sleep(0.01)
+        # However busy the machine is: as if it had waited for no core.
+        case.handle._began = max(at, time.monotonic() - 0.3), before
+        case.handle.kill()
+        lost = ReplicaLost(0, "the worker process was killed by signal 9", computed=True)
+        assert await case.next() == lost
 
     serve(body)
 

@@ -129,14 +129,15 @@ def test_a_kill_in_mid_batch_loses_all_and_a_restart_makes_one(start, kit, arena
             assert report.replica == case.id
             assert not report.permanent
             assert "signal 9" in report.detail
+            assert report.shared == (case is not cases[0])  # it counts against the one that ran
         assert order == [1, 2, 0]  # the one that ran the batch comes last: its lane is not free
         again = [start(executor, size, 10 + id) for id, size in enumerate(SIZES)]
         for case in again:
             await case.ready()
         assert len(executor.worker_pids) == 1
         again[1].handle.kill()
-        for case in again:
-            assert isinstance(await case.next(), ReplicaLost)
+        reports = [await case.next() for case in again]
+        assert [report.shared for report in reports] == [True, True, False]  # against one, once
         for case in (*cases, *again):
             case.handle.stop()
             case.handle.kill()

@@ -130,6 +130,33 @@ def test_a_family_is_available_while_one_of_its_variants_is(house: Any, caplog: 
     assert version.state is VersionState.UNAVAILABLE
 
 
+def test_a_family_is_available_while_another_variant_comes_back(
+    house: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share a process: as one is made unavailable, no replica of any is up."""
+    version = house.version
+    version.state = VersionState.READY
+    definition = ModelDefinition("m", "1", Path(), Path(), ModelSettings(), {})
+    larger = version.add_pool(NOTHING, house.times, definition=definition.of_variant("64"))
+    house.catalog.add(version)
+    in_service = SimpleNamespace(in_service=True)
+    snapshot = SimpleNamespace(pools={version.pool.id: in_service})
+    monkeypatch.setattr(house.launcher, "_engine", SimpleNamespace(snapshot=lambda: snapshot))
+    house.launcher.circuit(TellCircuit(larger.id, Circuit.OPEN, "it crashed", 1.0, 0))
+    assert version.state is VersionState.READY
+    in_service.in_service = False
+    house.launcher.circuit(TellCircuit(larger.id, Circuit.OPEN, "it crashed", 1.0, 0))
+    assert version.state is VersionState.UNAVAILABLE
+
+
+def test_a_loss_that_counts_against_another_variant_is_not_counted_twice(house: Any) -> None:
+    house.catalog.add(house.version)
+    house.launcher.lost(REPLICA, ReplicaLost(0, "killed", shared=True), out_of_memory=True)
+    assert house.version.counters.crashes == house.version.counters.out_of_memory == 0
+    house.launcher.lost(REPLICA, ReplicaLost(0, "killed"), out_of_memory=True)
+    assert house.version.counters.crashes == house.version.counters.out_of_memory == 1
+
+
 def test_what_a_planner_has_taken_back_is_not_waited_for(house: Any) -> None:
     async def body() -> None:
         waiting = house.launcher.await_up(POOL)

@@ -115,6 +115,10 @@ class ReplicaLost:
     detail: str
     permanent: bool = False
     """True if starting it again cannot help (a broken model file)."""
+    computed: bool = False
+    """Its process had used a core for at least half of the time that its last batch took."""
+    shared: bool = False
+    """Its process was that of another replica too, whose loss is the one that counts."""
 
 
 @dataclass(frozen=True, slots=True)

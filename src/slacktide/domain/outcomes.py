@@ -66,7 +66,7 @@ class Reason(Enum):
     DRAINING = ("draining", OutcomeKind.REJECTED)
     """The server is shutting down, or the model is being unloaded."""
     CRASHED_BEFORE = ("crashed_before", OutcomeKind.REJECTED)
-    """The same input has crashed the model lately, twice."""
+    """The same input has crashed the model lately."""
     CONNECTION_BLOCKED = ("connection_blocked", OutcomeKind.REJECTED)
     """Several inputs that came over this connection have."""
     UNMEASURED = ("unmeasured", OutcomeKind.REJECTED)

@@ -289,23 +289,27 @@ class Batches:
             self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, "its batch was stopped")
         self._forget_all_but_quarantined(batch)
 
-    def lost(self, batch: Batch, crash: Crash) -> bool:
-        """The replica died under `batch`: its members run again, one by one; the second crash
-        ends a request. Whether that is what happened: then the crash is no new one."""
+    def lost(self, batch: Batch, crash: Crash, *, guilty: bool) -> bool:
+        """The replica died under `batch`: its members run again, one by one, also those that nobody
+        waits for any more; the second crash ends a request. `guilty`: so does the first, if the
+        request was alone. Whether a request was ended so: then the crash is no new one."""
         self.leave(batch.id)
-        entries = self._state.ledger.entries
+        entries, most = self._state.ledger.entries, self._state.settings.crashes_per_request_count
         again = not batch.solo and any(entries[m.id].crashes for m in batch.members)
-        for entry in self._waiting(batch):
-            entry.crashes += 1
+        guilty = guilty and len(batch.members) == 1
+        for entry in [entries[member.id] for member in batch.members]:
+            if entry.state is State.ENDED and not entry.answered:
+                continue  # a ramp had answered it
+            entry.crashes = most if guilty else entry.crashes + 1
             if entry.crash is None:
                 entry.crash = crash
                 crash.unjudged += 1
-            if entry.crashes < self._state.settings.crashes_per_request_count:
+            if entry.crashes < most:
                 self._quarantine(entry, batch, crash.detail)
             else:
                 self._state.end_running(entry, batch, Reason.CRASHED, crash.detail)
         self._forget_all_but_quarantined(batch)
-        return again
+        return again or (guilty and not batch.solo)
 
     def leave(self, batch: int) -> Running:
         """The lane of `batch` is free again. Raises ValueError if no such batch runs."""

@@ -163,10 +163,6 @@ class Engine:
             expiry = pool.scheduler.next_expiry()
             if expiry is not None and expiry < at:
                 at = expiry
-            if pool.quarantine:
-                for request in pool.quarantine:
-                    if not request.best_effort and request.deadline < at:
-                        at = request.deadline
             if pool.unmeasured is not None and pool.unmeasured.due < at:
                 at = pool.unmeasured.due
         for lane in self.state.lanes.values():

@@ -37,7 +37,7 @@ def _conservation(engine: Engine) -> None:
     unanswered = Counter(
         entry.request.model
         for entry in ledger.entries.values()
-        if entry.state not in (State.ENDED, State.HELD)
+        if not (entry.answered or entry.state in (State.ENDED, State.HELD))
     )
     for model, counts in ledger.counts.items():
         _require(

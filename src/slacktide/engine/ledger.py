@@ -5,8 +5,8 @@ Conservation law: for every model, at every instant,
     known = served + late + dropped + rejected + failed + cancelled + in flight
 
 An *entry* lives until nothing names its payload any more. That can be after its outcome: a
-cancelled member of a running batch keeps its slot until the batch ends (state ENDED), and one that
-is held until it has run again (HELD).
+cancelled member of a running batch keeps its slot until the batch ends (state ENDED), one that is
+held until it has run again (HELD), and one whose batch died until it has been judged (`answered`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ member."""
 class Entry:
     """One request in the ledger. Mutable and slotted: made once for every request."""
 
-    __slots__ = ("crash", "crashes", "pool", "request", "rescued", "state", "trial")
+    __slots__ = (
+        "answered", "crash", "crashes", "pool", "request", "rescued", "state", "trial"
+    )  # fmt: skip
 
     def __init__(self, request: Request | Notice, pool: Pool, state: State) -> None:
         self.request = request
@@ -58,7 +60,10 @@ class Entry:
         self.state = state
         self.crashes = 0
         self.crash: Crash | None = None
-        """The first of them."""
+        """The first of them, until it is judged."""
+        self.answered = False
+        """Its client left while it ran or was to run again. If its batch dies, it runs all the
+        same: to be judged."""
         self.rescued = False
         """Whether it has moved to a smaller variant, for lack of time."""
         self.trial = False

@@ -6,9 +6,11 @@ replica is started, and requests are admitted once it is up. A crash on trial op
 again, for twice as long. A batch that is finished when crashes this far apart would no longer open
 it closes it, and the other replicas are started.
 
-A crash under a batch counts once every member has been *judged* by a run alone. If one of them
-crashes that run too, the request is *convicted* and the crash taken back: the request is to blame,
-not the version. Only a long row of convictions, with no batch finished between, is the version's.
+A crash under a batch counts once every member has been *judged* by a run alone, whether or not its
+deadline has passed and its client has left. If one of them crashes that run too, the request is
+*convicted* and the crash taken back: the request is to blame, not the version. So is one that was
+alone in its batch and hung while the worker computed. Only a long row of convictions, with no batch
+finished between, is the version's.
 """
 
 from __future__ import annotations
@@ -58,11 +60,12 @@ class CrashHistory:
         """A replica was lost."""
         self._crashes.append(crash)
 
-    def judged(self, crash: Crash, *, convicted: bool) -> None:
-        """A member of the batch that was lost in `crash` has ended."""
+    def judged(self, crash: Crash, *, convicted: bool, known: bool = False) -> None:
+        """A member of the batch that was lost in `crash` has been judged. `known`: by its input,
+        for which another was convicted."""
         crash.unjudged -= 1
         if convicted:
-            self._convicted += 1
+            self._convicted += not known
             if crash in self._crashes:
                 self._crashes.remove(crash)
 

@@ -135,7 +135,8 @@ class ReplicaLifecycle:
         crash = Crash(pool, state.now, detail)
         again = False
         if running is not None and running.placement is placement:
-            again = self._batches.lost(running.batch, crash)
+            guilty = before.dying and event.computed
+            again = self._batches.lost(running.batch, crash, guilty=guilty)
         if before.leaves:
             self.detach(placement)
         if pool.crashes.circuit is Circuit.OPEN:
@@ -144,7 +145,7 @@ class ReplicaLifecycle:
             # One that has been up may have lost its file for a while.
             self._give_up(pool, detail, for_good=not pool.ever_up)
         else:
-            if not again:
+            if not (again or event.shared):
                 pool.crashes.crashed(crash)
             placement.until = state.now + pool.crashes.pause(now=state.now)
         state.to_review.append(pool)

@@ -169,10 +169,16 @@ class Requests:
     def cancelled(self, event: Cancelled) -> None:
         state = self._state
         entry = state.ledger.entries.get(event.id)
-        if entry is None or entry.state in (State.ENDED, State.HELD):
+        if entry is None or entry.answered or entry.state in (State.ENDED, State.HELD):
             return  # it ended while the cancellation was on its way
         if entry.state is RUNNING:
             self._cancel_running(entry, event.reason, event.detail)
+            return
+        if event.reason is Reason.CRASHED_BEFORE:
+            state.judge(entry, convicted=True, known=True)
+        elif entry.state is State.QUARANTINED:  # it runs again: to leave proves no innocence
+            state.answer_waiting(entry, event.reason)
+            entry.answered = True
             return
         state.withdraw(entry)
         state.end(entry, event.reason)
@@ -181,11 +187,15 @@ class Requests:
 
     def _cancel_running(self, entry: Entry, reason: Reason, detail: str) -> None:
         """The answer will be discarded, but the batch names the payload until it ends."""
+        entry.crashes += reason is Reason.CRASHED_BEFORE  # one more ends it
         state, request = self._state, entry.request
         running = next(
             r for r in state.running.values() if any(m is request for m in r.batch.members)
         )
-        state.end_running(entry, running.batch, reason, detail)
+        state.answer_running(entry, running.batch, reason, detail)
+        entry.answered = True
+        if entry.crash is not None:
+            return  # it runs to its end: that judges it
         entry.state = State.ENDED
         running.waiting -= 1
         if running.waiting == 0 and not running.batch.judged:
@@ -230,11 +240,6 @@ class Requests:
                     state.forget(id)
         if pool.unmeasured is not None:
             self._unmeasured.expire(pool.unmeasured)
-        if pool.quarantine:
-            for request in [r for r in pool.quarantine if not r.best_effort and r.deadline <= now]:
-                pool.quarantine.remove(request)
-                state.end(state.ledger.entries[request.id], Reason.EXPIRED)
-                state.forget(request.id)
 
     def _rescue(self, entry: Entry, reason: Reason) -> bool:
         """Whether a smaller variant takes a request that its pool has just let go of."""

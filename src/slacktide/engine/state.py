@@ -25,7 +25,6 @@ from slacktide.engine.lane import Lane, Running
 from slacktide.engine.ledger import Entry, Ledger, State
 from slacktide.engine.pool import Pool
 from slacktide.engine.ports import PoolFactory
-from slacktide.engine.recovery import Crash
 from slacktide.engine.settings import EngineSettings
 
 
@@ -166,10 +165,14 @@ class EngineState:
 
     def end(self, entry: Entry, reason: Reason, detail: str = "") -> None:
         """A request that never started (or waits to start again) ends without a result."""
+        self.judge(entry, convicted=False)
+        if not entry.answered:
+            self.answer_waiting(entry, reason, detail)
+
+    def answer_waiting(self, entry: Entry, reason: Reason, detail: str = "") -> None:
+        """As `end`, and a crash that it was in is still to be judged."""
         request, now = entry.request, self.now
         self.ledger.end(request.model, reason)
-        if entry.crash is not None:
-            self._judge(entry.crash, convicted=False)
         best_effort = request.best_effort
         needed_s = wait_s = None
         if not best_effort and reason in FOR_LACK_OF_TIME:
@@ -214,14 +217,21 @@ class EngineState:
     ) -> None:
         """A member of `batch` gets its outcome: `reason`, unless it has its result too late.
         `ramp`: the early exit that gave it."""
+        if entry.crash is not None:
+            convicted = entry.crashes >= self.settings.crashes_per_request_count
+            self.judge(entry, convicted=convicted)
+        if not entry.answered:
+            self.answer_running(entry, batch, reason, detail, ramp)
+
+    def answer_running(
+        self, entry: Entry, batch: Batch, reason: Reason, detail: str = "", ramp: int | None = None
+    ) -> None:
+        """As `end_running`, and a crash that it was in is still to be judged."""
         request, now, started = entry.request, self.now, batch.started
         budget_s = None if request.best_effort else request.deadline - now
         if budget_s is not None and budget_s < 0.0 and reason.kind is OutcomeKind.SERVED:
             reason = Reason.AFTER_DEADLINE
         self.ledger.end(request.model, reason)
-        if entry.crash is not None:
-            convicted = entry.crashes >= self.settings.crashes_per_request_count
-            self._judge(entry.crash, convicted=convicted)
         answer = Answer(
             reason,
             now,
@@ -238,9 +248,13 @@ class EngineState:
         )
         self.commands.append(answer)
 
-    def _judge(self, crash: Crash, *, convicted: bool) -> None:
-        crash.pool.crashes.judged(crash, convicted=convicted)
-        self.to_review.append(crash.pool)
+    def judge(self, entry: Entry, *, convicted: bool, known: bool = False) -> None:
+        """Whether the request is to blame for the crash that it was in, if it was in one. `known`:
+        its input is."""
+        crash, entry.crash = entry.crash, None
+        if crash is not None:
+            crash.pool.crashes.judged(crash, convicted=convicted, known=known)
+            self.to_review.append(crash.pool)
 
     def forget(self, id: int) -> None:
         """Nothing names the payload of this request any more."""

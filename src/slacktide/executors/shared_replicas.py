@@ -3,7 +3,8 @@
 Variants of one file, by the size at which its images run, need no session of their own: the batch
 says its size. So the first replica of such on a lane is started, and those that follow join it. To
 a driver each is a replica like any other: it comes up, runs its batches, is moved and stopped by
-itself. But where the one underneath is lost, or one of them is killed, all of them are lost.
+itself. But where the one underneath is lost, or one of them is killed, all of them are lost. That
+counts against the one that ran something, or one of them.
 """
 
 from __future__ import annotations
@@ -129,8 +130,10 @@ class _Shared:
             # The one that ran something comes last: while it seems to run, the lane is not free,
             # and no other one, which is lost as well, is given a batch.
             busy = set(self._running.values())
-            for member in sorted(members, key=lambda member: member in busy):
-                member.tell(replace(event, replica=member.id), **more)
+            ordered = sorted(members, key=lambda member: member in busy)
+            for member in ordered:
+                shared = member is not ordered[-1]
+                member.tell(replace(event, replica=member.id, shared=shared), **more)
         elif isinstance(event, MembersReleased | Arranged | FeaturesSeen):
             raise TypeError(f"{event} of a model without ramps")
         elif (runner := self._running.pop(event.batch, None)) is not None:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -73,6 +74,8 @@ _STATUS_WAIT = 0.05
 """Seconds to wait, after a death, for the fork server to say how it came about."""
 _AGAIN = 0.01
 """Seconds until a message that found no room is sent again."""
+_CPU_OF = 2
+"""Makes a process's id, inverted and shifted, the clock of its CPU time (clock_getcpuclockid)."""
 _RECEIVE = 1 << 18
 
 
@@ -131,7 +134,9 @@ class WorkerHandle:
         self._status: int | None = None
         self._broken = ""
         """Why it cannot go on, in the worker's words or ours."""
-        self._permanent = self._out_of_memory = False
+        self._permanent = self._out_of_memory = self._computed = False
+        self._began = 0.0, 0.0
+        """When it was given its last batch, and its CPU time then."""
         self._cores = replica.cores
         self._resizes = 0
         self._short = False
@@ -166,6 +171,7 @@ class WorkerHandle:
         if not members:
             raise ValueError("a batch needs members")
         self._members = len(members)
+        self._began = time.monotonic(), self._cpu_time()
         if self._released:
             self._released = set()
         data = encode_batch(batch, members, size, leaving, final)
@@ -212,15 +218,27 @@ class WorkerHandle:
         if self._state is _State.UP:
             self._send(frame(FrameKind.STOP))
             if self._timer is None:
-                self._timer = call_later(self._loop, _GRACE, self.kill)
+                self._timer = call_later(self._loop, _GRACE, self._end)
         else:
-            self.kill()  # it has nothing to finish
+            self._end()  # it has nothing to finish
 
     def kill(self) -> None:
+        at, cpu = self._began
+        self._computed = 2.0 * (self._cpu_time() - cpu) >= time.monotonic() - at
+        self._end()
+
+    def _end(self) -> None:
         if self._pidfd is not None:
             _kill(self._pidfd)
         elif self._state is _State.STARTING:
             self._state = _State.ENDING
+
+    def _cpu_time(self) -> float:
+        """Seconds that the process has computed; 0 if it is gone."""
+        try:
+            return 0.0 if self._pid is None else time.clock_gettime(~self._pid << 3 | _CPU_OF)
+        except OSError:
+            return 0.0
 
     # What the fork server reports (by `ForkClient`, on the loop)
 
@@ -266,7 +284,7 @@ class WorkerHandle:
         if not data:
             self._listening = False
             self._loop.remove_reader(self._control)
-            self.kill()
+            self._end()
         return bool(data)
 
     def _heard(self, kind: FrameKind, body: bytes) -> None:
@@ -294,7 +312,7 @@ class WorkerHandle:
         elif kind is FrameKind.BROKEN:
             number, self._broken = decode_text(body)
             self._permanent, self._out_of_memory = number == 1, number == 2
-            self.kill()  # where it has not ended by itself
+            self._end()  # where it has not ended by itself
         else:
             raise ProtocolError(f"{kind.name} from a worker")
 
@@ -411,7 +429,8 @@ class WorkerHandle:
             if breached:
                 detail = f"out of memory: a worker may take {limit >> 20} MiB"
         if not self._silent:
-            lost = ReplicaLost(self._id, detail, self._permanent and not breached)
+            permanent = self._permanent and not breached
+            lost = ReplicaLost(self._id, detail, permanent, self._computed)
             self._report(lost, out_of_memory=breached)
         self._gone(self)
 

@@ -151,8 +151,9 @@ class ReplicaLauncher:
         if pool is not None:
             pool.replicas_up.discard(replica.id)
             pool.handles.pop(replica.id, None)
-            pool.version.counters.crashes += 1
-            pool.version.counters.out_of_memory += out_of_memory
+            if not event.shared:
+                pool.version.counters.crashes += 1
+                pool.version.counters.out_of_memory += out_of_memory
 
     def stopped(self, replica: Replica) -> None:
         pool = self._catalog.pool(replica.pool)
@@ -198,7 +199,10 @@ class ReplicaLauncher:
             return
         version = pool.version
         name, reason = f"{version.name}:{version.version}", command.reason
-        others = any(each.replicas_up for each in version.pools if each is not pool)
+        in_service = {id for id, each in self._engine.snapshot().pools.items() if each.in_service}
+        others = any(
+            each.replicas_up or each.id in in_service for each in version.pools if each is not pool
+        )
         if command.circuit is Circuit.OPEN and others:
             log.error("%s: variant %s is unavailable: %s", name, pool.variant, reason)
             version.counters.circuit_openings += 1

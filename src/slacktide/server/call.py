@@ -315,12 +315,12 @@ class ServerCall(PendingRequest):
     # ── its end ──────────────────────────────────────────────────────────────────────────────
 
     def _block_inputs(self, version: LoadedVersion) -> None:
-        """It has crashed `version` twice: refuse its input for a while, also where that waits."""
+        """It has crashed `version`: refuse its input for a while, also where that waits."""
         driver, context = self._plane.driver, self.context
         blocklist = version.blocklist
         blocklist.add(self._tensors(version), context.connection, now=driver.clock())
         log.warning(
-            "%s:%s crashed twice on a request from %s; its input is refused for %g s",
+            "%s:%s crashed or hung on a request from %s; its input is refused for %g s",
             version.name if not self.crashed else f"stage {self.crashed!r} of {version.name}",
             version.version,
             context.client,

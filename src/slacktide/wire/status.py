@@ -89,13 +89,13 @@ _SENTENCES: Mapping[Reason, str] = {
     Reason.QUEUE_FULL: "the queue is full",
     Reason.MEMORY_LIMIT: "the memory for requests in flight is used up",
     Reason.CLIENT_LIMIT: "this client has too much in flight",
-    Reason.CRASHED_BEFORE: "the same input has just crashed the model, twice",
+    Reason.CRASHED_BEFORE: "the same input has just crashed the model",
     Reason.CONNECTION_BLOCKED: "several inputs from this connection have crashed the model",
     Reason.UNMEASURED: "no request of this shape has been timed yet, and the model guarantees its "
     "p99; without a deadline it is served",
     Reason.DRAINING: "the model is being unloaded",
     Reason.UNAVAILABLE: "the model is unavailable",
-    Reason.CRASHED: "the model crashed on this request, twice",
+    Reason.CRASHED: "the model crashed or hung on this request",
     Reason.RUNTIME_ERROR: "the model failed on this request",
 }
 
