@@ -198,6 +198,12 @@ class FakeDataPlane:
     sessions: list[FakeSession] = field(default_factory=list)
     no_session: WireError | None = None
 
+    largest: dict[str | None, int] = field(default_factory=dict)
+    """By model; None: any."""
+
+    def largest_body(self, model: str | None = None, version: str | None = None) -> int:
+        return self.largest.get(model, 0)
+
     def call(self, model: str, version: str | None, context: CallContext) -> FakeCall:
         return FakeCall(self, model, version, context)
 

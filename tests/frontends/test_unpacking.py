@@ -73,6 +73,17 @@ def test_zeros_may_inflate_to_a_megabyte_whatever_their_ratio():
     assert inflation.step(2 * FREE_BYTES)
 
 
+def test_a_black_frame_may_inflate_to_what_its_model_takes():
+    frame = 1080 * 1920 * 3
+    packed = zlib.compress(bytes(frame + 500))
+    assert len(packed) * MOST_TIMES < frame
+    assert Inflation(packed, b"deflate", 64 * MIB, largest=frame).step(frame + MIB)
+    assert refusal_of(lambda: Inflation(packed, b"deflate", MIB, frame).step(64 * MIB))
+    bomb = Inflation(zlib.compress(bytes(4 * frame)), b"deflate", 64 * MIB, frame)
+    assert refusal_of(lambda: bomb.step(64 * MIB)) is Reason.TOO_LARGE
+    assert len(bomb.data) <= frame + FREE_BYTES + 1
+
+
 @pytest.mark.parametrize("size", [10, 300_000])
 def test_broken_cut_and_padded_streams_are_refused_at_any_length(size):
     whole = zlib.compress(os.urandom(size))

@@ -189,3 +189,25 @@ def test_without_a_decoder_jpeg_is_refused_and_pixels_are_not(monkeypatch) -> No
     assert check.check([pixels(1, 8, 8, 3)]).image_size == 8
     with pytest.raises(WireError, match=r"pip install 'slacktide\[images\]'"):
         check.check([jpegs(JPEG)])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "largest"),
+    [
+        ([FIXED], {}, 4 * 24 * 32 * 3),
+        ([FIXED, TensorSpec("scale", Datatype.FP32, (-1, 2))], {}, 4 * (24 * 32 * 3 + 8)),
+        ([FIXED], {"limits": {"rows": 2}}, 2 * 24 * 32 * 3),
+        ([FIXED], {"limits": {"payload": 1000}}, 1000),
+        ([FREE], {}, 0),
+        ([FREE], {"limits": {"payload": 1000}}, 1000),
+        ([SCALE], {}, 0),
+        ([TensorSpec("text", Datatype.BYTES, (-1, 1))], {}, 0),
+    ],
+)
+def test_fixed_shapes_bound_a_body(inputs, options, largest) -> None:
+    assert check_for(*inputs, **options).largest == largest
+
+
+def test_pixels_of_any_size_are_bounded_by_their_limit() -> None:
+    check = check_for(FREE, any_image=True, limits={"pixels": 10_000})
+    assert check.largest == 4 * 30_000

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
 from collections.abc import Callable
 from ssl import SSLContext
+from typing import Any
 
 from slacktide.frontends.connection import FrontEndConnection, SharedState
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+EVERY_ADDRESS = ("*", "::", "")
 _CALLBACKS = [name for name in dir(asyncio.BufferedProtocol) if name[0] != "_"]
 
 
@@ -24,6 +27,19 @@ class _Callbacks(asyncio.BufferedProtocol):
     def __init__(self, connection: FrontEndConnection) -> None:
         for name in _CALLBACKS:
             setattr(self, name, getattr(connection, name))
+
+
+def _bind_every_address(host: str, port: int) -> Any:
+    """A socket for IPv6 and IPv4 alike, on one port, where `host` stands for all addresses; None
+    where it does not, or the machine has IPv4 alone. Raises OSError."""
+    if host not in EVERY_ADDRESS or not socket.has_dualstack_ipv6():
+        return None
+    try:
+        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    except OSError as error:
+        if host == "::" or error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise
+        return None
 
 
 class Listener:
@@ -41,10 +57,11 @@ class Listener:
         """Bind and listen; port 0 takes a free one. Raises OSError if it cannot."""
         loop, limits = asyncio.get_running_loop(), self._context.limits
         try:
+            every = _bind_every_address(host, port)
+            place = {"host": host, "port": port} if every is None else {"sock": every}
             self._server = await loop.create_server(
                 lambda: _Callbacks(self._connect()),
-                host,
-                port,
+                **place,
                 ssl=ssl,
                 backlog=_BACKLOG,
                 ssl_handshake_timeout=None if ssl is None else limits.header_timeout_s,

@@ -159,6 +159,11 @@ class FrameSession(Protocol):
 class DataPlane(Protocol):
     """Inference."""
 
+    def largest_body(self, model: str | None = None, version: str | None = None) -> int:
+        """Bytes of the largest inputs that this model takes, or any if none is named; 0: their
+        shapes set no bound."""
+        ...
+
     def call(self, model: str, version: str | None, context: CallContext) -> InferenceCall:
         """The headers of a call are here. `version` None: the latest."""
 

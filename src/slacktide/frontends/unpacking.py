@@ -46,7 +46,8 @@ MEMORY_FACTOR = 40
 """Bytes that parsing may take for each byte of text: `[]` is three with its comma, and takes 72 and
 its place in a list or two. Measured: 30 for the worst."""
 MOST_TIMES = 200
-"""The length of a body it may inflate to (Apache's limit); tensors of zeros alone go beyond."""
+"""The length of a body it may inflate to (Apache's limit), unless its model takes more: tensors of
+zeros, such as black frames, go beyond."""
 FREE_BYTES = 1 << 20
 """Inflated whatever the ratio."""
 _PIECE = 64 * 1024
@@ -134,14 +135,15 @@ class Unpacker:
 class Inflation:
     """One body being inflated, step by step. May be stepped in a thread."""
 
-    def __init__(self, body: Buffer, encoding: bytes, limit: int) -> None:
+    def __init__(self, body: Buffer, encoding: bytes, limit: int, largest: int = 0) -> None:
         """Never holds more than `limit` + 1 bytes of output; and beyond the first `FREE_BYTES` no
-        more than `MOST_TIMES` the length of `body`."""
+        more than `MOST_TIMES` the length of `body`, or what the `largest` inputs of its model
+        come to."""
         self.data = bytearray()
         """What has been inflated."""
         self._body = memoryview(body)
         self._encoding = encoding.decode()
-        self._limit = min(limit, max(FREE_BYTES, MOST_TIMES * len(body)))
+        self._limit = min(limit, max(FREE_BYTES + largest, MOST_TIMES * len(body)))
         self._stream = zlib.decompressobj(15 if encoding == b"deflate" else 31)
         self._at = 0
 

@@ -178,6 +178,21 @@ class InputCheck:
         if index is not None and (padding is None or self._names[index] not in padding.inputs):
             self._image = ImageInput(interface, settings, index, any_size=any_image)
 
+        self.largest = self._largest()
+        """Bytes of the largest inputs of one request; 0: their shapes set no bound."""
+
+    def _largest(self) -> int:
+        row = 0
+        for index, (spec, tail) in enumerate(zip(self._specs, self._tails, strict=True)):
+            if self._image is not None and self._image.index == index and self._image.any_size:
+                row += self._image.most_bytes
+            elif min(tail, default=0) < 0 or not spec.datatype.itemsize:
+                return self._payload_limit or 0
+            else:
+                row += math.prod(tail) * spec.datatype.itemsize
+        largest = row * (self.most_rows if self._batches else 1)
+        return largest if self._payload_limit is None else min(largest, self._payload_limit)
+
     def _tail(self, spec: TensorSpec) -> tuple[int, ...]:
         return spec.shape[1:] if self._batches else spec.shape
 

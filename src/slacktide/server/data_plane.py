@@ -115,6 +115,12 @@ class ServerDataPlane:
         )
         driver.on_plan = self.sessions.planned
 
+    def largest_body(self, model: str | None = None, version: str | None = None) -> int:
+        if model is None:
+            return max((loaded.check.largest for loaded in self.catalog.all()), default=0)
+        loaded = self.catalog.find(model, version)
+        return 0 if loaded is None else loaded.check.largest
+
     def call(self, model: str, version: str | None, context: CallContext) -> ServerCall:
         return ServerCall(self, self.driver.new_id(), model, version, context)
 

@@ -13,12 +13,16 @@ from typing import Any
 from slacktide.executors.arena import MemoryBudget
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes
+from slacktide.frontends.listener import EVERY_ADDRESS
 from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup
 from slacktide.frontends.security import Credentials, PortRules
 from slacktide.frontends.settings import FrontEndSettings, GrpcSettings, HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.observability.metrics import Metrics, metrics_routes
 from slacktide.server.settings import ServerSettings
+
+_FROM_HERE = {**dict.fromkeys(EVERY_ADDRESS, "localhost"), "0.0.0.0": "127.0.0.1"}
+"""What to connect to on this machine, by addresses that stand for all."""
 
 
 class FrontEnds:
@@ -91,9 +95,10 @@ class FrontEnds:
         return None if server is None else server.port
 
     def addresses(self) -> str:
-        """Where to connect, for people."""
+        """Where to connect from this machine, for people to copy."""
         host_of = self._settings.host_of
-        return ", ".join(f"{n} {host_of(n)}:{server.port}" for n, server in self._servers.items())
+        places = ((name, host_of(name), server.port) for name, server in self._servers.items())
+        return ", ".join(f"{name} {address_of(host, port)}" for name, host, port in places)
 
     async def drain(self, timeout_s: float) -> None:
         """Stop listening; answer what is in flight, for at most so many seconds."""
@@ -104,6 +109,13 @@ class FrontEnds:
         """Close every port and cut what is connected."""
         for server in self._servers.values():
             await server.close()
+
+
+def address_of(host: str, port: int) -> str:
+    """How this machine reaches a port that listens on `host`."""
+    if host in _FROM_HERE:
+        return f"{_FROM_HERE[host]}:{port} (all addresses)"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _ADVICE = {

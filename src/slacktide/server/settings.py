@@ -248,7 +248,7 @@ class ServerSettings(Options):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can connect."""
-        return is_loopback(self.host)
+        return is_loopback(self.host_of("http"))
 
     @property
     def exposed(self) -> bool:
@@ -260,18 +260,19 @@ class ServerSettings(Options):
         """Whether others than this machine's users may load models without a token."""
         return (
             self.control_port is not None
-            and not is_loopback(self.control_host)
+            and not is_loopback(self.host_of("control"))
             and self.token_file is None
             and (self.tls is None or self.tls.client_ca is None)
         )
 
     def host_of(self, port: str) -> str:
-        """The address that `http`, `grpc`, `metrics` or `control` binds."""
-        return self.control_host if port == "control" else self.host
+        """The address that `http`, `grpc`, `metrics` or `control` binds, without brackets."""
+        host = self.control_host if port == "control" else self.host
+        return host.removeprefix("[").removesuffix("]")
 
     def rules(self, *, control_port: bool = False) -> PortRules:
         """What the gate goes by on the control port, or on the others."""
-        local = is_loopback(self.control_host) if control_port else self.loopback
+        local = is_loopback(self.host_of("control")) if control_port else self.loopback
         hosts = frozenset(map(host_name, self.allowed_hosts))
         return PortRules(
             hosts if local or hosts else None,

@@ -201,6 +201,20 @@ def test_a_second_message_takes_back_the_first(fakes):
     assert play(scene) == (3, ["submit", "cancel bad_input"])
 
 
+def test_a_black_frame_is_inflated_as_far_as_any_model_takes_it(fakes):
+    async def scene():
+        data, statuses = fakes.FakeDataPlane(), []
+        async with raw(fakes, data) as client:
+            for stream, largest in ((1, 0), (3, 3_000_000)):
+                data.largest[None] = largest
+                client.ask(stream, INFER, (b"grpc-encoding", b"gzip"))
+                client.give(stream, framed(gzip.compress(message(3_000_000)), 1))
+                statuses.append((await client.status(stream))[0])
+        return statuses
+
+    assert play(scene) == [8, 0]
+
+
 def test_a_compressed_message_is_inflated(fakes):
     async def scene():
         async with raw(fakes) as client:

@@ -435,6 +435,25 @@ def test_answers_are_compressed_beside_the_loop(serve, post, binary, monkeypatch
     asyncio.run(body())
 
 
+def test_black_frames_are_inflated_as_far_as_their_model_takes_them(serve, post, binary):
+    data, line = binary(bytes(3_000_000))
+    packed = gzip.compress(data)
+    text = orjson.dumps({"inputs": [{"name": "x", "datatype": "UINT8", "shape": [900_000]}]})
+    text = gzip.compress(text[:-3] + b',"data":[' + b"0," * 899_999 + b"0]}]}")
+
+    async def body():
+        async with serve() as here:
+            headers = (line, "Content-Encoding: gzip")
+            assert (await here.ask(post(packed, *headers))).status == 413
+            here.data.largest["m"] = 3_000_000
+            assert (await here.ask(post(packed, *headers))).status == 200
+            assert (await here.ask(post(text, "Content-Encoding: gzip"))).status == 200
+            here.data.largest["m"] = 90_000
+            assert (await here.ask(post(packed, *headers))).status == 413
+
+    asyncio.run(body())
+
+
 def test_much_json_is_413(serve, post):
     async def body():
         async with serve(HttpSettings(max_json_bytes=50)) as here:

@@ -224,9 +224,9 @@ class MessageIntake(Http2Stream, ABC):
         self.whole, self.since = True, None
         self.connection.work -= MESSAGE_WORK
         if self._compressed:
-            self._inflate(
-                Inflation(message, self.said.encoding, self.state.limits.max_request_bytes)
-            )
+            most = self.state.limits.max_request_bytes
+            largest = self.state.data.largest_body()  # of any: its model is named in the message
+            self._inflate(Inflation(message, self.said.encoding, most, largest))
         else:
             self.message(message)
 

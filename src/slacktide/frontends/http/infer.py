@@ -31,6 +31,8 @@ from slacktide.wire.parameters import parse_length
 PLACE = b"\0"
 """Stands in an answer for values that are long; JSON has no such byte."""
 _NOTHING: Mapping[str, Sequence[bytes]] = {}
+_TEXT_TIMES = 8
+"""How much longer values are in JSON than in binary, generously."""
 _JSON_LENGTH = b"inference-header-content-length"
 
 
@@ -106,7 +108,11 @@ class InferEndpoint:
         try:
             inflation = None
             if head.encoding:
-                inflation = Inflation(body, head.encoding, self._settings.max_request_bytes)
+                largest = self._data.largest_body(head.model, head.version)
+                if length is None:
+                    largest *= _TEXT_TIMES
+                most = self._settings.max_request_bytes
+                inflation = Inflation(body, head.encoding, most, largest)
                 if inflation.step(DIRECT_BYTES):
                     body, inflation = inflation.data, None
             if inflation is None and (
