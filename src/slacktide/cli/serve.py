@@ -25,6 +25,7 @@ from slacktide.cli.output import FELL_SHORT, fail, option, print_json
 from slacktide.domain.options import options_of
 from slacktide.domain.suggestions import did_you_mean
 from slacktide.frontends.security import SecurityError, TlsFiles
+from slacktide.observability.log_writer import background_stderr
 from slacktide.observability.logs import LogFormat, configure
 from slacktide.server.settings import ServerSettings
 
@@ -154,11 +155,12 @@ def serve(
     if print_config:
         print_json(settings)
         return
-    try:
-        configure(log_level, log_format)
-    except ValueError as error:
-        fail(f"--log-level: {error}")
-    raise typer.Exit(run(repository, settings))
+    with background_stderr():
+        try:
+            configure(log_level, log_format)
+        except ValueError as error:
+            fail(f"--log-level: {error}")
+        raise typer.Exit(run(repository, settings))
 
 
 OTHER_DESCRIPTORS = 256

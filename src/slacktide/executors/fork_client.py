@@ -21,6 +21,7 @@ from collections.abc import Collection, Sequence
 from slacktide.executors.loop_watch import call_later
 from slacktide.executors.spawning import MESSAGE_LIMIT, SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
+from slacktide.executors.worker_output import WorkerOutput
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class ForkClient:
         self._given_up = False
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
+        self._output = WorkerOutput(loop)
         with theirs:
             self._process = subprocess.Popen(
                 # -P: the working directory may hold a model repository, never our modules.
@@ -58,8 +60,11 @@ class ForkClient:
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=self._output.descriptor,
+                stderr=self._output.descriptor,
                 env=_environment(),
             )
+        self._output.close_descriptor()
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._server_ended)
         loop.add_reader(self._socket, self._readable)
@@ -172,6 +177,7 @@ class ForkClient:
         self._socket.close()
         os.close(self._pidfd)
         self._process.wait()  # it is dead: returns at once
+        self._output.close()
         if not self._ended.done():
             self._ended.set_result(None)
         self._tell_all_asked("the process that starts workers has ended")

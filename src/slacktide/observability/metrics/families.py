@@ -211,6 +211,7 @@ worker_memory_bytes              gauge    Private memory of all workers, bytes
 recording                        gauge    1 while the engine's events are recorded
 recording_bytes_total            counter  Bytes recorded so far
 recording_stopped                gauge    1 if recording has stopped because it could not be written
+log_lines_lost_total             counter  Log lines that nothing read in time, by source
 """
 _FAMILIES: Mapping[str, tuple[str, str]] = {
     name: (kind, help)

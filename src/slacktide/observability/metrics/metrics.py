@@ -18,6 +18,7 @@ from slacktide.observability.metrics.families import OLD_NAMES, MetricFamily, lo
 from slacktide.observability.metrics.own import (
     client_families,
     exit_families,
+    log_families,
     placement_families,
     pod_families,
     recording_families,
@@ -87,6 +88,7 @@ class Metrics:
             () if self.pod is None else pod_families(self.pod),
             server_families(snapshot, self.budget, usage_of(self.process_executor)),
             recording_families(self.recorder),
+            log_families(),
             process_families(),
         )
         return pieces(_with_old_names(families))

@@ -15,10 +15,12 @@ from slacktide.domain import Circuit, ExitMode, PoolId, Reason
 from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
 from slacktide.engine.placement import ReplicaState
+from slacktide.executors import worker_output
 from slacktide.executors.arena import MemoryBudget
 from slacktide.models.model_counters import Histogram, ModelCounters
 from slacktide.models.resize_tracker import ResizeOutcome, ResizeTracker
 from slacktide.models.versions import Catalog
+from slacktide.observability import log_writer
 from slacktide.observability.metrics.families import (
     MetricFamily,
     VersionView,
@@ -112,6 +114,14 @@ def recording_families(recorder: Recorder | None) -> Iterable[MetricFamily]:
     yield single("recording", int(recorder is not None and not stopped))
     yield single("recording_bytes_total", 0 if recorder is None else recorder.bytes)
     yield single("recording_stopped", int(stopped))
+
+
+def log_families() -> Iterable[MetricFamily]:
+    """Of the log of this process."""
+    lost = family("log_lines_lost_total")
+    lost.add(log_writer.LOST.count, source="log")
+    lost.add(worker_output.LOST.count, source="workers")
+    yield lost
 
 
 def _ready(views: Sequence[VersionView], catalog: Catalog) -> MetricFamily:
