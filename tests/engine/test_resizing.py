@@ -221,6 +221,17 @@ class TestBatchCap:
         world.finish()
         assert world.reasons() == {1: Reason.ON_TIME}
 
+    def test_under_a_cap_of_one_row_no_requests_share_a_batch(self, world):
+        world.send(PlanChanged(sized(world.plan, 2, cap=1)))
+        world.submit(1)
+        world.submit(2, 3, 4)
+        world.submit(5, rows=3)
+        world.submit(6, rows=2)
+        for _ in range(6):
+            world.finish()
+        assert sorted(batch.rows for batch in world.batches) == [1, 1, 1, 1, 2, 3]
+        assert set(world.reasons().values()) == {Reason.ON_TIME}
+
     def test_a_new_lane_serves_under_the_cap_too(self, world):
         plan = sized(world.plan, 2, cap=2)
         more = Plan(

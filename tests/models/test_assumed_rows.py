@@ -185,3 +185,13 @@ def test_a_guess_is_not_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stated", [{"values": {"rate": 5}}, {"warmup_shapes": {"sound": (1, 9)}}])
 def test_what_is_stated_and_does_not_run_is_a_guess_as_well(tmp_path: Path, stated: Any) -> None:
     assert measured(voice(tmp_path), **stated).guess
+
+
+def test_check_names_rows_that_influence_each_other(tmp_path: Path) -> None:
+    x, y = (value(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=0)
+    write(tmp_path, "mixing", [node], [x], [y])
+    write(tmp_path, "silenced", [node], [x], [y], yaml="max_batch: 0\ninputs: {x: {shape: [2, 4]}}")
+    (message,) = findings(tmp_path)
+    assert message.startswith("mixing/1/model.onnx: requests run one at a time")
+    assert "max_batch: 0" in message

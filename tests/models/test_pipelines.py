@@ -16,8 +16,10 @@ from slacktide.models.check import check_repository
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings
 from slacktide.models.pipelines import LoadedPipeline, PipelineShelf
+from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.pipeline import PipelineDefinition, parse_pipeline
+from slacktide.models.repository.profile_store import ProfileStore
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
@@ -200,7 +202,7 @@ class Manager(ModelManager):
         super().__init__(
             ModelManagerSettings((0,)),
             house.catalog,
-            NOTHING,
+            ProfileCache(ProfileStore()),
             {},
             MemoryBudget(1),
             NOTHING,

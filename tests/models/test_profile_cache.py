@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +40,14 @@ def read(root: Path, yaml: str) -> ModelDefinition:
     return Repository(root).read("m")[0]
 
 
-def measured(definition: ModelDefinition, budget_s: float = 0.01) -> ProfiledModel:
+def measured(
+    definition: ModelDefinition, budget_s: float = 0.01, *, stages: Collection[str] = ()
+) -> ProfiledModel:
     async def body() -> ProfiledModel:
         executor = InProcessExecutor()
         try:
             cache = ProfileCache(ProfileStore(), budget_s=budget_s)
+            cache.stages.update(stages)
             cores = [tuple(available_cores()[:1])]
             return await cache.known(definition, source_of(definition), executor, cores)
         finally:
@@ -95,3 +101,67 @@ def test_a_family_that_is_slower_than_the_budget_is_timed_at_every_size(tmp_path
         assert times_of(found, definition.settings, size).of(1, 1).expected > 0.0
     farther = read(tmp_path, "max_batch: 1\nvariants: [8, 2048]")
     assert ProfileCache(ProfileStore()).find(farther, [1]) is None, "the law does not reach so far"
+
+
+def mixing(root: Path) -> None:
+    """In the place of `m`: the softmax of a column, over all rows."""
+    value = helper.make_tensor_value_info
+    x, y = (value(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
+    nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=0)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    onnx.save(model, root / "m" / "1" / "model.onnx")
+
+
+def test_what_the_check_of_rows_found_is_kept_beside_the_profile(root: Path) -> None:
+    mixing(root)
+    plain = read(root, "")
+    found = measured(plain)
+    assert found.dependence
+    assert not found.interface.batches, "its first axis may be of any length"
+    again = ProfileCache(ProfileStore()).find(plain, [1])
+    assert again is not None
+    assert again == replace(found, sessions=again.sessions)
+
+
+def test_rows_that_are_stated_keep_their_axis(root: Path) -> None:
+    mixing(root)
+    for text in ("max_batch: 8", "inputs: {x: {shape: [4]}}"):
+        found = measured(read(root, text))
+        assert found.dependence, text
+        assert found.interface.batches, text
+    silenced = measured(read(root, "max_batch: 0"))
+    assert (silenced.dependence, silenced.interface.batches) == ("", False)
+
+
+def test_stages_of_pipelines_keep_their_axis(root: Path) -> None:
+    mixing(root)
+    definition = read(root, "")
+    assert not measured(definition).interface.batches
+    found = measured(definition, stages={"m"})
+    assert found.dependence
+    assert found.interface.batches
+
+
+def test_a_profile_of_before_rows_were_checked_is_taken_anew(root: Path) -> None:
+    definition = read(root, "")
+    assert measured(definition).dependence == ""
+    (path,) = (root / "m" / "1").glob("profile.*.json")
+    document = json.loads(path.read_text())
+    assert document["profile"].pop("dependence") == ""
+    path.write_text(json.dumps(document))
+    assert ProfileCache(ProfileStore()).find(definition, [1]) is None
+
+
+def test_what_was_seen_while_serving_counts_at_the_next_start(root: Path) -> None:
+    definition = read(root, "")
+    before = measured(definition)
+    cache = ProfileCache(ProfileStore())
+    cache.note_dependence(definition, before, "output 'y' has 2 rows for 1")
+    found = measured(definition)
+    assert found.dependence == "output 'y' has 2 rows for 1"
+    assert not found.interface.batches
+    assert cache.find(definition, [1]) == replace(found, sessions=found.sessions)

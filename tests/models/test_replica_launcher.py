@@ -24,7 +24,7 @@ from slacktide.domain import (
 from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
-from slacktide.executors.ports import Arranged, FeaturesSeen, OpenedModel
+from slacktide.executors.ports import Arranged, FeaturesSeen, OpenedModel, RowsMismatch
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.replica_launcher import ReplicaLauncher
@@ -113,6 +113,26 @@ def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(house: Any, ca
 
     asyncio.run(body())
     assert caplog.messages == ["m: memory has room for batches of 8 rows, not 32"]
+
+
+def test_batching_stops_where_rows_of_an_output_are_not_those_of_the_inputs(
+    house: Any, caplog: Any
+) -> None:
+    house.version.ready()
+    plans: list[int] = []
+    house.launcher.plan_again = lambda: plans.append(house.version.batch_cap)
+    stored: list[str] = []
+    house.launcher.keep_dependence = lambda pool, reason: stored.append(reason)
+    assert house.version.batch_cap == 32
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            house.launcher.rows_mismatch(REPLICA, RowsMismatch(0, "output 'y' has 2 rows for 1"))
+    (warning,) = caplog.messages
+    assert warning.startswith("m: requests run one at a time")
+    assert "max_batch: 0" in warning
+    assert plans == [1]
+    assert stored == ["output 'y' has 2 rows for 1"]
+    assert house.version.interface.max_batch == 32, "requests may have as many rows as before"
 
 
 def test_a_family_is_available_while_one_of_its_variants_is(house: Any, caplog: Any) -> None:

@@ -89,9 +89,10 @@ class Batches:
             lane.wait_until = min(lane.wait_until, opens)
         if offers:
             placement, proposal = offers[0] if len(offers) == 1 else self._best(offers)
-            members = self._idle.isolated(placement, proposal.members, turn=self._next_id)
+            members = _within(proposal, placement.replica.max_batch)
+            members = self._idle.isolated(placement, members, turn=self._next_id)
             if len(members) < len(proposal.members):
-                proposal = Proposal(members, members[0].rows)
+                proposal = Proposal(members, sum([member.rows for member in members]))
             self._run(lane, placement, proposal)
         elif lane.wait_until == math.inf:
             first = self._unmeasured.next_on(lane)
@@ -367,3 +368,12 @@ class Batches:
             del entries[id]
         if ids:
             state.commands.append(FreeSlots(tuple(ids), state.cause))
+
+
+def _within(proposal: Proposal, cap: int) -> tuple[Request, ...]:
+    """The first members of a proposal, of at most `cap` rows together, or one with more."""
+    members, rows = proposal.members, proposal.rows
+    while rows > cap and len(members) > 1:
+        rows -= members[-1].rows
+        members = members[:-1]
+    return members

@@ -14,6 +14,7 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `images` (`jpeg_header`): images as an input, decoded and resized
 - `protocol` (`exit_frames`), `output_file`: what server and worker pass to each other
 - `measuring` (`timed_replica`, `synthetic_inputs`): timing a model, for its profile
+- `row_check` (`rounding`): whether rows that share a batch influence each other
 - `allocator`: giving a process its cores, by affinity or a control group
 - `cores`, `cgroups`: which cores and how much memory there is
 """

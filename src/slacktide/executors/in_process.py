@@ -47,10 +47,11 @@ from slacktide.executors.ports import (
     Report,
     Reporter,
     Resized,
+    RowsMismatch,
 )
 from slacktide.executors.session import ModelSession
 from slacktide.executors.shared_replicas import SharedReplicas
-from slacktide.executors.tensor_io import cut_outputs, lay_out
+from slacktide.executors.tensor_io import RowCountError, cut_outputs, lay_out
 
 
 class LoopReplica:
@@ -178,8 +179,7 @@ class InProcessReplica(LoopReplica):
             self._session = session
             if self._frames.known:
                 session.read_frames(self._frames)
-            opened = OpenedModel(session.interface, (), "", session.row_shapes, session.cold)
-            self._report(ReplicaUp(self._id), opened=opened)
+            self._report(ReplicaUp(self._id), opened=session.opened())
 
     def lost(self, detail: str, *, permanent: bool = False) -> None:
         self._tell(ReplicaLost(self._id, detail, permanent))
@@ -233,6 +233,8 @@ class InProcessReplica(LoopReplica):
             ]
             outputs = cut_outputs([(bytes(data), runs) for data, runs in columns])
         except Exception as error:  # whatever a model may raise; the server lives on
+            if isinstance(error, RowCountError):
+                self._tell(RowsMismatch(batch, str(error)))
             self._tell(BatchFailed(batch, session.detail(error)))
             return
         timing = BatchTiming(
@@ -241,6 +243,8 @@ class InProcessReplica(LoopReplica):
             time.perf_counter() - begin,
             *2 * (time.thread_time() - cpu,),
         )
+        if result.mismatch:
+            self._tell(RowsMismatch(batch, result.mismatch))
         self._tell(BatchFinished(batch, timing), outputs, result.faults)
 
 

@@ -42,6 +42,7 @@ from slacktide.executors.measuring_sizes import (
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.onnx_runtime import Fault, fault_of
 from slacktide.executors.ports import Arranged, Executor, ModelSource, SessionSize
+from slacktide.executors.row_check import find_dependence
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles import (
@@ -77,6 +78,8 @@ class Measurement:
     """Those that the replica had, and what they took."""
     guess: str = ""
     """Why no row runs that could be made up, so that the times are only a guess."""
+    dependence: str = ""
+    """Why requests may not share a batch; empty if nothing is against it."""
 
 
 async def measure(
@@ -91,6 +94,7 @@ async def measure(
     seed: int = 0,
     patience_s: float = 300.0,
     clock: Callable[[], float] = time.perf_counter,
+    check_rows: bool = False,
 ) -> Measurement:
     """Measure `source` on each of these core sets (no two of one size) of a device.
 
@@ -100,7 +104,8 @@ async def measure(
     `budget_s` covers all of it. Slow models take longer, up to about twice that; those for which
     even batch 1 is too slow take four runs of it on each core set, however long. A start or a run
     without a report for `patience_s` is abandoned and its replica killed. `seed` settles the
-    inputs. The executor is the caller's, and stays open.
+    inputs. The executor is the caller's, and stays open. `check_rows`: also find out whether rows
+    influence each other (row_check.py).
 
     If no row runs that could be made up, the record is a `guess`. Raises MeasuringError if the
     model cannot be opened, or dies, and ValueError for core sets that make no sense.
@@ -114,6 +119,7 @@ async def measure(
     times: dict[tuple[int, int], list[float]] = {}
     others: list[SizeTime] = []
     cpu_shares: list[float] = []
+    dependence = ""
     source = replace(source, threads=source.threads or session_sizes(counts[0], counts[-1]))
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     work.meter.enter(0, f"starting on {_cores(counts[-1])}")
@@ -153,6 +159,8 @@ async def measure(
                 if replica.cpu.value is not None:
                     cpu_shares.append(replica.cpu.value)
                 times.update({(size, len(core_set)): found[size] for size in sizes})
+            if check_rows and not guess:
+                dependence = await find_dependence(replica, opened, rows, shapes, arena)
         finally:
             replica.close()
     finally:
@@ -176,7 +184,10 @@ async def measure(
         # A function may wait for whatever it likes, and so may a host thread for its accelerator.
         min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
     )
-    return Measurement(record, interface, clock() - begin, work.note, opened.sessions)
+    seconds = clock() - begin
+    return Measurement(
+        record, interface, seconds, work.note, opened.sessions, dependence=dependence
+    )
 
 
 @dataclass(slots=True)

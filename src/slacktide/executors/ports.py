@@ -107,6 +107,18 @@ class OpenedModel:
     """Of a row that runs, by input; none where the executor does not say."""
     cold: str = ""
     """Why no row that could be made up runs; empty if one does."""
+    tolerance: float = 1e-3
+    """Most that rounding changes in an answer between batches, as a part of the output's largest
+    magnitude."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsMismatch:
+    """A batch had more or fewer rows of an output than of inputs: its first axis is no batch axis.
+    A single member has the model's answer all the same. Comes before the report of the batch."""
+
+    batch: int
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +191,7 @@ Report = (
     | Resized
     | Arranged
     | FeaturesSeen
+    | RowsMismatch
 )
 """The engine's own events, and what only the driver has to know."""
 

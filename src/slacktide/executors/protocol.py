@@ -29,6 +29,8 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     FAULTS    batch, then JSON text: members that have no rows, by their place: why, and whether
               for glue of the server's owner; FINISHED follows, with outputs of theirs that mean
               nothing
+    ROWS      batch, then text: it has another number of rows in outputs than in inputs. FINISHED
+              or FAILED follows
     FAILED    batch, then text
     ABORTED   batch, then what ramps said until then
     EXITS     how requests are to leave the model early from now on, as JSON text
@@ -87,6 +89,7 @@ class FrameKind(IntEnum):
     ATTACH = 15
     DETACH = 16
     CROPS = 17
+    ROWS = 18
 
 
 class ProtocolError(Exception):
@@ -329,7 +332,7 @@ def _read_report(words: list[int], at: int) -> ExitReport:
 
 
 def encode_text(kind: FrameKind, number: int, text: str) -> bytes:
-    """FAILED or BROKEN: a word and some text."""
+    """FAILED, ROWS or BROKEN: a word and some text."""
     return frame(kind, to_bytes((number,)) + text.encode("utf-8", "replace"))
 
 
@@ -375,6 +378,7 @@ def encode_ready(opened: OpenedModel) -> bytes:
         "note": opened.note,
         "row_shapes": dict(opened.row_shapes),
         "cold": opened.cold,
+        "tolerance": opened.tolerance,
     }
     return frame(FrameKind.READY, json.dumps(document).encode())
 
@@ -387,8 +391,7 @@ def decode_ready(body: bytes) -> OpenedModel:
         )
         interface = ModelInterface.from_dict(document)
         shapes = {str(name): tuple(shape) for name, shape in document["row_shapes"].items()}
-        return OpenedModel(
-            interface, sessions, str(document["note"]), shapes, str(document["cold"])
-        )
+        note, cold = str(document["note"]), str(document["cold"])
+        return OpenedModel(interface, sessions, note, shapes, cold, float(document["tolerance"]))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("an interface that cannot be read") from None

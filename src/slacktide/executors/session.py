@@ -39,9 +39,11 @@ from slacktide.executors.ports import (
     CropPayload,
     MemberFault,
     ModelSource,
+    OpenedModel,
     Payload,
     RowShapes,
 )
+from slacktide.executors.rounding import TOLERANCE, tolerance_of
 from slacktide.executors.row_candidates import candidate_rows
 from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.staged import StageChain
@@ -51,6 +53,7 @@ from slacktide.executors.tensor_io import (
     LengthReader,
     MemberLengths,
     PaddedGatherer,
+    RowCountError,
     TensorError,
 )
 
@@ -85,6 +88,8 @@ class RunResult:
     infer_s: float
     faults: Mapping[int, MemberFault]
     """Members that have no rows, by their place, and why; their outputs mean nothing."""
+    mismatch: str = ""
+    """Which output has another number of rows than the only member, if any."""
 
 
 class ModelSession:
@@ -131,6 +136,7 @@ class ModelSession:
         """Shapes of a row that has run, by input; of the last that was tried where none does."""
         self.cold = ""
         """Why no row of synthetic inputs runs; empty if one does."""
+        self.tolerance = TOLERANCE
         self._rows: SyntheticRows | None = None
         self._warm = False  # whether a row of synthetic inputs has run
 
@@ -165,7 +171,9 @@ class ModelSession:
         opener = SessionOpener(source, providers, free, shared_arena, sizes, file.content)
         session = opener.open(threads)
         interface = session_interface(session, declared, source.max_batch)
-        return cls(opener, threads, interface, session)
+        opened = cls(opener, threads, interface, session)
+        opened.tolerance = tolerance_of(file.model, accelerated=len(providers) > 1)
+        return opened
 
     def add(self, threads: int) -> None:
         """Open the model once more, with so many threads, and warm it up; it is in use then.
@@ -384,16 +392,24 @@ class ModelSession:
         """Run `members` as one batch; `arena` is the memory that their tensors lie in, `size` the
         side of the square that images are resized to (0: as the model fixes it, or as they are).
 
-        Raises TensorError if the members are not a batch of this model or its outputs do not have
-        one row for each of theirs, and whatever ONNX Runtime raises.
+        Raises TensorError if the members are not a batch of this model; RowCountError if outputs
+        do not have one row for each of theirs, but a single member has whatever the model gives;
+        and whatever ONNX Runtime raises.
         """
         batch = self.gather(members, arena, size)
         begin = time.perf_counter()
         arrays = self._infer(batch.feeds, run_options)
         done = time.perf_counter()
-        self.check(arrays, sum(batch.rows), batch.lengths)
+        mismatch = ""
+        try:
+            self.check(arrays, sum(batch.rows), batch.lengths)
+        except RowCountError as error:
+            if len(members) > 1:
+                raise
+            mismatch = str(error)
+        infer_s = done - begin
         return RunResult(
-            arrays, batch.rows, batch.lengths, batch.input_s, done - begin, batch.faults
+            arrays, batch.rows, batch.lengths, batch.input_s, infer_s, batch.faults, mismatch
         )
 
     def check(
@@ -403,6 +419,11 @@ class ModelSession:
         self._check_rows(arrays, rows)
         if lengths is not None:
             lengths.check(arrays, self._outputs)
+
+    def opened(self) -> OpenedModel:
+        """What to report of it, but for the sessions of a pool."""
+        told = (self.row_shapes, self.cold, self.tolerance)
+        return OpenedModel(self.interface, (), "", *told)
 
     def detail(self, error: BaseException) -> str:
         """What a client may know of an error that `run` raised."""
@@ -435,7 +456,9 @@ class ModelSession:
             return
         for array, name in zip(arrays, self._outputs, strict=True):
             if array.shape[:1] != (rows,):
-                raise TensorError(f"output {name!r} has not one row for each of the {rows} given")
+                # A function has stated what it gives: that is an error of its batch.
+                kind = TensorError if self._source.function is not None else RowCountError
+                raise kind(f"output {name!r} has not one row for each of the {rows} given")
 
     def _synthetic_rows(self) -> SyntheticRows:
         """Raises ModelError if what is stated of rows cannot be."""

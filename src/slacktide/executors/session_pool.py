@@ -19,6 +19,7 @@ has made for it, and little else.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from slacktide.executors.cgroups import memory, own_memory
@@ -84,7 +85,7 @@ class SessionPool:
     def opened(self) -> OpenedModel:
         """What to report of it."""
         model = self.session
-        return OpenedModel(model.interface, self.sizes, self.note, model.row_shapes, model.cold)
+        return replace(model.opened(), sessions=self.sizes, note=self.note)
 
     def use(self, cores: int) -> None:
         """Have the batches that follow run in the session for so many cores."""

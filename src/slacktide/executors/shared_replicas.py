@@ -29,6 +29,7 @@ from slacktide.executors.ports import (
     Report,
     Reporter,
     Resized,
+    RowsMismatch,
 )
 
 
@@ -124,6 +125,9 @@ class _Shared:
             self._resized = event
             for member in members:
                 member.tell(event)
+        elif isinstance(event, RowsMismatch):
+            if event.batch in self._running:
+                self._running[event.batch].tell(event)
         elif isinstance(event, ReplicaLost):
             self._members.clear()
             self._ended()

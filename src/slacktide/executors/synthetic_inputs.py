@@ -8,7 +8,7 @@ stated are 1 here, unless a row of another size has been found to run (`row_cand
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -177,28 +177,39 @@ class SyntheticRows:
         """
         made: list[Payload] = []
         used = 0
-        lead = (1,) if self._interface.batches else ()
         while len(made) < _MOST_ROWS:
             arrays = self.arrays(shapes, 1, generator, first=len(made))
-            axes = {name: (*lead, *shape) for name, shape in shapes.items()}
-            if (name := self._jpeg_input(shapes)) is not None:
-                arrays[name] = np.array([encode_jpeg(arrays[name][0])], object)
-                axes[name] = (1,)
-            encoded = [
-                array.tobytes() if array.dtype != object else encode_strings(array)
-                for array in arrays.values()
-            ]
-            nbytes = sum(len(data) for data in encoded)
-            if made and used + nbytes > _MOST_BYTES:
-                break
+            made.append(self.payload(arrays, shapes, arena))
+            nbytes = sum(tensor.nbytes for tensor in made[-1].tensors)
             used += nbytes
-            refs = []
-            for spec, data in zip(self._interface.inputs, encoded, strict=True):
-                slot = arena.allocate(len(data))
-                arena.view(slot)[:] = data
-                refs.append(TensorRef(slot.offset, len(data), axes[spec.name]))
-            made.append(Payload(1, tuple(refs)))
+            if used + nbytes > _MOST_BYTES:  # the next is about as large
+                break
         return made
+
+    def payload(
+        self, arrays: Mapping[str, NDArray[Any]], shapes: RowShapes, arena: Arena
+    ) -> Payload:
+        """A request of one row, as `arrays` gives it, written to `arena`. Raises
+        MemoryLimitExceeded."""
+        lead, jpeg = (1,) if self._interface.batches else (), self._jpeg_input(shapes)
+        refs = []
+        for spec in self._interface.inputs:
+            array, axes = arrays[spec.name], (*lead, *shapes[spec.name])
+            if spec.name == jpeg:
+                array, axes = np.array([encode_jpeg(array[0])], object), (1,)
+            data = array.tobytes() if array.dtype != object else encode_strings(array)
+            slot = arena.allocate(len(data))
+            arena.view(slot)[:] = data
+            refs.append(TensorRef(slot.offset, len(data), axes))
+        return Payload(1, tuple(refs))
+
+    def is_stated(self, spec: TensorSpec) -> bool:
+        """Whether other content than that of `arrays` would make no sense to the model, as far as
+        is known: constants, masks, and whole numbers of samples."""
+        padded = self._padded.get(spec.name)
+        mask = padded is not None and bool(padded.mask)
+        sampled = spec.name in self._samples and not spec.datatype.is_float
+        return spec.name in self._values or mask or sampled
 
     def _axes(self, spec: TensorSpec) -> tuple[int, ...]:
         return self._stated.get(spec.name, self._interface.row_axes(spec))

@@ -32,6 +32,10 @@ class TensorError(Exception):
     """Bytes that are not the tensor they are said to be, or members that do not fit together."""
 
 
+class RowCountError(TensorError):
+    """An output that has not one row for each of the batch's."""
+
+
 class InputGatherer:
     """Makes one input of a model, with the members' rows along axis 0.
 
@@ -140,9 +144,10 @@ def lay_out(
 ) -> tuple[bytes | memoryview, list[OutputRun]]:
     """The bytes of one output, and where its members' parts lie in them if they are put at `at`.
 
-    `rows[i]` rows belong to member i, or all to the only member of a model without a batch axis; a
-    padded output is cut to each member's own length. A view of `array` where its layout allows it.
+    `rows[i]` rows belong to member i; all to an only member, whatever their number. A padded output
+    is cut to each member's own length. A view of `array` where its layout allows it.
     """
+    batches = batches and len(rows) > 1
     axis = None if lengths is None else lengths.axes.get(spec.name)
     if axis is None and spec.datatype is not Datatype.BYTES:
         data = as_bytes(array)

@@ -59,6 +59,7 @@ from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.staged import StageChain, StagedBatch
+from slacktide.executors.tensor_io import RowCountError
 
 NICENESS = 5
 """Added to the worker's: the loop stays prompt while every core computes."""
@@ -213,6 +214,8 @@ class BatchRunner:
                 return encode_aborted(batch, self._report())
             detail = self._session.detail(error)
             fault = self._session.fault(error)
+            if isinstance(error, RowCountError):
+                self._send(encode_text(FrameKind.ROWS, batch, detail))
             if fault is Fault.DEVICE:
                 return encode_text(FrameKind.BROKEN, 0, detail)  # and is killed for it
             if fault is Fault.MEMORY and self._confined:
@@ -224,6 +227,8 @@ class BatchRunner:
 
     def _run(self, message: BatchMessage, options: Any, cpu: tuple[float, float]) -> bytes:
         result = self._session.run(message.members, self._arena, options, message.size)
+        if result.mismatch:
+            self._send(encode_text(FrameKind.ROWS, message.batch, result.mismatch))
         begin = time.perf_counter()
         places = self._outputs.write(
             result.arrays, result.rows, self._session.interface, result.lengths

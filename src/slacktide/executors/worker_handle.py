@@ -53,6 +53,7 @@ from slacktide.executors.ports import (
     Report,
     Reporter,
     Resized,
+    RowsMismatch,
 )
 from slacktide.executors.protocol import (
     FrameKind,
@@ -292,6 +293,8 @@ class WorkerHandle:
             self._finished(body)
         elif kind is FrameKind.FAULTS:
             self._faults = decode_faults(body, self._members)[1]
+        elif kind is FrameKind.ROWS:
+            self._tell(RowsMismatch(*decode_text(body)))
         elif kind is FrameKind.FAILED:
             self._tell(BatchFailed(*decode_text(body)))
         elif kind is FrameKind.ABORTED:

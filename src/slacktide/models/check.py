@@ -20,6 +20,7 @@ from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.row_check import dependence_warning
 from slacktide.executors.synthetic_inputs import SyntheticRows, assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.exits.errors import ExitError
@@ -247,7 +248,11 @@ async def try_loading(
                         cores=core_sets,
                         device=definition.settings.device,
                         budget_s=_BUDGET_S,
+                        check_rows=True,
                     )
+                    if found.dependence:
+                        message = f"{definition.where}: {dependence_warning(found.dependence)}"
+                        findings.append(Finding(listed.name, Severity.WARNING, message))
                     shapes = found.record.shapes
                     if source.images:
                         source = replace(source, warmup_shapes=shapes)

@@ -339,7 +339,7 @@ class PlanBuilder:
         deployments = []
         routes = []
         for version in self._versions:
-            most = max(1, version.interface.max_batch)
+            most = version.batch_cap
             for lane in self._layout.lanes_of[version.name]:
                 # The variants planner chooses among all of them; without it, these stay.
                 planned = version.family is not None and version.family.planner != "none"
@@ -357,7 +357,7 @@ class PlanBuilder:
             lane = self._layout.scaled_lane(version.name)
             if lane is not None:
                 planner, options = self._planner or version.definition.settings.planner
-                limits = replace(lane.limits, batch_max=max(1, version.interface.max_batch))
+                limits = replace(lane.limits, batch_max=version.batch_cap)
                 told.append(ScaledModel(limits, planner, options))
             exits = version.definition.settings.exits
             if exits is not None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size, image_input
 from slacktide.executors.ports import Executor, ModelSource
+from slacktide.executors.row_check import dependence_warning
 from slacktide.executors.synthetic_inputs import assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.learnt import PoolTimes
@@ -51,6 +52,8 @@ class PreparedVersion:
     """Smallest first; the only one, if it is no family."""
     family: Family | None
     warnings: tuple[str, ...]
+    dependence: str = ""
+    """Why requests may not share a batch, although the model has a batch axis."""
 
 
 def profiled_files(definition: ModelDefinition) -> tuple[ModelDefinition, ...]:
@@ -71,6 +74,7 @@ async def prepare_version(
     settings = definition.settings.variants
     names = ("",) if settings is None else settings.names
     warnings: list[str] = []
+    dependence = ""
     family: Family | None = None
     if settings is not None:
         measured = await asyncio.to_thread(profiles.accuracies, definition)
@@ -94,18 +98,25 @@ async def prepare_version(
                 named = f"{own.where}: {error}" if own.files else str(error)
                 raise MeasuringError(named, permanent=error.permanent) from error
             profiled[key] = known
+            if known.dependence:
+                warnings.append(dependence_warning(known.dependence))
+                dependence = known.dependence if known.interface.batches else dependence
             warnings += check_interface(file, known.interface)
             if pools:
                 check_alike(own, known.interface, pools[0].definition, pools[0].known.interface)
             shapes, guess = known.record.shapes, known.guess
             if settings is not None and not guess:
                 timed = replace(timed, warmup_shapes=shapes)  # of images they are not assumed
-            warnings += await asyncio.to_thread(
-                assumptions_of, timed, known.interface, shapes, guess
-            )
+            if known.interface.batches or not known.dependence:
+                warnings += await asyncio.to_thread(
+                    assumptions_of, timed, known.interface, shapes, guess
+                )
         times = await asyncio.to_thread(profiles.learnt.times, own, known)
         # Replicas warm up with the row that was found to run, and need not look for it again.
         batch = source.max_batch if known.interface.batches else 0
+        if known.dependence and known.interface.batches and definition.name in profiles.stages:
+            # Rows of one frame are not to influence each other either.
+            batch, known = 1, replace(known, interface=replace(known.interface, max_batch=1))
         row = row_shapes(known, own.image_size)
         exits = await asyncio.to_thread(profiles.exit_source, own)
         source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits)
@@ -125,7 +136,9 @@ async def prepare_version(
             settings.resident,
             settings.lane_memory,
         )
-    return PreparedVersion(interface, tuple(pools), family, tuple(dict.fromkeys(warnings)))
+    return PreparedVersion(
+        interface, tuple(pools), family, tuple(dict.fromkeys(warnings)), dependence
+    )
 
 
 def accuracies(

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from slacktide.domain import Plan
@@ -32,7 +33,7 @@ from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_meas
 from slacktide.models.repository.errors import NotFoundError, RepositoryError
 from slacktide.models.repository.pipeline import PipelineDefinition
 from slacktide.models.repository.repository import ModelDefinition, Repository
-from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
+from slacktide.models.versions import UNLOADED, Catalog, LoadedPool, LoadedVersion, VersionState
 from slacktide.planning import StageBounds, Stated
 from slacktide.planning.planner import also, stated_as
 from slacktide.planning.variants import Family
@@ -136,6 +137,9 @@ class ModelManager:
         async with self._lock:
             models = await asyncio.to_thread(repository.scan)
             self._catalog.expect(listed.name for listed in models)
+            for listed in models:
+                if listed.pipeline is not None:
+                    self._profiles.stages.update(listed.pipeline.models)
             for listed in sorted(models, key=lambda one: one.pipeline is not None):
                 if listed.problem is not None:
                     if (cause := listed.problem.__cause__) is not None:  # unforeseen
@@ -251,6 +255,7 @@ class ModelManager:
         if config_override is not None:
             raise ControlError("bad_input", "parameter 'config': expected none, for a pipeline")
         missing: dict[str, str] = {}
+        self._profiles.stages.update(pipeline.models)
         at_start = pipeline.name in self._catalog.loading  # then each model was tried before
         for model in pipeline.models:
             if self._catalog.serving(model) or self.pipelines.knows(model):
@@ -297,6 +302,8 @@ class ModelManager:
             version.cleanup = cleanup
         self._catalog.serve(name, {version.version: version for version in new})
         self.pipelines.refresh()
+        if any(version.dependence for version in new):
+            self.apply()
         self._pipelines_changed()
         versions = ", ".join(version.version for version in new)
         log.info("%s is ready (version %s, %.2f s)", name, versions, seconds)
@@ -345,6 +352,7 @@ class ModelManager:
             # Counters never fall: a version that is loaded again goes on where it was.
             before.counters if before is not None else ModelCounters(),
             family=made.family,
+            dependence=made.dependence,
         )
         cores = len(core_sets[0]) or 1
         for one in made.pools:
@@ -387,6 +395,14 @@ class ModelManager:
         finally:
             for pool in pools:
                 self._launcher.await_no_more(pool)
+
+    def keep_dependence(self, pool: LoadedPool, reason: str) -> None:
+        """Store beside a profile why requests may not share a batch."""
+        if pool.known is not None:
+            note = partial(self._profiles.note_dependence, pool.definition, pool.known, reason)
+            task = asyncio.create_task(asyncio.to_thread(note))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _retire(self, old: Sequence[LoadedVersion]) -> None:
         """Wait until `old` have answered what they have, then stop their replicas."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ class ProfiledModel:
     """Why nothing could be measured, and the record is only a guess; empty if it is none."""
     key: ProfileKey | None = None
     """What it was measured for."""
+    dependence: str = ""
+    """Why requests may not share a batch; empty if nothing is against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class ProfileCache:
         """`budget_s`: what measuring a version may take when it is loaded without a profile."""
         self._store = store
         self.learnt = LearntTimes(store)
+        self.stages: set[str] = set()
+        """Models that pipelines name: they keep their batch axis, since pipelines count rows."""
         self._budget_s = budget_s
         self.busy: dict[str, BusyProfile] = {}
         """Profiles in use that are to be measured again, by model, version and variant."""
@@ -88,10 +93,15 @@ class ProfileCache:
         counts = [len(cores) for cores in sets]
         label = label_of(definition)
         profiled = await asyncio.to_thread(self.find, definition, counts, source.threads)
-        if profiled is None:
+        dependence = "" if profiled is None else profiled.dependence
+        if profiled is None or (
+            dependence
+            and profiled.interface.batches == self._drops_axis(definition, profiled.interface)
+        ):
             log.info("%s has no profile; measuring", label)
+            budget_s = self._budget_s
             profiled = await self.measure(
-                definition, source, executor, sets, budget_s=self._budget_s
+                definition, source, executor, sets, budget_s=budget_s, dependence=dependence
             )
         self.busy.pop(label, None)
         if note := busy_note(profiled.record.cpu_share):
@@ -109,9 +119,11 @@ class ProfileCache:
         definition, record = busy.definition, busy.profiled.record
         if await asyncio.to_thread(self._key, definition) != busy.profiled.key:
             raise MeasuringError("its files have changed since it was loaded")
+        dependence = busy.profiled.dependence
+        without_axis = dependence and not busy.profiled.interface.batches
         measured = await measure(
             busy.executor,
-            busy.source,
+            replace(busy.source, max_batch=0) if without_axis else busy.source,
             cores=busy.cores,
             device=definition.settings.device,
             budget_s=self._budget_s,
@@ -119,7 +131,7 @@ class ProfileCache:
         share = measured.record.cpu_share
         if measured.guess or not (is_quiet(share) or (share or 0.0) > (record.cpu_share or 0.0)):
             return None
-        return await self._store_measured(definition, measured)
+        return await self._store_measured(definition, replace(measured, dependence=dependence))
 
     def forget(self, name: str) -> None:
         """A model no longer serves: measure nothing of it again."""
@@ -155,10 +167,37 @@ class ProfileCache:
         as_stated = "content" not in stored and _all_stated(definition, interface)
         if mismatch is None and not (as_stated or stored.get("content") == _content(definition)):
             mismatch = "was measured with other rows or outputs"
+        if mismatch is None and definition.settings.max_batch == 0 and interface.batches:
+            mismatch = "was measured with a batch axis"
+        dependence = "" if definition.settings.max_batch == 0 else stored.get("dependence")
+        if mismatch is None and not isinstance(dependence, str):
+            mismatch = "was taken before rows were held against each other"
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
-        return ProfiledModel(record, interface, sessions, key=key)
+        return ProfiledModel(record, interface, sessions, key=key, dependence=str(dependence))
+
+    def _drops_axis(self, definition: ModelDefinition, interface: ModelInterface) -> bool:
+        """Whether a model whose rows influence each other is served as one without a batch axis, so
+        that its first axis may be of any length. Not where anything is stated of its rows."""
+        settings, name = definition.settings, definition.name
+        stated = (settings.exits, settings.variants, settings.pads, settings.max_batch)
+        rows = definition.warmup_shapes or definition.more_shapes
+        samples = definition.samples or definition.sample_rows
+        kept = rows or samples or name in self.stages or image_input(interface) is not None
+        return not kept and all(each is None for each in stated)
+
+    def note_dependence(
+        self, definition: ModelDefinition, found: ProfiledModel, dependence: str
+    ) -> None:
+        """Keep beside a stored profile why requests may not share a batch. Blocks."""
+        self.busy.pop(label_of(definition), None)  # measured again it would be as it was
+        if found.key is None or (stored := self._store.find(definition, found.key)) is None:
+            return
+        try:
+            self._store.save(definition, found.key, {**stored, "dependence": dependence})
+        except RepositoryError as error:
+            log.warning("profile of %s could not be stored: %s", definition.where, error)
 
     def exit_source(self, definition: ModelDefinition) -> ExitSource | None:
         """Where the early exits of a version are learnt, and what its settings say of them; None:
@@ -193,37 +232,49 @@ class ProfileCache:
         budget_s: float,
         thorough: bool = False,
         progress: Progress | None = None,
+        dependence: str = "",
     ) -> ProfiledModel:
-        """Measure on each of these core sets, and store what was found."""
-        measured = await measure(
+        """Measure on each of these core sets, and store what was found. `dependence`: why requests
+        may not share a batch, where that is known."""
+        run = partial(
+            measure,
             executor,
-            source,
             cores=cores,
             device=definition.settings.device,
             budget_s=budget_s,
             thorough=thorough,
             progress=progress,
         )
-        return await self._store_measured(definition, measured)
+        measured = await run(source, check_rows=True)
+        dependence = dependence or measured.dependence
+        batches = measured.interface.batches
+        if dependence and batches and self._drops_axis(definition, measured.interface):
+            measured = await run(replace(source, max_batch=0))
+        return await self._store_measured(definition, replace(measured, dependence=dependence))
 
     async def _store_measured(
         self, definition: ModelDefinition, measured: Measurement
     ) -> ProfiledModel:
-        interface = _limited(measured.interface, definition)
+        interface, dependence = _limited(measured.interface, definition), measured.dependence
         key = await asyncio.to_thread(self._key, definition)
         if measured.guess:
-            return ProfiledModel(measured.record, interface, measured.sessions, measured.guess, key)
+            return ProfiledModel(
+                measured.record, interface, measured.sessions, measured.guess, key, dependence
+            )
         document = {
             "record": measured.record.to_dict(),
             "interface": measured.interface.to_dict(),
             "content": await asyncio.to_thread(_content, definition),
             "sessions": [list(session) for session in measured.sessions],
+            "dependence": measured.dependence,
         }
         try:
             await asyncio.to_thread(self._store.save, definition, key, document)
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
-        return ProfiledModel(measured.record, interface, measured.sessions, key=key)
+        return ProfiledModel(
+            measured.record, interface, measured.sessions, key=key, dependence=dependence
+        )
 
     @staticmethod
     def _key(definition: ModelDefinition) -> ProfileKey:

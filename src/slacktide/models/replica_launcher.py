@@ -32,7 +32,9 @@ from slacktide.executors.ports import (
     OpenedModel,
     ReplicaHandle,
     Reporter,
+    RowsMismatch,
 )
+from slacktide.executors.row_check import dependence_warning
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.versions import Catalog, LoadedPool, VersionState
 from slacktide.recording import Recorder, export_times
@@ -102,6 +104,8 @@ class ReplicaLauncher:
         self.plan_again: Callable[[], None] = lambda: None  # where batches become smaller
         self.learn: Callable[[PoolId, FeaturesSeen], None] = lambda pool, seen: None
         """Takes what ramps can be learnt from."""
+        self.keep_dependence: Callable[[LoadedPool, str], None] = lambda pool, reason: None
+        """Stores why requests to a model may not share a batch."""
 
     def await_up(self, pool: PoolId) -> asyncio.Future[str | None]:
         """Done once all of its replicas are up, with None, or when that cannot be, with why."""
@@ -192,6 +196,15 @@ class ReplicaLauncher:
         else:
             names = ", ".join(map(pool.exits.name, event.ramps)) or "none"
             log.info("%s: early exits: %s", pool.version.name, names)
+
+    def rows_mismatch(self, replica: Replica, event: RowsMismatch) -> None:
+        pool = self._catalog.pool(replica.pool)
+        if pool is None or pool.version.dependence:
+            return
+        pool.version.dependence = event.detail
+        log.warning("%s: %s", pool.version.name, dependence_warning(event.detail))
+        self.plan_again()
+        self.keep_dependence(pool, event.detail)
 
     def circuit(self, command: TellCircuit) -> None:
         pool = self._catalog.pool(command.pool)

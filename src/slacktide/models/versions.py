@@ -140,6 +140,8 @@ class LoadedVersion:
     """Arenas of frames that its replicas cut crops out of, by the number that they know."""
     main: int = 0
     """The pool that serves it until a planner decides, by number."""
+    dependence: str = ""
+    """Why requests do not share a batch, although the model has a batch axis."""
     in_flight: int = 0
     """Calls that have not been answered."""
     blocklist: InputBlocklist = field(default_factory=InputBlocklist)
@@ -282,6 +284,13 @@ class LoadedVersion:
             any_image=self.family is not None,
             client_shapes=self.definition.client_shapes,
         )
+
+    @property
+    def batch_cap(self) -> int:
+        """Most rows in a batch of several requests; a single request may have more. Not while it
+        loads: pools admit requests of so many rows as their first plan."""
+        alone = self.dependence and self.state is not VersionState.LOADING
+        return 1 if alone else max(1, self.interface.max_batch)
 
     def fail(self, reason: str) -> None:
         """Out of service for good, because of what it runs under, not of what it is."""

@@ -155,6 +155,7 @@ class App:
             self.learner,
         )
         launcher.plan_again = self.models.apply
+        launcher.keep_dependence = self.models.keep_dependence
         self.data = ServerDataPlane(
             self.driver,
             self.catalog,

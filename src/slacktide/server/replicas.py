@@ -47,6 +47,7 @@ from slacktide.executors.ports import (
     Report,
     Reporter,
     Resized,
+    RowsMismatch,
 )
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.planning.exits import ExitsArranged
@@ -84,6 +85,9 @@ class Launcher(Protocol):
     def early_exits(self, replica: Replica, event: Arranged | FeaturesSeen) -> None:
         """Its batches run through other stages, or show what ramps can be learnt from."""
 
+    def rows_mismatch(self, replica: Replica, event: RowsMismatch) -> None:
+        """An output has not as many rows as were given."""
+
     def circuit(self, command: TellCircuit) -> None:
         """A version has become unavailable, or is no longer."""
 
@@ -110,6 +114,8 @@ class ReplicaSupervisor:
         self._handles: dict[int, ReplicaHandle] = {}
         self._replicas: dict[int, Replica] = {}
         self._batches: dict[int, Batch] = {}
+        self._mismatches: dict[int, str] = {}
+        """By running batch, which of its outputs has other rows than were given."""
         self._told: set[int | None] = set()
         """Processes whose end the log has told. Several replicas may be one."""
         self.resizes = ResizeTracker(clock, post)
@@ -227,6 +233,7 @@ class ReplicaSupervisor:
                 self._released(event, outputs)
             case BatchFailed():
                 del self._batches[event.batch]
+                self._mismatches.pop(event.batch, None)
                 log.warning("%s failed on a batch: %s", replica.pool, event.detail)
                 self._post(event)
             case BatchAborted():
@@ -242,6 +249,9 @@ class ReplicaSupervisor:
                     self._post(arranged(replica, event))
             case FeaturesSeen():
                 self._launcher.early_exits(replica, event)
+            case RowsMismatch():
+                self._mismatches[event.batch] = event.detail
+                self._launcher.rows_mismatch(replica, event)
             case ReplicaUp():
                 assert opened is not None
                 refusal = self._launcher.ready(replica, opened)
@@ -258,6 +268,9 @@ class ReplicaSupervisor:
         self, event: BatchFinished, outputs: BatchOutputs, faults: Mapping[int, MemberFault]
     ) -> None:
         batch = self._batches.pop(event.batch)
+        mismatch = self._mismatches.pop(event.batch, "")
+        if mismatch and batch.members[0].parent is not None:  # pipelines count rows
+            faults = {0: MemberFault(mismatch, of_glue=True)}
         if faults:  # of images most likely: they fail alone, and their batch is answered
             for member, fault in faults.items():
                 reason = Reason.RUNTIME_ERROR if fault.of_glue else Reason.BAD_INPUT
@@ -284,6 +297,7 @@ class ReplicaSupervisor:
         self._let_go(replica)
         for id in [id for id, batch in self._batches.items() if batch.replica.id == replica.id]:
             del self._batches[id]
+            self._mismatches.pop(id, None)
         self.resizes.gone(replica.lane, replica.id)
         self._launcher.lost(replica, event, out_of_memory=out_of_memory)
         self._post(event)

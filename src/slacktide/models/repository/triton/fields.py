@@ -85,7 +85,8 @@ optimization.input_pinned_memory o Changes speed alone.
 optimization.output_pinned_memory o Changes speed alone.
 optimization.gather_kernel_buffer_threshold o Changes speed alone.
 optimization.eager_batching o Changes speed alone.
-dynamic_batching + Batching is on wherever the model has a batch axis.
+dynamic_batching + Batching is on wherever the model has a batch axis and its [rows do not
+    influence each other](configuration.md#rows-that-influence-each-other).
 dynamic_batching.preferred_batch_size + `preferred` of the scheduler `fifo`; the other schedulers
     choose the size that pays.
 dynamic_batching.max_queue_delay_microseconds + `max_delay` of the scheduler `fifo`; the other

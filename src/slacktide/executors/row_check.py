@@ -1,0 +1,203 @@
+"""Do rows that share a batch get the answers they get alone? If not, the first free axis is no
+batch axis, or the model mixes its rows, and requests must not share a batch (decision 0070).
+
+Two unlike rows run alone, together and in reverse order, three times. Rows are those that the model
+is timed with. A row and its opposite, a large one and one of zeros follow, since a maximum, a sign
+or a threshold may be all that rows have in common.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.tensors import Datatype, TensorSpec, image_input
+from slacktide.executors.arena import Arena, MemoryLimitExceeded
+from slacktide.executors.ports import (
+    OpenedModel,
+    OutputTensor,
+    Payload,
+    RowShapes,
+)
+from slacktide.executors.rounding import QUANTISED_TOLERANCE
+from slacktide.executors.synthetic_inputs import SyntheticRows
+from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
+
+ROUNDS: Final = 3
+RANDOM: Final = "one row has other answers each time (random operators)"
+_MOST_S: Final = (3.0, 0.5, 0.5)
+"""By round, seconds from the beginning after which it goes no further."""
+_PATIENCE_S: Final = 10.0
+_SEED: Final = 70
+_LEAST: Final = 1e-7
+"""Differences below this are rounding, whatever the output's magnitude."""
+
+
+def dependence_warning(dependence: str) -> str:
+    """The sentence for the log."""
+    return (
+        f"requests run one at a time, never in a batch: {dependence}; state max_batch: 0 if the "
+        "first axis holds no rows of their own"
+    )
+
+
+async def find_dependence(
+    replica: TimedReplica, opened: OpenedModel, rows: SyntheticRows, shapes: RowShapes, arena: Arena
+) -> str:
+    """Why requests may not share a batch; empty if nothing is against it. Rows that fail alone, or
+    end their process, say nothing: the replica is not to be used any more then."""
+    if opened.interface.max_batch < 2 or opened.cold:
+        return ""
+    begin, patience_s = time.perf_counter(), replica.patience_s
+    try:
+        made = await asyncio.to_thread(_pairs, rows, shapes, opened)
+        pairs = [
+            _Pair(replica, opened, [rows.payload(row, shapes, arena) for row in unlike])
+            for unlike in made
+        ]
+        for number in range(ROUNDS):
+            for pair in pairs:
+                if found := await pair.compare():
+                    return found
+                took = time.perf_counter() - begin
+                if took > _MOST_S[number]:
+                    return ""
+                replica.patience_s = min(patience_s, _PATIENCE_S + took)
+    except (MemoryLimitExceeded, MeasuringError):
+        pass
+    return ""
+
+
+class _Pair:
+    """Two rows, and what they got alone."""
+
+    def __init__(
+        self, replica: TimedReplica, opened: OpenedModel, members: Sequence[Payload]
+    ) -> None:
+        self._replica = replica
+        self._outputs = opened.interface.outputs
+        self._tolerance = opened.tolerance
+        self._members = members
+        self._alone: list[Sequence[OutputTensor]] = []
+
+    async def compare(self) -> str:
+        """One round; see `find_dependence`."""
+        alone: list[Sequence[OutputTensor]] = []
+        for member in self._members:
+            try:
+                alone += await self._run(member)
+            except BatchError:
+                return ""
+        self._alone = self._alone or alone
+        for row, outputs in enumerate(alone):
+            for spec, (shape, _) in zip(self._outputs, outputs, strict=True):
+                if shape[:1] != (1,):
+                    return f"output {spec.name!r} has {shape[0] if shape else 'no'} rows for one"
+            if await self._differs(outputs, row):
+                return RANDOM
+        for order in ((0, 1), (1, 0)):
+            try:
+                together = await self._run(*[self._members[row] for row in order])
+            except BatchError as error:
+                return f"two rows run alone, but not together ({error})"
+            differing = [
+                await self._differs(outputs, row)
+                for outputs, row in zip(together, order, strict=True)
+            ]
+            if not any(differing):
+                continue
+            for row in order:
+                again = await self._run(self._members[row])
+                if await self._differs(again[0], row):
+                    return RANDOM
+            swapped = zip(together, reversed(order), strict=True)
+            if not any([await self._differs(outputs, row) for outputs, row in swapped]):
+                return "two rows of a batch come back swapped"
+            name = differing[0] or differing[1]
+            return f"output {name!r} of a row is another in a batch than alone"
+        return ""
+
+    async def _run(self, *members: Payload) -> Sequence[Sequence[OutputTensor]]:
+        self._replica.inputs = members
+        await self._replica.run(len(members))
+        return self._replica.outputs
+
+    async def _differs(self, outputs: Sequence[OutputTensor], row: int) -> str:
+        """The first output in which a row differs from itself alone; empty if none does."""
+        return await asyncio.to_thread(self._find, outputs, row)
+
+    def _find(self, outputs: Sequence[OutputTensor], row: int) -> str:
+        for at, spec in enumerate(self._outputs):
+            alone = [each[at] for each in self._alone]
+            if outputs[at] == alone[row]:
+                continue
+            if outputs[at][0] != alone[row][0] or spec.datatype is Datatype.BYTES:
+                return spec.name
+            one, other = (_numbers(spec, data) for _, data in (outputs[at], alone[row]))
+            largest = max(_largest(_numbers(spec, data)) for _, data in alone)
+            room = max(self._tolerance * largest, _LEAST)
+            if spec.datatype in (Datatype.INT8, Datatype.UINT8):
+                room = max(room, 1.0)  # a number between two was rounded
+            with np.errstate(invalid="ignore"):
+                alike = (np.abs(one - other) <= room) | (one == other)
+            if not (alike | (np.isnan(one) & np.isnan(other))).all():
+                return spec.name
+        return ""
+
+
+def _numbers(spec: TensorSpec, data: bytes) -> NDArray[Any]:
+    array = np.frombuffer(data, spec.datatype.dtype)
+    if spec.datatype is Datatype.BF16:
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return array if array.dtype == np.float32 else array.astype(np.float64)
+
+
+def _largest(array: NDArray[Any]) -> float:
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _pairs(
+    rows: SyntheticRows, shapes: RowShapes, opened: OpenedModel
+) -> list[list[dict[str, NDArray[Any]]]]:
+    """Pairs of unlike rows, [1, *shape] of each input. Of quantised models only the first: what a
+    batch of very unlike rows does to their scales is no mistake of the axis."""
+    generator = np.random.default_rng(_SEED)
+    first, second = (rows.arrays(shapes, 1, generator, first=at) for at in (0, 1))
+    pairs = [[first, second]]
+    if opened.tolerance >= QUANTISED_TOLERANCE:
+        return pairs
+    for factor in (-4, 30, 0):
+        changed = dict(first)
+        for at, spec in enumerate(opened.interface.inputs):
+            if not rows.is_stated(spec):
+                image = at == image_input(opened.interface)
+                array = _changed(spec, first[spec.name], factor, image=image)
+                changed[spec.name] = second[spec.name] if array is None else array
+        pairs.append([first, changed])
+    return pairs
+
+
+def _changed(
+    spec: TensorSpec, array: NDArray[Any], factor: int, *, image: bool
+) -> NDArray[Any] | None:
+    """An input whose sum, signs and maximum are others; None: of text. Whole numbers are 0 and 1,
+    since they may be indices, but for those of 8 bits, which are most likely pixels."""
+    if spec.datatype is Datatype.BYTES:
+        return None
+    if spec.datatype.is_float:
+        wide = _numbers(spec, array.tobytes()).reshape(array.shape) * factor
+        wide = np.abs(wide) if factor > 0 else wide
+        if spec.datatype is Datatype.BF16:
+            return (wide.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        with np.errstate(over="ignore"):
+            return wide.astype(array.dtype)
+    most = 255 if spec.datatype is Datatype.UINT8 else 1
+    if factor < 0:
+        return np.asarray(most - array * (1 if image else most), array.dtype)
+    return np.full_like(array, most if factor else 0)
