@@ -42,6 +42,8 @@ def test_rows_and_goals_are_printed_and_kept_for_the_next_time(tiny: Path):
     assert done.exit_code == 0, done.output
     assert "two-modal" in done.output
     assert "10 runs of 60 requests, 0 of them known" in done.output
+    assert "missed" not in done.output
+    assert "too short: this quick run cannot tell" in " ".join(done.output.split())
     assert (tiny / "cache" / "slacktide" / "reproduce-orloj.jsonl").is_file()
     again = call("table-3", "--quick", "--setting", "p", "--jobs", "1")
     assert "10 runs of 60 requests, 10 of them known" in again.output

@@ -127,7 +127,7 @@ def test_help_readme_and_manual_state_the_same_duration_of_a_quick_reproduction(
         )
         (duration,) = stated
         assert f"{duration}." in paper.quick
-        assert re.fullmatch(r"under (a|two|three) minutes? on two idle cores", duration)
+        assert re.fullmatch(r"under (two|three) minutes on two idle cores", duration)
 
 
 def test_the_live_resize_says_where_it_can_show_nothing(

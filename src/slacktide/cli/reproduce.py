@@ -74,7 +74,7 @@ PAPERS = {
     Example: slacktide reproduce sponge figure-4 --data traces --json figure-4.json --html page.html
     """,
         experiments="figure-1, table-1, figure-3, figure-4, varied, harder; default: all of them.",
-        quick="One seed, a minute of traffic, fewer policies: under a minute on two idle cores.",
+        quick="One seed, a minute of traffic, fewer policies: under two minutes on two idle cores.",
         seeds="Runs of each row whose arrivals are drawn; default: 3.",
         data="Folder with the public bandwidth traces and latencies; default: bandwidths drawn "
         "from a seed, and no Figure 3.",
@@ -261,8 +261,9 @@ def _reproduce(
             if paper.prepare is not None:
                 scope = paper.prepare(scope, experiments, jobs=jobs, moved=move)
             result = run(
-                paper, experiments, scope, results, provenance=gather(), jobs=jobs, moved=move
-            )
+                paper, experiments, scope, results, provenance=gather(), jobs=jobs, moved=move,
+                quick=quick,
+            )  # fmt: skip
     except ReproduceError as error:
         fail(str(error))
     except KeyboardInterrupt as interrupt:

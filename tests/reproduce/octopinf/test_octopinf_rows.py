@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import io
+from dataclasses import asdict, replace
 
 import pytest
+from rich.console import Console
 
 from slacktide.load.report import Provenance
 from slacktide.reproduce.harness.experiments import Point, TraceCell
@@ -159,6 +161,27 @@ def test_what_was_measured_is_shown():
     timelines = result.to_dict()["timelines"]
     assert timelines[0]["offered_and_in_time"] == ((100, 90), (100, 80))
     assert PlayedPipelines(**asdict(measured[0][1][0])) == measured[0][1][0]
+
+
+def test_a_quick_run_says_that_it_is_too_short_to_rank():
+    slow = [(point("figure-6", "base", each), [run(500 + at)]) for at, each in enumerate(ALL)]
+    rows, found, courses = PAPER.conclude(["figure-6"], QUICK, slow)
+    provenance = Provenance("now", {}, "here")
+    whole = Reproduction(PAPER, ("figure-6",), QUICK, rows, found, courses, provenance, 5, 0)
+
+    def text_of(result):
+        console = Console(width=200, record=True, file=io.StringIO())
+        console.print(render(result))
+        return console.export_text()
+
+    assert "missed base" in text_of(whole)
+    assert "too short" not in text_of(whole)
+    quick = text_of(replace(whole, quick=True))
+    assert "missed base" not in quick
+    assert "too short base" in quick
+    assert "base (20 s a run: too short to rank)" in quick
+    assert "too short: this quick run cannot tell" in " ".join(quick.split())
+    assert quick.count("met       base") == text_of(whole).count("met    base") > 0
 
 
 def test_assumptions_say_whether_data_were_recorded():

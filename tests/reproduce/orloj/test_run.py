@@ -128,6 +128,17 @@ def test_goals_of_less_than_the_whole_are_said_to_be_that(tmp_path):
     assert "they show the direction" not in " ".join(_shown(whole).split())
 
 
+def test_a_quick_run_marks_rows_that_it_cannot_rank(tmp_path):
+    result = made(tmp_path / "a.jsonl", quick=True)
+    for slack, marked in ((0.5, True), (0.519, True), (0.53, False), (0.47, False)):
+        rows = [
+            replace(row, measured_mean=slack if row.scheduler == "slack" else 0.5)
+            for row in result.rows
+        ]
+        assert ("≈." in _shown(replace(result, rows=rows))) is marked
+        assert "≈" not in _shown(replace(result, rows=rows, quick=False))
+
+
 def test_a_table_fits_a_terminal_of_80(tmp_path):
     result = made(tmp_path / "a.jsonl", replace(TINY, slos=(1.5, 2.0)))
     shown = _shown(result)

@@ -120,6 +120,13 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
     """Runs that the rows rest on."""
     known: int
     """Those of them that were known from before."""
+    quick: bool = False
+    """Whether they are those of `--quick`."""
+
+    @property
+    def too_short(self) -> str:
+        """What stands behind the title of a table that ranks; empty for whole runs."""
+        return f" ({self.scope.size} a run: too short to rank)" if self.quick else ""
 
     @property
     def assumptions(self) -> Sequence[str]:
@@ -177,6 +184,7 @@ def reproduce(
     provenance: Provenance,
     jobs: int = 1,
     moved: Moved = lambda share, text: None,
+    quick: bool = False,
 ) -> Reproduction[SomeScope, SomeRow, Extras]:
     """Measure what `experiments` need and `results` do not have, and make rows of all of it. Raises
     ReproduceError; a KeyboardInterrupt says how many runs there are."""
@@ -209,8 +217,8 @@ def reproduce(
     }
     measured = [(point, [outcomes[cell] for cell in point.cells]) for point in points]
     rows, goals, extras = paper.conclude(experiments, scope, measured)
-    names = tuple(experiments)
-    return Reproduction(paper, names, scope, rows, goals, extras, provenance, len(wanted), known)
+    names, cells = tuple(experiments), len(wanted)
+    return Reproduction(paper, names, scope, rows, goals, extras, provenance, cells, known, quick)
 
 
 def _played(play: Callable[[SomeCell], Any], cell: SomeCell) -> dict[str, Any]:

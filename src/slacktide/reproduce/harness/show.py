@@ -18,6 +18,8 @@ Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
 """(headings, lines)"""
 
 _TAKEN = "Taken where the paper does not say"
+_TOO_SHORT = "too short"
+"""The mark of a goal that a quick run does not reach: a whole run may."""
 _STYLES = {"met": "green", "missed": "bold red"}
 
 
@@ -69,12 +71,21 @@ def _footing(result: Reproduction[Any, Any, Any]) -> str:
 def _goals(result: Reproduction[Any, Any, Any]) -> TextTable:
     """The lines of the summary; what they rest on only where one says so."""
     shown = slice(None if any(goal.basis for goal in result.goals) else -1)
+    marks = {"missed": _TOO_SHORT} if result.quick else {}
     lines = [
-        (goal.mark, goal.setting, goal.what, goal.measured, goal.wanted, goal.basis)[shown]
+        (
+            marks.get(goal.mark, goal.mark),
+            goal.setting,
+            goal.what,
+            goal.measured,
+            goal.wanted,
+            goal.basis,
+        )[shown]
         for goal in result.goals
     ]
     headings = ("", "", "what", "measured", "wanted", "over")
     title = result.paper.goals_title(result.experiments, result.scope)
+    title += f"; {_TOO_SHORT}: this quick run cannot tell" if result.quick else ""
     return TextTable(title, headings[shown], lines, words=3)
 
 

@@ -61,7 +61,8 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
         yield _profile(result.heading("figure-10"), figures.profile)
     for experiment, rows in groupby(result.rows, key=lambda row: row.experiment):
         kept = list(rows)
-        yield TextTable(result.heading(experiment), *_rows(kept), words=2)
+        title = f"{result.heading(experiment)}{result.too_short}"
+        yield TextTable(title, *_rows(kept), words=2)
         if plots:
             yield from _plots(figures, experiment, kept)
     if figures.plans:

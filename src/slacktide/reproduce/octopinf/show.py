@@ -58,10 +58,11 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
     ):
         own = list(rows)
         if experiment == "all-five":
-            yield TextTable(result.heading(experiment), *_mechanisms(own), words=1)
+            title = f"{result.heading(experiment)}{result.too_short}"
+            yield TextTable(title, *_mechanisms(own), words=1)
             yield TextTable("How often each did something", *_acted(own), words=1)
             continue
-        title = f"{result.heading(experiment)}: {setting}"
+        title = f"{result.heading(experiment)}: {setting}{result.too_short}"
         yield TextTable(title, *_contenders(own), words=1)
         if plots:
             yield from _courses(result.extras, experiment, setting)

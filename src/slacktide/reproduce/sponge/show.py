@@ -79,7 +79,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
         if plots:
             yield _figure_3(figures.fit)
     for title, setting, rows in _settings(result.rows):
-        yield TextTable(title, *_policies(rows))
+        yield TextTable(f"{title}{result.too_short}", *_policies(rows))
         if plots:
             yield from _courses(figures, setting)
     if "figure-3" in result.experiments and figures.fit is None:
