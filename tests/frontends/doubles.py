@@ -204,6 +204,11 @@ class FakeDataPlane:
     def largest_body(self, model: str | None = None, version: str | None = None) -> int:
         return self.largest.get(model, 0)
 
+    slo: bool = False
+
+    def has_slo(self, model: str, version: str | None) -> bool:
+        return self.slo
+
     def call(self, model: str, version: str | None, context: CallContext) -> FakeCall:
         return FakeCall(self, model, version, context)
 

@@ -28,6 +28,7 @@ from slacktide.frontends.unpacking import (
     STEP_BYTES,
     Inflation,
     Unpacker,
+    states_timeout,
 )
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.errors import WireError
@@ -181,12 +182,43 @@ def typed_message(values: int) -> bytes:
     return request.SerializeToString()
 
 
+def test_texts_with_a_deadline_are_read_at_normal_priority_and_behind_no_others():
+    async def body():
+        unpacker = Unpacker(MemoryBudget(1024 * MIB))
+        text, message = long_json(100_000), typed_message(50_000)
+        await unpacker.binary_form(text, None, "c", urgent=True)
+        await unpacker.raw_form(message, "c", urgent=True)
+        await unpacker.binary_form(text, None, "c")
+        readers = unpacker._readers
+        urgent, patient = readers[True, True]._process, readers[True, False]._process
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, urgent.pid) == ours
+        assert os.getpriority(os.PRIO_PROCESS, patient.pid) > ours or ours == 19
+        unpacker.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("body", "stated"),
+    [
+        (b'{"parameters":{"timeout":5},"inputs":[' + b"0," * 9000, True),
+        (b"[" + b"0," * 9000 + b'],"parameters":{"timeout":5}}', True),
+        (b"[" + b"0," * 9000, False),
+        (b"", False),
+    ],
+)
+def test_a_deadline_is_seen_before_a_text_is_read(body, stated):
+    assert states_timeout(body) is stated
+    assert states_timeout(memoryview(body)) is stated
+
+
 def test_long_texts_are_read_by_a_nice_process_and_their_memory_is_counted():
     async def body():
         budget = MemoryBudget(1024 * MIB)
         unpacker = Unpacker(budget)
         text = long_json(100_000)
-        reader = unpacker._readers[True]
+        reader = unpacker._readers[True, False]
         start, counted = reader._start, []
 
         def begin() -> None:
@@ -202,10 +234,10 @@ def test_long_texts_are_read_by_a_nice_process_and_their_memory_is_counted():
         message = await unpacker.raw_form(typed_message(50_000), "c")
         (raw,) = read_request(message).raw
         assert bytes(raw) == np.arange(50_000, dtype=np.float32).tobytes()
-        process = unpacker._readers[True]._process
+        process = unpacker._readers[True, False]._process
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, ours + text_reader.NICENESS)
-        assert unpacker._readers[False]._process is None  # none for middling ones was needed
+        assert unpacker._readers[False, False]._process is None  # none for middling ones was needed
         unpacker.close()
         while process.poll() is None:
             await asyncio.sleep(0.01)
@@ -238,7 +270,7 @@ def test_a_text_whose_memory_does_not_fit_is_refused_before_it_is_read():
         with pytest.raises(WireError) as caught:
             await unpacker.binary_form(text, None, "c")
         assert caught.value.reason is Reason.MEMORY_LIMIT
-        assert unpacker._readers[False]._process is None
+        assert unpacker._readers[False, False]._process is None
         unpacker.close()
 
     asyncio.run(body())
@@ -250,7 +282,7 @@ def test_a_process_that_dies_costs_one_request():
         unpacker = Unpacker(budget)
         text = long_json(10_000)
         whole = await unpacker.binary_form(text, None, "c")
-        unpacker._readers[False]._process.send_signal(signal.SIGKILL)
+        unpacker._readers[False, False]._process.send_signal(signal.SIGKILL)
         with pytest.raises(WireError) as caught:
             await unpacker.binary_form(text, None, "c")
         assert caught.value.reason is Reason.RUNTIME_ERROR

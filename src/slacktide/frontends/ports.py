@@ -164,6 +164,10 @@ class DataPlane(Protocol):
         shapes set no bound."""
         ...
 
+    def has_slo(self, model: str, version: str | None) -> bool:
+        """Whether requests that state no deadline have one."""
+        ...
+
     def call(self, model: str, version: str | None, context: CallContext) -> InferenceCall:
         """The headers of a call are here. `version` None: the latest."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from slacktide.domain import Reason
+from slacktide.domain import OutcomeKind, Reason
 from slacktide.wire.calls import InferReply
 from slacktide.wire.errors import ControlError, WireError
-from slacktide.wire.status import CONTROL_STATUS, WireStatus, numbers_of, status_of
+from slacktide.wire.status import CONTROL_STATUS, WireStatus, microseconds, numbers_of, status_of
 
 log = logging.getLogger("slacktide.server")
 
+_FOR_LACK_OF_TIME = (OutcomeKind.DROPPED, OutcomeKind.REJECTED)
 _NO_NUMBERS: Mapping[str, int] = {}
 
 
@@ -52,9 +53,14 @@ def refusal_of(error: Exception, *, triton_strict: bool = False, what: str = "")
     return Refusal(CONTROL_STATUS["internal"], "internal error")
 
 
-def refusal_in(reply: InferReply, *, triton_strict: bool = False) -> Refusal:
-    """What a reply without outputs says."""
+def refusal_in(reply: InferReply, *, triton_strict: bool = False, read_s: float = 0.0) -> Refusal:
+    """What a reply without outputs says. `read_s`: seconds that reading its request took; where it
+    is refused for lack of time, they are part of why."""
     reason = reply.outcome.reason
     status = status_of(reason, has_result=False, triton_strict=triton_strict)
     message = reply.message or reason.label.replace("_", " ")
-    return Refusal(status, message, reason, reply.retry_after_s, numbers_of(reply.outcome))
+    numbers = numbers_of(reply.outcome)
+    if read_s and "budget_us" in numbers and reason.kind in _FOR_LACK_OF_TIME:
+        numbers["read_us"] = microseconds(read_s)
+        message += f"; {read_s * 1e3:.0f} ms of it went into reading its values: send binary data"
+    return Refusal(status, message, reason, reply.retry_after_s, numbers)

@@ -1,8 +1,8 @@
-"""A process that reads long requests: `python -m slacktide.frontends.text_reader FD`.
+"""A process that reads long requests: `python -m slacktide.frontends.text_reader FD NICENESS`.
 
 It gives back what it is given with its tensors in binary, or why it cannot, one after another,
-until the server's end of its socket closes. It is low in priority, light, and the first to go when
-memory is short. `unpacking.py` is its other end.
+until the server's end of its socket closes. It is light, and the first to go when memory is short;
+low in priority unless requests with a deadline wait for it. `unpacking.py` is its other end.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _serve(server: socket.socket) -> None:
 def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # for the server, which ends its socket
         signal.signal(number, signal.SIG_IGN)
-    os.nice(NICENESS)
+    os.nice(int(arguments[1]))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
     with contextlib.suppress(ConnectionError):

@@ -3,12 +3,13 @@
 A client's bytes can ask for much more work than they are: 64 KiB of gzip hold 64 MiB, eight of JSON
 take seconds and thirty times their size. Inflation goes in steps to a thread, since zlib lets go of
 the interpreter's lock. JSON and protobuf's typed contents hold it to the end, so long ones go to a
-process of low priority, which gives them back with their tensors in binary: the loop reads those by
+process, which gives them back with their tensors in binary: the loop reads those by
 the same way as if the client had sent them so. What all of this may take is counted against the
 limits on memory before it begins.
 
-There are two such processes (`text_reader`), each started when first needed: long texts never delay
-middling ones.
+There are four such processes (`text_reader`), each started when first needed: long texts never
+delay middling ones, and those without a deadline, which are read at low priority, none that have
+one. A process that has once lowered its priority could not raise it again: only root may.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
 from slacktide.frontends.fairness import FairThread
 from slacktide.frontends.settings import KIB, MIB
-from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, REQUEST, receive
+from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, NICENESS, REQUEST, receive
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_messages import typed_bytes
@@ -50,6 +51,7 @@ MOST_TIMES = 200
 zeros, such as black frames, go beyond."""
 FREE_BYTES = 1 << 20
 """Inflated whatever the ratio."""
+_GLANCE = 4096
 _PIECE = 64 * 1024
 """Of a body given to zlib at once: what it does not take it copies."""
 
@@ -61,7 +63,11 @@ class Unpacker:
         """`budget`: of payloads, by client; None: a gigabyte of its own."""
         self._budget = MemoryBudget(1024 * MIB) if budget is None else budget
         self._zlib = FairThread("slacktide-zlib")
-        self._readers = (_Reader("slacktide-short"), _Reader("slacktide-long"))
+        self._readers = {
+            (long, urgent): _Reader(f"slacktide-{long:d}{urgent:d}", 0 if urgent else NICENESS)
+            for long in (False, True)
+            for urgent in (False, True)
+        }
 
     async def inflate(self, inflation: Inflation, client: str) -> bytearray:
         """The rest of an inflation, in steps. Raises WireError."""
@@ -81,17 +87,18 @@ class Unpacker:
         return await self._zlib.ask(client, work)
 
     async def binary_form(
-        self, body: Buffer, json_length: int | None, client: str
+        self, body: Buffer, json_length: int | None, client: str, *, urgent: bool = False
     ) -> tuple[bytes, int]:
-        """See `oip_json.binary_form`; in another process. Raises WireError."""
+        """See `oip_json.binary_form`; in another process, of normal priority if it is `urgent`.
+        Raises WireError."""
         size = len(body) if json_length is None else json_length
         kind = ALL_JSON if json_length is None else json_length
-        length, form = await self._read(kind, body, size, client)
+        length, form = await self._read(kind, body, size, client, urgent)
         return form, length
 
-    async def raw_form(self, message: Buffer, client: str) -> Buffer:
+    async def raw_form(self, message: Buffer, client: str, *, urgent: bool = False) -> Buffer:
         """A ModelInferRequest with its typed contents as raw ones, if they are long: then in
-        another process; else `message` itself. Raises WireError."""
+        another process, as for `binary_form`; else `message` itself. Raises WireError."""
         typed = typed_bytes(message)
         if typed <= DIRECT_BYTES:
             return message
@@ -100,10 +107,12 @@ class Unpacker:
                 f"at most {MOST_TYPED} bytes of typed contents (raw_input_contents take more)"
             )
             raise BadField("message", expected, typed, Reason.TOO_LARGE)
-        return (await self._read(GRPC, message, typed, client))[1]
+        return (await self._read(GRPC, message, typed, client, urgent))[1]
 
-    async def _read(self, kind: int, body: Buffer, size: int, client: str) -> tuple[int, bytes]:
-        reader = self._readers[size > MIDDLING_BYTES]
+    async def _read(
+        self, kind: int, body: Buffer, size: int, client: str, urgent: bool
+    ) -> tuple[int, bytes]:
+        reader = self._readers[size > MIDDLING_BYTES, urgent]
         needed = self._holding(MEMORY_FACTOR * size, client)
         good, length, answer = await reader.line.ask(client, lambda: reader.ask(kind, body), needed)
         if good:
@@ -128,8 +137,15 @@ class Unpacker:
     def close(self) -> None:
         """End the processes and begin nothing more."""
         self._zlib.close()
-        for reader in self._readers:
+        for reader in self._readers.values():
             reader.close()
+
+
+def states_timeout(body: Buffer) -> bool:
+    """Whether a request that has not been read seems to state its deadline, before or behind its
+    tensors."""
+    view = memoryview(body)
+    return any(b"timeout" in bytes(part) for part in (view[:_GLANCE], view[-_GLANCE:]))
 
 
 class Inflation:
@@ -176,7 +192,8 @@ class Inflation:
 class _Reader:
     """A process that reads texts, and the thread that talks to it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, niceness: int) -> None:
+        self._niceness = niceness
         self.line = FairThread(name)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -206,6 +223,7 @@ class _Reader:
                     "-m",
                     "slacktide.frontends.text_reader",
                     str(theirs.fileno()),
+                    str(self._niceness),
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

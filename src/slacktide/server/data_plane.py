@@ -121,6 +121,13 @@ class ServerDataPlane:
         loaded = self.catalog.find(model, version)
         return 0 if loaded is None else loaded.check.largest
 
+    def has_slo(self, model: str, version: str | None) -> bool:
+        loaded = self.catalog.find(model, version)
+        if loaded is None:
+            return False
+        settings = loaded.definition.settings
+        return settings.slo is not None or settings.max_slo is not None
+
     def call(self, model: str, version: str | None, context: CallContext) -> ServerCall:
         return ServerCall(self, self.driver.new_id(), model, version, context)
 

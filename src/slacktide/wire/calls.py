@@ -56,6 +56,8 @@ class CallContext:
     """The stream of frames that it belongs to: the client that planners and schedulers see."""
     complete_at: float | None = None
     """When its last byte is expected, in a session; None: as the client's other bodies came."""
+    read_s: float = 0.0
+    """Seconds that reading long JSON or typed contents took, of its deadline."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,18 @@ import uvloop
 from hpack import Decoder
 from tests.frontends.doubles import decode_response
 
-from slacktide.domain import Reason
+from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.frontends.grpc.inference import InferRequest
 from slacktide.frontends.grpc.protocol import GrpcConnection
 from slacktide.frontends.http2 import ErrorCode
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.settings import GrpcSettings
-from slacktide.wire.calls import InferCall, InputTensor
+from slacktide.wire.calls import InferCall, InferReply, InputTensor
 from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.proto.messages import (
     INFERENCE_SERVICE,
+    ModelInferRequest,
     ModelStreamInferResponse,
     ServerReflectionRequest,
 )
@@ -213,6 +214,27 @@ def test_a_black_frame_is_inflated_as_far_as_any_model_takes_it(fakes):
         return statuses
 
     assert play(scene) == [8, 0]
+
+
+def test_a_refusal_for_lack_of_time_states_what_reading_took(fakes):
+    def refused(call):
+        outcome = Outcome(Reason.SHORTER_THAN_ALONE, 1.0, budget_s=0.01)
+        return InferReply(outcome, call.model, "1", call.id, None, "no")
+
+    request = ModelInferRequest(model_name="m")
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=[50_000])
+    tensor.contents.fp32_contents.extend(range(50_000))
+
+    async def scene():
+        async with raw(fakes, fakes.FakeDataPlane(answer=refused)) as client:
+            client.ask(1)
+            client.give(1, framed(request.SerializeToString()))
+            return await client.status(1), client.fields[1]
+
+    (status, message), fields = play(scene)
+    assert status == 4
+    assert "send" in message
+    assert int(fields["slacktide-read-us"]) > 0
 
 
 def test_a_compressed_message_is_inflated(fakes):

@@ -22,7 +22,7 @@ from slacktide.domain.tensors import Datatype
 from slacktide.frontends.http import protocol
 from slacktide.frontends.http.messages import ClientRequest
 from slacktide.frontends.settings import HttpSettings
-from slacktide.frontends.unpacking import DIRECT_BYTES
+from slacktide.frontends.unpacking import DIRECT_BYTES, Unpacker
 from slacktide.wire import oip_json
 from slacktide.wire.calls import CallContext, InferReply, OutputValue
 from slacktide.wire.raw_tensors import encode_strings
@@ -321,6 +321,50 @@ def test_long_json_is_never_read_on_the_loop(serve, post, monkeypatch, packed):
             assert refused.json["error"].startswith("inputs[0].data: expected integers")
             assert [reason for _, reason, _ in here.data.refused] == [Reason.BAD_INPUT]
             assert max(read) < DIRECT_BYTES
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("slo", [True, False])
+@pytest.mark.parametrize("headers", [[], ["x-request-timeout-seconds: 2"]])
+def test_long_json_with_a_deadline_is_urgent(serve, post, monkeypatch, slo, headers):
+    urgencies = []
+    real = Unpacker.binary_form
+
+    def spy(self, body, length, client, *, urgent):
+        urgencies.append(urgent)
+        return real(self, body, length, client, urgent=urgent)
+
+    monkeypatch.setattr(Unpacker, "binary_form", spy)
+
+    async def body():
+        async with serve() as here:
+            here.data.slo = slo
+            assert (await here.ask(post(long_json(60_000), *headers))).status == 200
+            assert urgencies == [slo or bool(headers)]
+
+    asyncio.run(body())
+
+
+def refused_for(reason):
+    def answer(call):
+        outcome = Outcome(reason, 1.0, budget_s=0.01)
+        return InferReply(outcome, call.model, "1", call.id, None, "no")
+
+    return answer
+
+
+def test_a_refusal_for_lack_of_time_states_what_reading_took(serve, post):
+    async def body():
+        async with serve() as here:
+            here.data.answer = refused_for(Reason.SHORTER_THAN_ALONE)
+            for text, is_read in ((long_json(60_000), True), (long_json(10), False)):
+                answer = await here.ask(post(text))
+                assert answer.status == 504
+                assert (answer.json.get("read_us", 0) > 0) is is_read
+                assert ("send binary data" in answer.json["error"]) is is_read
+            here.data.answer = refused_for(Reason.RUNTIME_ERROR)
+            assert "read_us" not in (await here.ask(post(long_json(60_000)))).json
 
     asyncio.run(body())
 

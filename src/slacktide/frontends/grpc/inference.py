@@ -23,7 +23,7 @@ from slacktide.frontends.grpc.metadata import CallHead
 from slacktide.frontends.http2 import Head
 from slacktide.frontends.ports import InferenceCall
 from slacktide.frontends.refusals import Refusal, refusal_in
-from slacktide.frontends.unpacking import DIRECT_BYTES
+from slacktide.frontends.unpacking import DIRECT_BYTES, states_timeout
 from slacktide.wire.calls import Buffer, InferReply
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_messages import model_of, target_before_tensors, typed_bytes
@@ -93,7 +93,7 @@ class InferRequest:
         place = self._place(call, length)
         if isinstance(place, InferReply):
             self._call = None
-            raise refusal_in(place, triton_strict=rpc.state.limits.triton_strict)
+            raise self.refusal_in(place)
         self._slot = place
 
     def _place(self, call: InferenceCall, length: int) -> memoryview | InferReply:
@@ -124,12 +124,26 @@ class InferRequest:
             if start:
                 message = memoryview(message)[start:]
             if len(message) > DIRECT_BYTES and self._is_typed(message):
-                unpacked = rpc.state.unpacker.raw_form(message, rpc.protocol.client)
-                rpc.later(unpacked, self._submit, self.fail)
+                rpc.later(self._unpack(message), self._submit, self.fail)
             else:
                 self._submit(message)
         except Exception as error:
             self.fail(error)
+
+    async def _unpack(self, message: Buffer) -> Buffer:
+        """Its typed contents as raw ones, made in another process."""
+        rpc, context = self._rpc, self._context
+        since = rpc.state.clock()
+        urgent = context.transport_budget_s is not None or states_timeout(message)
+        urgent = urgent or rpc.state.data.has_slo(self.model, self.version)
+        raw = await rpc.state.unpacker.raw_form(message, rpc.protocol.client, urgent=urgent)
+        context.read_s = rpc.state.clock() - since
+        return raw
+
+    def refusal_in(self, reply: InferReply) -> Refusal:
+        """What it is told where it has no result."""
+        strict = self._rpc.state.limits.triton_strict
+        return refusal_in(reply, triton_strict=strict, read_s=self._context.read_s)
 
     def _is_typed(self, message: Buffer) -> bool:
         """Whether it has long typed contents. What is wrong with them is their model's."""
@@ -210,7 +224,7 @@ class UnaryInfer(InferenceRpc):
         self.outcome = reply.outcome
         try:
             if reply.outputs is None:
-                raise refusal_in(reply, triton_strict=self.state.limits.triton_strict)
+                raise request.refusal_in(reply)
             self.answer(self.state.codec.reply_pieces(reply, request.wanted))
         except Exception as error:
             self.fail(error)

@@ -21,7 +21,7 @@ from slacktide.frontends.grpc.inference import InferenceRpc, InferRequest
 from slacktide.frontends.grpc.intake import NOWHERE
 from slacktide.frontends.grpc.metadata import CallHead
 from slacktide.frontends.http2 import Head
-from slacktide.frontends.refusals import Refusal, refusal_in, refusal_of
+from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire.calls import Buffer, InferReply
 from slacktide.wire.errors import WireError
@@ -94,7 +94,7 @@ class StreamInfer(InferenceRpc):
         since = turns.clock()
         try:
             if reply.outputs is None:
-                self._refuse(request, refusal_in(reply, triton_strict=self._strict))
+                self._refuse(request, request.refusal_in(reply))
             else:
                 pieces = self.state.codec.stream_reply_pieces(reply, request.wanted)
                 self._answer(request, pieces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +22,7 @@ from slacktide.frontends.http.messages import (
 from slacktide.frontends.ports import DataPlane
 from slacktide.frontends.refusals import refusal_in
 from slacktide.frontends.settings import HttpSettings
-from slacktide.frontends.unpacking import DIRECT_BYTES, Inflation, Unpacker
+from slacktide.frontends.unpacking import DIRECT_BYTES, Inflation, Unpacker, states_timeout
 from slacktide.wire.calls import Buffer, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.infer_reader import InferReader
@@ -96,7 +97,7 @@ class InferEndpoint:
         if isinstance(place, InferReply):
             request.call = None
             request.outcome = place.outcome
-            return self._response(place, request.answer)
+            return self._response(request, place, request.answer)
         return place
 
     def submit(self, request: ClientRequest) -> None:
@@ -135,12 +136,22 @@ class InferEndpoint:
             if inflation is not None:
                 body = await self._unpacker.inflate(inflation, request.client)
             if self._json_size(body, length) > DIRECT_BYTES:
-                body, length = await self._unpacker.binary_form(body, length, request.client)
+                since, urgent = time.monotonic(), self._is_urgent(head, body)
+                body, length = await self._unpacker.binary_form(
+                    body, length, request.client, urgent=urgent
+                )
+                request.read_s = time.monotonic() - since
             self._submit(request, head, body, length)
         except Exception as error:
             request.unpacking = None
             self._fail(request, error)
         request.unpacking = None
+
+    def _is_urgent(self, head: InferHead, body: Buffer) -> bool:
+        """Whether it has a deadline, as far as that can be said of what was not read."""
+        if head.budget_s is not None or self._data.has_slo(head.model, head.version):
+            return True
+        return states_timeout(body)
 
     def _submit(
         self, request: ClientRequest, head: InferHead, body: Buffer, json_length: int | None
@@ -172,7 +183,7 @@ class InferEndpoint:
             request.unpacking = asyncio.ensure_future(self._write(request, reply))
             return
         try:
-            response = self._response(reply, answer)
+            response = self._response(request, reply, answer)
         except Exception as error:
             response = failure_response(error)
         request.respond(response)
@@ -197,7 +208,7 @@ class InferEndpoint:
             # Not changed in place: the reader may have shared it among calls.
             places = dict.fromkeys(written, PLACE)
             response = self._response(
-                reply, replace(answer, binary=binary, written=places), written
+                request, reply, replace(answer, binary=binary, written=places), written
             )
         except Exception as error:
             response = failure_response(error)
@@ -233,6 +244,7 @@ class InferEndpoint:
 
     def _response(
         self,
+        request: ClientRequest,
         reply: InferReply,
         answer: AnswerFormat,
         written: Mapping[str, Sequence[bytes]] = _NOTHING,
@@ -252,7 +264,9 @@ class InferEndpoint:
                 return HttpResponse(200, texts)
             line = b"Inference-Header-Content-Length: %d\r\n" % sum(map(len, texts))
             return HttpResponse(200, (*texts, *buffers), OCTETS, line)
-        refusal = refusal_in(reply, triton_strict=self._settings.triton_strict)
+        refusal = refusal_in(
+            reply, triton_strict=self._settings.triton_strict, read_s=request.read_s
+        )
         return refusal_response(refusal)
 
 
