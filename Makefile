@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 USERS := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.users)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-network test-lowest fuzz mutants chaos check format bench clean wheels test-wheel test-compiled
+.PHONY: help setup demo serve test test-network test-lowest proxies fuzz mutants chaos check format bench clean wheels test-wheel test-compiled
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -43,6 +43,14 @@ test-lowest: ## run the tests with the oldest dependencies that pyproject.toml a
 	$(PYTHON) -m venv $(LOWEST)/uv
 	$(LOWEST)/uv/bin/python -m pip install --quiet uv
 	bash tests/lowest.sh $(LOWEST)
+
+# Tests skip what is not there, with a line that names this target.
+proxies: ## install HAProxy, nghttpx and h2load for the tests that use them (Debian, Ubuntu; as root or by sudo)
+	for tool in "haproxy" "nghttpx" "h2load"; do command -v $$tool >/dev/null || missing=1; done; \
+	if [ -n "$$missing" ]; then \
+	  as_root=$$(test "$$(id -u)" = 0 || echo sudo -n) && $$as_root apt-get update --quiet && \
+	  $$as_root apt-get install --yes --quiet --no-install-recommends haproxy nghttp2-proxy nghttp2-client; \
+	fi
 
 fuzz: setup ## damage what every parser reads, FUZZ_SECONDS each (60); some: make fuzz FUZZ="http yaml --seed 7"
 	$(BIN)/python tests/fuzz $(FUZZ)

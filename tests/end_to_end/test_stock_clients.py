@@ -1,15 +1,22 @@
-"""Triton's own Python clients, unmodified: HTTP, gRPC, and both under asyncio. And h2load."""
+"""Triton's own Python clients, unmodified: HTTP, gRPC, and both under asyncio. And h2load.
+
+All of them speak to the server itself, and to it through HAProxy and nghttpx where these are
+installed (`make proxies`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import queue
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +35,98 @@ from slacktide.wire.calls import CallContext
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
+@dataclass(frozen=True)
+class Way:
+    """Addresses at which the common server is reached."""
+
+    http: str
+    grpc: str
+
+
+HAPROXY = """
+defaults
+  mode http
+  timeout connect 10s
+  timeout client 60s
+  timeout server 60s
+listen http
+  bind {way.http}
+  server slacktide {house.http}
+listen grpc
+  bind {way.grpc} proto h2
+  server slacktide {house.grpc} proto h2
+"""
+
+
+def haproxy(house: Any, way: Way, folder: Path) -> list[list[str]]:
+    file = folder / "haproxy.cfg"
+    file.write_text(HAPROXY.format(way=way, house=house))
+    return [["haproxy", "-db", "-f", str(file)]]
+
+
+def nghttpx(house: Any, way: Way, folder: Path) -> list[list[str]]:
+    (folder / "empty.conf").touch()
+    common = ["nghttpx", f"--conf={folder / 'empty.conf'}", "--workers=1"]
+    return [
+        [*common, f"--frontend={front.replace(':', ',')};no-tls",
+         f"--backend={back.replace(':', ',')};;proto={protocol}"]
+        for front, back, protocol in (
+            (way.http, house.http, "http/1.1"),
+            (way.grpc, house.grpc, "h2"),
+        )
+    ]  # fmt: skip
+
+
+PROXIES = {"haproxy": haproxy, "nghttpx": nghttpx}
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module", params=["direct", *PROXIES])
+def way(
+    request: pytest.FixtureRequest, common: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Way]:
+    """To the common server, straight or through a proxy."""
+    name = request.param
+    if name == "direct":
+        yield Way(common.http, common.grpc)
+        return
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {name}: make proxies")
+    folder = tmp_path_factory.mktemp(name)
+    way = Way(free_address(), free_address())
+    with contextlib.ExitStack() as stack:
+        for number, command in enumerate(PROXIES[name](common, way, folder)):
+            log = stack.enter_context((folder / f"log{number}").open("wb"))
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        until = time.monotonic() + common.PATIENCE
+        for address in (way.http, way.grpc):
+            while not answers(address):
+                said = [file.read_text() for file in folder.glob("log*")]
+                assert time.monotonic() < until, said
+                time.sleep(0.05)
+        yield way
+
+
+def answers(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        with socket.create_connection((host, int(port)), 1.0):
+            return True
+    except OSError:
+        return False
+
+
 @pytest.fixture(params=["http", "grpc"])
-def stock(request: pytest.FixtureRequest, house: Any) -> Iterator[Any]:
+def stock(request: pytest.FixtureRequest, house: Any, way: Way) -> Iterator[Any]:
     """A module of Triton's and a client of it."""
     module = {"http": tritonclient.http, "grpc": tritonclient.grpc}[request.param]
-    with module.InferenceServerClient(getattr(house, request.param)) as client:
+    with module.InferenceServerClient(getattr(way, request.param)) as client:
         yield module, client
 
 
@@ -143,8 +237,8 @@ def test_a_model_without_a_batch_axis(stock: Any) -> None:
         assert result.as_numpy("y") == pytest.approx(numbers.sum())
 
 
-def test_json_tensors_over_http(house: Any) -> None:
-    with tritonclient.http.InferenceServerClient(house.http) as client:
+def test_json_tensors_over_http(house: Any, way: Way) -> None:
+    with tritonclient.http.InferenceServerClient(way.http) as client:
         result = client.infer(
             "matmul",
             [tensor(tritonclient.http, "x", ROWS, "FP32", binary_data=False)],
@@ -154,8 +248,8 @@ def test_json_tensors_over_http(house: Any) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compressed_both_ways_over_http(house: Any, algorithm: str) -> None:
-    with tritonclient.http.InferenceServerClient(house.http) as client:
+def test_compressed_both_ways_over_http(house: Any, way: Way, algorithm: str) -> None:
+    with tritonclient.http.InferenceServerClient(way.http) as client:
         result = client.infer(
             "matmul",
             [tensor(tritonclient.http, "x", ROWS, "FP32")],
@@ -165,13 +259,13 @@ def test_compressed_both_ways_over_http(house: Any, algorithm: str) -> None:
         np.testing.assert_allclose(result.as_numpy("y"), ROWS @ house.WEIGHT, rtol=1e-5)
 
 
-def test_asynchronous_calls_of_the_plain_clients(house: Any) -> None:
-    with tritonclient.http.InferenceServerClient(house.http, concurrency=4) as client:
+def test_asynchronous_calls_of_the_plain_clients(house: Any, way: Way) -> None:
+    with tritonclient.http.InferenceServerClient(way.http, concurrency=4) as client:
         given = [tensor(tritonclient.http, "x", ROWS, "FP32")]
         waiting = [client.async_infer("matmul", given) for _ in range(8)]
         assert all(one.get_result().as_numpy("y").shape == (2, 3) for one in waiting)
     done: queue.Queue[Any] = queue.Queue()
-    with tritonclient.grpc.InferenceServerClient(house.grpc) as client:
+    with tritonclient.grpc.InferenceServerClient(way.grpc) as client:
         given = [tensor(tritonclient.grpc, "x", ROWS, "FP32")]
         for _ in range(8):
             client.async_infer(
@@ -181,9 +275,9 @@ def test_asynchronous_calls_of_the_plain_clients(house: Any) -> None:
     assert [error for _, error in answers] == [None] * 8
 
 
-def test_streaming(house: Any) -> None:
+def test_streaming(house: Any, way: Way) -> None:
     answers: queue.Queue[Any] = queue.Queue()
-    with tritonclient.grpc.InferenceServerClient(house.grpc) as client:
+    with tritonclient.grpc.InferenceServerClient(way.grpc) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         for number in range(6):
             row = np.full((1, 4), number, np.float32)
@@ -200,7 +294,7 @@ def test_streaming(house: Any) -> None:
     assert "'z'" in str(error)
 
 
-def test_the_clients_under_asyncio(house: Any) -> None:
+def test_the_clients_under_asyncio(house: Any, way: Way) -> None:
     async def over(module: Any, address: str) -> list[Any]:
         async with module.InferenceServerClient(address) as client:
             assert await client.is_server_ready()
@@ -213,8 +307,8 @@ def test_the_clients_under_asyncio(house: Any) -> None:
 
     async def both() -> list[Any]:
         return [
-            *await over(tritonclient.http.aio, house.http),
-            *await over(tritonclient.grpc.aio, house.grpc),
+            *await over(tritonclient.http.aio, way.http),
+            *await over(tritonclient.grpc.aio, way.grpc),
         ]
 
     for array in asyncio.run(both()):
@@ -245,8 +339,8 @@ def test_an_input_in_shared_memory_is_refused(stock: Any) -> None:
     assert refused.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
 
 
-def test_trace_and_log_settings_can_be_read_over_http(house: Any) -> None:
-    with tritonclient.http.InferenceServerClient(house.http) as client:
+def test_trace_and_log_settings_can_be_read_over_http(house: Any, way: Way) -> None:
+    with tritonclient.http.InferenceServerClient(way.http) as client:
         assert "trace_level" in client.get_trace_settings()
         assert "log_info" in client.get_log_settings()
 
@@ -287,11 +381,11 @@ def test_a_finished_call_leaves_nothing_to_the_garbage_collector(stock: Any) -> 
 
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="needs h2load (nghttp2-client)")
 @pytest.mark.parametrize(("protocol", "streams"), [("http", 1), ("grpc", 1), ("grpc", 8)])
-def test_h2load(house: Any, protocol: str, streams: int, tmp_path: Path) -> None:
+def test_h2load(house: Any, way: Way, protocol: str, streams: int, tmp_path: Path) -> None:
     if protocol == "http":
         given = {"name": "x", "shape": ROWS.shape, "datatype": "FP32", "data": ROWS.tolist()}
         body = json.dumps({"inputs": [given]}).encode()
-        words = ["--h1", f"http://{house.http}/v2/models/matmul/infer"]
+        words = ["--h1", f"http://{way.http}/v2/models/matmul/infer"]
     else:
         request = tritonclient.grpc.service_pb2.ModelInferRequest(
             model_name="matmul",
@@ -300,7 +394,7 @@ def test_h2load(house: Any, protocol: str, streams: int, tmp_path: Path) -> None
         )
         message = request.SerializeToString()
         body = b"\0" + len(message).to_bytes(4, "big") + message
-        url = f"http://{house.grpc}/inference.GRPCInferenceService/ModelInfer"
+        url = f"http://{way.grpc}/inference.GRPCInferenceService/ModelInfer"
         words = ["-H", "content-type: application/grpc", "-H", "te: trailers", url]
     (tmp_path / "body").write_bytes(body)
     shape = ("-n", "200", "-c", "4", "-m", str(streams), "-t", "1", "-d", tmp_path / "body")

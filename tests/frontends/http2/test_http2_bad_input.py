@@ -29,7 +29,9 @@ CONNECTION_ERRORS = {
     "HEADERS on an even stream": (head(2), ErrorCode.PROTOCOL_ERROR),
     "a stream used again": (
         head(1) + f.reset(1, ErrorCode.CANCEL) + head(1), ErrorCode.STREAM_CLOSED),
-    "a stream below the last": (head(5, ENDS) + head(3, ENDS), ErrorCode.STREAM_CLOSED),
+    "a stream below the last": (head(5, ENDS) + head(3, ENDS), ErrorCode.PROTOCOL_ERROR),
+    "data on a stream that was passed over": (
+        head(5) + f.frame(f.DATA, 0, 3, b"x"), ErrorCode.PROTOCOL_ERROR),
     "data on stream 0": (f.frame(f.DATA, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR),
     "data on a stream that is idle": (f.frame(f.DATA, 0, 3, b"x"), ErrorCode.PROTOCOL_ERROR),
     "more padding than frame": (

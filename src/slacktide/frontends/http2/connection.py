@@ -11,6 +11,7 @@ are granted as data is taken, so what a stream keeps is for its owner to bound.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -38,6 +39,7 @@ HEAD_WORK: Final = 16
 SETTINGS_PER_WORK: Final = 10
 STREAMS_PER_WORK: Final = 16
 """Settings, and streams whose windows a setting moves, for 1."""
+_MOST_SKIPPED: Final = 16
 FEW_BYTES: Final = 64
 """Data frames shorter than that, which do not end a body, are in excess."""
 
@@ -66,6 +68,8 @@ class Http2Connection(SendingHalf):
         """Something is held that another call of `receive` would take."""
         self.unfinished_since: float | None = now
         """Since when a preface, frame or header block has been on its way."""
+        self._skipped: deque[range] = deque(maxlen=_MOST_SKIPPED)
+        """Streams that the client passed over, the latest last: they cannot begin any more."""
         self._data_stream: Http2Stream | None = None
         """Whose data is coming."""
         self._credit = f.WINDOW
@@ -137,7 +141,9 @@ class Http2Connection(SendingHalf):
                 self._break(stream, ErrorCode.PROTOCOL_ERROR)
                 return
         if count and not stream.finished:
+            self._ending = stream if last else None
             stream.received(frames.payload)
+            self._ending = None
         if last:
             self._took_all(stream)
         elif frames.ends and stream.owed >= STREAM_WINDOW // 2 and not stream.holds:
@@ -218,6 +224,9 @@ class Http2Connection(SendingHalf):
         if id <= self.last:
             self._take_trailers(id, head, ends)
             return
+        skipped = range(id - 2, self.last, -2)
+        if skipped:
+            self._skipped.append(skipped)
         self.last = id
         if self.closing:
             self._bear(1.0)
@@ -299,6 +308,7 @@ class Http2Connection(SendingHalf):
     def _expect_left(self, id: int, message: str) -> None:
         """What comes for a stream that is not there may have crossed with our end of it."""
         expect(id & 1 and id <= self.last, message)
+        expect(not any(id in skipped for skipped in self._skipped), "a stream that was skipped")
         crossed = id in self._left or (self.closing and id > self._served)
         expect(crossed, message, ErrorCode.STREAM_CLOSED)
         self._bear(0.1)

@@ -96,6 +96,8 @@ class SendingHalf:
         self.out: list[Buffer] = []
         """What is to be sent; the owner takes it out."""
         self.streams: dict[int, Http2Stream] = {}
+        self._ending: Http2Stream | None = None
+        """The stream that is taking the last of its client's data."""
         self._left: dict[int, None] = {}
         """Streams that ended before their client had sent all, the latest last."""
         self.patience = PATIENCE
@@ -214,7 +216,7 @@ class SendingHalf:
     def _finish(self, stream: Http2Stream) -> None:
         """All of an answer is out but its end."""
         self._put_block(stream, stream.trailers, f.END_HEADERS | f.END_STREAM)
-        if not stream.ended:
+        if not stream.ended and stream is not self._ending:
             # The answer is complete: the client need not send the rest.
             self.out.append(f.reset(stream.id, ErrorCode.NO_ERROR))
             self._leave(stream.id)
