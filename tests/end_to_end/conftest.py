@@ -699,14 +699,14 @@ class Program:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said.append(line)
-            if "ready: " in line:
+            if "ready: " in line or "not ready (" in line:
                 self._ready.set()
         self._ready.set()
 
     def port(self, name: str) -> int:
         """A port it listens on; waits until it is ready."""
         assert self._ready.wait(60)
-        found = re.search(rf"ready: .*\b{name} [^ ]*:(\d+)", "".join(self.said))
+        found = re.search(rf"(?:ready: |listening on ).*\b{name} [^ ]*:(\d+)", "".join(self.said))
         assert found is not None, "".join(self.said)
         return int(found[1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,26 @@ def test_a_broken_model_is_named_at_the_start_and_fails_readiness_only_if_all_mu
         house.server.load("none")
         answer = house.get("/v2/health/ready")
         assert (answer.status, answer.json) == (200, {"ready": True})
-    (line,) = [text for text in caplog.messages if text.startswith("serving ")]
-    assert line.startswith("serving 1 of 3 models; unavailable: broken (")
+    (line,) = [text for text in caplog.messages if "serving " in text]
+    assert line.startswith("listening on http ")
+    assert ", not ready (--ready-when all): serving 1 of 3 models; unavailable: broken (" in line
     assert ", none (expected a version folder such as '1', there is none)" in line
-    assert line.endswith("; the server is not ready (--ready-when all)")
+    assert not any(text.startswith("ready: ") for text in caplog.messages)
+
+
+def test_a_server_of_one_file_that_is_no_model_listens_and_says_why_it_is_not_ready(
+    tmp_path: Path, program: Any
+) -> None:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    served = program(file, "--http-port=0", "--grpc-port=-1", "--metrics-port=-1")
+    assert served.port("http")
+    served.process.send_signal(signal.SIGTERM)
+    assert served.end() == 0
+    (line,) = [said for said in served.said if "listening on http " in said]
+    assert "not ready (--ready-when loaded): serving 0 of 1 models; unavailable: net (" in line
+    assert "a Git LFS pointer; run 'git lfs pull'" in line
+    assert not any(" server: ready: " in said for said in served.said)
 
 
 @pytest.mark.parametrize("when", ["loaded", "all", "any"])

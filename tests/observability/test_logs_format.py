@@ -297,9 +297,10 @@ def test_a_handler_of_others_gets_printable_text_too() -> None:
     assert stream.getvalue().removesuffix("\n").isprintable()
 
 
-def test_both_front_ends_write_their_lines() -> None:
+@pytest.mark.parametrize("health", [True, False])
+def test_both_front_ends_write_their_lines_of_health_only_if_asked(health: bool) -> None:
     stream = configured()
-    access = AccessLogger()
+    access = AccessLogger(health=health)
 
     async def call() -> None:
         http = HttpServer(
@@ -321,6 +322,9 @@ def test_both_front_ends_write_their_lines() -> None:
         await server.close()
 
     asyncio.run(call())
+    if not health:
+        assert entries(stream) == []
+        return
     http, rpc = entries(stream)
     assert (http["method"], http["path"], http["status"]) == ("GET", "/ok", 200)
     assert (rpc["method"], rpc["status"]) == ("/inference.GRPCInferenceService/ServerLive", "OK")

@@ -79,6 +79,8 @@ class AccessRecord(NamedTuple):
     """The model that the path of an HTTP request names."""
     outcome: Outcome | None = None
     """Of an inference request, as far as it is known; of a stream None."""
+    health: bool = False
+    """Whether it answers a health probe."""
 
 
 AccessLog = Callable[[AccessRecord], None]

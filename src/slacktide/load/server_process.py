@@ -112,8 +112,9 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
         ended = process.poll() is not None
         for line in log.read_text().splitlines():
             message = _message(line)
-            if message.startswith("ready:"):
-                return {name: int(port) for name, port in _PORT.findall(message)}
+            if message.startswith(("ready: ", "listening on http ")):
+                addresses = message.partition(", not ready")[0]
+                return {name: int(port) for name, port in _PORT.findall(addresses)}
         if ended:
             raise ProcessError(f"the server ended: {_last(log)}")
         time.sleep(_POLL)

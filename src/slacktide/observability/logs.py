@@ -137,10 +137,14 @@ class AccessLogger:
     ends take as their `access_log`. Strings that clients chose are made printable here too, for
     handlers that are not ours."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, health: bool = False) -> None:
+        """`health`: whether health probes get a line too, which would be most lines of many."""
         self._log = logging.getLogger(ACCESS)
+        self._health = health
 
     def __call__(self, access: AccessRecord) -> None:
+        if access.health and not self._health:
+            return
         method, target = printable(access.method), printable(access.target)
         ms = access.seconds * 1e3
         fields: dict[str, object] = {

@@ -192,7 +192,9 @@ class App:
             pod=found.pod,
             recorder=self.recorder,
         )
-        access = AccessLogger() if settings.access_log else None
+        access = None
+        if settings.access_log or settings.access_log_health:
+            access = AccessLogger(health=settings.access_log_health)
         self.front_ends = FrontEnds(
             settings,
             self.data,
@@ -233,11 +235,10 @@ class App:
                 QuietProfiler(profiles, self.models, lambda: self.driver.requests).run()
             ),
         )
-        self._report_models()
-        log.info("ready: %s", self.front_ends.addresses())
+        self._report_models(self.front_ends.addresses())
 
-    def _report_models(self) -> None:
-        """Say in the log how many models serve, and why the others do not."""
+    def _report_models(self, addresses: str) -> None:
+        """Say in the log how many models serve, why the others do not, and where to connect."""
         catalog, expected = self.catalog, sorted(self.catalog.expected)
         failed = [
             f"{name} ({catalog.absence(name, None) or 'it is gone'})"
@@ -246,14 +247,18 @@ class App:
         ]
         if not expected:
             log.warning("%s: %s", self.repository.root, self.repository.without_models())
+            log.info("ready: %s", addresses)
             return
         text = f"serving {len(expected) - len(failed)} of {len(expected)} models"
         if failed:
             more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
             text += f"; unavailable: {', '.join(failed[:_SHOWN])}{more}"
         if not self.control.ready():
-            text += f"; the server is not ready (--ready-when {self.settings.ready_when})"
+            rule = f"--ready-when {self.settings.ready_when}"
+            log.warning("listening on %s, not ready (%s): %s", addresses, rule, text)
+            return
         log.log(logging.WARNING if failed else logging.INFO, "%s", text)
+        log.info("ready: %s", addresses)
 
     def _staging(self) -> Staging | None:
         if not self.settings.allow_uploads:

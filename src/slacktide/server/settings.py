@@ -160,7 +160,8 @@ class ServerSettings(Options):
     )
     token_file: Path | None = _access(None, "File with the bearer token that calls must carry.")
     tls: TlsFiles | None = None
-    access_log: bool = _seen(False, "Log a line for each request.")
+    access_log: bool = _seen(False, "Log a line for each request but health probes.")
+    access_log_health: bool = _seen(False, "Log a line for each request and health probe.")
     trace_endpoint: str | None = _seen(
         None, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL"
     )

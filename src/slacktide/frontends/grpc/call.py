@@ -17,7 +17,7 @@ from slacktide.frontends.grpc.intake import PREFIX, MessageIntake
 from slacktide.frontends.grpc.metadata import CONTENT_TYPE, CallHead, trailers_of
 from slacktide.frontends.http2 import ErrorCode, Head
 from slacktide.frontends.http2.frames import header_block
-from slacktide.frontends.ports import AccessRecord
+from slacktide.frontends.ports import AccessRecord, EndpointGroup
 from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.frontends.security import Verdict
 from slacktide.wire.calls import Buffer
@@ -204,6 +204,18 @@ class GrpcCall(MessageIntake):
         if state.access_log is not None:
             seconds = state.clock() - self.first_byte
             client, name, (model, id) = self.protocol.client, self.said.name, self.about()
+            method = self.said.method
+            health = method is not None and method.group is EndpointGroup.HEALTH
             state.log_access(
-                AccessRecord("grpc", client, name, model, status, seconds, id, outcome=self.outcome)
+                AccessRecord(
+                    "grpc",
+                    client,
+                    name,
+                    model,
+                    status,
+                    seconds,
+                    id,
+                    outcome=self.outcome,
+                    health=health,
+                )
             )

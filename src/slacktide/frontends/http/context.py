@@ -19,7 +19,7 @@ from slacktide.frontends.http.messages import (
     failure_response,
 )
 from slacktide.frontends.http.router import HttpRoute, Router, authority_of
-from slacktide.frontends.ports import AccessLog, AccessRecord
+from slacktide.frontends.ports import AccessLog, AccessRecord, EndpointGroup
 from slacktide.frontends.security import Authorize, Verdict
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
@@ -191,5 +191,6 @@ class HttpContext(SharedState):
                 bytes_sent,
                 head.params.get("model", ""),
                 request.outcome,
+                head.route is not None and head.route.group is EndpointGroup.HEALTH,
             )
         )
