@@ -250,7 +250,8 @@ def test_external_data_may_not_leave_the_folder(
     path = external(tmp_path / "m" / "1" / "model.onnx", places[way], nested=nested)
     (path.parent / "w.bin").symlink_to(secret)
     (path.parent / "weights").symlink_to(tmp_path)
-    assert refusal(kit.source(path)) == "the external data of tensor 'w' leads out of the folder"
+    reason = "lies elsewhere, through a link" if "link" in way else "leads out of the folder"
+    assert refusal(kit.source(path)) == f"the external data of tensor 'w' {reason}"
 
 
 @pytest.mark.parametrize("place", [".ssh/key", ".w.bin", "sub/.w.bin"])
@@ -290,3 +291,28 @@ def test_a_missing_gpu_is_reported_with_the_line_that_asks_for_it(
         ModelSession.open(source, threads=1, device=device)
     assert "is requested, but" in str(missing.value)
     assert "(m/config.pbtxt, line 6, instance_group); state the CPU there" in str(missing.value)
+
+
+def test_a_model_and_its_data_behind_links_into_a_folder_of_blobs(models, kit) -> None:
+    """Hugging Face's cache: ONNX Runtime looks for data beside the path that it opens."""
+    path = models.matmul()
+    expected = onnx.load(str(path)).SerializeToString()
+    onnx.save(
+        onnx.load(str(path)),
+        str(path),
+        save_as_external_data=True,
+        location="model.onnx_data",
+        size_threshold=0,
+    )
+    blobs = path.parent.parent / "blobs"
+    blobs.mkdir()
+    for number, file in enumerate((path, path.with_name("model.onnx_data"))):
+        file.rename(blobs / str(number))
+        file.symlink_to(f"../blobs/{number}")
+    source = kit.source(path, root=blobs)
+    session = opened(source)
+    assert session.interface.inputs == (TensorSpec("x", Datatype.FP32, (-1, 4)),)
+    file = OnnxFile(source.path, source.root)
+    file.check_rules()
+    assert file.opened == path
+    assert file.with_weights().SerializeToString() == expected

@@ -73,7 +73,7 @@ def add(
     from slacktide.models.repository.single_model import SingleModel, open_repository
 
     stated_loss = None if loss is None else share_of(loss)
-    folder = model.resolve()
+    folder = model.absolute() if model.is_file() else model.resolve()
     try:
         repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
         name = repository.model if isinstance(repository, SingleModel) else folder.name

@@ -109,7 +109,7 @@ def profile(
     seconds = seconds_of("--budget", budget)
     can_write({"--plot": plot}, page="--plot")
     offer_glue(glue)
-    folder = model.resolve()
+    folder = model.absolute() if model.is_file() else model.resolve()
     usable = tuple(available_cores())
     doubling = {1 << power for power in range(len(usable).bit_length())}
     counts = sorted(set(cores or doubling | {len(usable)}))

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import ExitPolicy, Leaving, is_judged
+from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import client_detail
 from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
 from slacktide.executors.session import GatheredBatch, ModelSession
@@ -169,7 +170,6 @@ class Arranger:
         timer.measure(chain, session.threads, session.interface.max_batch, report)
 
     def _stages(self, policy: ExitPolicy) -> StageChain:
-        import onnx
 
         from slacktide.exits.errors import ExitError
         from slacktide.exits.manifest import read_manifest
@@ -182,7 +182,7 @@ class Arranger:
         if exits is None or session.cold:
             why = session.cold or "its model states none"
             raise ExitError(f"early_exit: a worker cannot make stages: {why}")
-        model = onnx.load(str(source.path))
+        model = OnnxFile(source.path, source.root).with_weights()
         if source.own_exits:
             wanted = self._optimised(with_own_exits(model, source.own_exits))
             made = frozenset(source.own_exits[0].outputs)

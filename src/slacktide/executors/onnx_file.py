@@ -1,12 +1,15 @@
 """What an ONNX file says: may ONNX Runtime open it, and what are its names, datatypes and axes?
 
-External data is resolved by ONNX Runtime relative to the model file. A location such as
-`../../etc/secret`, or a symbolic link that leads out, would let a model read what it must not;
-so every location is resolved here first, links and all, and must end within the version's folder.
+ONNX Runtime looks for external data beside the path that it opens, which may be a link, as in the
+cache of Hugging Face: there the model and its data are links into a folder of blobs. A location
+such as `../../etc/secret`, or a link that leads out, would let a model read what it must not. So
+every location is resolved here first, links and all, and must end below the folder of the model's
+name, or below that of the file itself.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +48,9 @@ _TWO_SIZES = re.compile(r"\s*\[\s*(\d{2,4})\s*,\s*(\d{2,4})\s*\]\s*", re.ASCII)
 _LARGEST_IMAGE = 2048
 """Pixels, in height and width, of what is tried unasked."""
 
+_MOST_BYTES = 1 << 31
+"""Bytes of a message of protobuf, about."""
+
 _KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"}
 
 
@@ -68,7 +74,8 @@ class OnnxFile:
         self._path = path
         self._root = root
         home = root.resolve()
-        if not path.resolve().is_relative_to(home):
+        real = path.resolve()
+        if not real.is_relative_to(home):
             raise ModelError("the model file leads out of its folder")
         try:
             self._model: Any = onnx.load(str(path), load_external_data=False)
@@ -87,8 +94,11 @@ class OnnxFile:
         self._external = [
             tensor for tensor in _tensors(self._model) if tensor.data_location == tensor.EXTERNAL
         ]
-        for tensor in self._external:
-            _check_location(tensor, path.resolve().parent, home)
+        folders = tuple(dict.fromkeys((path.parent.resolve(), real.parent)))
+        folder = next((each for each in folders if _has_data(each, self._external)), folders[0])
+        self.opened = real if folder == real.parent else folder / path.name
+        """The path to open: external data lie beside it."""
+        self._places = [_data_place(tensor, folder, folders) for tensor in self._external]
         try:
             check_own_exits(self._model.graph, own_exits)
         except ExitError as error:
@@ -147,14 +157,37 @@ class OnnxFile:
         used = {node.domain for node in self._model.graph.node}
         return tuple(sorted(used - _KNOWN_DOMAINS - functions))
 
+    def with_weights(self) -> Any:
+        """The onnx.ModelProto with its external data in it. The library onnx itself would refuse
+        data behind links, which have been judged here. Raises OSError."""
+        import onnx
+
+        if not self._external:
+            return self._model
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        external = (each for each in _tensors(model) if each.data_location == each.EXTERNAL)
+        for tensor, place in zip(external, self._places, strict=True):
+            next(each for each in tensor.external_data if each.key == "location").value = place.name
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(place.parent))
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+        return model
+
     def check_rules(self) -> None:
         """Hold it against the rules of ONNX. Reads the weights."""
         import onnx
 
+        subject: Any = str(self.opened) if self._external else self._model
+        folder = self.opened.parent
+        if any(not place.is_relative_to(folder) for place in self._places):
+            if sum({place: place.stat().st_size for place in self._places}.values()) >= _MOST_BYTES:
+                return  # more than a message can hold: opening it will tell
+            subject = self.with_weights()
         try:
-            onnx.checker.check_model(str(self._path) if self._external else self._model)
+            onnx.checker.check_model(subject)
         except (onnx.checker.ValidationError, ValueError) as error:
-            detail = client_detail(error, self._path, self._root, Path.cwd())
+            detail = client_detail(error, self.opened, self._path, self._root, Path.cwd())
             raise ModelError(detail) from None
 
 
@@ -245,20 +278,40 @@ def _last_two(tensor: Any) -> list[tuple[int, int]]:
     return [(height, width)] if min(height, width) > 1 else []
 
 
-def _check_location(tensor: Any, folder: Path, home: Path) -> None:
+def _location(tensor: Any) -> Any:
+    """Where a tensor's external data lie, relative to the model; bytes where it is not UTF-8."""
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def _has_data(folder: Path, tensors: Sequence[Any]) -> bool:
+    """Whether all external data lie in `folder`, or seem to."""
+    try:
+        return all((folder / _location(tensor)).is_file() for tensor in tensors)
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
+    """The file that holds a tensor's external data, links followed. It is named relative to
+    `folder`, and lies below one of `folders`. Raises ModelError."""
+    data = f"the external data of tensor {tensor.name!r}"
     fields = {entry.key: entry.value for entry in tensor.external_data}
     try:
-        place = (folder / fields.get("location", "")).resolve()
-        there = place.is_file()
-    except (OSError, ValueError, TypeError):  # no name of a file; bytes where it is not UTF-8
-        place, there = home, False
-    if not place.is_relative_to(home):
-        raise ModelError(f"the external data of tensor {tensor.name!r} leads out of the folder")
-    if any(part.startswith(".") for part in place.relative_to(home).parts):
+        name = Path(os.path.normpath(folder / _location(tensor)))
+        place = name.resolve()
+        is_file = place.is_file()
+    except (OSError, ValueError, TypeError, RuntimeError):  # no name of a file; a loop of links
+        raise ModelError(f"{data} is missing") from None
+    if not name.is_relative_to(folder):
+        raise ModelError(f"{data} leads out of the folder")
+    below = [place.relative_to(each) for each in folders if place.is_relative_to(each)]
+    if not below:
+        raise ModelError(f"{data} lies elsewhere, through a link")
+    if all(any(part.startswith(".") for part in path.parts) for path in below):
         # A home folder's secrets, where a model that is one file lies in it.
-        raise ModelError(f"the external data of tensor {tensor.name!r} is a hidden file")
-    if not there:
-        raise ModelError(f"the external data of tensor {tensor.name!r} is missing")
+        raise ModelError(f"{data} is a hidden file")
+    if not is_file:
+        raise ModelError(f"{data} is missing")
     try:
         offset, length = (int(fields.get(key, 0)) for key in ("offset", "length"))
     except ValueError:
@@ -266,9 +319,8 @@ def _check_location(tensor: Any, folder: Path, home: Path) -> None:
     if min(offset, length) < 0 or offset + length > place.stat().st_size:
         kind = misplaced_kind(place)
         reason = f": {place.name} is {kind}" if kind else ""
-        raise ModelError(
-            f"the external data of tensor {tensor.name!r} leads out of its file{reason}"
-        )
+        raise ModelError(f"{data} leads out of its file{reason}")
+    return place
 
 
 def _shape(value: Any) -> Shape:

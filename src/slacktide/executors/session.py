@@ -168,7 +168,9 @@ class ModelSession:
         declared = file.shapes
         free = any(shape is None or -1 in shape[1:] for shape in declared.values())
         sizes = file.image_sizes()
-        opener = SessionOpener(source, providers, free, shared_arena, sizes, file.content)
+        opener = SessionOpener(
+            source, providers, free, shared_arena, sizes, file.content, file.opened
+        )
         session = opener.open(threads)
         interface = session_interface(session, declared, source.max_batch)
         opened = cls(opener, threads, interface, session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from slacktide.executors.functions import FunctionSession
@@ -33,23 +34,26 @@ class SessionOpener:
     """Heights and widths that the model's file names."""
     content: bytes | None = None
     """What to open instead of the file."""
+    path: Path | None = None
+    """The file's path, beside which its external data lie."""
 
     def open(self, threads: int) -> Any:
         """An InferenceSession, or what stands for one. Raises ModelError, and ONNX Runtime's own
         error where memory is short or a device fails: another try may do better."""
-        source = self.source
+        source, path = self.source, str(self.path)
         if source.function is not None:
             return FunctionSession(source.function)
         # Or a model whose device fails runs on the CPU from then on.
         chosen = {"providers": list(self.providers), "enable_fallback": 0}
         try:
             session = load_onnxruntime().InferenceSession(
-                self.content or str(source.path.resolve()), self._options(threads), **chosen
+                self.content or path, self._options(threads), **chosen
             )
         except Exception as error:  # ONNX Runtime's errors have no common base but this
             if fault_of(error) is not Fault.MODEL:
                 raise
-            detail = client_detail(error, source.path, source.path.resolve(), source.root)
+            private = (Path(path), source.path, source.path.resolve(), source.root)
+            detail = client_detail(error, *private)
             raise ModelError(f"the model cannot be opened: {detail}") from None
         check_taken(self.providers, session)
         return session

@@ -131,8 +131,7 @@ def _write_model(definition: ModelDefinition, folder: Path) -> ExitGraph:
     import onnx
 
     try:
-        OnnxFile(definition.model_path, definition.data_root)  # where its weights lie
-        model = onnx.load(str(definition.model_path))
+        model = OnnxFile(definition.model_path, definition.data_root).with_weights()
     except ModelError as error:
         raise ExitError(f"{definition.where}: {error}") from None
     graph = positions_of(definition, model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -263,7 +264,83 @@ def test_external_data_behind_a_link(root: Path, tmp_path: Path, add_model: Buil
     (folder / "weights.bin").rename(tmp_path / "elsewhere.bin")
     (folder / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
     (found,) = _messages(root)
-    assert "leads out" in found
+    assert found.endswith("the external data of tensor 'W' lies elsewhere, through a link")
+
+
+def _link(at: Path, target: Path, absolute: bool) -> None:
+    at.symlink_to(target if absolute else os.path.relpath(target, at.parent))
+
+
+def _as_hubs_do(folder: Path, blobs: Path, absolute: bool = False) -> None:
+    """Move a model and its data into `blobs`, and leave links where they were."""
+    blobs.mkdir()
+    for file, blob in (("model.onnx", "0a1b"), ("weights.bin", "2c3d")):
+        (folder / file).rename(blobs / blob)
+        _link(folder / file, blobs / blob, absolute)
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_file_whose_links_lead_into_a_folder_of_blobs(
+    root: Path, add_model: Builder, absolute: bool
+) -> None:
+    """Hugging Face's cache: snapshots/REV/model.onnx and its data are links into blobs/."""
+    folder = _external(add_model)
+    _as_hubs_do(folder, root / "blobs", absolute)
+    assert check_repository(folder / "model.onnx") == []
+
+
+def test_links_into_blobs_inside_a_repository_and_out_of_it(
+    root: Path, tmp_path: Path, add_model: Builder
+) -> None:
+    folder = _external(add_model)
+    _as_hubs_do(folder, root / ".blobs")
+    assert check_repository(root) == []
+    (root / ".blobs").rename(tmp_path / "blobs")
+    (folder / "model.onnx").unlink()
+    (folder / "weights.bin").unlink()
+    _link(folder / "model.onnx", tmp_path / "blobs" / "0a1b", True)
+    _link(folder / "weights.bin", tmp_path / "blobs" / "2c3d", True)
+    (found,) = _messages(root)
+    assert found == ("error m/1/model.onnx: leads out of the repository through a symbolic link")
+
+
+def test_a_linked_file_has_its_data_beside_its_name_or_beside_itself_and_nowhere_else(
+    root: Path, tmp_path: Path, add_model: Builder
+) -> None:
+    folder = _external(add_model)
+    links = tmp_path / "links"
+    links.mkdir()
+    link = links / "net.onnx"
+    link.symlink_to(folder / "model.onnx")
+    assert check_repository(link) == []  # its data beside the file itself
+    (folder / "weights.bin").rename(links / "weights.bin")
+    assert check_repository(link) == []  # beside the name
+    (links / "weights.bin").unlink()
+    (finding,) = check_repository(link)
+    assert finding.message.endswith("the external data of tensor 'W' is missing")
+    (root / "loose.bin").write_bytes(b"x" * 32)
+    (folder / "weights.bin").symlink_to(root / "loose.bin")
+    (finding,) = check_repository(link)
+    assert finding.message.endswith("lies elsewhere, through a link")
+
+
+def test_data_of_a_linked_file_in_a_folder_below_it(root: Path, add_model: Builder) -> None:
+    folder = _external(add_model, _set("location", "data/weights.bin"))
+    (folder / "data").mkdir()
+    (folder / "weights.bin").rename(root / "2c3d")
+    (folder / "data" / "weights.bin").symlink_to("../../../2c3d")
+    (folder / "model.onnx").rename(root / "0a1b")
+    (folder / "model.onnx").symlink_to("../../0a1b")
+    assert check_repository(folder / "model.onnx") == []
+
+
+def test_a_link_to_a_hidden_file_beside_the_name_is_refused(root: Path, add_model: Builder) -> None:
+    folder = _external(add_model)
+    (folder / ".secret").write_bytes(b"x" * 32)
+    (folder / "weights.bin").unlink()
+    (folder / "weights.bin").symlink_to(".secret")
+    (found,) = _messages(root)
+    assert found.endswith("is a hidden file")
 
 
 def test_findings_name_the_model_and_are_in_order(root: Path, add_model: Builder) -> None:

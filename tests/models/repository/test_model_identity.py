@@ -69,3 +69,17 @@ def test_a_link_out_of_the_folder_is_refused(define: Define, tmp_path: Path) -> 
     (definition.folder / "weights.bin").symlink_to(tmp_path / "secret")
     with pytest.raises(OutsideRepositoryError, match=r"m/1/model\.onnx: weights\.bin"):
         model_hash(definition)
+
+
+def test_data_behind_links_beside_a_linked_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    for file, blob in (("net.onnx", "0a1b"), ("net.onnx_data", "2c3d")):
+        (tmp_path / "blobs" / blob).write_bytes(b"x")
+        (tmp_path / "snapshot" / file).symlink_to(f"../blobs/{blob}")
+    definition = SingleModel(tmp_path / "snapshot" / "net.onnx", tmp_path / "state").read("net")[0]
+    before = model_hash(definition)
+    (tmp_path / "blobs" / "unrelated").write_bytes(b"y")
+    assert model_hash(definition) == before
+    (tmp_path / "blobs" / "2c3d").write_bytes(b"z")
+    assert model_hash(definition) != before

@@ -188,7 +188,7 @@ def test_links_inside_the_repository(root: Path, add_model: Builder) -> None:
     (folder / "2" / "model.onnx").symlink_to("../1/model.onnx")
     (definition,) = Repository(root).read("alias")
     assert definition.folder == folder / "2"
-    assert definition.model_path == folder / "1" / "model.onnx"
+    assert definition.model_path == folder / "2" / "model.onnx"
     assert definition.data_root == folder / "1"
 
 

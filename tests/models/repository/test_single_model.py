@@ -77,7 +77,9 @@ def test_a_link_is_followed_and_gives_the_name(tmp_path: Path) -> None:
     link = tmp_path / "net.onnx"
     link.symlink_to("blobs/0a1b")
     (definition,) = SingleModel(link, STATE).read("net")
-    assert definition.model_path == tmp_path / "blobs" / "0a1b"
+    assert definition.model_path == link
+    assert definition.data_root == tmp_path / "blobs"
+    assert definition.where == "net.onnx"
 
 
 @pytest.mark.parametrize(

@@ -51,23 +51,29 @@ def model_hash(definition: ModelDefinition) -> str:
     Beside a model that is one file, `net.onnx`, only those count whose names begin like its own
     (`net.onnx.data`, `net.data`). Files are streamed. Raises RepositoryError.
     """
-    model = definition.model_path
-    home = definition.data_root
+    named, model = definition.model_path, definition.model_path.resolve()
     try:
-        beside = _namesakes(model) if definition.alone else _files(home)
-        learnt = home / EXITS_FOLDER
-        others = sorted(path for path in beside if path != model and learnt not in path.parents)
         own = hash_file(model)
-        if not others:
-            return own
         whole = hashlib.sha256(f"{own}  {model.name}\n".encode())
-        for path in others:
-            name = path.relative_to(home).as_posix()
-            real = resolve_inside(
-                home, path, where=f"{definition.where}: {name}", kind=PathKind.FILE
-            )
-            whole.update(f"{hash_file(real)}  {name}\n".encode("utf-8", "surrogateescape"))
-        return whole.hexdigest()
+        is_whole = True
+        for file in dict.fromkeys((model, named)):  # a link may have data of its own beside it
+            home = file.parent
+            beside = _namesakes(file) if definition.alone else _files(home)
+            learnt = home / EXITS_FOLDER
+            for path in sorted(beside):
+                if path in (model, named) or learnt in path.parents:
+                    continue
+                name = path.relative_to(home).as_posix()
+                inside = Path(os.path.realpath(path)).is_relative_to(model.parent)
+                real = resolve_inside(
+                    model.parent if inside else home,
+                    path,
+                    where=f"{definition.where}: {name}",
+                    kind=PathKind.FILE,
+                )
+                whole.update(f"{hash_file(real)}  {name}\n".encode("utf-8", "surrogateescape"))
+                is_whole = False
+        return own if is_whole else whole.hexdigest()
     except OSError as error:
         raise unreadable(definition.where, error) from None
 
@@ -84,10 +90,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _namesakes(model: Path) -> Iterator[Path]:
-    """Files beside a model whose names say that they are its data; no links."""
+    """Files beside a model whose names say that they are its data; links only beside a link, and
+    into the folder of its target."""
+    real = model.resolve().parent
     for path in model.parent.iterdir():
         named = path.name.startswith((model.name, f"{model.stem}."))
-        if named and path.is_file() and not path.is_symlink():
+        if named and path.is_file() and (not path.is_symlink() or path.resolve().parent == real):
             yield path
 
 

@@ -74,8 +74,9 @@ class ModelDefinition:
     """Where its profile lies, if that can be written: the version's folder, links followed; of a
     model that is one file, a folder below the state folder."""
     model_path: Path
-    """The model file, links followed; inside the repository, if that is a folder. Of a function
-    what states it, slacktide.yaml."""
+    """The model file by its name, links to its folder followed; it may be a link itself, whose
+    target is inside the repository, if that is a folder. Of a function what states it,
+    slacktide.yaml."""
     settings: ModelSettings
     """In effect: slacktide.yaml over config.pbtxt over the defaults."""
     config: Mapping[str, Any]
@@ -139,8 +140,8 @@ class ModelDefinition:
 
     @property
     def data_root(self) -> Path:
-        """The folder that the model's external data may not leave: where the file really is."""
-        return self.model_path.parent
+        """The folder where the model file really is."""
+        return self.model_path.resolve().parent
 
     @property
     def client_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -317,7 +318,8 @@ class Repository:
         """The folder of a version and its model file. `stated`: as one of several."""
         folder = resolve(self.root, model, version, kind=PathKind.FOLDER)
         try:
-            return folder, resolve(self.root, model, version, file, kind=PathKind.FILE)
+            resolve(self.root, model, version, file, kind=PathKind.FILE)
+            return folder, folder / file
         except NotFoundError as error:
             found = _onnx(folder)
             if stated or not found or os.path.lexists(folder / file):

@@ -70,8 +70,8 @@ class SingleModel(Repository):
         if version != "1":
             raise NotFoundError(model, f"expected version 1, got {version}")
         home, where = self.file.resolve().parent, self.file.name
-        real = resolve_inside(home, self.file, where=where, kind=PathKind.FILE)
-        return self.profile_folder, real
+        resolve_inside(home, self.file, where=where, kind=PathKind.FILE)
+        return self.profile_folder, self.file.parent.resolve() / where
 
 
 def open_repository(path: Path, state_dir: Path | None = None) -> Repository:
