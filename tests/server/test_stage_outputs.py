@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,13 @@ from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import TensorRef
 from slacktide.executors.tensor_io import encode_strings
-from slacktide.server.frame_payloads import _cut, _part, _part_of_strings
+from slacktide.server.frame_payloads import FramePayloads, _cut, _part, _part_of_strings
 from slacktide.server.stage_outputs import (
     StageArrays,
     chosen_boxes,
     chosen_rows,
     joined,
+    look_like_pixels,
     origins,
     taken,
 )
@@ -215,3 +217,43 @@ def test_rows_go_on_by_class_and_score_the_best_if_there_are_many() -> None:
     assert chosen_rows(second, of_classes, 4).rows == [1, 3]
     with pytest.raises(ValueError, match="expected \\[4\\]"):
         chosen_rows(some, found(scores=[0.1, 0.9]), 4)
+
+
+PIXELS = [[[412.0, 88.0, 500.0, 120.0], [0.0, 0.0, 0.0, 0.0], [0.0, 10.0, 600.0, 480.0]]]
+
+
+@pytest.mark.parametrize(
+    ("boxes", "pixels"),
+    [
+        (PIXELS, True),
+        ([[[3, 4, 9, 8]]], True),
+        ([BOXES], False),
+        ([[[-0.1, -0.2, 1.3, 1.1]]], False),
+        ([[*BOXES, [9.0, 9.0, 12.0, 30.0]]], False),  # one that went wrong
+        ([[[0.0] * 4] * 5], None),
+        (np.zeros((1, 0, 4)), None),
+        ([[[float("nan")] * 4]], None),
+    ],
+)
+def test_boxes_in_pixels_are_told_from_fractions(boxes, pixels) -> None:
+    assert look_like_pixels(np.asarray(boxes)) is pixels
+
+
+def test_boxes_in_pixels_are_said_once_after_twenty_frames(caplog) -> None:
+    version = SimpleNamespace(name="traffic", pixel_frames={})
+    payloads = FramePayloads(version)  # type: ignore[arg-type]  # it asks for nothing else here
+    edge = Edge("detect", "plate", each="box")
+
+    def look(number: int, boxes: Any, times: int) -> int:
+        for _ in range(times):
+            if version.pixel_frames.get(number, 0) is not None:
+                payloads._look_at_units(number, edge, found(boxes=np.asarray(boxes, np.float32)))
+        return len(caplog.records)
+
+    assert look(0, PIXELS, 19) == 0
+    assert look(0, [[[0.0] * 4]], 5) == 0
+    assert look(1, [BOXES], 1) == look(1, PIXELS, 40) == 0  # it has been seen to give fractions
+    assert look(0, PIXELS, 1) == 1
+    message = caplog.records[0].getMessage()
+    assert "pipeline traffic: boxes of detect look like pixels, such as [412.0, 88.0" in message
+    assert look(0, PIXELS, 50) == 1

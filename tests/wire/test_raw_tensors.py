@@ -94,7 +94,6 @@ def test_integers_must_fit(datatype: Datatype):
         (Datatype.UINT8, "1", "integers"),
         (Datatype.UINT64, 1.8446744073709552e19, "integers"),
         (Datatype.FP32, True, "numbers"),
-        (Datatype.FP32, None, "numbers"),
         (Datatype.FP64, "1", "numbers"),
         (Datatype.FP32, 1e39, "range"),
         (Datatype.BOOL, 1, "true or false"),
@@ -143,6 +142,27 @@ def test_deep_nesting_is_refused():
         data = [data]
     with pytest.raises(BadField, match="levels"):
         from_json(data, Datatype.INT8, (1,), "d")
+
+
+@pytest.mark.parametrize("datatype", [Datatype.FP32, Datatype.FP64])
+@pytest.mark.parametrize("count", [3, 10_000])
+def test_null_is_nan_so_that_answers_can_be_sent_back(datatype, count):
+    values = np.linspace(-1, 1, count).astype(datatype.dtype)
+    values[1] = math.nan
+    answer = through_json(to_json(values.tobytes(), datatype, (count,)))
+    assert answer[1] is None
+    raw = from_json(answer, datatype, (count,), "d")
+    assert np.array_equal(np.frombuffer(raw, datatype.dtype), values, equal_nan=True)
+    nested = from_json([[None, 1], [2.5, None]], datatype, (2, 2), "d")
+    expected = [math.nan, 1, 2.5, math.nan]
+    assert np.array_equal(np.frombuffer(nested, datatype.dtype), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["INT32", "UINT8", "BOOL", "BYTES"])
+def test_null_is_no_other_value(name):
+    datatype = datatype_of(name, "datatype")
+    with pytest.raises(BadField, match="d: expected"):
+        from_json([None], datatype, (1,), "d")
 
 
 def test_what_json_cannot_say():

@@ -74,6 +74,8 @@ class PipelineVersion(LoadedVersion):
     """Which of the source's inputs crops are cut out of; None: it takes no pictures."""
     attached: dict[str, int] = field(default_factory=dict)
     """By stage that cuts crops: the number by which its replicas know the frames' arena."""
+    pixel_frames: dict[int, int | None] = field(default_factory=dict)
+    """By edge: frames so far, all with boxes like pixels; None: it is settled what they are."""
     open_frames: int = 0
     """Those whose payload may still be read."""
     withdrawn: bool = False

@@ -7,6 +7,7 @@ and what else was written for a frame are freed with it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,10 +30,16 @@ from slacktide.server.stage_outputs import (
     StageArrays,
     chosen_boxes,
     chosen_rows,
+    look_like_pixels,
     taken,
 )
 from slacktide.wire.calls import Buffer, InputTensor
 from slacktide.wire.errors import WireError
+
+log = logging.getLogger(__name__)
+
+_PIXEL_FRAMES = 20
+"""Frames whose boxes look like pixels before that is said."""
 
 
 class HandedOn:
@@ -81,7 +88,10 @@ class FramePayloads:
             # Often the same goes on to several stages.
             handed = self.handed.get((self.version.alike[number], request))
             if handed is None:
-                handed = HandedOn(chosen_boxes(edge, self._arrays(edge.upstream, outputs)))
+                found = self._arrays(edge.upstream, outputs)
+                handed = HandedOn(chosen_boxes(edge, found))
+                if self.version.pixel_frames.get(number, 0) is not None:
+                    self._look_at_units(number, edge, found)
             made = self._boxes(edge, handed.chosen, own)
         else:
             version = self.version.stages[edge.downstream]
@@ -89,6 +99,24 @@ class FramePayloads:
             made, handed = self._rows(version, edge, found, rows)
         self.handed[number, request] = handed
         return made
+
+    def _look_at_units(self, number: int, edge: Edge, found: StageArrays) -> None:
+        """Warn once where boxes are pixels, frame after frame: no crop could be made of them."""
+        boxes, frames = found.get(edge.boxes), self.version.pixel_frames
+        if boxes is None or (pixels := look_like_pixels(boxes)) is None:
+            return
+        frames[number] = (frames.get(number) or 0) + 1 if pixels else None
+        if frames[number] == _PIXEL_FRAMES:
+            frames[number] = None
+            log.warning(
+                "pipeline %s: boxes of %s look like pixels, such as %s; expected fractions of the "
+                "frame, 0 to 1: have the model divide them by its width and height, else nothing "
+                "is cut out for %s",
+                self.version.name,
+                edge.upstream,
+                np.round(boxes.reshape(-1, boxes.shape[-1])[0], 2).tolist(),
+                edge.downstream,
+            )
 
     def _boxes(self, edge: Edge, chosen: Chosen, own: Payload | None) -> Yield:
         boxes, rows = chosen.boxes, len(chosen.rows)

@@ -19,6 +19,7 @@ from slacktide.executors.ports import OutputTensor
 from slacktide.executors.tensor_io import encode_strings, split_elements
 
 _ALL = BoxChoice()
+_FAR = 2.0
 _CLASSES = {Datatype.FP32: "f", Datatype.INT64: "q", Datatype.INT32: "i"}
 """Datatypes that are read without arrays, as `struct` names them."""
 
@@ -70,6 +71,14 @@ class StageArrays:
         tensor = self._outputs[index]
         assert tensor is not None  # of a model, not of a pipeline
         return self._specs[index], tensor
+
+
+def look_like_pixels(boxes: NDArray[Any]) -> bool | None:
+    """Whether most of these boxes lie far outside of a frame that is 1 high and wide. None: there
+    is nothing but zeros, with which models fill up."""
+    reach = np.abs(boxes.reshape(-1, boxes.shape[-1])).max(1)
+    reach = reach[reach > 0]
+    return None if not len(reach) else bool((reach > _FAR).mean() > 0.5)
 
 
 def chosen_boxes(edge: Edge, found: StageArrays) -> Chosen:

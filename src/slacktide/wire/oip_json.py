@@ -7,6 +7,7 @@ the buffers that follow it. Whatever comes in, nothing but WireError is raised.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,6 +34,11 @@ _STRING_COST: Final = 128
 MAX_REST: Final = 64 * 1024
 """Most bytes of a long JSON text that are no data of tensors."""
 
+_NO_JSON = re.compile(r"(nan|inf(inity)?)\b", re.IGNORECASE)
+_WITHOUT_THEM = (
+    "write null for NaN, or send the values as binary data (binary_data_size; of tritonclient "
+    "binary_data=True)"
+)
 SHARED_MEMORY = "shared_memory_region"
 _SCALARS = (bool, int, float, str)
 _NO_PARAMETERS: Mapping[str, Any] = {}
@@ -82,7 +88,9 @@ def parse_infer(
     document = load_object(head)
     get = document.get
 
-    request_id = get("id", "")
+    request_id = get("id")
+    if request_id is None:
+        request_id = ""
     if type(request_id) is not str or len(request_id) > MAX_ID:
         raise BadField("id", f"a string of at most {MAX_ID} characters", request_id)
     own = get("parameters")
@@ -133,6 +141,8 @@ def load_object(data: Buffer, what: str = "body") -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         # The message of orjson ends in a position and quotes nothing of the document.
         told = f"invalid JSON at position {error.pos}: {str(error).split(': line', 1)[0]}"
+        if _NO_JSON.match(error.doc, error.pos):
+            told = f"NaN and Infinity are no JSON, got one at position {error.pos}: {_WITHOUT_THEM}"
         raise WireError(Reason.BAD_INPUT, f"{what}: {told}") from None
     if type(document) is not dict:
         raise BadField(what, "a JSON object", document)
@@ -264,7 +274,7 @@ def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:
             data = from_json(item["data"], datatype, shape, f"{where}.data")
         else:
             place = f"{where}.parameters.binary_data_size"
-            if "data" in item:
+            if item.get("data") is not None:
                 raise BadField(f"{where}.data", "no data beside binary_data_size", "both")
             if tail is None and size:
                 raise BadField(place, "the header Inference-Header-Content-Length with it", None)
@@ -301,6 +311,7 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
             continue
         if type(own) is not dict:
             raise BadField(f"{where}.parameters", "an object", own)
+        own = stated(own)
         if SHARED_MEMORY in own:
             raise no_shared_memory(where)
         if own.get("classification"):
@@ -329,6 +340,7 @@ def _binary_size(item: dict[str, Any], where: str) -> int | None:
         return None
     if type(own) is not dict:
         raise BadField(f"{where}.parameters", "an object", own)
+    own = stated(own)
     if SHARED_MEMORY in own:
         raise no_shared_memory(where)
     if "binary_data_size" not in own:
@@ -353,10 +365,18 @@ def no_classification(where: str, got: object) -> WireError:
 def _parameters(own: object, where: str) -> dict[str, Parameter]:
     if type(own) is not dict:
         raise BadField(where, "an object", own)
+    own = stated(own)
     for name, value in own.items():
         if type(value) not in _SCALARS:
             raise BadField(f"{where}.{name}", "a boolean, number or string", value)
     return own
+
+
+def stated(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Those that are stated: null means that one is left out."""
+    if None not in parameters.values():
+        return parameters
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _empty(own: object, where: str) -> dict[str, Parameter]:

@@ -2,8 +2,8 @@
 
 JSON data may be flat or nested, row-major. Values must be exactly of the tensor's type: 1.0 is no
 integer, true is no number, 300 is no UINT8. Python floats and JSON integers both make floats.
-NaN and infinity do not exist in JSON; in answers they become null. FP16 and BF16 do not come as
-JSON; in answers they are written as numbers.
+NaN and infinity do not exist in JSON; in answers they become null, and null in requests is NaN.
+FP16 and BF16 do not come as JSON; in answers they are written as numbers.
 
 Work per element is done in C throughout (NumPy, `set(map(type, …))`, `chain.from_iterable`), except
 for strings of unequal length, whose layout can only be walked.
@@ -117,7 +117,8 @@ def check_utf8(data: Buffer, offsets: Sequence[int], field: str) -> None:
         lengths = (end - start - 3 for start, end in zip(offsets, ends, strict=True))
         after = accumulate(lengths)
         index = next(i for i, end in enumerate(after) if error.start < end)
-        raise BadField(field, "strings in UTF-8", f"another one as element {index}") from None
+        message = f"{field}: expected UTF-8, element {index} is not"
+        raise WireError(Reason.BAD_INPUT, message) from None
 
 
 def encode_strings(elements: Sequence[bytes]) -> bytes:
@@ -155,6 +156,8 @@ def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: s
         except UnicodeEncodeError as error:
             raise BadField(field, "text without lone surrogates", ascii(error.object)) from None
     if allowed is _NUMBERS[0]:
+        if type(None) in kinds:
+            flat = [math.nan if value is None else value for value in flat]
         return _floats(flat, datatype, field)
     return _exact(flat, datatype, field)
 
@@ -203,7 +206,7 @@ def _floats(flat: list[Any], datatype: Datatype, field: str) -> bytes:
 
 
 _INTEGERS = (frozenset((int,)), "integers")
-_NUMBERS = (frozenset((int, float)), "numbers")
+_NUMBERS: tuple[frozenset[type], str] = (frozenset((int, float, type(None))), "numbers or null")
 _JSON_TYPES: dict[Datatype, tuple[frozenset[type], str]] = {
     **dict.fromkeys(Datatype, _INTEGERS),
     Datatype.BOOL: (frozenset((bool,)), "true or false"),
