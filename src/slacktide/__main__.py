@@ -1,6 +1,22 @@
-"""`python -m slacktide` is the `slacktide` program."""
+"""The `slacktide` program. Nothing heavy is imported before signals are taken care of."""
 
-from slacktide.cli.main import main
+import os
+import signal
+import sys
+
+from slacktide.executors.inherited import take_over
+
+
+def main() -> None:
+    """Entry point of the `slacktide` program."""
+    if sys.argv[1:2] == ["serve"]:  # until it serves, there is nothing to finish
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: os._exit(0))
+    take_over()
+    from slacktide.cli.main import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -134,7 +134,7 @@ def _root(
 
 
 def main() -> None:
-    """Entry point of the `slacktide` program. SIGTERM does what Ctrl-C does, whatever that is in a
+    """Run the verb of the command line. SIGTERM does what Ctrl-C does, whatever that is in a
     verb, so that no process, semaphore or temporary folder is left behind."""
     terminated = False
 
@@ -145,7 +145,8 @@ def main() -> None:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGTERM, terminate)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminate)
     try:
         app()
     except KeyboardInterrupt:

@@ -253,8 +253,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
                 await app.drain()
         else:
             starting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await starting
+            await asyncio.gather(starting, return_exceptions=True)
         stop.cancel()
         await app.close()
         return code

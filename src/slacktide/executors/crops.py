@@ -58,7 +58,7 @@ class FrameArenas:
         if glue.function:
             try:
                 function = load_named(glue.function)
-            except Exception as error:  # it is foreign code that ran
+            except BaseException as error:  # foreign code, which may call sys.exit
                 why_not = f"{type(error).__name__}: {error}"
         with self._changed:
             self.known[number] = Attached(arena, glue.margin, function, why_not)
@@ -292,7 +292,7 @@ def _applied(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:
     """What a function makes of a crop. Raises GlueError."""
     try:
         made = function(crop)
-    except Exception as error:  # it is foreign code that ran
+    except BaseException as error:  # foreign code, which may call sys.exit
         raise GlueError(f"its glue raised {type(error).__name__}: {error}") from None
     what = type(made).__name__
     if isinstance(made, np.ndarray):

@@ -18,6 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from slacktide.executors.inherited import open_standard_streams
 from slacktide.executors.loop_watch import call_later
 from slacktide.executors.spawning import MESSAGE_LIMIT, SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
@@ -45,10 +46,13 @@ class ForkClient:
         self._ended: asyncio.Future[None] = loop.create_future()
         self._answers = 0
         self._given_up = False
+        open_standard_streams()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._output = WorkerOutput(loop)
-        with theirs:
+        # Ctrl-C reaches all of a group: it must not strike before these are ignored.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
             self._process = subprocess.Popen(
                 # -P: the working directory may hold a model repository, never our modules.
                 [
@@ -64,6 +68,9 @@ class ForkClient:
                 stderr=self._output.descriptor,
                 env=_environment(),
             )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
         self._output.close_descriptor()
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._server_ended)

@@ -18,8 +18,10 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any
+from io import TextIOWrapper
+from typing import Any, cast
 
+from slacktide.executors.inherited import take_over
 from slacktide.executors.onnx_runtime import load_onnxruntime
 from slacktide.executors.spawning import DESCRIPTORS, MESSAGE_LIMIT, SpawnRequest
 from slacktide.executors.worker import ignore_terminal_signals, run_worker
@@ -108,6 +110,7 @@ class ForkServer:
         except BaseException:  # also SystemExit: nothing may get past the fork
             traceback.print_exc()
         finally:
+            sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
 
@@ -138,7 +141,9 @@ def _bind(pid: int, cores: tuple[int, ...]) -> None:
 def main(arguments: list[str]) -> int:
     server = socket.socket(fileno=int(arguments[0]))
     ignore_terminal_signals()
+    take_over()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)  # as standard error is
     preload()
     ForkServer(server).serve()
     return 0

@@ -43,7 +43,7 @@ class FunctionSession:
         self.interface = ModelInterface.from_dict(source.interface)
         try:
             self._function = load_named(source.target)
-        except Exception as error:  # it is foreign code that ran
+        except BaseException as error:  # foreign code, which may call sys.exit
             told = f"{type(error).__name__}: {error}"
             raise ModelError(f"the function cannot be used: {told}") from None
 
@@ -64,7 +64,7 @@ class FunctionSession:
             made = self._function(*given)
         except MemoryError:
             raise
-        except Exception as error:  # it is foreign code that ran
+        except BaseException as error:  # foreign code, which may call sys.exit
             raise FunctionError(f"the function raised {type(error).__name__}: {error}") from None
         specs = self.interface.outputs
         arrays = made if isinstance(made, tuple) else (made,)

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import sys
+import threading
 import traceback
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -54,6 +55,12 @@ def configure(
     for old in [old for old in root.handlers if isinstance(old, _Handler)]:
         root.removeHandler(old)
     root.addHandler(handler)
+    logging.captureWarnings(format == LogFormat.JSON)
+    if format == LogFormat.JSON:
+        sys.excepthook = lambda *error: root.critical("uncaught exception", exc_info=error)
+        threading.excepthook = lambda thread: root.error(
+            "a thread ended", exc_info=thread.exc_value
+        )
     logging.getLogger("slacktide").setLevel(level.upper())
     logging.getLogger(ACCESS).setLevel(logging.INFO)
 

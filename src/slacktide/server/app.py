@@ -277,6 +277,13 @@ class App:
 
     async def close(self) -> None:
         """Stop everything now. What is still in flight is refused. Safe after a failed start."""
+        if hasattr(self, "front_ends"):
+            await self._close_parts()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.shutdown)
+        self._folder.close()
+
+    async def _close_parts(self) -> None:
         self.data.draining = True
         for task in self._watching:
             task.cancel()
@@ -291,9 +298,6 @@ class App:
             await executor.close()
         if self._pod is not None:
             await self._pod.close()
-        if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.shutdown)
-        self._folder.close()
 
 
 def _report_unmapped(model: str, unmapped: int, sessions: int) -> None:
