@@ -17,7 +17,9 @@ from slacktide.models import versions as versions_module
 from slacktide.models.core_layout import PlanBuilder
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings, machine_reason
-from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.profile_cache import ProfileCache
+from slacktide.models.repository.profile_store import ProfileStore
+from slacktide.models.repository.repository import ListedModel, ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.planning.variants import Family, FamilyVariant
@@ -55,7 +57,7 @@ def test_pools_of_a_version_share_its_payloads_counters_and_pin() -> None:
     version.definition = SimpleNamespace(settings=ModelSettings())
     version.interface = ModelInterface((), (), 4)
     builder = PlanBuilder((0,))
-    builder.add([version], builder.layout_with("m", version.definition.settings))
+    builder.add([version])
     plan = builder.plan()
     assert plan.deployments == tuple(Deployment(p.id, "shared", 4) for p in version.pools)
     assert plan.routes == (Route("m", version.pool.id, version=version.pin),)
@@ -109,7 +111,7 @@ class Unreadable:
     """A repository of one name that nothing can be read of."""
 
     def scan(self) -> tuple[Any, ...]:
-        return (SimpleNamespace(name="odd", problem=None, pipeline=None),)
+        return (ListedModel("odd"),)
 
     def pipeline(self, name: str) -> None:
         return None
@@ -125,7 +127,7 @@ def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of_the_s
         manager = ModelManager(
             ModelManagerSettings((0,)),
             catalog,
-            NOTHING,
+            ProfileCache(ProfileStore()),
             {},
             MemoryBudget(1 << 20),
             NOTHING,

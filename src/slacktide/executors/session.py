@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -217,8 +218,9 @@ class ModelSession:
         self._sessions = dict(whole)
         self._session = self._sessions.get(self._threads)
 
-    def warm_up(self) -> None:
-        """Run every batch size 1, 2, 4, … up to the greatest, with synthetic inputs.
+    def warm_up(self, first_run: AbstractContextManager[object] | None = None) -> None:
+        """Run every batch size 1, 2, 4, … up to the greatest, with synthetic inputs; a row by
+        itself, the first time, within `first_run`.
 
         Also proves the batch axis. If a larger batch than one row fails, a stated max_batch was
         false (ModelError), and one that was read off the model is taken back: no batch axis. Where
@@ -228,6 +230,13 @@ class ModelSession:
         is left `cold`; but samples of its own must run (ModelError). Where axes are padded, the
         declared lengths are run as well, and the padded outputs are proved.
         """
+        with ExitStack() as first:
+            if first_run is not None:
+                first.enter_context(first_run)
+            self._warm_up(first)
+
+    def _warm_up(self, first: ExitStack) -> None:
+        """See `warm_up`; `first` is closed once a row has run."""
         if not self.row_shapes:
             self._find_row()
         limit = self.interface.max_batch
@@ -235,6 +244,7 @@ class ModelSession:
         for rows in [*sizes, limit]:
             try:
                 arrays = self._infer(self._synthetic(max(1, rows), self.row_shapes), None)
+                first.close()
                 self._check_rows(arrays, rows)
                 self._warm = True
             except ModelError:

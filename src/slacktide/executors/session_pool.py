@@ -19,6 +19,7 @@ has made for it, and little else.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 
@@ -46,13 +47,19 @@ class SessionPool:
 
     @classmethod
     def open(
-        cls, source: ModelSource, *, cores: int, device: str, free: int | None = None
+        cls,
+        source: ModelSource,
+        *,
+        cores: int,
+        device: str,
+        free: int | None = None,
+        first_run: AbstractContextManager[object] | None = None,
     ) -> SessionPool:
         """Open and warm up the sessions that `source.threads` names; those for `cores` are in use.
 
         Without any named, or on an accelerator, it is one. `free` is the memory to go by, in bytes,
-        for tests. Raises as ModelSession for the first session; the others are left out if they
-        fail.
+        for tests; `first_run` as of `warm_up`. Raises as ModelSession for the first session; the
+        others are left out if they fail.
         """
         wanted = source.threads if device == "cpu" and source.threads else (max(1, cores),)
         most, others = wanted[-1], wanted[:-1]
@@ -61,7 +68,7 @@ class SessionPool:
             _share_arena()
         before = own_memory()
         session = ModelSession.open(source, threads=most, device=device, shared_arena=shared)
-        session.warm_up()
+        session.warm_up(first_run)
         sizes = [SessionSize(most, max(0, own_memory() - before))]
         room = int(PART_OF_FREE * (memory().free if free is None else free))
         note = ""

@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,9 @@ from slacktide.executors.tensor_io import RowCountError
 
 NICENESS = 5
 """Added to the worker's: the loop stays prompt while every core computes."""
+FIRST_RUN_S = 60.0
+"""Longest that the first run of one row may take. What takes longer never ends, or is of no use
+to a server with deadlines."""
 _SLICE_NS = 1_000_000  # of CPU time; the kernel's own is 0.7 to 2.8 ms, by the number of cores
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 """Number of the system call, which neither Python nor older C libraries have."""
@@ -84,7 +87,12 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     # What a control group's limit ends is ended by the kernel. Under the other, allocations fail.
     confined = limit is not None and not limit_memory(limit) and request.device == "cpu"
     try:
-        pool = SessionPool.open(request.source, cores=len(request.cores), device=request.device)
+        pool = SessionPool.open(
+            request.source,
+            cores=len(request.cores),
+            device=request.device,
+            first_run=_first_run(request, control),
+        )
     except ModelError as error:
         control.sendall(encode_text(FrameKind.BROKEN, 1, str(error)))
         return 0
@@ -116,6 +124,32 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         control.sendall(encode_ready(pool.opened()))
         _serve(control, runner, pool.use, arranger.publish, arranger.turn)
     return 0
+
+
+def _first_run(
+    request: SpawnRequest, control: socket.socket, limit_s: float = FIRST_RUN_S
+) -> AbstractContextManager[object] | None:
+    """A block that ends this process if it takes too long. Not where providers may compile the
+    model first, which takes minutes."""
+    if request.device != "cpu" or request.source.providers:
+        return None
+
+    def give_up() -> None:
+        detail = f"its first run, of one row, was not done after {limit_s:g} s"
+        control.sendall(encode_text(FrameKind.BROKEN, 1, detail))
+        os._exit(0)
+
+    @contextlib.contextmanager
+    def bounded() -> Iterator[None]:
+        timer = threading.Timer(limit_s, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    return bounded()
 
 
 def _serve(

@@ -324,9 +324,11 @@ class PlanBuilder:
         """The lanes once model `name` is there with these settings. Raises LaneError."""
         return self._assign_lanes({**self._settings(), name: settings})
 
-    def add(self, versions: Sequence[LoadedVersion], layout: Layout) -> None:
-        """`versions` have replicas from now on, on the lanes of `layout`."""
-        self._layout = layout
+    def add(self, versions: Sequence[LoadedVersion]) -> None:
+        """`versions` of one model have replicas from now on. Raises LaneError, for want of cores
+        that other models have got since `layout_with`."""
+        first = versions[0]
+        self._layout = self.layout_with(first.name, first.definition.settings)
         self._versions.extend(versions)
 
     def remove(self, versions: Collection[LoadedVersion]) -> None:

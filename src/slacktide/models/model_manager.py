@@ -32,7 +32,7 @@ from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_measuring
 from slacktide.models.repository.errors import NotFoundError, RepositoryError
 from slacktide.models.repository.pipeline import PipelineDefinition
-from slacktide.models.repository.repository import ModelDefinition, Repository
+from slacktide.models.repository.repository import ListedModel, ModelDefinition, Repository
 from slacktide.models.versions import UNLOADED, Catalog, LoadedPool, LoadedVersion, VersionState
 from slacktide.planning import StageBounds, Stated
 from slacktide.planning.planner import also, stated_as
@@ -41,6 +41,10 @@ from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.models")
 
+AT_ONCE = 4
+"""Models with a stored profile that are loaded at a time when the server starts."""
+GIVE_WAY_S = 20.0
+"""Seconds after which models that are loaded next no longer wait for one."""
 _ARENA_LIMIT = 1 << 34
 """Bytes of address space for each version's payloads; the memory budget is the real limit."""
 
@@ -133,22 +137,68 @@ class ModelManager:
         await self._to_its_end(work())
 
     async def load_all(self, repository: Repository) -> None:
-        """Load every model; one that cannot be loaded is unavailable, with the reason."""
+        """Load every model; one that cannot be loaded is unavailable, with the reason.
+
+        Those with a stored profile come first, `AT_ONCE` at a time. The others are measured one by
+        one, so that they do not disturb each other; then come pipelines. One that takes longer than
+        `GIVE_WAY_S` goes on beside those that follow.
+        """
         async with self._lock:
             models = await asyncio.to_thread(repository.scan)
             self._catalog.expect(listed.name for listed in models)
             for listed in models:
                 if listed.pipeline is not None:
                     self._profiles.stages.update(listed.pipeline.models)
-            for listed in sorted(models, key=lambda one: one.pipeline is not None):
-                if listed.problem is not None:
-                    if (cause := listed.problem.__cause__) is not None:  # unforeseen
-                        log.error("reading %s", listed.name, exc_info=cause)
-                    self._failed(listed.name, str(listed.problem))
-                else:
-                    with contextlib.suppress(ControlError):  # logged, and in the index
-                        await self._try(repository, listed.name)
-                self._catalog.loading.discard(listed.name)
+            stored = await asyncio.to_thread(self._profiles.stored, models)
+            phases = (
+                ([m for m in models if m.pipeline is None and m.name in stored], AT_ONCE),
+                ([m for m in models if m.pipeline is None and m.name not in stored], 1),
+                ([m for m in models if m.pipeline is not None], 1),
+            )
+            async with asyncio.TaskGroup() as group:
+                for phase, at_once in phases:
+                    await self._load_several(group, repository, phase, at_once)
+
+    async def _load_several(
+        self,
+        group: asyncio.TaskGroup,
+        repository: Repository,
+        models: Sequence[ListedModel],
+        at_once: int,
+    ) -> None:
+        """Start to load `models`, so many at a time. Returns once each is done or overdue."""
+        running: dict[asyncio.Task[None], float] = {}
+        for listed in models:
+            await self._wait_for_room(running, at_once)
+            task = group.create_task(self._load_listed(repository, listed))
+            running[task] = time.monotonic() + GIVE_WAY_S
+        await self._wait_for_room(running, 1)
+
+    @staticmethod
+    async def _wait_for_room(running: dict[asyncio.Task[None], float], at_once: int) -> None:
+        """Wait until fewer than `at_once` run that are not overdue, and forget the others."""
+        while len(running) >= at_once:
+            first = min(running.values())
+            timeout = max(0.0, first - time.monotonic())
+            done, _ = await asyncio.wait(
+                running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task, due in list(running.items()):
+                if task in done or due <= time.monotonic():
+                    del running[task]
+
+    async def _load_listed(self, repository: Repository, listed: ListedModel) -> None:
+        """Load what a scan has found. Raises nothing: what fails is logged, and in the index."""
+        try:
+            if listed.problem is not None:
+                if (cause := listed.problem.__cause__) is not None:  # unforeseen
+                    log.error("reading %s", listed.name, exc_info=cause)
+                self._failed(listed.name, str(listed.problem))
+            else:
+                with contextlib.suppress(ControlError):
+                    await self._try(repository, listed.name)
+        finally:
+            self._catalog.loading.discard(listed.name)
 
     async def refresh(self, name: str) -> None:
         """Load what serves anew, as it was defined when it was loaded: its profile has changed.
@@ -287,7 +337,7 @@ class ModelManager:
                 version.arena.close()
             raise
         try:
-            await self._bring_up(new, layout)
+            await self._bring_up(new)
             for version in new:
                 if version.failed:
                     raise ControlError("unavailable", version.reason)
@@ -372,11 +422,11 @@ class ModelManager:
             )
         return version
 
-    async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:
+    async def _bring_up(self, new: Sequence[LoadedVersion]) -> None:
         """Deploy and wait. Raises ControlError if a version does not come up."""
         for version in new:
             self._catalog.add(version)
-        self._plan_builder.add(new, layout)
+        self._plan_builder.add(new)
         pools = [pool.id for version in new for pool in version.pools]
         starting = {pool: self._launcher.await_up(pool) for pool in pools}
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from slacktide.models.repository.profile_store import (
     hash_file,
     model_hash,
 )
-from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.repository import ListedModel, ModelDefinition
 from slacktide.profiles import ProfileError, ProfileRecord, busy_note, is_quiet
 
 log = logging.getLogger("slacktide.profiles")
@@ -132,6 +132,16 @@ class ProfileCache:
         if measured.guess or not (is_quiet(share) or (share or 0.0) > (record.cpu_share or 0.0)):
             return None
         return await self._store_measured(definition, replace(measured, dependence=dependence))
+
+    def stored(self, models: Iterable[ListedModel]) -> set[str]:
+        """Names of those beside whose every file lies a profile of this machine; whether it fits is
+        not looked at. Blocks: looks for files."""
+
+        def holds(definition: ModelDefinition) -> bool:
+            files = tuple(map(definition.of_variant, definition.files)) or (definition,)
+            return all(self._store.holds(file, hardware_of(file)) for file in files)
+
+        return {m.name for m in models if m.definitions and all(map(holds, m.definitions))}
 
     def forget(self, name: str) -> None:
         """A model no longer serves: measure nothing of it again."""
@@ -278,11 +288,13 @@ class ProfileCache:
 
     @staticmethod
     def _key(definition: ModelDefinition) -> ProfileKey:
-        device = definition.settings.device
-        hardware = hardware_fingerprint().digest
-        return ProfileKey(
-            model_hash(definition), hardware if device == "cpu" else f"{hardware}-{device}"
-        )
+        return ProfileKey(model_hash(definition), hardware_of(definition))
+
+
+def hardware_of(definition: ModelDefinition) -> str:
+    """The machine's fingerprint, and the device where it is an accelerator."""
+    device, hardware = definition.settings.device, hardware_fingerprint().digest
+    return hardware if device == "cpu" else f"{hardware}-{device}"
 
 
 def label_of(definition: ModelDefinition) -> str:

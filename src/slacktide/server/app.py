@@ -224,12 +224,12 @@ class App:
             )
         try:
             await self.front_ends.start()
+            self._watching = (asyncio.create_task(self.credentials.watch()),)
             await self.models.load_all(self.repository)
         except Exception:
             await self.close()
             raise
-        self._watching = (
-            asyncio.create_task(self.credentials.watch()),
+        self._watching += (
             asyncio.create_task(self._profiles.learnt.keep(self.catalog.all)),
             asyncio.create_task(
                 QuietProfiler(profiles, self.models, lambda: self.driver.requests).run()

@@ -160,6 +160,10 @@ class ProfileStore:
             log.warning("%s ignored: %s", _CALLED[kind], reason)
         return None
 
+    def holds(self, definition: ModelDefinition, hardware: str) -> bool:
+        """Whether there is a profile that may fit."""
+        return any(os.path.exists(path) for path in self._places(definition, hardware))
+
     def save(
         self,
         definition: ModelDefinition,
