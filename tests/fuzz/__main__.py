@@ -40,9 +40,11 @@ def all_targets() -> dict[str, Target]:
     sys.path.append(str(HERE.parent.parent))  # for what other tests draw
 
     import file_targets
+    import http2_targets
     import wire_targets
 
-    return {target.name: target for target in (*wire_targets.TARGETS, *file_targets.TARGETS)}
+    modules = (wire_targets, http2_targets, file_targets)
+    return {target.name: target for module in modules for target in module.TARGETS}
 
 
 def inputs(target: Target, seed: int, start: int = 0) -> Iterator[bytes]:

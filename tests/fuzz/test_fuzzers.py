@@ -20,8 +20,8 @@ import pytest
 HERE = Path(__file__).parent
 ROUNDS = 400
 NAMES = (
-    "frames", "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "yaml",
-    "pipeline", "pbtxt",
+    "frames", "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "exchange",
+    "grpcio", "yaml", "pipeline", "pbtxt",
     "onnx", "exits", "samples", "profiles", "learnt", "labels", "manifests", "tables",
     "recordings",
 )  # fmt: skip
@@ -48,7 +48,7 @@ def fuzz() -> Iterator[Any]:
         yield main
     finally:
         sys.path.remove(str(HERE))
-        for name in ("target", "mutate", "wire_targets", "file_targets"):
+        for name in ("target", "mutate", "wire_targets", "http2_targets", "file_targets"):
             sys.modules.pop(name, None)
 
 
