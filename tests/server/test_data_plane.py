@@ -271,6 +271,70 @@ def test_bodies_that_a_client_announces_and_does_not_send_are_bounded():
     on_loop(test)
 
 
+def test_a_client_that_leaves_at_once_again_and_again_is_refused():
+    def test() -> None:
+        bench = Bench()
+        bench.plane.limits = limits = ClientLimits(None, None, lambda: bench.driver.now)
+        most, per_s = round(data_plane.MOST_CANCELLED), data_plane.FORGIVEN_PER_S
+
+        def leave(reason: Reason, after: float = 0.0, **parameters: Parameter) -> None:
+            call = bench.submit(**parameters)
+            bench.driver.now += after
+            call.cancel(reason)
+
+        for reason in (Reason.CLIENT_CANCELLED, Reason.DISCONNECTED):
+            for _ in range(most):
+                leave(reason)
+            assert bench.replies == []
+            bench.submit()
+            _, refused = bench.announce(64)
+            assert isinstance(refused, InferReply)
+            for reply in (bench.replies.pop(), refused):
+                assert reply.outcome.reason is Reason.CLIENT_LIMIT
+                assert "cancels too much" in reply.message
+            limits.admit("another address")
+            bench.driver.now += 1.5 / per_s
+            bench.submit().cancel(Reason.DISCONNECTED)
+            assert bench.replies == []
+            bench.driver.now += most / per_s  # all is forgotten
+
+    on_loop(test)
+
+
+def test_a_client_that_gives_requests_half_of_their_time_or_is_served_is_not_refused():
+    def test() -> None:
+        bench = Bench()
+        bench.plane.limits = ClientLimits(None, None, lambda: bench.driver.now)
+        most = round(data_plane.MOST_CANCELLED)
+        for _ in range(most + 10):  # it gives up at its own deadline
+            call = bench.submit(timeout=100_000)
+            bench.driver.now += 0.06
+            call.cancel(Reason.CLIENT_CANCELLED)
+        bench.driver.now += 60.0
+        for _ in range(most):  # as a balancer that asks two servers and takes the first answer
+            for _ in range(2):
+                bench.driver.end(bench.submit().id, Reason.ON_TIME, (((1, 4), ROW),))
+            for _ in range(2):
+                bench.submit().cancel(Reason.CLIENT_CANCELLED)
+        for _ in range(2 * most):  # what never came, and what the server withdrew, costs no lane
+            bench.announce(64)[0].cancel(Reason.NO_BODY)
+            bench.submit().cancel(Reason.RUNTIME_ERROR)
+        assert {reply.outcome.reason for reply in bench.replies} == {Reason.ON_TIME}
+        assert bench.plane.limits._cancelled_by("client") <= 2
+
+    on_loop(test)
+
+
+def test_addresses_that_left_long_ago_are_forgotten(monkeypatch):
+    monkeypatch.setattr(data_plane, "MOST_ADDRESSES", 3)
+    now = 0.0
+    limits = ClientLimits(None, None, lambda: now)
+    for number in range(10):
+        limits.cancelled(str(number))
+        now += 1.0
+    assert len(limits._cancelled) <= 3
+
+
 def test_small_bodies_that_never_come_do_not_fill_the_queue(monkeypatch):
     monkeypatch.setattr(data_plane, "MOST_BODIES", 2)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Cancelled, Outcome, OutcomeKind, Reason, Refused
@@ -67,14 +68,15 @@ _TABLE = {
 }
 _KNOWN = frozenset((_ANNOUNCED, _RECEIVING, _SUBMITTED))
 """The engine has the call and owes it an outcome."""
+_LEFT = frozenset((Reason.CLIENT_CANCELLED, Reason.DISCONNECTED))
 
 
 class ServerCall(PendingRequest):
     """The `InferenceCall` of a server, and its own request (`PendingRequest`)."""
 
     __slots__ = (
-        "_answer", "_call_id", "_length", "_options", "_plane", "_released", "_reply", "_rows",
-        "_slots", "_version", "_version_name", "_wanted", "context", "model", "state",
+        "_answer", "_call_id", "_early", "_length", "_options", "_plane", "_released", "_reply",
+        "_rows", "_slots", "_version", "_version_name", "_wanted", "context", "model", "state",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +99,8 @@ class ServerCall(PendingRequest):
         self._wanted: Sequence[int] = ()
         """Indices of the outputs asked for."""
         self._rows = 1
+        self._early = -inf
+        """Until when a client that leaves has not given the request half of its time."""
         self._length = 0
         """Bytes of an announced body."""
         self._slots: tuple[Slot, ...] = ()
@@ -175,6 +179,7 @@ class ServerCall(PendingRequest):
             self._step(_SUBMIT)
             self.payload = self._store(version, checked)
             request = request_of(self.id, context, version, checked, options, self._wanted)
+            self._early = inf if request.best_effort else (request.arrival + request.deadline) / 2.0
             if isinstance(version, PipelineVersion):
                 plane.driver.frames.submit(request, self, version)
             else:
@@ -200,6 +205,8 @@ class ServerCall(PendingRequest):
             assert version is not None
             way = driver.frames if isinstance(version, PipelineVersion) else driver
             if way.cancel(self, reason):
+                if reason in _LEFT and driver.clock() < self._early:
+                    self._plane.limits.cancelled(self.context.client)
                 outcome = Outcome(reason, driver.clock())
                 version.counters.answered(outcome, self._rows, None)
                 self._observe(version, outcome, has_result=False)
@@ -216,6 +223,8 @@ class ServerCall(PendingRequest):
         version.counters.answered(outcome, self._rows, self.timing)
         self._step(_ANSWER)
         kind = outcome.kind
+        if kind is _SERVED:
+            self._plane.limits.served(self.context.client)
         if kind is not _SERVED and kind is not _LATE:
             self.outputs = None  # it was withdrawn in the turn in which its result came
         if (outcome.reason is Reason.CRASHED or self.crashed) and self.payload is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 
 from slacktide.domain import Reason
@@ -22,12 +23,28 @@ MOST_BODIES = 4096
 """Bodies of one client that may arrive at a time, however small: each holds a place in a queue."""
 
 
-class ClientLimits:
-    """What each client has in flight, and what it may have."""
+MOST_CANCELLED = 500.0
+"""Requests that one address may have cancelled early before further ones are refused."""
+FORGIVEN_PER_S = 20.0
+"""Of these, as many are forgotten each second, and one for each request that is served."""
+MOST_ADDRESSES = 4096
+"""With cancelled requests, above which those are dropped for which nothing is left."""
 
-    def __init__(self, requests: int | None, arriving: int | None) -> None:
+
+class ClientLimits:
+    """What each client has in flight and has cancelled, and what it may have."""
+
+    def __init__(
+        self,
+        requests: int | None,
+        arriving: int | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`requests`: most in flight for one client address; `arriving`: most bytes of announced
         bodies that it may be sending at a time. None: no limit."""
+        self._clock = clock
+        self._cancelled: dict[str, tuple[float, float]] = {}
+        """Requests cancelled early, and when that was counted, by client."""
         self._most_requests = requests
         self._most_arriving = arriving
         self._requests: dict[str, int] = {}
@@ -36,6 +53,8 @@ class ClientLimits:
 
     def admit(self, client: str) -> None:
         """Count one more request in flight. Raises WireError (CLIENT_LIMIT)."""
+        if self._cancelled and self._cancelled_by(client) >= MOST_CANCELLED:
+            raise WireError(Reason.CLIENT_LIMIT, "this address cancels too many requests")
         count = self._requests.get(client, 0)
         if self._most_requests is not None and count >= self._most_requests:
             raise WireError(Reason.CLIENT_LIMIT, "")
@@ -67,6 +86,26 @@ class ClientLimits:
             self._arriving[client] = nbytes - length, count - 1
         else:
             del self._arriving[client]
+
+    def cancelled(self, client: str) -> None:
+        """A client has sent a whole request and left at once: its batch may run on for nobody."""
+        if len(self._cancelled) >= MOST_ADDRESSES:
+            counts = {address: self._cancelled_by(address) for address in self._cancelled}
+            self._cancelled = {a: self._cancelled[a] for a, count in counts.items() if count}
+        self._cancelled[client] = self._cancelled_by(client) + 1.0, self._clock()
+
+    def served(self, client: str) -> None:
+        """A client has got an answer."""
+        if client in self._cancelled:
+            count = self._cancelled_by(client) - 1.0
+            if count > 0.0:
+                self._cancelled[client] = count, self._clock()
+            else:
+                del self._cancelled[client]
+
+    def _cancelled_by(self, client: str) -> float:
+        count, at = self._cancelled.get(client, (0.0, 0.0))
+        return max(0.0, count - FORGIVEN_PER_S * (self._clock() - at))
 
     @property
     def clients(self) -> frozenset[str]:

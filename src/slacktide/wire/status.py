@@ -88,7 +88,7 @@ _SENTENCES: Mapping[Reason, str] = {
     Reason.BEHIND_WORK: "the deadline cannot be met behind the work that is waiting",
     Reason.QUEUE_FULL: "the queue is full",
     Reason.MEMORY_LIMIT: "the memory for requests in flight is used up",
-    Reason.CLIENT_LIMIT: "this client has too much in flight",
+    Reason.CLIENT_LIMIT: "this client has too much in flight, or cancels too much",
     Reason.CRASHED_BEFORE: "the same input has just crashed the model",
     Reason.CONNECTION_BLOCKED: "several inputs from this connection have crashed the model",
     Reason.UNMEASURED: "no request of this shape has been timed yet, and the model guarantees its "
