@@ -80,13 +80,13 @@ def test_there_is_no_headline_where_other_programs_held_the_cores(report: Any) -
     assert "With early exits the median" not in text
 
 
-def test_rows_that_one_of_both_refused_are_counted_and_not_compared() -> None:
+def test_rows_that_one_of_both_missed_are_counted_and_not_compared() -> None:
     vanilla = [PlayedRow(0.010, 0, ""), PlayedRow(1.0, None, ""), *[PlayedRow(0.010, 1, "")] * 6]
     early = [PlayedRow(0.5, None, ""), *[PlayedRow(0.005, 1, "r3")] * 7]
     answers = {"as it is": vanilla, "early exits": early}
     report = exits_report(RUN, answers, {}, 7.0) | {"cpu_share": 1.0}
     day, night = report["parts"]
-    assert day["refused"] == {"as it is": 0.25, "early exits": 0.25}
+    assert day["missed"] == {"as it is": 0.25, "early exits": 0.25}
     assert day["seconds"]["as it is"]["p99"] == pytest.approx(0.010)
     assert (day["saved"], day["differ"], night["differ"]) == (pytest.approx(0.5), 0.0, 0.0)
     assert report["answered"] == 0.75

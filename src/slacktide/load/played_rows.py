@@ -26,7 +26,7 @@ class PlayedRow(NamedTuple):
     seconds: float
     """From when it was due to leave its client."""
     answer: int | None
-    """The class of the highest score; None where a deadline was stated and the row was refused."""
+    """The class of the highest score; None where a deadline was stated and missed."""
     exit: str
     """The tensor at which it left the network; empty: it ran to the end."""
 
@@ -47,7 +47,7 @@ def play_rows(
     bodies = [call_body(row, [output], **asked) for row in rows]
 
     def read(number: int, status: int, seconds: float, answer: Any) -> PlayedRow:
-        if status != 200 and deadline_s is not None:
+        if deadline_s is not None and (status != 200 or seconds > deadline_s):
             return PlayedRow(seconds, None, "")
         if status != 200:
             raise ProcessError(f"a request was refused: {answer['error']}")

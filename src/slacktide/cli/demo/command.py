@@ -172,9 +172,7 @@ def clients(
             report = run_clients(run, folder / "server.log", move)
         except ValueError as error:
             fail(str(error))
-        move(1.0, LAST_LOOK)
-        report["cpu_share"] = probe.share
-        path.write_bytes(orjson.dumps(report, option=_JSON))
+        _save(report, path, move, probe)
     _tell([path], json, lambda: show_clients(report, console()))
 
 
@@ -215,9 +213,7 @@ def exits(
     run = ExitsRun(model, names, split_cores(cores), seconds, rate, learn, loss)
     with _running(json, run.cores) as (folder, move, probe):
         report = run_exits(run, folder, move)
-        move(1.0, LAST_LOOK)
-        report["cpu_share"] = probe.share
-        path.write_bytes(orjson.dumps(report, option=_JSON))
+        _save(report, path, move, probe)
     _tell([path], json, lambda: show_exits(report, console()))
 
 
@@ -265,9 +261,7 @@ def pipeline(
     run = PipelineRun(name, split_cores(cores), seconds, parts, plain=plain)
     with _running(json, run.cores) as (folder, move, probe):
         report = run_pipeline(run, folder, move)
-        move(1.0, LAST_LOOK)
-        report["cpu_share"] = probe.share
-        path.write_bytes(orjson.dumps(report, option=_JSON))
+        _save(report, path, move, probe)
     _tell([path], json, lambda: show_pipeline(report, console()))
 
 
@@ -310,6 +304,13 @@ def _running(
         ProcessError, LoadError, LinkError, ClientError, MeasuringError, RepositoryError
     ) as error:  # fmt: skip
         fail(str(error), FELL_SHORT)
+
+
+def _save(report: dict[str, Any], path: Path, move: Any, probe: CoreProbe) -> None:
+    """Look at the cores a last time, and write what came of a demo."""
+    move(1.0, LAST_LOOK)
+    report["cpu_share"] = probe.share
+    path.write_bytes(orjson.dumps(report, option=_JSON))
 
 
 def _tell(written: list[Path], json: bool, show: Callable[[], None]) -> None:

@@ -38,7 +38,7 @@ def exits_report(
     learning_s: float,
 ) -> dict[str, Any]:
     """JSON values. `answers`: of both runs by name, the one without early exits first. Shares are
-    0 to 1, seconds from due to answered; all but `refused` are of the rows that both answered.
+    0 to 1, seconds from due to answered; all but `missed` are of the rows that both answered.
     `stats`: `exit_stats` of the server at the end."""
     pairs: Pairs = list(zip(*answers.values(), strict=True))
     both = _answered(pairs)
@@ -62,13 +62,13 @@ def _part(stream: str, pairs: Pairs, names: tuple[str, ...]) -> dict[str, Any]:
     """The rows of one stream."""
     both = _answered(pairs)
     levels = [_levels([pair[side].seconds for pair in both]) for side in range(len(names))]
-    refused = [_share([pair[side].answer is None for pair in pairs]) for side in range(len(names))]
+    missed = [_share([pair[side].answer is None for pair in pairs]) for side in range(len(names))]
     plain, early = levels
     return {
         "stream": stream,
         "rows": len(pairs),
         "seconds": dict(zip(names, levels, strict=True)),
-        "refused": dict(zip(names, refused, strict=True)),
+        "missed": dict(zip(names, missed, strict=True)),
         "saved": 1.0 - early["median"] / plain["median"] if both else 0.0,
         "left_early": _share([bool(early.exit) for _, early in both]),
         "differ": _share(_differ(both)),
@@ -118,12 +118,12 @@ def show_exits(report: Mapping[str, Any], out: Console) -> None:
         for place, (name, levels) in enumerate(part["seconds"].items()):
             told = (percent(part["left_early"]), percent(part["differ"]), part["differ_at_first"])
             times = [f"{1e3 * levels[level]:.1f}" if levels else "–" for level in LEVELS]
-            times.append(percent(part["refused"][name]))
+            times.append(percent(part["missed"][name]))
             lines.append((part["stream"], name, *times, *map(str, told if place else "–––")))
     title = (
         f"Milliseconds to the answer; answers that differ, also of the first {WINDOW} of a stream"
     )
-    headings = ("stream", "", *LEVELS, "refused", "left early", "differ", f"first {WINDOW}")
+    headings = ("stream", "", *LEVELS, "missed", "left early", "differ", f"first {WINDOW}")
     out.print(rich_table(TextTable(title, headings, lines, words=2)))
     rows = sum(part["rows"] for part in report["parts"])
     lines = [
