@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype, TensorSpec
+from slacktide.executors import onnx_runtime
 from slacktide.executors.arena import Arena
-from slacktide.executors.onnx_runtime import client_detail
+from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import TensorRef
+from slacktide.executors.session import ModelSession
 from slacktide.executors.tensor_io import (
     InputGatherer,
     TensorError,
@@ -123,11 +127,11 @@ def test_outputs_without_a_batch_axis_stay_whole() -> None:
     ("error", "detail"),
     [
         (ValueError("cannot open /srv/models/a/model.onnx: no\n  File x"), "cannot open …: no"),
-        (RuntimeError("Name:'/layer/Conv' at /src/core/op.cc:12 f()"), "Name:'/layer/Conv' at …"),
+        (RuntimeError("Name:'/layer/Conv' at /src/core/op.cc:12 f()"), "Name:'/layer/Conv' at"),
         (MemoryError(), "out of memory"),
         (RuntimeError("std::bad_alloc"), "out of memory"),
         (KeyError(), "KeyError"),
-        (ValueError("x" * 900), "x" * 299 + "…"),
+        (ValueError("x" * 900), "x" * 160 + "…" + "x" * 351),
         ("a / b and 3/4 stay", "a / b and 3/4 stay"),
     ],
 )
@@ -136,6 +140,76 @@ def test_details_show_no_paths(error: BaseException | str, detail: str) -> None:
     assert found.startswith(detail)
     assert "/src" not in found
     assert "/srv" not in found
+
+
+SIGNATURE = (
+    "onnxruntime::ReshapeHelper::ReshapeHelper(const onnxruntime::TensorShape&, "
+    "std::function<void(int)>, bool) const [with T = float; U = int] "
+)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        SIGNATURE,
+        f"static void {SIGNATURE}",
+        "onnxruntime::common::Status a::B<int>::Compute(C*) const::<lambda(int)> ",
+        "bool a::operator==(const B&, const B&) ",
+        "Compute ",
+        "a::B::Compute ",
+    ],
+)
+def test_the_reason_is_kept_and_not_the_function_that_says_it(function: str) -> None:
+    name = "/".join(f"a_block_with_a_long_name_{number}" for number in range(40))
+    reason = "size != 0 (of 7) was false. Input shape:{3,4}, requested shape:{-1,7}"
+    place = "/onnxruntime_src/core/providers/reshape_helper.h:84 "
+    begin = "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Reshape. "
+    found = client_detail(f"{begin}Name:'/{name}' Status Message: {place}{function}{reason}\n")
+    assert found.startswith(begin)
+    assert found.endswith(f"…{found.partition('…')[2]}")
+    assert found.endswith(f" Status Message: {reason}")
+    assert len(found) == 512
+    assert client_detail(f"{place}{function}{reason}") == reason
+
+
+@pytest.mark.parametrize("field", ["ir_version", "opset"])
+def test_onnx_runtimes_own_refusals_end_with_their_reason(
+    models: Any, kit: Any, field: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    onnx_runtime._logged.clear()
+    path = models.matmul()
+    model = onnx.load(str(path))
+    if field == "opset":
+        model.opset_import[0].version = 99
+    else:
+        model.ir_version = 99
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError) as refused:
+        ModelSession.open(kit.source(path), threads=1)
+    said = str(refused.value)
+    assert "99" in said
+    assert re.search(r"(max supported IR version: \d+|till opset \d+\.)$", said)
+    assert "::" not in said
+    assert "onnxruntime_src" not in said
+    assert "ONNX Runtime, in full: " in caplog.text
+    assert "onnxruntime::" in caplog.text
+
+
+def test_lines_below_the_first_are_kept_and_traces_are_not() -> None:
+    assert client_detail(
+        "Got invalid dimensions\n index: 1 Got: 5\n Please fix\nStacktrace:\n0# f"
+    ) == ("Got invalid dimensions index: 1 Got: 5 Please fix")
+
+
+def test_the_whole_text_is_logged_once_and_not_without_bound(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    onnx_runtime._logged.clear()
+    for number in range(100):
+        for _ in range(2):
+            client_detail(f"a.cc:1 f reason {number}")
+    assert len(caplog.messages) == 64
+    assert caplog.messages[0] == "ONNX Runtime, in full: a.cc:1 f reason 0"
 
 
 def test_a_private_path_with_spaces_is_hidden(tmp_path: Any) -> None:

@@ -7,10 +7,12 @@ client may read of an error is one line, bounded, without paths, host names or t
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 from collections.abc import Sequence
 from enum import Enum
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -108,7 +110,15 @@ def _full_name(name: str, available: Sequence[str]) -> str:
     return name
 
 
-_LIMIT = 300
+log = logging.getLogger("slacktide.models")
+
+_LIMIT = 512
+_BEGINNING = 160
+"""Characters that are kept in front of what is cut."""
+_MOST_READ = 8192
+_MOST_LOGGED = 64
+_logged: set[str] = set()
+"""Details whose whole text was logged: clients may bring about as many failures as they like."""
 _PATH = re.compile(r"(?<!Name:')(?<![\w.:/])/(?:[\w.+@~-]+/)+[\w.+@~-]*")
 """An absolute path of two parts or more. Torch names nodes like paths (`Name:'/layer1/Conv'`);
 they are the model's own words and stay."""
@@ -119,6 +129,14 @@ _CALL = re.compile(r"\b[A-Z][A-Z_]+ failure -?\d+: [^;\n]*[^;\s]")
 """What ONNX Runtime says of a call to CUDA or its libraries, before `; GPU=0 ; hostname=…`
 (onnxruntime/core/providers/cuda/cuda_call.cc)."""
 _TELLTALE = re.compile(r"\s*;\s*(?:GPU|hostname|file|line|expr)=.*")
+_PLACE = re.compile(r"(?:/\S*/)?[\w+-]+\.(?:cc|cpp|cuh?|h|hpp|inc):\d+\s+")
+"""A place in the source, such as `/onnxruntime_src/core/graph/model.cc:256`; a function follows."""
+_SIGNATURE = re.compile(r"[\w:<>,&*~\s\[\]]*?::(?:operator\W+|~?[\w<>]+\s*)\(")
+"""The beginning of a C++ signature, to its first parenthesis."""
+_FUNCTION = re.compile(r"[A-Za-z_]\w*(?:::~?\w+)*(?:\(\))?(?:\s+|$)")
+_QUALIFIERS = re.compile(r"(?:\s*(?:const\b|noexcept\b|\[with [^\]]*\]|::<lambda\([^)]*\)>))*\s*")
+_TRACE = re.compile(r"\s*(?:Stack ?trace|Traceback|#?\d+\b|at |in |File |0x|\*\*)", re.I)
+"""How a line of a trace begins."""
 _DEAD = re.compile(
     r"CUDA failure (?:4|46|77|100|201|214|220|226|700|702|709|71[04-9]|721|802|911|999):"
     r"|_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|MAPPING_ERROR)\b"
@@ -144,26 +162,69 @@ def fault_of(error: BaseException | str) -> Fault:
 
 
 def client_detail(error: BaseException | str, *private: Path) -> str:
-    """The first line of `error` without paths, at most 300 characters; of a failed call to a
-    device, the node and what the call returned.
+    """What `error` says, in one line of at most 512 characters, without paths, places in the source
+    and C++ signatures; of a failed call to a device, the node and what the call returned. What is
+    too long is cut in the middle: the reason stands at the end. The whole text is logged, once.
 
     `private` are paths to be taken out wherever they stand, also those with unusual characters.
     """
     if fault_of(error) is Fault.MEMORY:
         return "out of memory"
-    text = str(error).strip()
+    whole = str(error).strip()
+    if len(whole) > _MOST_READ:
+        whole = f"{whole[: _MOST_READ // 2]}…{whole[-_MOST_READ // 2 :]}"
+    detail = _shortened(whole, private) or (
+        type(error).__name__ if isinstance(error, BaseException) else "unknown error"
+    )
+    is_cut = len(whole) > _LIMIT or _PLACE.search(whole) is not None
+    if is_cut and detail not in _logged and len(_logged) < _MOST_LOGGED:
+        _logged.add(detail)
+        log.warning("ONNX Runtime, in full: %s", " ".join(whole.split()))
+    return detail
+
+
+def _shortened(text: str, private: Sequence[Path]) -> str:
     calls = _CALL.findall(text)
-    text = text.splitlines()[0] if text else ""
+    first, *more = text.splitlines() or [""]
+    text = " ".join((first, *(line.strip() for line in takewhile(_is_no_trace, more))))
     if calls:
-        text = "".join(text.rpartition("Status Message: ")[:2]) + calls[-1]
-    text = _TELLTALE.sub("", text)
+        text = "".join(first.rpartition("Status Message: ")[:2]) + calls[-1]
+    text = _without_signatures(_TELLTALE.sub("", text))
     for path in sorted({str(path) for path in private}, key=len, reverse=True):
         if path not in ("/", ".", ""):
             text = text.replace(path, "…")
     text = _PATH.sub("…", text).strip()
-    if not text:
-        text = type(error).__name__ if isinstance(error, BaseException) else "unknown error"
-    return text if len(text) <= _LIMIT else text[: _LIMIT - 1] + "…"
+    if len(text) <= _LIMIT:
+        return text
+    return f"{text[:_BEGINNING]}…{text[len(text) - (_LIMIT - _BEGINNING - 1) :]}"
+
+
+def _is_no_trace(line: str) -> bool:
+    return bool(line.strip()) and _TRACE.match(line) is None
+
+
+def _without_signatures(text: str) -> str:
+    """`text` without places in the source, each with the function that is named behind it."""
+    parts, at = [], 0
+    for place in _PLACE.finditer(text):
+        if place.start() < at:
+            continue
+        parts.append(text[at : place.start()])
+        at = place.end()
+        while (signature := _SIGNATURE.match(text, at)) is not None:
+            at = _QUALIFIERS.match(text, _closing(text, signature.end())).end()  # type: ignore[union-attr]
+        if at == place.end() and (function := _FUNCTION.match(text, at)) is not None:
+            at = function.end()
+    return "".join((*parts, text[at:]))
+
+
+def _closing(text: str, at: int) -> int:
+    """Behind the parenthesis that closes the one before `at`; the end if none does."""
+    depth = 1
+    while depth and at < len(text):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        at += 1
+    return at
 
 
 _BF16_IN_ONNX = 16  # onnx.TensorProto.BFLOAT16
