@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from slacktide._version import BUILD, __version__
 from slacktide.cli.output import fail
+from slacktide.cli.service_links import take_service_links
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -86,6 +87,7 @@ class _Verbs(TyperGroup):
         return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=VERBS[cmd_name])
 
     def invoke(self, ctx: Any) -> Any:
+        ctx.obj = take_service_links()
         try:
             return super().invoke(ctx)
         except OSError as error:

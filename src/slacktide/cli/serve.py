@@ -100,6 +100,7 @@ def _file(text: str, name: str) -> Any:
 
 @with_flags(ServerSettings, env=ENV, after="config")
 def serve(
+    context: typer.Context,
     repository: Annotated[
         Path,
         typer.Argument(
@@ -160,6 +161,8 @@ def serve(
             configure(log_level, log_format)
         except ValueError as error:
             fail(f"--log-level: {error}")
+        if context.obj:
+            log.info("ignored, since Kubernetes sets it for Services: %s", ", ".join(context.obj))
         raise typer.Exit(run(repository, settings))
 
 
