@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -271,6 +272,16 @@ def test_every_field_is_in_the_manual() -> None:
 def _manual() -> str:
     """From the JSON format on; the settings before it are no fields."""
     return MANUAL.read_text().partition("## JSON")[2]
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_path_that_is_not_utf_8_is_escaped(format: str) -> None:
+    stream = configured("info", format)
+    logging.getLogger("slacktide.server").info("%s is served", os.fsdecode(b"/m\xff.onnx"))
+    (line,) = stream.getvalue().splitlines()
+    message = json.loads(line)["message"] if format == "json" else line
+    assert "/m\\xff.onnx is served" in message
+    assert "udcff" not in line
 
 
 @pytest.mark.parametrize("format", ["text", "json"])

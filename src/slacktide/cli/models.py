@@ -52,7 +52,7 @@ def make(
     except OSError as error:
         fail(f"{directory}: {error.strerror or error}")
     if json:
-        print_json([str(path) for path in paths])
+        print_json(paths)
     else:
         for path in paths:
             typer.echo(path)

@@ -112,9 +112,13 @@ def print_json(document: object) -> None:
     """One JSON document on stdout; what JSON does not know, such as a path, as its text."""
     import orjson
 
-    sys.stdout.write(
-        orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2).decode() + "\n"
-    )
+    from slacktide.domain.suggestions import escaped
+
+    def default(value: object) -> str:
+        return escaped(str(value))
+
+    written = orjson.dumps(document, default=default, option=orjson.OPT_INDENT_2)
+    sys.stdout.write(written.decode() + "\n")
 
 
 @contextmanager

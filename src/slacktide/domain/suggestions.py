@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
@@ -25,6 +28,17 @@ def suggestion(word: str, valid: Iterable[str], *, noun: str = "valid") -> str:
     if (found := nearest(word, valid)) is not None:
         return f"did you mean {found!r}?"
     return f"{noun}: {', '.join(valid)}" if valid else f"none is {noun}"
+
+
+def escaped(text: str) -> str:
+    """A file's name or path as UTF-8 can state it: bytes that are not UTF-8 become `\\xff`, where
+    Python has surrogates for them."""
+    return text if text.isascii() else _SURROGATE.sub(_named_byte, text)
+
+
+def _named_byte(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 def shown(value: object, limit: int = 60) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from slacktide.domain.suggestions import escaped
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.file_kinds import misplaced_kind
 from slacktide.executors.onnx_runtime import ModelError, client_detail
@@ -104,7 +105,12 @@ class OnnxFile:
         except ExitError as error:
             raise ModelError(str(error)) from None
         self.content: bytes | None = None
-        """The part that is looked at, as a file, where it is not all."""
+        """The part that is looked at, as a file, where it is not all; the whole file where ONNX
+        Runtime cannot open its path, which is not UTF-8."""
+        if escaped(str(self.opened)) != str(self.opened):
+            if self._external:
+                raise ModelError("a model with external data needs a path that is UTF-8")
+            self.content = path.read_bytes()
         if outputs:
             if self._external:
                 raise ModelError("a part of a file needs its weights in that file")

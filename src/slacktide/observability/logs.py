@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TextIO
 
+from slacktide.domain.suggestions import escaped
 from slacktide.frontends.ports import AccessRecord
 
 ACCESS = "slacktide.access"
@@ -72,6 +73,7 @@ def printable(text: str, limit: int = 256) -> str:
         text = text[: limit - 1] + "…"
     if text.isprintable():
         return text
+    text = escaped(text)
     return "".join([c if c.isprintable() else ascii(c)[1:-1] for c in text])
 
 
@@ -98,6 +100,9 @@ class JsonFormatter(logging.Formatter):
             entry["error"] = record.exc_info[0].__qualname__
             entry["error_message"] = str(record.exc_info[1])
             entry["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        for name, value in entry.items():
+            if isinstance(value, str):
+                entry[name] = escaped(value)  # JSON has no lone surrogates
         return json.dumps(entry)
 
 

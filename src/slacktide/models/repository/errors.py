@@ -12,6 +12,8 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from slacktide.domain.suggestions import escaped
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -36,6 +38,7 @@ class RepositoryError(Exception):
         prefix = f"{where}: " if where else ""
         text = "; ".join(f"{prefix}{problem}" for problem in self.problems)
         # Names and values come from files: what they hold may not break a line of the log.
+        text = escaped(text)
         super().__init__("".join(letter if letter.isprintable() else "?" for letter in text))
 
 

@@ -54,7 +54,7 @@ def model_hash(definition: ModelDefinition) -> str:
     named, model = definition.model_path, definition.model_path.resolve()
     try:
         own = hash_file(model)
-        whole = hashlib.sha256(f"{own}  {model.name}\n".encode())
+        whole = hashlib.sha256(f"{own}  {model.name}\n".encode("utf-8", "surrogateescape"))
         is_whole = True
         for file in dict.fromkeys((model, named)):  # a link may have data of its own beside it
             home = file.parent

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slacktide.domain.suggestions import shown, suggestion
+from slacktide.domain.suggestions import escaped, shown, suggestion
 from slacktide.exits.own_exits import OwnExit
 from slacktide.models.repository.errors import (
     FolderError,
@@ -358,7 +358,7 @@ class Repository:
                     and not os.path.isfile(entry)
                     and _may_be_a_model(entry)
                 ):
-                    yield entry.name
+                    yield escaped(entry.name)
         except FileNotFoundError:
             raise NotFoundError("", "expected a repository folder, there is none") from None
         except NotADirectoryError:
