@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from slacktide._version import BUILD, __version__
+from slacktide.cli.arguments import check_paths, take_service_links
 from slacktide.cli.output import fail
-from slacktide.cli.service_links import take_service_links
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -46,33 +44,8 @@ def load_verb(name: str) -> Any:
         found = verb
     command = typer.main.get_command(found)
     command.name = name
-    _check_paths(command)
+    check_paths(command)
     return command
-
-
-def _check_paths(command: Any) -> None:
-    """Have all arguments and options that are paths refuse empty texts and URLs."""
-    for subcommand in getattr(command, "commands", {}).values():
-        _check_paths(subcommand)
-    if command.callback is None:
-        return
-    hints = get_type_hints(command.callback)
-    for parameter in command.params:
-        hint = hints.get(parameter.name)
-        if {hint, *get_args(hint)} & {Path, list[Path]}:
-            parameter.process_value = partial(_path_value, parameter.process_value)
-
-
-def _path_value(convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
-    from slacktide.models.repository.paths import local_path
-
-    for path in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(path, str):
-            try:
-                local_path(path)
-            except ValueError as error:
-                raise typer.BadParameter(str(error)) from None
-    return convert(context, value)
 
 
 class _Verbs(TyperGroup):

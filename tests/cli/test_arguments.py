@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from slacktide.cli.arguments import take_service_links
 from slacktide.cli.main import app
-from slacktide.cli.service_links import take_service_links
 
 METRICS = {
     "SLACKTIDE_METRICS_SERVICE_HOST": "10.0.0.7",

@@ -1,0 +1,56 @@
+"""What verbs take from command line and environment: paths, and no addresses of Services."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import typer
+
+_LINK = re.compile(r"(?:tcp|udp|sctp)://")
+
+
+def take_service_links() -> list[str]:
+    """Remove the addresses of Services from the environment, where they stand in variables of ours
+    that name a port or a host. Returns the removed variables, as NAME=VALUE.
+
+    For a Service called `slacktide-metrics` Kubernetes sets
+    `SLACKTIDE_METRICS_PORT=tcp://10.0.0.7:8002` in each pod beside it, as Docker's links do.
+    """
+    links = [
+        name
+        for name, value in os.environ.items()
+        if name.startswith("SLACKTIDE_")
+        and name.endswith(("_PORT", "_HOST"))
+        and _LINK.match(value)
+    ]
+    return [f"{name}={os.environ.pop(name)}" for name in sorted(links)]
+
+
+def check_paths(command: Any) -> None:
+    """Have all arguments and options that are paths refuse empty texts and URLs."""
+    for subcommand in getattr(command, "commands", {}).values():
+        check_paths(subcommand)
+    if command.callback is None:
+        return
+    hints = get_type_hints(command.callback)
+    for parameter in command.params:
+        hint = hints.get(parameter.name)
+        if {hint, *get_args(hint)} & {Path, list[Path]}:
+            parameter.process_value = partial(_path_value, parameter.process_value)
+
+
+def _path_value(convert: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    from slacktide.models.repository.paths import local_path
+
+    for path in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(path, str):
+            try:
+                local_path(path)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from None
+    return convert(context, value)
