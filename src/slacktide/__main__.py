@@ -13,8 +13,10 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, frame: os._exit(0))
     take_over()
-    from slacktide.cli.main import main as run
-
+    try:
+        from slacktide.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
     run()
 
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import slacktide.__main__ as program
 from slacktide import __version__
 from slacktide._version import BUILD
 from slacktide.cli import main as command_line
@@ -91,6 +93,19 @@ def test_sigterm_ends_a_job_of_the_background_too(monkeypatch: pytest.MonkeyPatc
         for number, handler in before.items():
             signal.signal(number, handler)
     assert end.value.code == 143
+
+
+def test_ctrl_c_during_the_first_imports_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "slacktide.cli.main", Interrupted("slacktide.cli.main"))
+    monkeypatch.setattr(program, "take_over", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["slacktide", "load"])
+    with pytest.raises(SystemExit) as end:
+        program.main()
+    assert end.value.code == 130
 
 
 def test_an_error_that_no_interrupt_caused_stays_one(monkeypatch: pytest.MonkeyPatch):
