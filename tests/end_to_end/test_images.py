@@ -31,9 +31,13 @@ def jpeg(height: int, width: int, grey: int = 120) -> bytes:
 
 WHOLE = jpeg(90, 200)
 FRAME = WHOLE.index(b"\xff\xc0") + 5
+SCAN = WHOLE.index(b"\xff\xda")
 DAMAGED = {
     WHOLE[: len(WHOLE) // 2]: "got one that is cut short",
-    b"\x89PNG\r\n\x1a\n": "got something else",
+    b"\x89PNG\r\n\x1a\n": "got PNG; send JPEG, or its pixels as UINT8 [rows, height, width, 3]",
+    b"text": "got something else",
+    WHOLE[:-4] + WHOLE: "got one that is cut short, and another behind it",
+    WHOLE[:-2] + WHOLE[SCAN:-2] * 600 + WHOLE[-2:]: "got one with more than 3 scans",
     WHOLE[:FRAME] + b"\xff\xff\xff\xff" + WHOLE[FRAME + 4 :]: (
         "expected at most 100000 pixels (limits.pixels), got 65535 × 65535"
     ),
