@@ -153,6 +153,7 @@ def test_grpcio_is_for_clients_alone():
     }
     assert users == {
         "client/aio.py",
+        "client/forks.py",
         "client/transport.py",
         "load/discover.py",
         "load/grpc_sender.py",

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.client.core import ClientCore
+from slacktide.client.forks import is_forked, require_unforked, watch_forks
 from slacktide.client.images import EncodedImage, check_image, encode, require_extra
 from slacktide.client.messages import (
     Advice,
@@ -71,6 +72,7 @@ class AioConnection:
     ) -> None:
         """`target`: host:port of the server's gRPC. `ca_file` implies TLS. Raises ClientError."""
         require_extra()
+        watch_forks()
         import grpc
 
         host, _, port = target.rpartition(":")
@@ -101,6 +103,7 @@ class AioConnection:
     async def open(self, model: str, *, slo: float, rate: float, **options: Any) -> AioSession:
         """A session; see SessionOptions. Raises ClientError if the server refuses it, or, without
         a fallback, cannot be reached."""
+        require_unforked()
         try:
             chosen = SessionOptions(model=model, slo=slo, rate=rate, **options)
         except TypeError as error:
@@ -116,6 +119,8 @@ class AioConnection:
 
     async def close(self) -> None:
         """Close the sessions, at once, and the connection."""
+        if is_forked():
+            return
         for session in list(self._sessions):
             await session.close(drain=False)
         await self._channel.close(None)
@@ -169,6 +174,7 @@ class AioSession:
         """Hand over a frame, uint8 [height, width, 3], which must not change until its reply, the
         one that the future gets. Raises ValueError naming what is wrong with it, and ClientError
         once the session is closed."""
+        require_unforked()
         if self._closed:
             raise ClientError("the session is closed")
         now = self._loop.time()
@@ -193,6 +199,8 @@ class AioSession:
     async def close(self, *, drain: bool = True) -> None:
         """End the session: with `drain`, when each frame has had its time; else at once. Every
         frame gets its reply."""
+        if is_forked():
+            return
         if drain and not self._closed and self._frames:
             await asyncio.wait([each.reply for each in self._frames.values()])
         if self._closed:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.client.aio import AioConnection, AioSession
+from slacktide.client.forks import is_forked, require_unforked, watch_forks
 from slacktide.client.images import check_image
 from slacktide.client.messages import Advice, ClientError
 from slacktide.client.options import FrameReply
@@ -32,6 +33,7 @@ class ServerConnection:
         self, target: str, *, token: str = "", tls: bool = False, ca_file: str | Path | None = None
     ) -> None:
         """`target`: host:port of the server's gRPC. `ca_file` implies TLS. Raises ClientError."""
+        watch_forks()
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="slacktide-client", daemon=True)
         self._thread.start()
@@ -48,6 +50,7 @@ class ServerConnection:
     def open(self, model: str, *, slo: float, rate: float, **options: Any) -> ClientSession:
         """A session; `options` are those of SessionOptions. Raises ClientError if the server
         refuses it, or, without a fallback, cannot be reached."""
+        require_unforked()
         session = ClientSession(self, options.get("on_reply"))
         options["on_reply"] = session._replied
         session._aio = self._run(self._aio.open(model, slo=slo, rate=rate, **options))
@@ -55,7 +58,7 @@ class ServerConnection:
 
     def close(self) -> None:
         """Close the sessions, at once, and the connection."""
-        if not self._loop.is_closed():
+        if not (is_forked() or self._loop.is_closed()):
             self._run(self._aio.close())
             self._stop()
 
@@ -108,6 +111,7 @@ class ClientSession:
         must not change until its reply, which the future gets as well. `captured_at`: by
         `time.monotonic`, else now. `tag` comes back with the reply. Raises ValueError naming what
         is wrong with it, and ClientError once the session is closed."""
+        require_unforked()
         check_image(image)
         at = time.monotonic() if captured_at is None else captured_at
         future: Future[FrameReply] = Future()
@@ -142,6 +146,7 @@ class ClientSession:
     def replies(self) -> Iterator[FrameReply]:
         """The replies to all frames submitted so far and meanwhile; waits for them."""
         while self._unread > 0:
+            require_unforked()
             try:
                 reply = self._replies.get(timeout=0.1)
             except Empty:
@@ -161,6 +166,8 @@ class ClientSession:
     def close(self, *, drain: bool = True) -> None:
         """End the session: with `drain`, when each frame has had its time; else at once. Every
         frame gets its reply, which may still be read."""
+        if is_forked():
+            return
         with self._lock:
             closing, self._closed = not self._closed, True
         if not closing:
