@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.exits.classifiers import find_positions
 
 from bench import exits_of_others, others_rows
-from slacktide.exits.positions import Position, find_positions
+from slacktide.exits.positions import Position
 
 
 def test_rows_are_as_the_models_take_them() -> None:

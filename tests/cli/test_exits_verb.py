@@ -76,7 +76,7 @@ def bad_rows(path: Path, case: str) -> None:
     rows = make_inputs("mlp", 300, 3).batch()["features"]
     arrays = {
         "few": {"features": rows[:100]},
-        "one class": {"features": np.repeat(rows[:1], 300, axis=0)},
+        "one class": {"features": np.concatenate([np.repeat(rows[:1], 300, axis=0), rows])},
         "nan": {"features": np.where(np.arange(300)[:, None] % 2, rows, np.nan).astype(rows.dtype)},
         "missing": {"labels": np.zeros(3)},
         "other": {"features": rows, "more": rows},
@@ -109,7 +109,7 @@ def test_a_model_without_a_position_is_refused(run: Run, tmp_path: Path, samples
 
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
+        [helper.make_node("Softmax", ["x"], ["y"])],
         "g",
         [value("x", TensorProto.FLOAT, ["n", 4])],
         [value("y", TensorProto.FLOAT, ["n", 4])],

@@ -23,6 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 from tests.end_to_end.chained import EXITS, LAYERS, WIDTH, chain, rows
 from tests.end_to_end.streets import pipeline
+from tests.exits.classifiers import find_positions
 
 from slacktide.domain import ExitMode
 from slacktide.engine import EngineSettings
@@ -30,7 +31,6 @@ from slacktide.examples import make_repository
 from slacktide.examples.frames import SIZE, video
 from slacktide.executors.process import ProcessExecutor
 from slacktide.exits.manifest import ExitManifest, Ramp, read_manifest
-from slacktide.exits.positions import find_positions
 from slacktide.exits.ramp_graph import with_features
 from slacktide.models.exit_files import save_ramps
 from slacktide.models.exit_samples import learn_from_samples

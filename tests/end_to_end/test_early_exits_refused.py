@@ -26,7 +26,7 @@ from slacktide.models.repository.repository import Repository
 
 node = helper.make_node
 FEATURES = 8
-STATED = "early_exit: 5%\nmax_batch: 8\n"
+STATED = "early_exit: {accuracy_loss: 5%, output: logits}\nmax_batch: 8\n"
 SAYS = {
     "flat": "the model has no position for an early exit",
     "branched": "the model has no position for an early exit: 'a' is at node 'it' (If), which is "
@@ -38,6 +38,8 @@ SAYS = {
     "pair": "primary: state the input that early exits go by (inputs: x, bias)",
     "single": "output 'logits' has one class",
     "detached": "the model has no position for an early exit",
+    "embedding": "output 'logits' may hold no classes, as no Softmax over them makes it; state "
+    "early_exit.output: logits if it does",
 }
 """By model, how its reason begins."""
 
@@ -88,15 +90,18 @@ def odd(zoo: Any) -> None:
     ]
     one = numpy_helper.from_array(np.array([0]), "one")
     states = [weight("k", 1, 24, 8), weight("r", 1, 24, 8), one]
-    stated = "early_exit: {primary: x, positions: {forbid: [a0, b]}}\nmax_batch: 8\n"
+    stated = (
+        "early_exit: {primary: x, output: logits, positions: {forbid: [a0, b]}}\nmax_batch: 8\n"
+    )
     save("recurrent", *recurrent, inputs=[bias], others=states, more=stated)
     both = [first, node("Add", ["a", "bias"], ["b"]), last]
     save("pair", *both, inputs=[bias])
     relu = node("Relu", ["a"], ["b"])
     single = node("MatMul", ["b", "u"], ["logits"])
     save("single", first, relu, single, others=[weight("u", FEATURES, 1)], classes=1)
-    forbid = "early_exit: {positions: {forbid: [b]}}\nmax_batch: 8\n"
+    forbid = "early_exit: {output: logits, positions: {forbid: [b]}}\nmax_batch: 8\n"
     save("detached", first, relu, last, more=forbid)
+    save("embedding", first, relu, last, more="early_exit: 5%\nmax_batch: 8\n")
 
 
 def ramps_of(zoo: Any, name: str, **changes: Any) -> None:

@@ -40,6 +40,8 @@ def test_every_model_is_written_in_tritons_layout(tmp_path: Path) -> None:
         models = [f"depth{i}" for i in range(1, 6)] if name == "vehicles" else ["model"]
         expected = {f"1/{model}.onnx" for model in models}
         expected |= {"slacktide.yaml", "inputs/samples.npz", ".slacktide-example"}
+        if MODELS[name].classes:
+            expected.add("labels.txt")
         if name == "residual":
             expected.add("config.pbtxt")
         assert files(folder) == expected

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.exits.classifiers import find_positions
 
 from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaUp
 from slacktide.executors.arena import Arena
@@ -29,7 +30,6 @@ from slacktide.executors.ports import (
     TensorRef,
 )
 from slacktide.exits.manifest import ExitManifest, Ramp
-from slacktide.exits.positions import find_positions
 
 value = helper.make_tensor_value_info
 

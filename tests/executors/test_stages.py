@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from tests.exits.classifiers import find_positions
 
 from slacktide.domain import (
     BatchFinished,
@@ -46,7 +47,6 @@ from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.executors.worker import BatchRunner
 from slacktide.exits.manifest import read_manifest
-from slacktide.exits.positions import find_positions
 from slacktide.exits.ramp_graph import with_ramps
 
 POOL = PoolId("m", "1")

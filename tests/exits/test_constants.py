@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from tests.exits.classifiers import find_positions
 
 from slacktide.exits.constants import MOST_ELEMENTS, folded
-from slacktide.exits.positions import find_positions
 
 LEAST = -(2**63) + 1
 

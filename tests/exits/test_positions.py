@@ -8,11 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.exits.classifiers import find_positions
 
 from slacktide.examples import example
 from slacktide.exits.data_flow import DataFlow, reads
 from slacktide.exits.errors import ExitError
-from slacktide.exits.positions import ExitGraph, find_positions
+from slacktide.exits.positions import ExitGraph
+from slacktide.exits.positions import find_positions as original
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -373,3 +375,54 @@ def test_multiplications_are_counted_for_a_usual_row(shape: tuple[int, ...]) -> 
     side = (18 * 10) if shape else 222 * 222
     first = side * 8 * 36
     assert found.positions[0].cost == pytest.approx(first / (first + 64 + 32))
+
+
+def ending(*nodes: onnx.NodeProto, **extras: object) -> onnx.ModelProto:
+    """Two costly operators, and what makes `y` of their `z` [3, 4]."""
+    return model(*CHAIN[:4], node("MatMul", "d v", "z"), *nodes, outputs=("y",), **extras)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (node("Softmax", "z", "y", axis=1),),
+        (node("Softmax", "z", "y"),),
+        (node("LogSoftmax", "z", "y", axis=-1),),
+        (node("Softmax", "z", "p", axis=1), node("Cast", "p", "y", to=1)),
+        (node("Softmax", "z", "p", axis=1), node("Identity", "p", "y")),
+        (node("Identity", "z", "i"), node("LogSoftmax", "i", "y", axis=1)),
+    ],
+)
+def test_a_softmax_over_classes_makes_a_classifier(nodes: tuple[onnx.NodeProto, ...]) -> None:
+    assert original(ending(*nodes)).outputs == ("y",)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (node("Identity", "z", "y"),),
+        (node("Relu", "z", "y"),),
+        (node("Softmax", "z", "y", axis=0),),
+        (node("Softmax", "z", "p", axis=1), node("Mul", "p z", "y")),
+        (node("LpNormalization", "z", "y"),),
+    ],
+)
+def test_other_vectors_are_classes_only_if_that_is_stated(
+    nodes: tuple[onnx.NodeProto, ...],
+) -> None:
+    embedding = ending(*nodes)
+    with pytest.raises(ExitError, match=r"^output 'y' may hold no classes.* early_exit.output: y"):
+        original(embedding)
+    with pytest.raises(ExitError, match=r"^output 'y' may hold no classes"):
+        original(embedding, labels=[3, 5])
+    assert original(embedding, labels=[3, 4]).outputs == ("y",)
+    assert original(embedding, output="y").outputs == ("y",)
+
+
+def test_the_output_that_is_named_is_the_one_that_leaves() -> None:
+    nodes = (*CHAIN, node("MatMul", "d w", "embedding"))
+    both = model(*nodes, outputs=("embedding", "logits"))
+    assert original(both, output="logits").outputs == ("logits",)
+    assert original(both, output="embedding").outputs == ("embedding",)
+    with pytest.raises(ExitError, match=r"^output: the model has no output 'logit'; did you mean"):
+        original(both, output="logit")

@@ -17,6 +17,7 @@ import onnx
 from mutate import of_bytes, of_json
 from onnx import TensorProto, helper, numpy_helper
 from target import Target, documents, folder, messages, sentence, text
+from tests.exits.classifiers import find_positions
 from tests.simulation.drawn_exit_tables import DrawnExits
 
 from slacktide.domain import (
@@ -48,7 +49,6 @@ from slacktide.executors.ports import ModelSource
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import MANIFEST, ExitManifest, Ramp, read_manifest
-from slacktide.exits.positions import find_positions
 from slacktide.exits.ramp_graph import with_features, with_ramps
 from slacktide.exits.splitting import split
 from slacktide.models.labelled_images import DataError, read_labels

@@ -134,7 +134,10 @@ class ExampleModel:
     def extras(self) -> dict[str, bytes]:
         """Files that belong beside the versions, by name: settings and the like."""
         files = self._shipped()
-        return {name: files[name] for name in files if not name.endswith(".onnx")}
+        extras = {name: files[name] for name in files if not name.endswith(".onnx")}
+        if self.classes:
+            extras["labels.txt"] = "".join(f"{name}\n" for name in self.classes).encode()
+        return extras
 
     def _shipped(self) -> dict[str, bytes]:
         """Every shipped file of this model, by name."""

@@ -195,6 +195,8 @@ class Arranger:
                 add=exits.add,
                 forbid=exits.forbid,
                 shapes={name: (1, *shape) for name, shape in session.row_shapes.items()},
+                output=exits.output,
+                labels=exits.labels,
             )
         graph = self._graph
         wanted = model

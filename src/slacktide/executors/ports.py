@@ -248,6 +248,10 @@ class ExitSource:
     """Tensors that are positions although the search would leave them out."""
     forbid: tuple[str, ...] = ()
     """Tensors that are none although the search would find them."""
+    output: str = ""
+    """The output that holds classes; empty: read it off the model."""
+    labels: tuple[int, ...] = ()
+    """Numbers of classes that the model's owner has names of."""
 
 
 @dataclass(frozen=True, slots=True)

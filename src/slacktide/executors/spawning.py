@@ -62,7 +62,8 @@ def _shapes(document: Mapping[str, Sequence[int]]) -> RowShapes:
 
 
 def _exits(document: Any) -> ExitSource | None:
-    lists = {name: tuple(document[name]) for name in ("add", "forbid")} if document else {}
+    names = ("add", "forbid", "labels")
+    lists = {name: tuple(document[name]) for name in names} if document else {}
     return ExitSource(**document | lists | {"folder": Path(document["folder"])}) if lists else None
 
 

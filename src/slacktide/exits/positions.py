@@ -113,13 +113,16 @@ def find_positions(
     add: Collection[str] = (),
     forbid: Collection[str] = (),
     shapes: Mapping[str, Sequence[int]] | None = None,
+    output: str = "",
+    labels: Collection[int] = (),
 ) -> ExitGraph:
     """Find the positions of an onnx.ModelProto; needs no weights, changes nothing.
 
     `primary` and `mask` name inputs; without `primary` it is the one input that is no mask. `add`
     names tensors at which data can be cut and that the rule above would leave out, `forbid`
     positions to leave out. `shapes` are those of a usual row by input, with or without an axis of
-    rows in front, to count multiplications.
+    rows in front, to count multiplications. `output` names the output that holds classes, `labels`
+    numbers of classes that are known by name; else it is one that ends in a Softmax or the like.
     Raises ExitError, which names the field, node or tensor.
     """
     graph = model.graph
@@ -127,7 +130,10 @@ def find_positions(
     flow = DataFlow(graph, primary)
     _check_opset(model)
     known = TensorShapes(model, primary, shapes or {})
-    logits, outputs = _answers(flow, known)
+    if output and output not in flow.outputs:
+        hint = suggestion(output, flow.outputs, noun="outputs")
+        raise ExitError(f"output: the model has no output {output!r}; {hint}")
+    logits, outputs = _answers(flow, known, output, labels, opset_of(model))
     order = flow.trunk(logits)
     main = flow.needed_for([logits])
     costly = list(accumulate(id(node) in main and node.op_type in COSTLY for node in order))
@@ -225,19 +231,29 @@ def tail_chain(flow: DataFlow, output: str) -> list[str]:
     return chain
 
 
-def _answers(flow: DataFlow, known: TensorShapes) -> tuple[str, tuple[str, ...]]:
+def _answers(
+    flow: DataFlow, known: TensorShapes, output: str, labels: Collection[int], opset: int
+) -> tuple[str, tuple[str, ...]]:
     """The logits, and the outputs that are made of them by a cheap tail."""
     chains = {name: tail_chain(flow, name) for name in flow.outputs if name in flow.data}
     found: list[tuple[tuple[bool, int, int], str]] = []
     reasons = []
     for name, chain in chains.items():
-        selecting = [at for at, each in enumerate(chain[:-1]) if _op(flow, each) in _SELECTING]
+        if output not in ("", name):
+            continue
+        selecting = [at for at, each in enumerate(chain[:-1]) if _selects(flow, known, each, opset)]
         options = chain[selecting[-1] + 1 :] if selecting else [name]
         logits = next(
             (each for each in options if -1 not in known.dims.get(each, [0, -1])[1:]), options[0]
         )
         if why := _no_answer(flow, known, logits):
             reasons.append(f"output {name!r} {why}")
+            continue
+        if not (selecting or output or known.dims[logits][1] in labels):
+            reasons.append(
+                f"output {name!r} may hold no classes, as no Softmax over them makes it; state "
+                f"early_exit.output: {name} if it does"
+            )
             continue
         users = sum(logits in other for other in chains.values())
         found.append(((bool(selecting), users, len(flow.needed_for([logits]))), logits))
@@ -259,6 +275,18 @@ def _no_answer(flow: DataFlow, known: TensorShapes, logits: str) -> str:
     if dims[1] == 1:
         return "has one class"
     return "" if known.elements.get(logits) in _FLOATS else "is no float tensor"
+
+
+def _selects(flow: DataFlow, known: TensorShapes, tensor: str, opset: int) -> bool:
+    """Whether an operator that orders the elements of an axis makes this tensor, and that is not an
+    axis of rows or of one element."""
+    node = flow.maker[tensor]
+    if node.op_type not in _SELECTING:
+        return False
+    usual = {"ArgMax": 0, "TopK": -1}.get(node.op_type, -1 if opset >= 13 else 1)
+    axis = next((each.i for each in node.attribute if each.name == "axis"), usual)
+    dims = known.dims.get(node.input[0], [])
+    return axis % len(dims) > 0 and dims[axis] != 1 if dims else axis != 0
 
 
 def _op(flow: DataFlow, tensor: str) -> str:

@@ -219,7 +219,7 @@ class RampTrainer:
     def train(self) -> tuple[Ramp, ...]:
         """A ramp for each position, of all rows; how it agrees and how warm it is, by one of all
         rows but those that wait. Raises ExitError where no ramps can be had of these rows."""
-        self._check_rows()
+        self.check_rows()
         self._learn(1)
         older, newer = self._halves()
         both = _joined((older, newer))
@@ -316,7 +316,8 @@ class RampTrainer:
         elif sizes != self._sizes:
             raise ExitError(f"features have other sizes than before: {sizes}, not {self._sizes}")
 
-    def _check_rows(self) -> None:
+    def check_rows(self) -> None:
+        """Raises ExitError where nothing can be learnt of these rows."""
         if self._unusable > _MOST_UNUSABLE * self.seen:
             count = f"{self._unusable} of {self.seen} rows"
             raise ExitError(f"{self._strange} has values that are not finite, in {count}")

@@ -10,9 +10,19 @@ from pathlib import Path
 from slacktide.executors.ports import ExitSource
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import MANIFEST, ExitManifest, read_manifest
-from slacktide.models.repository.paths import write_atomically
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.paths import (
+    PathKind,
+    read_bounded,
+    resolve_inside,
+    write_atomically,
+)
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
+
+LABELS = "labels.txt"
+"""In a model's folder: names of its classes, one a line."""
+_MOST_LABEL_BYTES = 4 << 20
 
 
 def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
@@ -21,10 +31,25 @@ def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
     padding = definition.settings.pads
     padded = {} if padding is None else padding.inputs
     mask = next((name for name, one in padded.items() if one.mask), "")
+    labels = _label_counts(definition)
     if stated is None:
-        return ExitSource(folder, mask=mask)
-    positions = stated.positions
-    return ExitSource(folder, stated.primary or "", mask, positions.add, positions.forbid)
+        return ExitSource(folder, mask=mask, labels=labels)
+    where = stated.positions
+    named = (stated.primary or "", mask, where.add, where.forbid, stated.output or "")
+    return ExitSource(folder, *named, labels)
+
+
+def _label_counts(definition: ModelDefinition) -> tuple[int, ...]:
+    """Lines of the files of labels in the model's folder: of LABELS, and those that config.pbtxt
+    names. One that cannot be read counts for nothing."""
+    home, counts = definition.folder.parent, []
+    stated = (each.get("label_filename") for each in definition.config.get("output", []))
+    for name in dict.fromkeys([LABELS, *filter(None, stated)]):
+        with contextlib.suppress(RepositoryError):
+            path = resolve_inside(home, home / name, where=name, kind=PathKind.FILE)
+            lines = read_bounded(path, _MOST_LABEL_BYTES, where=name).splitlines()
+            counts.append(sum(bool(line.strip()) for line in lines))
+    return tuple(counts)
 
 
 def find_ramps(definition: ModelDefinition, folder: Path) -> ExitManifest | None:

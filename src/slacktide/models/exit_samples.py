@@ -30,7 +30,7 @@ from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest
 from slacktide.exits.positions import ExitGraph, find_positions
 from slacktide.exits.ramp_graph import PREFIX, with_features
-from slacktide.exits.training import JudgedRows, RampTrainer
+from slacktide.exits.training import LEAST_ROWS, JudgedRows, RampTrainer
 from slacktide.models.exit_files import exit_source
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.profile_store import model_hash
@@ -38,6 +38,8 @@ from slacktide.models.repository.repository import ModelDefinition
 
 _ARENA_LIMIT = 1 << 30
 _PATIENCE_S = 60.0
+FIRST_ROWS = 300
+"""If the model answers so many alike, or they are not finite, the samples will not do."""
 
 Progress = Callable[[float, str], None]
 Request = Mapping[str, NDArray[Any]]
@@ -86,6 +88,8 @@ async def learn_from_samples(
                 samples = [*await asyncio.to_thread(read_requests, file, interface)]
             except ValueError as error:
                 raise ExitError(str(error)) from None
+            if len(samples) < LEAST_ROWS:
+                raise ExitError(f"ramps need {LEAST_ROWS} rows or more, there are {len(samples)}")
             names = [spec.name for spec in interface.outputs]
             wanted = [names.index(f"{PREFIX}features/{each.number}") for each in graph.positions]
             wanted.append(names.index(f"{PREFIX}logits"))
@@ -97,6 +101,8 @@ async def learn_from_samples(
                     raise ExitError(f"sample {at + 1}: {error}") from None
                 rows = [np.frombuffer(outputs[index][1], np.float32)[None] for index in wanted]
                 trainer.add(rows[:-1], rows[-1])
+                if trainer.seen == FIRST_ROWS:  # not after hours that were for nothing
+                    trainer.check_rows()
         finally:
             replica.close()
             arena.close()
@@ -123,6 +129,8 @@ def positions_of(definition: ModelDefinition, model: Any) -> ExitGraph:
         add=stated.add,
         forbid=stated.forbid,
         shapes=definition.warmup_shapes,
+        output=stated.output,
+        labels=stated.labels,
     )
 
 

@@ -386,11 +386,17 @@ OK = np.ones((2, 4), np.float32)
 
 def test_where_a_model_can_be_left_early(root: Path, add_model: Builder) -> None:
     data = example("residual").onnx()
-    add_model(
-        "m", data=data, yaml="early_exit: {positions: {forbid: [/blocks/blocks.3/Relu_output_0]}}"
-    )
-    add_model("n", data=model().SerializeToString(), yaml="early_exit: 1%")
-    *notes, warning = _messages(root)
+    positions = "positions: {forbid: [/blocks/blocks.3/Relu_output_0]}"
+    add_model("m", data=data, yaml=f"early_exit: {{output: logits, {positions}}}")
+    (name,) = [output.name for output in model().graph.output]
+    add_model("n", data=model().SerializeToString(), yaml=f"early_exit: {{output: {name}}}")
+    add_model("o", data=data, yaml="early_exit: 1%")
+    add_model("p", data=data, yaml="early_exit: 1%")
+    (root / "p" / "labels.txt").write_text("".join(f"kind {n}\n" for n in range(10)))
+    messages = _messages(root)
+    assert len([text for text in messages if text.startswith("note p/")]) == 10
+    *notes, warning, unnamed = [text for text in messages if not text.startswith("note p/")]
+    assert "early_exit: output 'logits' may hold no classes" in unnamed
     assert len(notes) == 9
     first = "/stem/stem.2/Relu_output_0, 128 features, 1.2% of the multiplications in front"
     assert notes[0] == f"note m/1/model.onnx: position 0: {first}"

@@ -118,6 +118,7 @@ def test_disagreement_with_config_pbtxt(define: Define, old: str, new: str, mess
         ("inputs: {ids: {finite: true}}", "inputs.ids.finite: INT64 is always finite"),
         ("max_batch: 0", "max_batch: 0 is stated, the model allows 8"),
         ("early_exit: {primary: id}", "early_exit.primary: the model has no input 'id'"),
+        ("early_exit: {output: logit}", "early_exit.output: the model has no output 'logit'"),
     ],
 )
 def test_disagreement_with_slacktide_yaml(define: Define, yaml: str, message: str) -> None:

@@ -70,6 +70,8 @@ class EarlyExitSettings(Section):
     """Part of the batches that are always run to the end, by which accuracy is judged."""
     primary: str | None = None
     """The input that decides the answer, where the model has several; the others go along."""
+    output: Tensor | None = None
+    """The output that holds classes, where no Softmax over them makes it."""
     positions: PositionSettings = PositionSettings()
     judged: Annotated[tuple[JudgedExitSettings, ...], Field(strict=False, max_length=64)] = ()
     """The exits that the model itself has, front to end, in place of ramps that are learnt: nothing
@@ -85,7 +87,7 @@ class EarlyExitSettings(Section):
             raise OptionError(("enlarge", "expected 'mode: shrink' and two of 'judged' or more"))
         if not self.judged:
             return self
-        for name in ("accuracy_loss", "ramp_budget", "feedback", "primary", "positions"):
+        for name in ("accuracy_loss", "ramp_budget", "feedback", "primary", "output", "positions"):
             if name in self.model_fields_set:
                 raise OptionError((name, "expected none beside 'judged': no ramps are learnt"))
         for at, each in enumerate(self.judged):

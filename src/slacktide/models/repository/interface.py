@@ -109,6 +109,9 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
     exits = definition.settings.early_exit
     if exits is not None and exits.primary is not None and exits.primary not in known:
         yield _missing("early_exit.primary", "input", exits.primary, known)
+    outputs = {spec.name: spec for spec in interface.outputs}
+    if exits is not None and exits.output is not None and exits.output not in outputs:
+        yield _missing("early_exit.output", "output", exits.output, outputs)
     variants, index = definition.settings.variants, image_input(interface)
     if variants is not None and variants.sizes:
         if index is None:

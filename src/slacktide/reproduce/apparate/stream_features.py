@@ -48,7 +48,8 @@ class StreamFeatures:
 
         self._stream, self.model = stream, stream.model
         self.proto = proto = onnx.load_model_from_string(example(stream.model).onnx())
-        self.graph = find_positions(proto, mask="attention_mask" if _masked(proto) else "")
+        mask = "attention_mask" if _masked(proto) else ""
+        self.graph = find_positions(proto, mask=mask, output=proto.graph.output[0].name)
         self._ends = np.cumsum([position.features for position in self.graph.positions])
 
     @cached_property
