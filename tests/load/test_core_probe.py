@@ -10,6 +10,11 @@ import pytest
 from slacktide.load.core_probe import CoreProbe, busy_warning, cpu_share
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slacktide.load.core_probe.PAUSE_S", 0.0)
+
+
 class Machine:
     """CPU ÷ wall of each look, by core; the last one for ever."""
 
