@@ -33,7 +33,11 @@ def state_profile(zoo: Any, cpu_share: float | None) -> None:
     assert interface is not None
     table = LatencyTable.linear(SECONDS, 0.0, interface.max_batch)
     record = ProfileRecord(table, {"x": (4,)}, cpu_share=cpu_share)
-    document = {"record": record.to_dict(), "interface": interface.to_dict()}
+    document = {
+        "record": record.to_dict(),
+        "interface": interface.to_dict(),
+        "dependence": "",
+    }
     ProfileStore().save(definition, ProfileCache._key(definition), document)
 
 

@@ -78,7 +78,11 @@ def test_models_with_a_profile_serve_and_tokens_are_renewed_while_others_load(
     interface = OnnxFile(definition.model_path, definition.data_root).interface(None)
     assert interface is not None
     record = ProfileRecord(LatencyTable.linear(0.01, 0.01, interface.max_batch), {"x": (4,)})
-    document = {"record": record.to_dict(), "interface": interface.to_dict()}
+    document = {
+        "record": record.to_dict(),
+        "interface": interface.to_dict(),
+        "dependence": "",
+    }
     ProfileStore().save(definition, ProfileCache._key(definition), document)
     tokens = tmp_path / "token"
     tokens.write_text(TOKENS[0])
