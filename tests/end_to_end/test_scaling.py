@@ -53,6 +53,7 @@ def state_profile(zoo: Any, name: str = "matmul") -> None:
     document = {
         "record": record.to_dict(),
         "interface": interface.to_dict(),
+        "dependence": "",
     }
     ProfileStore().save(definition, ProfileCache._key(definition), document)
 

@@ -12,20 +12,23 @@ import logging
 import os
 import resource
 import signal
+import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, NoReturn, get_origin, get_type_hints
 
 import typer
 
+from slacktide._files import open_file
 from slacktide.cli.flags import flag_of, from_flags, with_flags
 from slacktide.cli.output import FELL_SHORT, fail, option, print_json
 from slacktide.domain.options import options_of
 from slacktide.domain.suggestions import did_you_mean
 from slacktide.frontends.security import SecurityError, TlsFiles
-from slacktide.observability.log_writer import background_stderr
+from slacktide.observability.log_writer import LogWriter, background_stderr
 from slacktide.observability.logs import LogFormat, configure
 from slacktide.server.settings import ServerSettings
 
@@ -46,7 +49,8 @@ def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
     import yaml
 
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        with open_file(path) as file:
+            document = yaml.safe_load(file.read().decode()) or {}
     except OSError as error:
         fail(f"--config: {path}: cannot be read: {error.strerror}")
     except UnicodeDecodeError:
@@ -203,6 +207,20 @@ def make_room_for_connections(settings: ServerSettings) -> str | None:
     )
 
 
+CLOSE_S = 15.0
+"""Seconds from the end of the drain limit to the end of the process: workers, recordings and
+traces have so much to finish."""
+THREADS_S = 2.0
+"""Seconds for threads that read and write files, when all else has ended."""
+
+
+def leave(code: int) -> NoReturn:
+    """End this process, whatever its threads do. The log has a moment to be written."""
+    if isinstance(sys.stderr, LogWriter):
+        sys.stderr.finish(0.2)
+    os._exit(code)
+
+
 def _calm_the_collector() -> None:
     """What has been loaded stays; and requests leave little behind that only cycles hold.
 
@@ -234,13 +252,20 @@ def run(repository: Path, settings: ServerSettings) -> int:
 
         def on_signal() -> None:
             if stopping.is_set():
-                os._exit(1)  # a second signal: at once
+                leave(1)  # a second signal: at once
             stopping.set()
+            # Whatever hangs: a disk that is away, a thread that waits for it.
+            limit_s = settings.drain_delay_s + settings.drain_timeout_s + CLOSE_S
+            end = threading.Timer(limit_s, leave, (1,))
+            end.daemon = True
+            end.start()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
         if app.credentials.files:
-            loop.add_signal_handler(signal.SIGHUP, app.credentials.reload)
+            loop.add_signal_handler(
+                signal.SIGHUP, lambda: loop.run_in_executor(None, app.credentials.reload)
+            )
         starting = asyncio.create_task(app.start())
         stop = asyncio.create_task(stopping.wait())
         await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -259,6 +284,12 @@ def run(repository: Path, settings: ServerSettings) -> int:
             await asyncio.gather(starting, return_exceptions=True)
         stop.cancel()
         await app.close()
+        try:
+            async with asyncio.timeout(THREADS_S):
+                await asyncio.shield(loop.shutdown_default_executor())
+        except TimeoutError:
+            log.warning("a thread still waits for a file; the server ends without it")
+            leave(code)
         return code
 
     try:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slacktide._files import open_file
+
 _HEAD_BYTES = 512
 
 _UNPACK = "unpack it first"
@@ -40,7 +42,7 @@ def misplaced_kind(path: Path) -> str:
     """A phrase such as `a Git LFS pointer; run 'git lfs pull'`; empty for a file that may well be
     an ONNX model, and for one that cannot be read. Reads at most 512 bytes; blocks."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return ""

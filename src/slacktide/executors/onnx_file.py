@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from slacktide._files import open_file
 from slacktide.domain.suggestions import escaped
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.file_kinds import misplaced_kind
@@ -79,7 +80,8 @@ class OnnxFile:
         if not real.is_relative_to(home):
             raise ModelError("the model file leads out of its folder")
         try:
-            self._model: Any = onnx.load(str(path), load_external_data=False)
+            with open_file(path) as file:
+                self._model: Any = onnx.load_from_string(file.read())
         except FileNotFoundError:
             raise ModelError("the model file is missing") from None
         except OSError as error:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide._files import open_file
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
 from slacktide.executors.file_kinds import misplaced_kind
 from slacktide.executors.tensor_io import TensorError, decode_strings
@@ -70,6 +71,12 @@ def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, N
 def _arrays(source: bytes | Path, path: Path, most_bytes: int) -> dict[str, NDArray[Any]]:
     """The arrays of the archive at `path`. Raises ValueError, which names a pointer or a page that
     stands in its place."""
+    if isinstance(source, Path):
+        try:
+            open_file(source).close()
+        except OSError as error:
+            why = error.strerror
+            raise ValueError(f"samples: {path.name}: expected an .npz file: {why}") from None
     try:
         return read_npz(source, most_bytes=most_bytes, where=f"samples: {path.name}")
     except ValueError:
@@ -131,7 +138,7 @@ def read_row(path: Path, spec: TensorSpec, shape: tuple[int, ...]) -> NDArray[An
 
 def _bounded(path: Path, where: str) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{where}: cannot be read: {error.strerror}") from None

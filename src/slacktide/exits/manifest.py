@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide._files import open_file
 from slacktide.exits.archives import read_npz
 from slacktide.exits.errors import ExitError
 from slacktide.profiles.reading import (
@@ -206,7 +207,7 @@ def _fit(weights: NDArray[Any], bias: NDArray[Any], classes: int) -> bool:
 
 def _read(folder: Path, name: str, limit: int) -> bytes:
     try:
-        with (folder / name).open("rb") as file:
+        with open_file(folder / name) as file:
             data = file.read(limit + 1)
     except OSError as error:
         raise ExitError(f"{name}: cannot be read: {error.strerror}") from None

@@ -16,6 +16,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
+from slacktide._files import open_file
 from slacktide.frontends.ports import EndpointGroup
 
 log = logging.getLogger("slacktide.server")
@@ -306,6 +307,7 @@ def _warn_if_open(setting: str, path: Path) -> None:
 def _content(setting: str, path: Path) -> bytes:
     """What a file holds. Raises SecurityError."""
     try:
-        return path.read_bytes()
+        with open_file(path) as file:
+            return file.read()
     except OSError as error:
         raise SecurityError(f"--{setting} {path}: cannot be read: {error.strerror}") from None

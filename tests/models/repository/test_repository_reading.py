@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,10 +217,10 @@ def test_a_file_without_rights(
     """The system's refusal is simulated: rights do not bind the user root."""
     add_model("m", yaml="slo: 1s")
 
-    def refuse(self: Path, mode: str = "r") -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(path: Path, flags: int) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(UnreadableError, match="Permission denied"):
         Repository(root).read("m")
 

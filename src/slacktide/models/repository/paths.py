@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from slacktide._files import open_file
 from slacktide.domain.suggestions import shown
 from slacktide.models.repository.errors import (
     FolderError,
@@ -117,7 +118,7 @@ def resolve_inside(root: Path, path: Path, *, where: str, kind: PathKind) -> Pat
 def read_bounded(path: Path, limit: int, *, where: str) -> bytes:
     """A small file as a whole. Raises UnreadableError, or FolderError if it exceeds `limit`."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(limit + 1)
     except OSError as error:
         raise unreadable(where, error) from None

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from slacktide._files import open_file
 from slacktide.models.repository.errors import RepositoryError, UnwritableError
 from slacktide.models.repository.paths import (
     PathKind,
@@ -101,7 +102,7 @@ def _namesakes(model: Path) -> Iterator[Path]:
 
 def hash_file(path: Path) -> str:
     """SHA-256 in hex. Raises OSError."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
