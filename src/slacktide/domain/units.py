@@ -90,13 +90,11 @@ def parse_percent(value: object) -> float:
 
 def _percent_hint(value: object) -> str:
     """A bare number below 1 may be meant as a share, one above as a percentage."""
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        return ""
-    text = str(value).strip()
+    text = str(value)
     if _SHARE.fullmatch(text) is None or not 0 < Fraction(text) <= 100:
         return ""
-    percent = text if Fraction(text) >= 1 else f"{(Decimal(text) * 100).normalize():f}"
-    return f"; did you mean '{percent}%'?"
+    percent = f"{text}%" if Fraction(text) >= 1 else format_percent(float(text))
+    return f"; did you mean {percent!r}?"
 
 
 def parse_port(value: object) -> int | None:

@@ -20,19 +20,11 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x28\xb5\x2f\xfd", f"a Zstandard file; {_UNPACK}"),
     (0, b"\xfd7zXZ\x00", f"an xz file; {_UNPACK}"),
     (0, b"BZh", f"a bzip2 file; {_UNPACK}"),
-    (0, b"7z\xbc\xaf\x27\x1c", f"a 7-Zip archive; {_UNPACK}"),
-    (0, b"Rar!\x1a\x07", f"a RAR archive; {_UNPACK}"),
     (257, b"ustar", f"a tar archive; {_UNPACK}"),
     (4, b"TFL3", f"a TensorFlow Lite model; {_EXPORT}"),
     (4, b"ORTM", "a model in ORT format; serve the ONNX file that it was made from"),
     (0, b"\x89HDF\r\n\x1a\n", f"an HDF5 file, as Keras writes; {_EXPORT}"),
-    (0, b"\x80\x02", f"a Python pickle; {_EXPORT}"),
-    (0, b"\x80\x03", f"a Python pickle; {_EXPORT}"),
-    (0, b"\x80\x04", f"a Python pickle; {_EXPORT}"),
-    (0, b"\x80\x05", f"a Python pickle; {_EXPORT}"),
-    (0, b"ftrtENGINE", f"a TensorRT engine; {_EXPORT}"),
-    (0, b"ptrt", f"a TensorRT engine; {_EXPORT}"),
-    (0, b"GGUF", "a GGUF file, which ONNX Runtime cannot run"),
+    (0, b"\x80", f"a Python pickle; {_EXPORT}"),
     (8, b'{"', f"a safetensors file, which holds weights alone; {_EXPORT}"),
 )
 """Offset, bytes found there, and what such a file is."""
@@ -69,14 +61,13 @@ def _kind_of(head: bytes, *, complete: bool) -> str:
 
 def _text_kind(text: bytes) -> str:
     start = text[:64].lower()
-    if start.startswith((b"<!doctype html", b"<html")) or (
-        start.startswith(b"<") and b"<html" in text.lower()
-    ):
-        return "an HTML page; the download was answered with a page instead of the file"
+    answered = "; the download was answered with that instead of the file"
+    if b"<html" in text.lower() or start.startswith(b"<!doctype html"):
+        return f"an HTML page{answered}"
     if start.startswith((b"<?xml", b"<error")):
-        return "an XML document; the download was answered with an error instead of the file"
+        return f"an XML document{answered}"
     if start.startswith((b'{"', b"{\n", b"{ ")):
-        return "a JSON document; the download was answered with an error instead of the file"
+        return f"a JSON document{answered}"
     if text.isascii() and all(letter >= 32 or letter in b"\t\r\n" for letter in text):
         return "a text file"
     return ""

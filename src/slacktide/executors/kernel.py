@@ -11,36 +11,23 @@ class UnsupportedKernelError(OSError):
     """The kernel, or a sandbox around this process, lacks a system call."""
 
 
-def _open_process() -> int:
-    descriptor = os.pidfd_open(os.getpid())
-    signal.pidfd_send_signal(descriptor, 0)
-    return descriptor
-
-
-def _open_memory() -> int:
-    return os.memfd_create("slacktide-check", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-
-
-_CALLS = (
-    ("pidfd_open and pidfd_send_signal (Linux 5.3)", _open_process),
-    ("memfd_create (Linux 3.17)", _open_memory),
-)
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
 def require_kernel() -> None:
     """Raise UnsupportedKernelError, which names every call that is missing."""
-    missing, reasons = [], []
-    for names, open_descriptor in _CALLS:
+    missing, reason = [], ""
+    for call in ("pidfd_open (Linux 5.3)", "memfd_create (Linux 3.17)"):
         try:
-            os.close(open_descriptor())
+            if call.startswith("pidfd"):
+                descriptor = os.pidfd_open(os.getpid())
+                signal.pidfd_send_signal(descriptor, 0)
+            else:
+                flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+                descriptor = os.memfd_create("slacktide-check", flags)
+            os.close(descriptor)
         except (OSError, AttributeError) as error:  # Python may have been built without
-            if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            missing.append(names)
-            reasons.append(getattr(error, "strerror", None) or str(error))
+            missing.append(call)
+            reason = reason or getattr(error, "strerror", None) or str(error)
     if missing:
-        cure = "use a later kernel, or a sandbox or seccomp profile that allows these calls"
-        raise UnsupportedKernelError(
-            f"this system lacks {' and '.join(missing)}: {reasons[0]}; {cure}"
-        )
+        cure = "use a later kernel, or a sandbox or seccomp profile that allows it"
+        raise UnsupportedKernelError(f"this system lacks {' and '.join(missing)}: {reason}; {cure}")

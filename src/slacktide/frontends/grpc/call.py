@@ -208,14 +208,6 @@ class GrpcCall(MessageIntake):
             health = method is not None and method.group is EndpointGroup.HEALTH
             state.log_access(
                 AccessRecord(
-                    "grpc",
-                    client,
-                    name,
-                    model,
-                    status,
-                    seconds,
-                    id,
-                    outcome=self.outcome,
-                    health=health,
+                    "grpc", client, name, model, status, seconds, id, None, "", self.outcome, health
                 )
             )
