@@ -181,6 +181,17 @@ def test_a_silent_session_has_no_part_in_plans_until_its_next_frame(hellos: str)
     assert bench.posted[-1] == SessionClosed("s:1")
 
 
+@pytest.mark.parametrize(("gap", "stays"), [(1.0, 5), (3.0, 9), (10.0, 15), (100.0, 15)])
+def test_a_slow_camera_keeps_its_part_in_plans_between_frames(gap: float, stays: int):
+    bench = Bench()
+    session = bench.open(terms=replace(TERMS, rate=1.0 / gap))
+    bench.frame(session)
+    for second in range(1, 30):
+        bench.now += 1.0
+        session.idle(bench.now)
+        assert session.is_planned is (second < stays)
+
+
 def test_losses_of_a_hopeless_session_teach_others_nothing():
     bench = Bench()
     good, bad = bench.open(), bench.open("10.0.0.2")

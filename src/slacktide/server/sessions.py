@@ -47,8 +47,11 @@ LEAST_RATE: Final = 1e-3
 """Frames per second of the slowest camera, likewise."""
 IDLE_S: Final = 2.0
 """A session that has sent no frame for so long is planned for at the rate that this allows."""
-UNPLANNED_S: Final = 5.0
-"""A session that has sent no frame for so long has no part in plans until its next one."""
+UNPLANNED_S: Final = (5.0, 15.0)
+"""A session has no part in plans while it has sent no frame for so long: at least, and at most for
+one whose frames come seldom."""
+UNPLANNED_GAPS: Final = 3.0
+"""Gaps between frames after which such a session has stopped."""
 SHORTEST_S: Final = 1e-4
 """Between frames, as their rate is reckoned."""
 _KEPT: Final = 0.9
@@ -185,7 +188,8 @@ class StreamSession:
 
     def idle(self, now: float) -> None:
         silence = self.silence(now)
-        if silence >= UNPLANNED_S:
+        least, most = UNPLANNED_S
+        if silence >= (min(max(least, UNPLANNED_GAPS * self._gap), most) if self.frames else least):
             self._of.leave_plan(self)
         # One that is mapped to no variant takes nothing from others, and is not to send.
         elif silence >= IDLE_S and self._advice is not None and self._advice.mapped:
