@@ -198,7 +198,7 @@ class Batches:
         decoding = decoding_time(members)
         expected, p99 = time.expected + decoding, time.p99 + decoding
         limit = max(settings.hang_floor, settings.hang_factor * time.p99)
-        limit += settings.hang_factor * decoding
+        limit += settings.decoding_hang_factor * decoding
         replica = placement.replica
         if rows > replica.max_batch:  # of a request with more rows than the cap
             replica = replace(replica, max_batch=rows)

@@ -13,6 +13,9 @@ class EngineSettings:
     """No batch is taken to hang before this."""
     hang_factor: float = 10.0
     """A batch is taken to hang after this many times its p99."""
+    decoding_hang_factor: float = 40.0
+    """What is added to that, in times of what decoding its pictures takes at least: slow cases take
+    four times as long, and `hang_factor` is on top."""
     start_limit: float = 300.0
     """A replica that is not up after this is killed. It is started again if the version has been up
     before; one that never was is abandoned."""
