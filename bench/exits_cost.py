@@ -51,8 +51,9 @@ def ramps_for(name: str, folder: Path) -> ExitSource:
     from slacktide.exits.manifest import ExitManifest, Ramp
     from slacktide.exits.positions import find_positions
 
-    mask = MASKS.get(name, "")
-    graph = find_positions(onnx.load(str(_file(name))), mask=mask)
+    mask, model = MASKS.get(name, ""), onnx.load(str(_file(name)))
+    output = model.graph.output[0].name
+    graph = find_positions(model, mask=mask, output=output)
     ramps = []
     for each in graph.positions:
         weights = np.zeros((each.features, graph.classes), np.float32)
@@ -62,7 +63,7 @@ def ramps_for(name: str, folder: Path) -> ExitSource:
     document, arrays = manifest.encode()
     (folder / manifest.weights_file).write_bytes(arrays)
     (folder / "manifest.json").write_bytes(document)
-    return ExitSource(folder, mask=mask)
+    return ExitSource(folder, mask=mask, output=output)
 
 
 def spread(stages: int, positions: int) -> tuple[int, ...]:
@@ -82,7 +83,7 @@ def arranged(name: str, stages: int, folder: Path) -> tuple[ModelSession, Arrang
     session = SessionPool.open(source, cores=1, device="cpu").session
     if stages == 1:
         return session, None
-    graph = find_positions(onnx.load(str(file)), mask=MASKS.get(name, ""))
+    graph = find_positions(onnx.load(str(file)), mask=exits.mask, output=exits.output)
     ramps = spread(stages, len(graph.positions))
     found: queue.SimpleQueue[Arranged] = queue.SimpleQueue()
     policy = ExitPolicy(PoolId(name, "1"), ramps, (0.0,) * len(ramps), revision=1)

@@ -128,7 +128,7 @@ def _measure(name: str, task: Task, count: int, result: Result) -> None:
     model = onnx.load(str(task.path))
     (primary,) = [value.name for value in model.graph.input]
     shapes = {primary: rows.shape[1:]}
-    graph = find_positions(model, shapes=shapes)
+    graph = find_positions(model, shapes=shapes, output=model.graph.output[0].name)
     learnt = _learnt(model, graph, rows, count)
     served = learnt[SERVED]
     result.tables.append(_table(f"{name}: {count:,} rows", graph, learnt))

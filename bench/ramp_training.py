@@ -47,7 +47,8 @@ class Seen(NamedTuple):
 def look(model: str, stream: str, places: Sequence[int]) -> tuple[list[float], dict[str, Seen]]:
     """The cost in front of each position, and what these inputs leave there by style."""
     plain = onnx.load_from_string(example(model).onnx())
-    graph = find_positions(plain, mask=MASKS.get(model, ""))
+    output = plain.graph.output[0].name
+    graph = find_positions(plain, mask=MASKS.get(model, ""), output=output)
     names = [each.tensor for each in graph.positions]
     for name in names:
         plain.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, None))
