@@ -23,6 +23,7 @@ from slacktide.domain import (
     Circuit,
     Command,
     Deployment,
+    DriverStalled,
     Event,
     ExitMode,
     ExitPolicy,
@@ -164,9 +165,10 @@ PARTS: dict[type, Any] = {
     BatchFailed: st.tuples(ids, names),
     BatchAborted: st.tuples(ids, st.none() | reports),
     ReplicaUp: st.tuples(ids),
-    ReplicaLost: st.tuples(ids, names, st.booleans()),
+    ReplicaLost: st.tuples(ids, names, st.booleans(), st.booleans(), st.booleans()),
     LaneResized: st.tuples(names, cores),
     PlanChanged: st.tuples(plans()),
+    DriverStalled: st.tuples(finite),
 }
 """Arguments of every event that has some."""
 
