@@ -47,10 +47,10 @@ def endless(folder: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), folder / "model.onnx")
 
 
-def status(port: int, path: str, token: str) -> int:
+def status(port: int, path: str, token: str, method: str = "GET") -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        connection.request(method, path, headers={"Authorization": f"Bearer {token}"})
         return connection.getresponse().status
     finally:
         connection.close()
@@ -69,7 +69,7 @@ def until(process: subprocess.Popen[bytes], port: int, path: str, token: str) ->
         time.sleep(0.02)
 
 
-def test_models_with_a_profile_serve_and_tokens_are_renewed_while_others_load(
+def test_models_with_a_profile_serve_and_calls_are_answered_while_others_load(
     zoo: Any, tmp_path: Path
 ) -> None:
     endless(zoo.root / "a" / "1")
@@ -90,7 +90,7 @@ def test_models_with_a_profile_serve_and_tokens_are_renewed_while_others_load(
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     words = ["--http-port", str(port), "--grpc-port", "-1", "--metrics-port", "-1"]
-    words += ["--token-file", str(tokens)]
+    words += ["--token-file", str(tokens), "--allow-control"]
     process = subprocess.Popen(
         [sys.executable, "-m", "slacktide", "serve", str(zoo.root), *words],
         stderr=subprocess.DEVNULL,
@@ -101,6 +101,7 @@ def test_models_with_a_profile_serve_and_tokens_are_renewed_while_others_load(
         tokens.write_text(TOKENS[1])
         until(process, port, "/v2/models/matmul", TOKENS[1])
         assert status(port, "/v2/models/matmul", TOKENS[0]) == 401
+        assert status(port, "/v2/repository/models/matmul/unload", TOKENS[1], "POST") == 200
         assert status(port, "/v2/health/ready", TOKENS[1]) == 503
         process.terminate()
         assert process.wait(60) == 0

@@ -12,10 +12,11 @@ import contextlib
 import errno
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from slacktide.domain import Plan
 from slacktide.executors.arena import Arena, MemoryBudget
@@ -44,7 +45,7 @@ log = logging.getLogger("slacktide.models")
 AT_ONCE = 4
 """Models with a stored profile that are loaded at a time when the server starts."""
 GIVE_WAY_S = 20.0
-"""Seconds after which models that are loaded next no longer wait for one."""
+"""Seconds after which loads that come next no longer wait for one."""
 _ARENA_LIMIT = 1 << 34
 """Bytes of address space for each version's payloads; the memory budget is the real limit."""
 
@@ -99,7 +100,8 @@ class ModelManager:
         self._driver = driver
         self._launcher = launcher
         self._learner = learner
-        self._lock = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._generation = 0
         self._plan_builder = PlanBuilder(
             settings.cores, allow_fewer=settings.allow_fewer_cores, planner=settings.planner
@@ -126,7 +128,7 @@ class ModelManager:
         """
 
         async def work() -> None:
-            async with self._lock:
+            async with self._in_turn(name):
                 try:
                     await self._try(repository, name, config_override, cleanup)
                 except BaseException:
@@ -143,7 +145,7 @@ class ModelManager:
         one, so that they do not disturb each other; then come pipelines. One that takes longer than
         `GIVE_WAY_S` goes on beside those that follow.
         """
-        async with self._lock:
+        async with asyncio.TaskGroup() as group, self._turn:
             models = await asyncio.to_thread(repository.scan)
             self._catalog.expect(listed.name for listed in models)
             for listed in models:
@@ -155,9 +157,8 @@ class ModelManager:
                 ([m for m in models if m.pipeline is None and m.name not in stored], 1),
                 ([m for m in models if m.pipeline is not None], 1),
             )
-            async with asyncio.TaskGroup() as group:
-                for phase, at_once in phases:
-                    await self._load_several(group, repository, phase, at_once)
+            for phase, at_once in phases:
+                await self._load_several(group, repository, phase, at_once)
 
     async def _load_several(
         self,
@@ -195,8 +196,9 @@ class ModelManager:
                     log.error("reading %s", listed.name, exc_info=cause)
                 self._failed(listed.name, str(listed.problem))
             else:
-                with contextlib.suppress(ControlError):
-                    await self._try(repository, listed.name)
+                async with self._alone(listed.name):
+                    with contextlib.suppress(ControlError):
+                        await self._try(repository, listed.name)
         finally:
             self._catalog.loading.discard(listed.name)
 
@@ -205,7 +207,7 @@ class ModelManager:
         Raises ControlError; then what served before still serves."""
 
         async def work() -> None:
-            async with self._lock:
+            async with self._in_turn(name):
                 before = tuple(self._catalog.serving(name).values())
                 cleanup = next((version.cleanup for version in before if version.cleanup), None)
                 for version in before:
@@ -226,13 +228,15 @@ class ModelManager:
         that no other one needs. Raises ControlError if it is not loaded."""
 
         async def work() -> None:
-            async with self._lock:
+            is_pipeline = self.pipelines.knows(name)
+            async with self._in_turn(name) if is_pipeline else self._alone(name):
                 if self.pipelines.knows(name):
                     models = self.pipelines.unload(name)
                     self._pipelines_changed()
                     for model in models:
-                        if dependents and self._catalog.serving(model):
-                            await self._unload(model)
+                        async with self._alone(model):
+                            if dependents and self._catalog.serving(model):
+                                await self._unload(model)
                 elif self._catalog.serving(name):
                     await self._unload(name)
                 else:
@@ -257,6 +261,21 @@ class ModelManager:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         await asyncio.shield(task)
+
+    def _alone(self, name: str) -> asyncio.Lock:
+        """Held by who loads or unloads `name`."""
+        return self._names.setdefault(name, asyncio.Lock())
+
+    @contextlib.asynccontextmanager
+    async def _in_turn(self, name: str) -> AsyncIterator[None]:
+        """Hold `name` once the loads before have ended, or have taken longer than `GIVE_WAY_S`."""
+        await self._turn.acquire()
+        with contextlib.ExitStack() as turn:
+            turn.callback(self._turn.release)
+            timer = asyncio.get_running_loop().call_later(GIVE_WAY_S, turn.close)
+            turn.callback(timer.cancel)
+            async with self._alone(name):
+                yield
 
     async def _try(
         self,
@@ -313,8 +332,9 @@ class ModelManager:
             if told := await asyncio.to_thread(repository.not_a_model, model):
                 missing[model] = told
             elif not at_start:
-                with contextlib.suppress(ControlError):  # logged, and in the index
-                    await self._try(repository, model)
+                async with self._alone(model):
+                    with contextlib.suppress(ControlError):  # logged, and in the index
+                        await self._try(repository, model)
         self.pipelines.load(pipeline, wait=at_start, missing=missing)
         self._pipelines_changed()
 
