@@ -77,6 +77,13 @@ def test_it_serves_and_ends_well_with_closed_standard_streams(zoo: Any, fds: Any
         assert process.wait(60) == 0
 
 
+def test_standard_error_that_is_the_script_of_a_shell_is_none() -> None:
+    command = [sys.executable, "-m", "slacktide", "profile", "/no/model"]
+    with Path(os.devnull).open() as script:
+        process = subprocess.run(command, stderr=script, timeout=60, check=False)
+    assert process.returncode == 2
+
+
 def test_it_works_with_the_signals_and_the_umask_of_others(zoo: Any) -> None:
     zoo.matmul("one")
     zoo.matmul("two")

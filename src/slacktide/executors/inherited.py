@@ -3,6 +3,8 @@ umask that takes its owner's rights away."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -23,6 +25,10 @@ def open_standard_streams() -> None:
 
 def take_over() -> None:
     """Put all of it right, for a program of ours."""
+    for fd in (1, 2):
+        with contextlib.suppress(OSError):
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                os.close(fd)  # a shell that was started without it has its script there
     open_standard_streams()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, ends of children cannot be waited for
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OURS)
