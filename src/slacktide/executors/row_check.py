@@ -24,7 +24,7 @@ from slacktide.executors.ports import (
     Payload,
     RowShapes,
 )
-from slacktide.executors.rounding import QUANTISED_TOLERANCE
+from slacktide.executors.rounding import HALF_TOLERANCE, QUANTISED_TOLERANCE
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 
@@ -34,6 +34,9 @@ _MOST_S: Final = (3.0, 0.5, 0.5)
 """By round, seconds from the beginning after which it goes no further."""
 _PATIENCE_S: Final = 10.0
 _SEED: Final = 70
+_EQUAL: Final = 1e-6
+"""Part of an output's largest magnitude by which answers of batches of one size differ at most
+where rows do not influence each other."""
 _LEAST: Final = 1e-7
 """Differences below this are rounding, whatever the output's magnitude."""
 
@@ -68,6 +71,8 @@ async def find_dependence(
                 if took > _MOST_S[number]:
                     return ""
                 replica.patience_s = min(patience_s, _PATIENCE_S + took)
+    except BatchError as error:
+        return f"rows that ran alone fail at times, or beside a copy of themselves ({error})"
     except (MemoryLimitExceeded, MeasuringError):
         pass
     return ""
@@ -115,6 +120,8 @@ class _Pair:
                 again = await self._run(self._members[row])
                 if await self._differs(again[0], row):
                     return RANDOM
+            if await self._is_rounding(together, order):
+                continue
             swapped = zip(together, reversed(order), strict=True)
             if not any([await self._differs(outputs, row) for outputs, row in swapped]):
                 return "two rows of a batch come back swapped"
@@ -122,25 +129,47 @@ class _Pair:
             return f"output {name!r} of a row is another in a batch than alone"
         return ""
 
+    async def _is_rounding(
+        self, together: Sequence[Sequence[OutputTensor]], order: Sequence[int]
+    ) -> bool:
+        """Whether rows are answered as beside a copy of themselves, and nearly as alone: then only
+        their number matters, by which ONNX Runtime chooses the order of its sums."""
+        for place, row in enumerate(order):
+            copies = await self._run(self._members[row], self._members[row])
+            if await self._differs(together[place], row, HALF_TOLERANCE) or await self._differs(
+                together[place], row, _EQUAL, copies[place]
+            ):
+                return False
+        return True
+
     async def _run(self, *members: Payload) -> Sequence[Sequence[OutputTensor]]:
         self._replica.inputs = members
         await self._replica.run(len(members))
         return self._replica.outputs
 
-    async def _differs(self, outputs: Sequence[OutputTensor], row: int) -> str:
-        """The first output in which a row differs from itself alone; empty if none does."""
-        return await asyncio.to_thread(self._find, outputs, row)
+    async def _differs(
+        self,
+        outputs: Sequence[OutputTensor],
+        row: int,
+        tolerance: float = 0.0,
+        expected: Sequence[OutputTensor] = (),
+    ) -> str:
+        """The first output in which a row differs from what is `expected`, by default from itself
+        alone, by more than the `tolerance`, by default the model's; empty if none does."""
+        tolerance, expected = tolerance or self._tolerance, expected or self._alone[row]
+        return await asyncio.to_thread(self._find, outputs, expected, tolerance)
 
-    def _find(self, outputs: Sequence[OutputTensor], row: int) -> str:
+    def _find(
+        self, outputs: Sequence[OutputTensor], expected: Sequence[OutputTensor], tolerance: float
+    ) -> str:
         for at, spec in enumerate(self._outputs):
-            alone = [each[at] for each in self._alone]
-            if outputs[at] == alone[row]:
+            if outputs[at] == expected[at]:
                 continue
-            if outputs[at][0] != alone[row][0] or spec.datatype is Datatype.BYTES:
+            if outputs[at][0] != expected[at][0] or spec.datatype is Datatype.BYTES:
                 return spec.name
-            one, other = (_numbers(spec, data) for _, data in (outputs[at], alone[row]))
-            largest = max(_largest(_numbers(spec, data)) for _, data in alone)
-            room = max(self._tolerance * largest, _LEAST)
+            one, other = (_numbers(spec, data) for _, data in (outputs[at], expected[at]))
+            largest = max(_largest(_numbers(spec, alone[at][1])) for alone in self._alone)
+            room = max(tolerance * largest, _LEAST)
             if spec.datatype in (Datatype.INT8, Datatype.UINT8):
                 room = max(room, 1.0)  # a number between two was rounded
             with np.errstate(invalid="ignore"):
