@@ -7,9 +7,10 @@ next one runs alone and is answered, late or not. Where its profile was right, t
 refusals go by before the next trial. Where two trials in a row take less than `FAR_OFF` of what was
 predicted, the slower of them replaces the prediction; the second one does not wait for refusals.
 
-A pool that is alone on its lane costs nobody anything by this. Where models share the lane, each
-of the others can usually wait as long as the profile says, or the trial is within a share of the
-lane's time (`SHARE`), as for unmeasured shapes (engine/unmeasured.py).
+A pool that is alone on its lane costs nobody anything by this. Where models share the lane, the
+first trial may make them wait; at later ones each of them can usually wait as long as is expected,
+or the trial is within a share of the lane's time (`SHARE`), as for unmeasured shapes
+(engine/unmeasured.py).
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Trials:
     """Refusals since the last run."""
     ratio: float = 0.0
     """Seconds by prediction of the last trial, if it was far off; else 0."""
+    tried: bool = False
+    """Whether there was a trial of the present predictions."""
     time: TimeShare = field(default_factory=lambda: TimeShare(SHARE, saved_s=SAVED_S))
 
     def due(self, pool: Pool, request: Request | Notice, reason: Reason, *, now: float) -> bool:
@@ -63,12 +66,14 @@ class Trials:
             return False
         rows = request.rows if isinstance(request, Request) else 1
         members = (request,) if isinstance(request, Request) else ()
-        predicted = pool.times.of(rows, placement.lane.size, members).expected
-        if not _others_can_wait(placement, predicted) and (
-            self.time.affordable_at(predicted, lanes=pool.lanes, now=now) > now
+        seconds = pool.times.of(rows, placement.lane.size, members).expected * (self.ratio or 1.0)
+        if (
+            self.tried
+            and not _others_can_wait(placement, seconds)
+            and (self.time.affordable_at(seconds, lanes=pool.lanes, now=now) > now)
         ):
             return False
-        self.refused = 0
+        self.refused, self.tried = 0, True
         return True
 
     def finished(self, running: Running, seconds: float, predicted: float) -> None:
@@ -83,7 +88,7 @@ class Trials:
         elif pool.learner is not None:
             slower = predicted * max(before, self.ratio)
             pool.learner.settle(slower, batch.members, batch.rows, running.cores)
-            self.ratio, self.every = 0.0, EVERY
+            self.ratio, self.every, self.tried = 0.0, EVERY, False
 
 
 def _idle_placement(pool: Pool) -> Placement | None:
