@@ -58,6 +58,8 @@ def test_a_tensor_may_be_one_bare_jpeg() -> None:
         (b"BM\x36\0\0\0\0\0\0\0", "BMP; send JPEG"),
         (b"II*\0\x08\0\0\0", "TIFF; send JPEG"),
         (b"\0\0\0\x1cftypavif\0\0", "AVIF; send JPEG"),
+        (base64.b64encode(b"\0\0\0\x1cftypheic\0\0"), "HEIF in base64; send JPEG"),
+        (base64.b64encode(b"BM\x36\0\0\0\0\0\0\0\0\0"), "BMP in base64; send JPEG"),
         (b"\0\0\0\x1cftypheic\0\0", "HEIF; send JPEG"),
         (b"data:image/jpeg;base64," + TEXT, "a data: URI; send what follows its comma"),
         (TEXT.replace(b"/", b"_").replace(b"+", b"-"), r"URL-safe alphabet; use \+ and /"),

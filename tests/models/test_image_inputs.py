@@ -198,7 +198,7 @@ def test_without_a_decoder_jpeg_is_refused_and_pixels_are_not(monkeypatch) -> No
         ([FIXED, TensorSpec("scale", Datatype.FP32, (-1, 2))], {}, 4 * (24 * 32 * 3 + 8)),
         ([FIXED], {"limits": {"rows": 2}}, 2 * 24 * 32 * 3),
         ([FIXED], {"limits": {"payload": 1000}}, 1000),
-        ([FREE], {}, 0),
+        ([FREE], {}, 4 * 3 * 52_428_800),
         ([FREE], {"limits": {"payload": 1000}}, 1000),
         ([SCALE], {}, 0),
         ([TensorSpec("text", Datatype.BYTES, (-1, 1))], {}, 0),

@@ -123,6 +123,8 @@ def test_bad_arrivals_name_the_field(text: str, complaint: str) -> None:
         ("fixed", "fixed seconds: missing"),
         ("fixed:50", "fixed seconds: expected a duration"),
         ("50", "deadlines: expected a duration such as 50ms"),
+        ("-50ms", "deadlines: expected a duration such as 50ms"),
+        (".5", "deadlines: expected a duration such as 50ms"),
         ("fixed:0ms", "deadline: must be positive"),
         ("fixed:1.2.3ms", "fixed seconds: expected a number"),
         ("mix:", "mix: expected a duration"),

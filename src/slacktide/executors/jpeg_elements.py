@@ -21,11 +21,8 @@ _PREFIX, _LONG_PREFIX = 64 << 10, 1 << 20
 profiles stand before it."""
 _OTHER_KINDS = {
     "PNG": re.compile(rb"\x89PNG"),
-    "PNG in base64": re.compile(rb"iVBORw0KGgo"),
     "WebP": re.compile(rb"RIFF....WEBP", re.DOTALL),
-    "WebP in base64": re.compile(rb"UklGR.{7}RUJQ"),
     "GIF": re.compile(rb"GIF8[79]a"),
-    "GIF in base64": re.compile(rb"R0lGOD"),
     "BMP": re.compile(rb"BM"),
     "TIFF": re.compile(rb"II\*\0|MM\0\*"),
     "AVIF": re.compile(rb"....ftypavi", re.DOTALL),
@@ -76,10 +73,20 @@ def _jpeg(element: memoryview | bytes) -> memoryview | bytes:
             raise ValueError(_URL_SAFE)
         if start.lstrip().startswith(_BASE64):
             raise ValueError(_BROKEN_LINES)
+        decoded = _from_base64(start[:16])
         for name, begins in _OTHER_KINDS.items():
             if begins.match(start):
                 raise ValueError(name + _CURE)
+            if begins.match(decoded):
+                raise ValueError(f"{name} in base64{_CURE}")
     return element
+
+
+def _from_base64(start: bytes) -> bytes:
+    try:
+        return a2b_base64(start, strict_mode=True)
+    except Base64Error:
+        return b""
 
 
 def _decoded(element: memoryview | bytes) -> bytes:

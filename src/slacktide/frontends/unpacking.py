@@ -32,6 +32,7 @@ from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, NICENESS, RE
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_messages import typed_bytes
+from slacktide.wire.oip_json import MAX_REST
 
 T = TypeVar("T")
 
@@ -51,7 +52,6 @@ MOST_TIMES = 200
 zeros, such as black frames, go beyond."""
 FREE_BYTES = 1 << 20
 """Inflated whatever the ratio."""
-_GLANCE = 4096
 _PIECE = 64 * 1024
 """Of a body given to zlib at once: what it does not take it copies."""
 
@@ -142,10 +142,10 @@ class Unpacker:
 
 
 def states_timeout(body: Buffer) -> bool:
-    """Whether a request that has not been read seems to state its deadline, before or behind its
-    tensors."""
+    """Whether a request that has not been read seems to state its deadline. It stands before or
+    behind the tensors, and what is no tensor's data is shorter than MAX_REST."""
     view = memoryview(body)
-    return any(b"timeout" in bytes(part) for part in (view[:_GLANCE], view[-_GLANCE:]))
+    return any(b"timeout" in bytes(part) for part in (view[:MAX_REST], view[-MAX_REST:]))
 
 
 class Inflation:
@@ -159,7 +159,9 @@ class Inflation:
         """What has been inflated."""
         self._body = memoryview(body)
         self._encoding = encoding.decode()
-        self._limit = min(limit, max(FREE_BYTES + largest, MOST_TIMES * len(body)))
+        bound = max(FREE_BYTES + largest, MOST_TIMES * len(body))
+        self._limit = min(limit, bound)
+        self._cure = f", {MOST_TIMES} times its length; send it as it is" if bound < limit else ""
         self._stream = zlib.decompressobj(15 if encoding == b"deflate" else 31)
         self._at = 0
 
@@ -182,7 +184,8 @@ class Inflation:
             self.data += inflated
             if len(self.data) > self._limit:
                 raise WireError(
-                    Reason.TOO_LARGE, f"body: more than {self._limit} bytes when inflated"
+                    Reason.TOO_LARGE,
+                    f"body: more than {self._limit} bytes when inflated{self._cure}",
                 )
         if stream.eof and (stream.unused_data or self._at < len(self._body)):
             raise BadField("body", f"one {self._encoding} stream", "bytes after its end")

@@ -47,7 +47,7 @@ class ImageInput:
         self._free_samples = _FREE_SAMPLES + (0 if self._row is None else math.prod(self._row))
         self._most_pixels = settings.limits.pixels
         self.most_bytes = 3 * settings.limits.pixels
-        """Of a row of pixels, where they may be of any size."""
+        """Bytes of the largest row of pixels, where the model does not fix their number."""
         self._decodes = decodes_jpeg()
 
     def takes(self, tensor: InputTensor) -> bool:

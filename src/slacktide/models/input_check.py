@@ -182,11 +182,12 @@ class InputCheck:
         """Bytes of the largest inputs of one request; 0: their shapes set no bound."""
 
     def _largest(self) -> int:
-        row = 0
+        row, image = 0, self._image
         for index, (spec, tail) in enumerate(zip(self._specs, self._tails, strict=True)):
-            if self._image is not None and self._image.index == index and self._image.any_size:
-                row += self._image.most_bytes
-            elif min(tail, default=0) < 0 or not spec.datatype.itemsize:
+            free = min(tail, default=0) < 0
+            if image is not None and image.index == index and (free or image.any_size):
+                row += image.most_bytes
+            elif free or not spec.datatype.itemsize:
                 return self._payload_limit or 0
             else:
                 row += math.prod(tail) * spec.datatype.itemsize

@@ -36,7 +36,7 @@ from slacktide.server.stage_outputs import (
 from slacktide.wire.calls import Buffer, InputTensor
 from slacktide.wire.errors import WireError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("slacktide.models")
 
 _PIXEL_FRAMES = 20
 """Frames whose boxes look like pixels before that is said."""
@@ -114,7 +114,7 @@ class FramePayloads:
                 "is cut out for %s",
                 self.version.name,
                 edge.upstream,
-                np.round(boxes.reshape(-1, boxes.shape[-1])[0], 2).tolist(),
+                boxes.reshape(-1, boxes.shape[-1])[0].round().tolist(),
                 edge.downstream,
             )
 

@@ -75,10 +75,10 @@ class StageArrays:
 
 def look_like_pixels(boxes: NDArray[Any]) -> bool | None:
     """Whether most of these boxes lie far outside of a frame that is 1 high and wide. None: there
-    is nothing but zeros, with which models fill up."""
-    reach = np.abs(boxes.reshape(-1, boxes.shape[-1])).max(1)
-    reach = reach[reach > 0]
-    return None if not len(reach) else bool((reach > _FAR).mean() > 0.5)
+    is nothing but boxes without an extent, such as zeros or -1, with which models fill up."""
+    boxes = boxes.reshape(-1, boxes.shape[-1])
+    boxes = boxes[boxes.min(1) < boxes.max(1)]
+    return None if not len(boxes) else bool((np.abs(boxes).max(1) > _FAR).mean() > 0.5)
 
 
 def chosen_boxes(edge: Edge, found: StageArrays) -> Chosen:

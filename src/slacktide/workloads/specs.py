@@ -79,7 +79,7 @@ def parse_deadlines(text: str) -> Deadlines | None:
     """The deadlines that `text` describes; None for `none` (best effort). Raises WorkloadError
     naming the field."""
     kind, colon, rest = text.strip().partition(":")
-    if not colon and kind[:1].isdigit():
+    if not colon and kind.lstrip("+-.")[:1].isdigit():
         return Fixed(parse_seconds(kind, "deadlines"))
     if kind == "none" and not colon:
         return None
