@@ -161,7 +161,9 @@ class Inflation:
         self._encoding = encoding.decode()
         bound = max(FREE_BYTES + largest, MOST_TIMES * len(body))
         self._limit = min(limit, bound)
-        self._cure = f", {MOST_TIMES} times its length; send it as it is" if bound < limit else ""
+        self._cure = (
+            f", over {MOST_TIMES} times its length; send it uncompressed" if bound < limit else ""
+        )
         self._stream = zlib.decompressobj(15 if encoding == b"deflate" else 31)
         self._at = 0
 
