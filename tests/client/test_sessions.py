@@ -356,6 +356,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 
 def test_a_missing_extra_is_said(monkeypatch):
     lacking = {"grpc", "cv2"}
+    monkeypatch.setitem(sys.modules, "grpc", None)  # to import it raises
     monkeypatch.setattr(
         "slacktide.client.images.find_spec", lambda name: None if name in lacking else name
     )

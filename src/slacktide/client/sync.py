@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from slacktide.client.aio import AioConnection, AioSession
 from slacktide.client.forks import is_forked, require_unforked, watch_forks
-from slacktide.client.images import check_image
+from slacktide.client.images import check_image, require_extra
 from slacktide.client.messages import Advice, ClientError
 from slacktide.client.options import FrameReply
 
@@ -33,6 +33,7 @@ class ServerConnection:
         self, target: str, *, token: str = "", tls: bool = False, ca_file: str | Path | None = None
     ) -> None:
         """`target`: host:port of the server's gRPC. `ca_file` implies TLS. Raises ClientError."""
+        require_extra()
         watch_forks()
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="slacktide-client", daemon=True)
