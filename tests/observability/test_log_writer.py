@@ -50,6 +50,24 @@ def pipe() -> Iterator[Pipe]:
     made.writing.close()
 
 
+def test_a_finalizer_may_write_while_a_line_is_taken(pipe: Pipe) -> None:
+    class Text(str):
+        def encode(self, *_: str) -> bytes:  # type: ignore[override]
+            return Data(b"outer\n")
+
+    class Data(bytes):
+        def __len__(self) -> int:  # asked with the lock held, where a collection may strike
+            writer.write("inner\n")
+            return 6
+
+    writer = LogWriter(pipe.end)
+    thread = threading.Thread(target=writer.write, args=(Text(),), daemon=True)
+    thread.start()
+    thread.join(30.0)
+    assert not thread.is_alive()
+    assert writer.finish(30.0)
+
+
 def test_every_line_arrives_in_order(pipe: Pipe) -> None:
     writer = LogWriter(pipe.end)
     lines = [f"line {number}\n" for number in range(20_000)]

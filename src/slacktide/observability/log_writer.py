@@ -48,7 +48,7 @@ class LogWriter(io.TextIOBase):
         self._descriptor = descriptor
         self._most = most
         self._waiting: deque[bytes] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer that runs while it is held may warn
         self._nbytes = 0
         """Of what waits, and of what is being written."""
         self._lost = 0
