@@ -319,7 +319,7 @@ def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
         # A home folder's secrets, where a model that is one file lies in it.
         raise ModelError(f"{data} is a hidden file")
     if not is_file:
-        raise ModelError(f"{data} is missing")
+        raise ModelError(f"{data} is {'no regular file' if place.exists() else 'missing'}")
     try:
         offset, length = (int(fields.get(key, 0)) for key in ("offset", "length"))
     except ValueError:
