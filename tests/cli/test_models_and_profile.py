@@ -130,6 +130,33 @@ def test_profile_says_what_it_assumed(run: Run, tmp_path: Path):
     assert "assumed" not in run("profile", tmp_path / "m", "--cores", "1").stdout
 
 
+def test_profile_warns_of_rows_that_influence_each_other_and_keeps_the_form_of_a_stage(
+    run: Run, tmp_path: Path
+):
+    """A pipeline counts rows, so its stages are served with a batch axis."""
+    softmax = onnx.helper.make_node("Softmax", ["x"], ["y"], axis=0)
+    x, y = (onnx.helper.make_tensor_value_info(name, 1, ["n", 4]) for name in "xy")
+    graph = onnx.helper.make_graph([softmax], "g", [x], [y])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    folder = tmp_path / "m" / "1"
+    folder.mkdir(parents=True)
+    onnx.save(model, str(folder / "model.onnx"))
+
+    def batches() -> bool:
+        done = run("profile", tmp_path / "m", "--budget", "50ms", "--cores", "1", "--json")
+        assert "warning: m:1: requests run one at a time" in done.stderr
+        (stored,) = folder.glob("profile*.json")
+        return re.search(r'"max_batch":\s*0\b', stored.read_text()) is None
+
+    assert not batches()
+    (tmp_path / "chain").mkdir()
+    (tmp_path / "chain" / "pipeline.yaml").write_text(
+        "stages: {a: m, b: m}\nedges: [{from: a, to: b, tensors: {y: x}}]\n"
+    )
+    assert batches()
+
+
 def test_profile_fails_before_it_measures_if_the_page_has_no_place(
     run: Run, example_models: Path, tmp_path: Path
 ):

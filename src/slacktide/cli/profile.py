@@ -86,6 +86,7 @@ def profile(
     """
     from slacktide.executors.cores import available_cores
     from slacktide.executors.process import ProcessExecutor
+    from slacktide.executors.row_check import dependence_warning
     from slacktide.executors.synthetic_inputs import assumptions_of
     from slacktide.executors.timed_replica import MeasuringError
     from slacktide.load.core_probe import busy_warning
@@ -98,7 +99,7 @@ def profile(
         read_labels,
     )
     from slacktide.models.learnt import size_table
-    from slacktide.models.profile_cache import ProfileCache
+    from slacktide.models.profile_cache import ProfileCache, label_of
     from slacktide.models.replica_launcher import source_of
     from slacktide.models.repository.errors import RepositoryError
     from slacktide.models.repository.profile_store import ProfileStore, model_hash
@@ -119,6 +120,7 @@ def profile(
         repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
         name = repository.model if isinstance(repository, SingleModel) else folder.name
         definitions = repository.read(name)
+        pipelines = [listed.pipeline for listed in repository.scan() if listed.pipeline is not None]
     except RepositoryError as error:
         fail(str(error))
     if version is not None:
@@ -126,6 +128,7 @@ def profile(
         if not definitions:
             fail(f"--version: {version!r} is not served")
     profiles = ProfileCache(ProfileStore(state_dir))
+    profiles.stages.update(*(pipeline.models for pipeline in pipelines))
     if accuracy is not None and definitions[0].settings.variants is None:
         fail(f"--accuracy: {name} has no variants; state them in its slacktide.yaml")
     try:
@@ -167,6 +170,9 @@ def profile(
                 assumed.extend(assumptions_of(source, known.interface, shapes, guess))
                 if guess:
                     raise MeasuringError(assumed[-1])
+                if known.dependence:
+                    reason = dependence_warning(known.dependence)
+                    typer.echo(f"warning: {label_of(definition)}: {reason}", err=True)
             for definition in definitions if images else ():
                 with progress(shown=not json) as move:
                     measured = accuracies[definition.version] = await measure_accuracy(
