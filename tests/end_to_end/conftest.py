@@ -177,12 +177,14 @@ class Zoo:
         )
 
     def spin(self, name: str = "spin", *, settings: str = "") -> Path:
-        """y = x after max(times) turns of an empty loop: takes as long as its request says."""
+        """y = max(x, 0) after max(times) turns of a loop that does nothing more: takes as long as
+        its request says, and what a row gets does not depend on the turns of another."""
         return self.save(
             name,
             [
                 helper.make_node("ReduceMax", ["times"], ["turns"], keepdims=0),
-                helper.make_node("Loop", ["turns", "", "x"], ["y"], body=_turn()),
+                helper.make_node("Relu", ["x"], ["positive"]),
+                helper.make_node("Loop", ["turns", "", "positive"], ["y"], body=_turn()),
             ],
             [value("x", TensorProto.FLOAT, ["n", 2]), value("times", TensorProto.INT64, ["n"])],
             [value("y", TensorProto.FLOAT, ["n", 2])],
