@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from slacktide.server.front_ends import address_of
+from slacktide.server.front_ends import address_of, bind_error
 from slacktide.server.settings import ServerSettings
 
 
@@ -34,3 +36,14 @@ def test_brackets_change_nothing_about_who_can_connect(host: str, loopback: bool
     assert settings.loopback is loopback
     assert settings.control_exposed is not loopback
     assert (settings.rules().hosts is not None) is loopback
+
+
+@pytest.mark.parametrize("host", ["[::1]:8000", "[::1", "::1]"])
+def test_only_a_pair_of_brackets_is_taken_off(host: str) -> None:
+    assert ServerSettings(host=host).host_of("http") == host
+
+
+@pytest.mark.parametrize("number", [errno.EADDRNOTAVAIL, errno.EINVAL])
+def test_an_address_that_cannot_be_bound_is_named_by_its_flag(number: int) -> None:
+    error = bind_error(OSError(number, "no"), "http", "::ffff:127.0.0.1", 0)
+    assert str(error.strerror).startswith("--host ::ffff:127.0.0.1: ")

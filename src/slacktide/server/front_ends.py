@@ -128,7 +128,7 @@ _ADVICE = {
 def bind_error(error: OSError, name: str, host: str, port: int) -> OSError:
     """What to say of a port that cannot be had: the flag that is to blame, and its value."""
     number, flag = error.errno, f"--{name}-port {port}"
-    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+    if isinstance(error, socket.gaierror) or number in (errno.EADDRNOTAVAIL, errno.EINVAL):
         flag = f"--{'control-' if name == 'control' else ''}host {host}"
     why = os.strerror(number) if number and number > 0 else error.strerror or str(error)
     advice = f"; {_ADVICE[number]}" if number in _ADVICE else ""

@@ -269,7 +269,7 @@ class ServerSettings(Options):
     def host_of(self, port: str) -> str:
         """The address that `http`, `grpc`, `metrics` or `control` binds, without brackets."""
         host = self.control_host if port == "control" else self.host
-        return host.removeprefix("[").removesuffix("]")
+        return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
     def rules(self, *, control_port: bool = False) -> PortRules:
         """What the gate goes by on the control port, or on the others."""
