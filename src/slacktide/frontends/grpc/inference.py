@@ -134,8 +134,11 @@ class InferRequest:
         """Its typed contents as raw ones, made in another process."""
         rpc, context = self._rpc, self._context
         since = rpc.state.clock()
-        urgent = context.transport_budget_s is not None or states_timeout(message)
-        urgent = urgent or rpc.state.data.has_slo(self.model, self.version)
+        urgent = (
+            context.transport_budget_s is not None
+            or rpc.state.data.has_slo(self.model, self.version)
+            or states_timeout(message)
+        )
         raw = await rpc.state.unpacker.raw_form(message, rpc.protocol.client, urgent=urgent)
         context.read_s = rpc.state.clock() - since
         return raw

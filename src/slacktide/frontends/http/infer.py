@@ -136,8 +136,12 @@ class InferEndpoint:
             if inflation is not None:
                 body = await self._unpacker.inflate(inflation, request.client)
             if self._json_size(body, length) > DIRECT_BYTES:
-                text = memoryview(body)[:length]
-                since, urgent = time.monotonic(), self._is_urgent(head, text)
+                since = time.monotonic()
+                urgent = (
+                    head.budget_s is not None
+                    or self._data.has_slo(head.model, head.version)
+                    or states_timeout(memoryview(body)[:length])
+                )
                 body, length = await self._unpacker.binary_form(
                     body, length, request.client, urgent=urgent
                 )
@@ -147,12 +151,6 @@ class InferEndpoint:
             request.unpacking = None
             self._fail(request, error)
         request.unpacking = None
-
-    def _is_urgent(self, head: InferHead, text: Buffer) -> bool:
-        """Whether it has a deadline, as far as that can be said of JSON that was not read."""
-        if head.budget_s is not None or self._data.has_slo(head.model, head.version):
-            return True
-        return states_timeout(text)
 
     def _submit(
         self, request: ClientRequest, head: InferHead, body: Buffer, json_length: int | None
