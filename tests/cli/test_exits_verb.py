@@ -88,7 +88,7 @@ def bad_rows(path: Path, case: str) -> None:
     ("case", "sentence"),
     [
         ("few", "ramps need 256 rows or more, there are 100"),
-        ("one class", r"the model answers all 300 rows alike \(class \d\)"),
+        ("one class", r"the model answers the first 300 rows alike \(class \d\)"),
         ("nan", r"not finite, in 150 of 300 rows"),
         ("missing", "rows.npz has no array 'features'"),
         ("other", "the model has no such input, only features"),

@@ -261,7 +261,7 @@ def test_one_class_is_refused() -> None:
     logits[:, 2] = 100.0
     learner = trainer()
     learner.add(features, logits)
-    with pytest.raises(ExitError, match=r"the model answers all 400 rows alike \(class 2\)"):
+    with pytest.raises(ExitError, match=r"the model answers the first 400 rows alike \(class 2\)"):
         learner.train()
     with pytest.raises(ExitError, match="answers are of one class"):
         trainer().add(features, logits[:, :1])

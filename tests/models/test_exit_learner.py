@@ -225,7 +225,7 @@ def test_answers_that_are_all_alike_are_waited_out(
         logits[:, 1] = 50.0
         await world.see(features, logits, size=64)
         assert world.posted == []
-        assert pool.exits.refusal == "the model answers all 512 rows alike (class 1)"
+        assert pool.exits.refusal == "the model answers the first 512 rows alike (class 1)"
         await world.see(*world.rows(FIRST_LOOK), size=64)
         assert len(world.posted) == 1
         assert pool.exits.refusal == ""

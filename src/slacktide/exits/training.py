@@ -325,7 +325,7 @@ class RampTrainer:
             raise ExitError(f"ramps need {LEAST_ROWS} rows or more, there are {self.rows}")
         if (self._answers > 0).sum() < 2:
             answer = f"class {int(self._answers.argmax())}"
-            raise ExitError(f"the model answers all {self.rows} rows alike ({answer})")
+            raise ExitError(f"the model answers the first {self.rows} rows alike ({answer})")
 
 
 def _joined(parts: Sequence[_Waiting] | deque[_Waiting]) -> _Waiting:
