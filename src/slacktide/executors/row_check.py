@@ -58,15 +58,17 @@ async def find_dependence(
         return ""
     begin, patience_s = time.perf_counter(), replica.patience_s
     try:
-        made = await asyncio.to_thread(_unlike_rows, rows, shapes, opened)
-        work = _Comparison(replica, opened, [rows.payload(row, shapes, arena) for row in made])
+        samples = await asyncio.to_thread(_unlike_rows, rows, shapes, opened)
+        comparison = _Comparison(
+            replica, opened, [rows.payload(row, shapes, arena) for row in samples]
+        )
         for number in range(ROUNDS):
-            for other in range(1, len(made)):
-                orders = [(0, other), (other, 0)]
-                if other > 1:  # one order at a time is enough for the rows that were changed
+            for partner in range(1, len(samples)):
+                orders = [(0, partner), (partner, 0)]
+                if partner > 1:  # one order at a time is enough for the rows that were changed
                     del orders[1 - number % 2]
-                if found := await work.compare(*orders):
-                    return found
+                if dependence := await comparison.compare(*orders):
+                    return dependence
                 took = time.perf_counter() - begin
                 if took > _MOST_S[number]:
                     return ""
@@ -170,8 +172,8 @@ class _Comparison:
             if outputs[at][0] != expected[at][0] or spec.datatype is Datatype.BYTES:
                 return spec.name
             one, other = (_numbers(spec, data) for _, data in (outputs[at], expected[at]))
-            known = [self._alone[row][at][1] for row in self._pair if row in self._alone]
-            largest = max(_largest(_numbers(spec, data)) for data in known)
+            alone = [self._alone[row][at][1] for row in self._pair if row in self._alone]
+            largest = max(_largest(_numbers(spec, data)) for data in alone)
             room = max(tolerance * largest, _LEAST)
             if spec.datatype in (Datatype.INT8, Datatype.UINT8):
                 room = max(room, 1.0)  # a number between two was rounded
@@ -201,9 +203,9 @@ def _unlike_rows(
     two: what a batch of very unlike rows does to their scales is no mistake of the axis."""
     generator = np.random.default_rng(_SEED)
     first, second = (rows.arrays(shapes, 1, generator, first=at) for at in (0, 1))
-    made = [first, second]
+    samples = [first, second]
     if opened.tolerance >= QUANTISED_TOLERANCE:
-        return made
+        return samples
     for factor in (-4, 30, 0):
         changed = dict(first)
         for at, spec in enumerate(opened.interface.inputs):
@@ -211,8 +213,8 @@ def _unlike_rows(
                 image = at == image_input(opened.interface)
                 array = _changed(spec, first[spec.name], factor, image=image)
                 changed[spec.name] = second[spec.name] if array is None else array
-        made.append(changed)
-    return made
+        samples.append(changed)
+    return samples
 
 
 def _changed(
