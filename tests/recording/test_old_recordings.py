@@ -4,9 +4,9 @@ The names of the files begin with the commit whose code recorded them, in virtua
 those of live servers. They stay as they are: a change that breaks one changes what the engine or a
 policy does. (Last bits that only one kind of processor gives were written anew: decision 0016.)
 
-The engine has changed once: since 51eb5db a request whose batch crashed runs again alone even if
+The engine has changed once: since efd1dbf a request whose batch crashed runs again alone even if
 its deadline passes or its client leaves meanwhile (decision 0027). `RERUN` lists the recordings in
-which that happens. They are replayed up to there; recordings of 51eb5db replace their rest.
+which that happens. They are replayed up to there; recordings of efd1dbf replace their rest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def unpacked(name: str, folder: Path) -> Recording:
 
 
 def test_there_are_some_of_all_versions_that_are_kept() -> None:
-    assert {name.partition("-")[0] for name in NAMES} >= {"163e51c", "4c85b65", "51eb5db"}
+    assert {name.partition("-")[0] for name in NAMES} >= {"163e51c", "4c85b65", "efd1dbf"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +77,7 @@ def test_its_outcomes_are_read(name: str, tmp_path: Path) -> None:
     assert told
     # The others lack both fields; the live one was recorded without deadlines.
     assert any(outcome.needed_s is not None for outcome in told) == (
-        name.startswith(("cfbb9e7", "51eb5db")) and not name.endswith("fifo")  # it refuses nothing
+        name.startswith(("cfbb9e7", "efd1dbf")) and not name.endswith("fifo")  # it refuses nothing
     )
     assert any(outcome.ramp is not None for outcome in told) == name.endswith("-exits")
 
