@@ -97,8 +97,8 @@ def _idle_placement(pool: Pool) -> Placement | None:
         lane = placement.lane
         if placement.standby or not placement.phase.serves or lane.running is not None:
             continue
-        others = (p.pool for p in lane.placements if p is not placement)
-        if not any(len(p.scheduler) or p.quarantine or p.announced for p in others):
+        neighbours = (p.pool for p in lane.placements if p is not placement)
+        if not any(len(p.scheduler) or p.quarantine or p.announced for p in neighbours):
             return placement
     return None
 

@@ -40,8 +40,8 @@ def load_decoder() -> Any:
     try:
         return import_module("simplejpeg")
     except ImportError:
-        told = "decoding JPEG needs simplejpeg: pip install 'slacktide[images]'"
-        raise TensorError(told) from None
+        message = "decoding JPEG needs simplejpeg: pip install 'slacktide[images]'"
+        raise TensorError(message) from None
 
 
 def decode(jpeg: memoryview | bytes, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:

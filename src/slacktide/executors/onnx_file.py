@@ -98,7 +98,7 @@ class OnnxFile:
             tensor for tensor in _tensors(self._model) if tensor.data_location == tensor.EXTERNAL
         ]
         folders = tuple(dict.fromkeys((path.parent.resolve(), real.parent)))
-        folder = next((each for each in folders if _has_data(each, self._external)), folders[0])
+        folder = next((place for place in folders if _has_data(place, self._external)), folders[0])
         self.opened = real if folder == real.parent else folder / path.name
         """The path to open: external data lie beside it."""
         self._places = [_data_place(tensor, folder, folders) for tensor in self._external]
@@ -174,9 +174,9 @@ class OnnxFile:
             return self._model
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
-        external = (each for each in _tensors(model) if each.data_location == each.EXTERNAL)
+        external = (t for t in _tensors(model) if t.data_location == t.EXTERNAL)
         for tensor, place in zip(external, self._places, strict=True):
-            next(each for each in tensor.external_data if each.key == "location").value = place.name
+            next(e for e in tensor.external_data if e.key == "location").value = place.name
             onnx.external_data_helper.load_external_data_for_tensor(tensor, str(place.parent))
             tensor.ClearField("data_location")
             del tensor.external_data[:]
@@ -312,7 +312,7 @@ def _data_place(tensor: Any, folder: Path, folders: Sequence[Path]) -> Path:
         raise ModelError(f"{data} is missing") from None
     if not name.is_relative_to(folder):
         raise ModelError(f"{data} leads out of the folder")
-    below = [place.relative_to(each) for each in folders if place.is_relative_to(each)]
+    below = [place.relative_to(folder) for folder in folders if place.is_relative_to(folder)]
     if not below:
         raise ModelError(f"{data} lies elsewhere, through a link")
     if all(any(part.startswith(".") for part in path.parts) for path in below):

@@ -26,8 +26,12 @@ def tolerance_of(model: Any, *, accelerated: bool) -> float:
     elements = [value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)]
     elements += [tensor.data_type for tensor in graph.initializer]
     for node in nodes:
-        elements += [each.i for each in node.attribute if each.name == "to"]  # of Cast
-        elements += [each.t.data_type for each in node.attribute if each.HasField("t")]
+        elements += [
+            attribute.i for attribute in node.attribute if attribute.name == "to"
+        ]  # of Cast
+        elements += [
+            attribute.t.data_type for attribute in node.attribute if attribute.HasField("t")
+        ]
     return HALF_TOLERANCE if accelerated or not _HALVES.isdisjoint(elements) else TOLERANCE
 
 

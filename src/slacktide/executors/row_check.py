@@ -171,15 +171,15 @@ class _Comparison:
                 continue
             if outputs[at][0] != expected[at][0] or spec.datatype is Datatype.BYTES:
                 return spec.name
-            one, other = (_numbers(spec, data) for _, data in (outputs[at], expected[at]))
+            answer, reference = (_numbers(spec, data) for _, data in (outputs[at], expected[at]))
             alone = [self._alone[row][at][1] for row in self._pair if row in self._alone]
             largest = max(_largest(_numbers(spec, data)) for data in alone)
             room = max(tolerance * largest, _LEAST)
             if spec.datatype in (Datatype.INT8, Datatype.UINT8):
                 room = max(room, 1.0)  # a number between two was rounded
             with np.errstate(invalid="ignore"):
-                alike = (np.abs(one - other) <= room) | (one == other)
-            if not (alike | (np.isnan(one) & np.isnan(other))).all():
+                alike = (np.abs(answer - reference) <= room) | (answer == reference)
+            if not (alike | (np.isnan(answer) & np.isnan(reference))).all():
                 return spec.name
         return ""
 

@@ -148,13 +148,13 @@ def _names_us(host: bytes, hosts: frozenset[str]) -> bool:
 def host_name(text: str) -> str:
     """The name or address in a Host header: without port and final dot, in lower case. Empty if it
     is malformed."""
-    found = _HOST.fullmatch(text.strip().lower())
-    if found is None or len(text) > _MOST_HOST:
+    match = _HOST.fullmatch(text.strip().lower())
+    if match is None or len(text) > _MOST_HOST:
         return ""
-    name = found[1] or found[2].removesuffix(".")
+    name = match[1] or match[2].removesuffix(".")
     with contextlib.suppress(ValueError):
         return str(ip_address(name))
-    return "" if found[1] else name
+    return "" if match[1] else name
 
 
 def is_loopback(name: str) -> bool:

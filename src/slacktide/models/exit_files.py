@@ -43,7 +43,7 @@ def _label_counts(definition: ModelDefinition) -> tuple[int, ...]:
     """Lines of the files of labels in the model's folder: of LABELS, and those that config.pbtxt
     names. One that cannot be read counts for nothing."""
     home, counts = definition.folder.parent, []
-    stated = (each.get("label_filename") for each in definition.config.get("output", []))
+    stated = (tensor.get("label_filename") for tensor in definition.config.get("output", []))
     for name in dict.fromkeys([LABELS, *filter(None, stated)]):
         with contextlib.suppress(RepositoryError):
             path = resolve_inside(home, home / name, where=name, kind=PathKind.FILE)

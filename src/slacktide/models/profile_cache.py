@@ -145,7 +145,11 @@ class ProfileCache:
 
     def forget(self, name: str) -> None:
         """A model no longer serves: measure nothing of it again."""
-        self.busy = {k: each for k, each in self.busy.items() if each.definition.name != name}
+        self.busy = {
+            label: profile
+            for label, profile in self.busy.items()
+            if profile.definition.name != name
+        }
 
     def find(
         self, definition: ModelDefinition, cores: Sequence[int], threads: Sequence[int] = ()
@@ -194,8 +198,8 @@ class ProfileCache:
         stated = (settings.exits, settings.variants, settings.pads, settings.max_batch)
         rows = definition.warmup_shapes or definition.more_shapes
         samples = definition.samples or definition.sample_rows
-        kept = rows or samples or name in self.stages or image_input(interface) is not None
-        return not kept and all(each is None for each in stated)
+        states_rows = rows or samples or name in self.stages or image_input(interface) is not None
+        return not states_rows and all(setting is None for setting in stated)
 
     def note_dependence(
         self, definition: ModelDefinition, found: ProfiledModel, dependence: str

@@ -212,11 +212,13 @@ class ReplicaLauncher:
             return
         version = pool.version
         name, reason = f"{version.name}:{version.version}", command.reason
-        in_service = {id for id, each in self._engine.snapshot().pools.items() if each.in_service}
-        others = any(
-            each.replicas_up or each.id in in_service for each in version.pools if each is not pool
+        in_service = {id for id, pool in self._engine.snapshot().pools.items() if pool.in_service}
+        has_sibling = any(
+            sibling.replicas_up or sibling.id in in_service
+            for sibling in version.pools
+            if sibling is not pool
         )
-        if command.circuit is Circuit.OPEN and others:
+        if command.circuit is Circuit.OPEN and has_sibling:
             log.error("%s: variant %s is unavailable: %s", name, pool.variant, reason)
             version.counters.circuit_openings += 1
             self._tell(pool.id, reason)

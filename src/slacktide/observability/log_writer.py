@@ -92,9 +92,9 @@ class LogWriter(io.TextIOBase):
         what waits is left behind."""
         self._ending.set()
         self._wake.set()
-        seen = -1
-        while self._thread.is_alive() and self._written != seen:
-            seen = self._written
+        written = -1
+        while self._thread.is_alive() and self._written != written:
+            written = self._written
             self._thread.join(patience_s)
         return not self._thread.is_alive()
 
@@ -125,18 +125,18 @@ class LogWriter(io.TextIOBase):
         return b"".join(texts)
 
     def _write_all(self, data: bytes) -> None:
-        rest = memoryview(data)
+        remaining = memoryview(data)
         try:
-            while rest:
+            while remaining:
                 try:
-                    count = os.write(self._descriptor, rest)
+                    count = os.write(self._descriptor, remaining)
                 except BlockingIOError:  # another process has set O_NONBLOCK
                     select.select((), (self._descriptor,), ())
                     continue
-                rest = rest[count:]
+                remaining = remaining[count:]
                 self._written += count
         except (OSError, ValueError):  # its reader has gone, or the disk is full
-            _lose(bytes(rest))
+            _lose(bytes(remaining))
         finally:
             with self._lock:
                 self._nbytes -= len(data)

@@ -352,14 +352,16 @@ def open_cores(settings: ServerSettings) -> MachineCores:
         pod = PodAllocator(PodClient(PodName.ours()), overhead=settings.pod_overhead)
         pod.start()
         # Not cut to the quota: that is what is to grow.
-        found = MachineCores(tuple(sorted(os.sched_getaffinity(0)))[: settings.cores], pod, pod)
+        machine_cores = MachineCores(
+            tuple(sorted(os.sched_getaffinity(0)))[: settings.cores], pod, pod
+        )
     else:
         share = settings.core_share if settings.cpu_allocator == "cgroup" else None
-        found = MachineCores(available_cores()[: settings.cores], choose_allocator(share))
-    if settings.cores is not None and len(found.numbers) < settings.cores:
+        machine_cores = MachineCores(available_cores()[: settings.cores], choose_allocator(share))
+    if settings.cores is not None and len(machine_cores.numbers) < settings.cores:
         log.warning(
             "--cores %d: this process may use only %d (affinity and quota count too); models get "
             "those",
-            *(settings.cores, len(found.numbers)),
+            *(settings.cores, len(machine_cores.numbers)),
         )
-    return found
+    return machine_cores

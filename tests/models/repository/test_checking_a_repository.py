@@ -236,7 +236,7 @@ def test_external_data_beside_the_model(root: Path, add_model: Builder) -> None:
     [
         (_set("location", "../../../secret"), "leads out of the folder"),
         (_set("location", "/etc/passwd"), "leads out of the folder"),
-        (_set("location", ""), "is missing"),
+        (_set("location", ""), "is no regular file"),
         (_set("location", "nothing.bin"), "is missing"),
         (_set("length", "100000"), "leads out of its file"),
         (_set("length", "many"), "leads out of its file"),

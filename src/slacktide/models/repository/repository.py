@@ -148,7 +148,11 @@ class ModelDefinition:
         """Shapes of a row that clients may send in place of the model's, by input: `dims` of
         config.pbtxt beside a `reshape`."""
         stated = self.config.get("input", [])
-        return {one["name"]: tuple(one.get("dims", ())) for one in stated if "reshape" in one}
+        return {
+            tensor["name"]: tuple(tensor.get("dims", ()))
+            for tensor in stated
+            if "reshape" in tensor
+        }
 
     @property
     def warmup_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -159,7 +159,9 @@ class _Reader:
         other samples are further ones."""
         samples = [one.get("inputs", {}) for one in self._config.get("model_warmup", [])]
         inputs: dict[str, dict[str, Any]] = {}
-        shapes = {one.get("name", ""): _row_shape(one) for one in self._config.get("input", [])}
+        shapes = {
+            tensor.get("name", ""): _row_shape(tensor) for tensor in self._config.get("input", [])
+        }
         files: dict[str, str] = {}
         for name, tensor in (pair for sample in samples for pair in sample.items()):
             dims = self._dims(tensor)
