@@ -171,7 +171,7 @@ def test_a_load_goes_on_although_its_client_leaves(zoo: Any, serve: Any, token: 
             method = channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
             metadata = tuple((name.lower(), text) for name, text in token.header.items())
             call = method.future(request.SerializeToString(), metadata=metadata)
-            house.until(lambda app: app.models._lock.locked(), "the load begins")
+            house.until(lambda app: app.models._turn.locked(), "the load begins")
             call.cancel()
         house.until(
             lambda app: app.control.model_ready("orphan", None), "the model is loaded all the same"

@@ -22,6 +22,15 @@ def busy(world):
     return world
 
 
+def test_a_detached_one_is_read_after_the_engine_has_gone_on(busy):
+    snapshot = busy.engine.snapshot().detach()
+    busy.submit(5)
+    assert [lane.running.batch.members[0].id for lane in snapshot.lanes.values()] == [1]
+    assert [pool.queued for pool in snapshot.pools.values()] == [2]
+    assert snapshot.requests[M][State.QUEUED] == 2
+    assert snapshot.counts["m"].known == 4
+
+
 def test_it_tells_lanes_pools_and_requests_apart(busy):
     seen = busy.engine.snapshot(now=busy.now + 0.004)
     (lane,) = seen.lanes.values()

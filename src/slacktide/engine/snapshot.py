@@ -224,15 +224,22 @@ class Snapshot:
             return None
         return ServedBy(pool.max_batch, pool.cores, len(pool.placements), pool.times)
 
+    def detach(self) -> Snapshot:
+        """One whose lanes, pools, requests and counts may be read after the engine has gone on.
+        Predictions go on learning; single requests, batches and what waits are not in it."""
+        detached = copy(self)
+        detached._lanes, detached._requests = self.lanes, self.requests
+        detached._counts, detached._pools = self.counts, dict(self.pools)
+        detached._state = None
+        return detached
+
     def freeze(self) -> Snapshot:
         """One with every part read and predictions copied, which stays as it is. Only single
         requests and batches are not found by their ids any more."""
-        pools = self.pools.items()
-        frozen = copy(self)
-        frozen._lanes, frozen._requests, frozen._counts = self.lanes, self.requests, self.counts
+        frozen = self.detach()
+        pools = frozen.pools.items()
         frozen._waiting = {id: self.waiting(id) for id, _ in pools}
         frozen._pools = {id: replace(pool, times=deepcopy(pool.times)) for id, pool in pools}
-        frozen._state = None
         return frozen
 
     def to_plain(self) -> dict[str, Any]:

@@ -8,14 +8,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from slacktide.domain import OutcomeKind, Reason
+from slacktide.domain import Reason
 from slacktide.wire.calls import InferReply
 from slacktide.wire.errors import ControlError, WireError
 from slacktide.wire.status import CONTROL_STATUS, WireStatus, microseconds, numbers_of, status_of
 
 log = logging.getLogger("slacktide.server")
 
-_FOR_LACK_OF_TIME = (OutcomeKind.DROPPED, OutcomeKind.REJECTED)
+_FOR_LACK_OF_TIME = frozenset(
+    (
+        Reason.SHORTER_THAN_ALONE, Reason.EXPIRED, Reason.HOPELESS, Reason.CROWDED_OUT,
+        Reason.BEHIND_OVERRUN, Reason.BEHIND_WORK,
+    )
+)  # fmt: skip
 _NO_NUMBERS: Mapping[str, int] = {}
 
 
@@ -60,7 +65,7 @@ def refusal_in(reply: InferReply, *, triton_strict: bool = False, read_s: float 
     status = status_of(reason, has_result=False, triton_strict=triton_strict)
     message = reply.message or reason.label.replace("_", " ")
     numbers = numbers_of(reply.outcome)
-    if read_s and "budget_us" in numbers and reason.kind in _FOR_LACK_OF_TIME:
+    if read_s and "budget_us" in numbers and reason in _FOR_LACK_OF_TIME:
         numbers["read_us"] = microseconds(read_s)
         message += f"; {read_s * 1e3:.0f} ms of it went into reading its values: send binary data"
     return Refusal(status, message, reason, reply.retry_after_s, numbers)

@@ -69,8 +69,8 @@ class Metrics:
 
     def pieces(self) -> Iterator[bytes]:
         """The page, in the form that CONTENT_TYPE names, so much at a time as a turn of the loop
-        may take; 40 ms in all for sixty models. Each family of a version is of one moment."""
-        snapshot = self.runtime.engine.snapshot(now=time.monotonic())
+        may take; 40 ms in all for sixty models. What the engine says is of one moment."""
+        snapshot = self.runtime.engine.snapshot(now=time.monotonic()).detach()
         views = look(self.catalog, snapshot)
         gpus = () if self.nvml is None else gpu_families(self.nvml.gpus())
         families = chain(
