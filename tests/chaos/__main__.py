@@ -189,6 +189,11 @@ class Chaos:
         self._over.wait(trouble.seconds / 2)
         victim.control(LATE, "load")
         self._over.wait(trouble.seconds / 2)
+        # The recorder writes once a second, and on a busy machine later.
+        until(
+            lambda: victim.metrics().total("slacktide_recording_stopped") == 1,
+            "the full disk stops the recording",
+        )
         shutil.copyfile(victim.disk.seen / "recording", kept)
         self.recording = kept
         victim.disk.free()
