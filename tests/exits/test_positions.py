@@ -419,6 +419,11 @@ def test_other_vectors_are_classes_only_if_that_is_stated(
     assert original(embedding, output="y").outputs == ("y",)
 
 
+def test_an_axis_that_is_not_there_makes_no_classes() -> None:
+    with pytest.raises(ExitError, match="output 'y' is no vector of classes"):
+        original(ending(node("Softmax", "z", "y", axis=7)))
+
+
 def test_the_output_that_is_named_is_the_one_that_leaves() -> None:
     nodes = (*CHAIN, node("MatMul", "d w", "embedding"))
     both = model(*nodes, outputs=("embedding", "logits"))

@@ -284,9 +284,13 @@ def _selects(flow: DataFlow, known: TensorShapes, tensor: str, opset: int) -> bo
     if node.op_type not in _SELECTING:
         return False
     usual = {"ArgMax": 0, "TopK": -1}.get(node.op_type, -1 if opset >= 13 else 1)
-    axis = next((each.i for each in node.attribute if each.name == "axis"), usual)
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), usual)
     dims = known.dims.get(node.input[0], [])
-    return axis % len(dims) > 0 and dims[axis] != 1 if dims else axis != 0
+    if not dims:
+        return axis != 0
+    if not -len(dims) <= axis < len(dims):
+        return False  # a damaged model, which ONNX Runtime refuses
+    return axis % len(dims) > 0 and dims[axis] != 1
 
 
 def _op(flow: DataFlow, tensor: str) -> str:
