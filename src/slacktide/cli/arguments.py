@@ -1,4 +1,4 @@
-"""What verbs take from command line and environment: paths, and no addresses of Services."""
+"""Checks of paths on the command line, and of addresses of Services in the environment."""
 
 from __future__ import annotations
 

@@ -267,9 +267,9 @@ def _reproduce(
     except ReproduceError as error:
         fail(str(error))
     except KeyboardInterrupt as interrupt:
-        kept = f"{interrupt} kept in {state}" if interrupt.args else "what was finished is kept"
+        finished = f"{interrupt} kept in {state}" if interrupt.args else "what was finished is kept"
         again = "the same command without --fresh" if fresh else "the same command"
-        typer.echo(f"interrupted: {kept}; {again} goes on from there", err=True)
+        typer.echo(f"interrupted: {finished}; {again} goes on from there", err=True)
         raise
     _deliver(result, json, csv, html)
     missed = sum(not goal.met for goal in result.goals)

@@ -92,9 +92,9 @@ def _flag_value(flag: str, value: Any) -> Any:
         return [f"{key}={text}" for key, text in zip(value, texts, strict=True)]
     if origins.get(flag) is tuple and isinstance(value, list):
         return ",".join(map(str, value))
-    found = "a list" if isinstance(value, list) else "keys and values"
+    stated = "a list" if isinstance(value, list) else "keys and values"
     expected = "a list" if origins.get(flag) is tuple else "one value"
-    return fail(f"--config: {flag}: expected {expected}, got {found}")
+    return fail(f"--config: {flag}: expected {expected}, got {stated}")
 
 
 def _file(text: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What becomes of the client in a process that was forked from one that had a connection.
+"""Refuses to use the client in a process that was forked from one with a connection.
 
 The threads of gRPC and of the client do not exist there, and gRPC cannot be started again: it
 crashes, or waits for ever. So whatever needs them raises at once, and closing does nothing.
@@ -17,7 +17,7 @@ class _Forks:
     watched = False
     """Whether a connection was made in this process, or in one that it was forked from."""
     happened = False
-    """Whether this process was forked after that."""
+    """Whether this process was forked after a connection was made."""
 
 
 def is_forked() -> bool:

@@ -134,9 +134,11 @@ class Requests:
 
     def _try(self, entry: Entry, pool: Pool, request: Request, reason: Reason) -> bool:
         """Whether a request runs, alone and next, although its pool refuses it."""
-        if entry.trial and reason in DOUBTED and not pool.quarantine and not len(pool.scheduler):
-            pass  # its notice was let in for that
-        elif not pool.trials.due(pool, request, reason, now=self._state.now):
+        # A notice may have been let in for a trial already.
+        is_let_in = entry.trial and reason in DOUBTED
+        if not (is_let_in and not pool.quarantine and not len(pool.scheduler)) and (
+            not pool.trials.due(pool, request, reason, now=self._state.now)
+        ):
             return False
         entry.trial, entry.state = True, State.QUARANTINED
         pool.quarantine.append(request)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 EVERY = 8
 """Refusals without a run before a trial."""
 MOST_EVERY = 1024
-"""The same after trials that took as long as predicted."""
+"""Most refusals before a trial: each trial that agrees with the prediction doubles them."""
 FAR_OFF = 0.7
 """Part of the prediction above which a trial agrees with it; what is nearer is learnt as from any
 run."""
 SHARE = 0.1
 """Part of a shared lane's time for trials for which the others have no time."""
 DOUBTED = (Reason.SHORTER_THAN_ALONE, Reason.BEHIND_WORK)
-"""What a pool refuses on an idle lane because of its profile alone."""
+"""Reasons for which a pool on an idle lane refuses because of its profile alone."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What a process may inherit, put right: closed standard streams, blocked or ignored signals, a
+"""Puts right what a process inherits: closed standard streams, blocked or ignored signals, a
 umask that takes its owner's rights away."""
 
 from __future__ import annotations

@@ -433,9 +433,9 @@ class ModelSession:
             lengths.check(arrays, self._outputs)
 
     def opened(self) -> OpenedModel:
-        """What to report of it, but for the sessions of a pool."""
-        told = (self.row_shapes, self.cold, self.tolerance)
-        return OpenedModel(self.interface, (), "", *told)
+        """The model as its worker reports it, without the sessions of a pool."""
+        checks = (self.row_shapes, self.cold, self.tolerance)
+        return OpenedModel(self.interface, (), "", *checks)
 
     def detail(self, error: BaseException) -> str:
         """What a client may know of an error that `run` raised."""

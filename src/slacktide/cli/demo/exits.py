@@ -56,7 +56,7 @@ class ExitsRun:
     loss: str = "1%"
     """As `early_exit` states it."""
     deadline_s: float = 1.0
-    """Of a row: a queue that grows all the same is cut here."""
+    """Seconds in which a row must be answered: a limit on queues that grow all the same."""
 
     @property
     def rows(self) -> int:

@@ -29,7 +29,7 @@ HTML_NAME = "demo-report.html"
 
 
 def headline(result: DemoResult) -> str:
-    """What the demo found, in a sentence, from the figures of this run; or why it says nothing."""
+    """A sentence from the figures of this run, or why there is none."""
     if warning := busy_warning(result.cpu_share):
         return warning
     comparison = result.comparison
