@@ -764,6 +764,8 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     zoo.gather()
     zoo.spin(settings="max_batch: 8\n")
     zoo.slow(settings="max_batch: 1\n")
+    # A deadline that it cannot meet is far from over when a busy machine gets to the request.
+    zoo.slow("slower", turns=120_000, settings="max_batch: 1\n")
     with housed(zoo) as house:
         yield house
 
