@@ -133,8 +133,13 @@ class Request:
 def decoding_time(members: Sequence[Request]) -> float:
     """Seconds that a batch spends at least on decoding large pictures. Members of one frame share
     its picture."""
-    pictures = {m.id if m.parent is None else m.parent: m.decoding for m in members if m.decoding}
-    return sum(pictures.values())
+    pictures: dict[int, float] | None = None  # hardly ever any: each batch asks
+    for member in members:
+        if member.decoding:
+            if pictures is None:
+                pictures = {}
+            pictures[member.id if member.parent is None else member.parent] = member.decoding
+    return 0.0 if pictures is None else sum(pictures.values())
 
 
 @read_only

@@ -251,8 +251,9 @@ class EngineState:
     def judge(self, entry: Entry, *, convicted: bool, known: bool = False) -> None:
         """Whether the request is to blame for the crash that it was in, if it was in one. `known`:
         its input is."""
-        crash, entry.crash = entry.crash, None
+        crash = entry.crash
         if crash is not None:
+            entry.crash = None
             crash.pool.crashes.judged(crash, convicted=convicted, known=known)
             self.to_review.append(crash.pool)
 

@@ -12,10 +12,10 @@ The loop's own promises, such as the deadlines of requests, are kept on real tim
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -111,13 +111,25 @@ def call_later(
     return PatientTimer(loop, seconds, lambda: callback(*args))
 
 
-@contextlib.asynccontextmanager
-async def patience(seconds: float) -> AsyncIterator[None]:
+class patience:  # noqa: N801  # beside asyncio.timeout
     """As `asyncio.timeout`, on time in which the loop turned."""
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(None) as timeout:
-        timer = call_later(loop, seconds, timeout.reschedule, 0.0)
-        try:
-            yield
-        finally:
-            timer.cancel()
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(None)
+        self._timer: PatientTimer | None = None
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        loop = asyncio.get_running_loop()
+        self._timer = call_later(loop, self._seconds, self._timeout.reschedule, 0.0)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._timeout.__aexit__(kind, error, traceback)

@@ -252,16 +252,19 @@ class InferEndpoint:
         to join them would take as long as to write them."""
         if reply.outputs is not None:
             document, buffers = format_reply(reply, answer)
-            texts = [document]
+            texts: tuple[bytes, ...] = (document,)
+            length = len(document)
             if written:
                 names = [output.name for output in reply.in_order(answer.order)]
                 values = [written[name] for name in names if name in written]
-                texts, *between = [[text] for text in document.split(PLACE)]
+                first, *between = document.split(PLACE)
+                joined = [first]
                 for pieces, text in zip(values, between, strict=True):
-                    texts += (*pieces, *text)
+                    joined += (*pieces, text)
+                texts, length = tuple(joined), sum(map(len, joined))
             if not buffers:
                 return HttpResponse(200, texts)
-            line = b"Inference-Header-Content-Length: %d\r\n" % sum(map(len, texts))
+            line = b"Inference-Header-Content-Length: %d\r\n" % length
             return HttpResponse(200, (*texts, *buffers), OCTETS, line)
         refusal = refusal_in(
             reply, triton_strict=self._settings.triton_strict, read_s=request.read_s
