@@ -86,8 +86,8 @@ wheels: setup ## build the compiled wheel for this Python and the pure one; inst
 	$(WHEELS)/env-compiled/bin/python tests/wheels/choice.py $(WHEELS)/*/*.whl
 
 UNPATCHED := -m "not network and not replaces_parts"
-INSTALLED := $(addprefix tests/,domain engine planning profiles recording runtime scheduling simulation wheels \
-  workloads end_to_end/test_stock_clients.py frontends/grpc frontends/http/test_http_inference.py)
+INSTALLED := $(addprefix tests/,domain engine planning profiles recording runtime scheduling lab/simulation wheels \
+  lab/workloads end_to_end/test_stock_clients.py frontends/grpc frontends/http/test_http_inference.py)
 test-wheel: wheels ## run the tests of the pure rooms and of stock clients against the compiled wheel
 	$(WHEELS)/env-compiled/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo $(WHEELS)/compiled/*.whl)[dev]"
 	$(WHEELS)/env-compiled/bin/python -m pytest $(UNPATCHED) $(INSTALLED)

@@ -18,7 +18,7 @@ import numpy as np
 from bench import models, servers
 from bench.machine import CACHE, cores, pin
 from bench.measurement import Figure, Options, Result, at_most
-from slacktide.examples import make_repository
+from slacktide.lab.examples import make_repository
 
 MODEL, SIDE, BLOCK = "street_depth", 416, 10
 DEPTHS = ("depth1", "depth2", "depth3")

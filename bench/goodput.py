@@ -36,8 +36,8 @@ from bench.models import DEEP, BareTimes, example_repository, measure_bare, mode
 from bench.offer import Offered, offer, planned, rest
 from bench.peers import CAP, PeerMissingError
 from bench.servers import Serving
+from slacktide.lab.workloads import Arrivals, Deadlines, Fixed, Gamma, Mix, Poisson
 from slacktide.profiles import batch_sizes
-from slacktide.workloads import Arrivals, Deadlines, Fixed, Gamma, Mix, Poisson
 
 MAX_BATCH = {"residual": 8, "dense": 32, DEEP: 32}
 """Of the example models' settings: what the yardsticks may batch; and of `deep` in `notice`."""

@@ -44,8 +44,8 @@ from bench.measurement import Figure, Options, Result, Table, at_most, format_nu
 from bench.models import Body
 from bench.processes import MemorySampler, memory, tree
 from bench.servers import Serving
-from slacktide.examples import example
 from slacktide.frontends.http2 import frames as f
+from slacktide.lab.examples import example
 
 GOAL_MS = 50.0
 INTERVAL = 0.02

@@ -22,8 +22,8 @@ import uvloop
 from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, at_most
 from bench.namespaces import Namespace, reason_not
-from slacktide.netem import LinkProcess
-from slacktide.workloads import BandwidthTrace, TraceLink
+from slacktide.lab.netem import LinkProcess
+from slacktide.lab.workloads import BandwidthTrace, TraceLink
 
 MBIT = 1e6 / 8
 SECONDS = 1.2

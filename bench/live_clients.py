@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from bench.machine import CACHE, cores
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
-from slacktide.cli.demo.clients import run_clients
-from slacktide.cli.demo.clients_run import ClientsRun
-from slacktide.examples import make_repository
+from slacktide.lab.cli.demo.clients import run_clients
+from slacktide.lab.cli.demo.clients_run import ClientsRun
+from slacktide.lab.examples import make_repository
 
 
 def run(options: Options) -> Result:

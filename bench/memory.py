@@ -21,10 +21,10 @@ from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, at_least, at_most
 from bench.offer import Offered, Run, offer
 from bench.processes import MemorySampler, memory, tree
-from slacktide.load.request_log import ENDING_OF, ENDINGS
-from slacktide.load.request_log import Result as Ended
-from slacktide.load.spec import Transport
-from slacktide.workloads import Fixed, Poisson
+from slacktide.lab.load.request_log import ENDING_OF, ENDINGS
+from slacktide.lab.load.request_log import Result as Ended
+from slacktide.lab.load.spec import Transport
+from slacktide.lab.workloads import Fixed, Poisson
 
 MODEL = "residual"
 FACTOR, DEADLINE_FACTOR = 10.0, 10.0

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bench.machine import CACHE, ROOT, cores, pinned
 from slacktide.domain.tensors import Datatype
-from slacktide.examples import make_inputs, make_repository
+from slacktide.lab.examples import make_inputs, make_repository
 from slacktide.profiles import LatencyTable
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -262,7 +262,7 @@ def _bare_loop(name: str, seconds: float, sizes: Sequence[int]) -> dict[int, lis
     session = onnxruntime.InferenceSession(
         str(model_file(name)), options, providers=["CPUExecutionProvider"]
     )
-    from slacktide.examples import Samples
+    from slacktide.lab.examples import Samples
 
     inputs = Samples(requests(name, 64), None)
     # Each run takes the next samples, not always the first.

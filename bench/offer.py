@@ -1,7 +1,7 @@
 """The open loop: the same arrivals to any server, judged by the client's clock.
 
-A thin cover of `slacktide.load`: servers of the Open Inference Protocol are told each deadline, the
-others are sent raw bodies; both are judged alike, from the intended send.
+A thin cover of `slacktide.lab.load`: servers of the Open Inference Protocol are told each deadline,
+the others are sent raw bodies; both are judged alike, from the intended send.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from bench.clients import settle
 from bench.models import Body, Tensors, npz_files, oip_body, raw_body, requests
 from bench.servers import Serving
 from bench.yardstick import Arrivals as YardstickArrivals
-from slacktide.load.encode import HttpRequest, common_headers, format_head
-from slacktide.load.generate import Prepared, carry_out, prepare
-from slacktide.load.request_log import ENDING_OF, ENDINGS, RequestLog, Result
-from slacktide.load.schedule import Purpose, Schedule, generator, make_schedule
-from slacktide.load.spec import FilePayload, LoadSpec, RandomPayload, Stream, Target, Transport
-from slacktide.workloads import Arrivals, Deadlines
+from slacktide.lab.load.encode import HttpRequest, common_headers, format_head
+from slacktide.lab.load.generate import Prepared, carry_out, prepare
+from slacktide.lab.load.request_log import ENDING_OF, ENDINGS, RequestLog, Result
+from slacktide.lab.load.schedule import Purpose, Schedule, generator, make_schedule
+from slacktide.lab.load.spec import FilePayload, LoadSpec, RandomPayload, Stream, Target, Transport
+from slacktide.lab.workloads import Arrivals, Deadlines
 
 BODIES = 16
 """Different inputs per model."""

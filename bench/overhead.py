@@ -34,7 +34,7 @@ from bench.models import Body
 from bench.peers import PeerMissingError
 from bench.processes import cpu_seconds, tree
 from bench.servers import Serving
-from slacktide.examples import example
+from slacktide.lab.examples import example
 
 MAX_BATCH = 64
 

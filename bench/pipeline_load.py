@@ -30,11 +30,11 @@ from bench.measurement import Figure, Result, Table, at_least, at_most
 from bench.models import Tensors, oip_body
 from bench.offer import Offered, offer
 from bench.servers import Serving
-from slacktide.load.report import StreamReport
-from slacktide.load.report.provenance import gather
+from slacktide.lab.load.report import StreamReport
+from slacktide.lab.load.report.provenance import gather
+from slacktide.lab.simulation import Prediction, predict
+from slacktide.lab.workloads import Fixed, Poisson
 from slacktide.recording import Call, Recording
-from slacktide.simulation import Prediction, predict
-from slacktide.workloads import Fixed, Poisson
 
 SHARES = (0.7, 1.0, 1.3)
 """Of capacity."""

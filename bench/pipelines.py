@@ -36,8 +36,8 @@ from bench.measurement import Figure, Options, Result, at_most
 from bench.models import Body, Tensors, oip_body
 from bench.pipeline_load import SEED, Load, measured_capacity, served, sweep
 from bench.servers import Serving
-from slacktide.examples import make_repository
-from slacktide.examples.street import Street
+from slacktide.lab.examples import make_repository
+from slacktide.lab.examples.street import Street
 
 SIZE = 256
 ONE = """

@@ -51,7 +51,7 @@ from bench.processes import PROC, tree
 from bench.resize import Workers
 from bench.servers import Serving
 from slacktide.executors.cgroups import control_groups
-from slacktide.workloads import Fixed, Poisson
+from slacktide.lab.workloads import Fixed, Poisson
 
 SEED = 1
 RATE = 1_000.0

@@ -20,10 +20,10 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from bench.measurement import Figure, Options, Result, Table, at_most
-from slacktide.examples import example
-from slacktide.examples.catalog import make_stream
 from slacktide.exits.positions import find_positions
 from slacktide.exits.training import JudgedRows, RampTrainer, fit_temperature, judged_rows
+from slacktide.lab.examples import example
+from slacktide.lab.examples.catalog import make_stream
 
 STREAMS = (("residual", "day"), ("chained", "day"), ("text", "drifting"))
 MASKS = {"text": "attention_mask"}

@@ -49,11 +49,12 @@ from slacktide.domain import Batch, BatchFinished, Command, Request, RunBatch, S
 from slacktide.domain.request import Signature
 from slacktide.engine import Engine
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
-from slacktide.load.request_log import ENDING_OF, ENDINGS
-from slacktide.load.request_log import Result as Ended
-from slacktide.load.spec import FilePayload, LoadSpec, Stream, Target, Transport
-from slacktide.recording import Call, Recording, Watcher, replay
-from slacktide.workloads import Fixed, Poisson
+from slacktide.lab.load.request_log import ENDING_OF, ENDINGS
+from slacktide.lab.load.request_log import Result as Ended
+from slacktide.lab.load.spec import FilePayload, LoadSpec, Stream, Target, Transport
+from slacktide.lab.replay import Watcher, replay
+from slacktide.lab.workloads import Fixed, Poisson
+from slacktide.recording import Call, Recording
 
 LOAD = 0.7
 """Of capacity."""

@@ -21,10 +21,12 @@ from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, at_most
 from slacktide.domain import Command, Deployment, Event, LaneSpec, Plan, PoolId, Request, Route
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
+from slacktide.lab.replay import replay
+from slacktide.lab.simulation import AsExpected, Simulation
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.recording import Recorder, Recording, export_times, replay
+from slacktide.recording import Recorder, Recording
+from slacktide.recording.times import export_times
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import AsExpected, Simulation
 
 REQUEST_GOAL_US = 5.0
 RECIPE = PoolRecipe("edf")

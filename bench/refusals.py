@@ -22,10 +22,10 @@ import numpy as np
 
 from bench.measurement import Figure, Options, Result, Table, at_least
 from slacktide.domain import Notice, Outcome, OutcomeKind, Request
+from slacktide.lab.simulation.scenario import Cell
+from slacktide.lab.simulation.scenario.building import build
+from slacktide.lab.simulation.scenario.reading import YamlPositions, checked
 from slacktide.models.repository.yaml_text import parse_yaml
-from slacktide.simulation.scenario import Cell
-from slacktide.simulation.scenario.building import build
-from slacktide.simulation.scenario.reading import YamlPositions, checked
 
 SOON = 0.005
 """Seconds after its arrival within which a refusal counts as given at once."""

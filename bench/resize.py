@@ -55,8 +55,8 @@ from slacktide.executors.ports import (
 )
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.synthetic_inputs import SyntheticRows, batch_of
-from slacktide.load.request_log import ENDINGS
-from slacktide.workloads import Fixed, Poisson
+from slacktide.lab.load.request_log import ENDINGS
+from slacktide.lab.workloads import Fixed, Poisson
 
 MODEL = "residual"
 LADDER_MODELS = ("residual", "text", "dense")

@@ -27,7 +27,7 @@ from bench.measurement import Figure, Options, Result, Table, at_least, at_most
 from bench.offer import Offered, Run, offer, rest
 from bench.peers import PeerMissingError
 from bench.servers import Serving
-from slacktide.workloads import Fixed, Poisson
+from slacktide.lab.workloads import Fixed, Poisson
 
 MODELS = ("residual", "text", "dense")
 SHARE = 0.3

@@ -34,11 +34,18 @@ from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, at_least, at_most
 from slacktide.domain import Deployment, LaneSpec, OutcomeKind, Plan, PoolId, Request, Route
 from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.lab.simulation import (
+    AsExpected,
+    ByLength,
+    DrawnRequest,
+    Execution,
+    Simulation,
+    stream,
+)
+from slacktide.lab.simulation.results import Scorer
 from slacktide.profiles import CorrectedTimes, FixedTimes, LatencyTable, classes_of_samples
 from slacktide.reproduce.orloj.setting import SETTINGS, draw_requests
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import AsExpected, ByLength, DrawnRequest, Execution, Simulation, stream
-from slacktide.simulation.results import Scorer
 
 FIXED, PER_ROW, MAX_BATCH = 0.004, 0.0005, 16
 """Seconds: a batch of sixteen takes 12 ms."""

@@ -16,7 +16,7 @@ from bench import models, servers
 from bench.clients import h2load
 from bench.measurement import Figure, Options, Result, Table, at_least, format_number
 from bench.servers import Serving
-from slacktide.examples import example
+from slacktide.lab.examples import example
 from slacktide.profiles import batch_sizes
 
 MODEL, MAX_BATCH = "residual", 8

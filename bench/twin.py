@@ -39,14 +39,15 @@ from bench.machine import CACHE, Theft, cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_most
 from bench.models import example_repository, measure_bare
 from bench.offer import Offered, Run, offer, rest
-from slacktide.examples import make_repository
-from slacktide.examples.frames import STREAM_FRAMES, video
-from slacktide.load.report import StreamReport
-from slacktide.load.report.provenance import gather
+from slacktide.lab.examples import make_repository
+from slacktide.lab.examples.frames import STREAM_FRAMES, video
+from slacktide.lab.load.report import StreamReport
+from slacktide.lab.load.report.provenance import gather
+from slacktide.lab.replay import replay
+from slacktide.lab.simulation import predict
+from slacktide.lab.workloads import Fixed, Poisson
 from slacktide.profiles import batch_sizes
-from slacktide.recording import Call, Recording, replay
-from slacktide.simulation import predict
-from slacktide.workloads import Fixed, Poisson
+from slacktide.recording import Call, Recording
 
 LOADS = (0.8, 1.2, 2.0)
 DEADLINE = {"residual": 5.0, "text": 3.0, "early": 3.0}

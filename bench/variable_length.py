@@ -36,9 +36,9 @@ from bench.models import Tensors, example_repository, variant_repository
 from bench.offer import Answered, Offered, Run, offer, rest
 from bench.peers import PeerMissingError
 from bench.servers import Serving
-from slacktide.examples import example, make_inputs
+from slacktide.lab.examples import example, make_inputs
+from slacktide.lab.workloads import Fixed, Poisson
 from slacktide.profiles import batch_sizes
-from slacktide.workloads import Fixed, Poisson
 
 MODEL = "text"
 MAX_BATCH = 16

@@ -28,7 +28,7 @@ from bench import models, servers
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
 from bench.offer import Answered, Offered, offer, rest
 from bench.servers import Serving
-from slacktide.workloads import Fixed, Replay
+from slacktide.lab.workloads import Fixed, Replay
 
 MODELS = ("residual", "text", "dense")
 HEAVY = "residual"

@@ -39,9 +39,9 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.engine.ports import Proposal
+from slacktide.lab.simulation import Simulation
 from slacktide.profiles import BatchLatency, CorrectedTimes, FixedTimes, classes_of_samples
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import Simulation
 
 Seconds = NDArray[np.float64]
 

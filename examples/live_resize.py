@@ -32,8 +32,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slacktide.examples import make_repository
-from slacktide.load.core_probe import CoreProbe, busy_warning
+from slacktide.executors.core_probe import CoreProbe, busy_warning
+from slacktide.lab.examples import make_repository
 
 MODEL = "residual"
 ROWS = 8

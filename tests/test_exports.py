@@ -18,7 +18,7 @@ EXPORTS = {
     "slacktide": """
         Server __version__
     """,
-    "slacktide.cli.demo": """
+    "slacktide.lab.cli.demo": """
         demo
     """,
     "slacktide.client": """
@@ -43,11 +43,11 @@ EXPORTS = {
         WaitUntil
         check_invariants
     """,
-    "slacktide.examples": """
+    "slacktide.lab.examples": """
         MODELS PIPELINES ExamplesError Samples example make_inputs
         make_repository make_stream pipeline_frames
     """,
-    "slacktide.load.report": """
+    "slacktide.lab.load.report": """
         SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore
         Window percentiles
     """,
@@ -62,10 +62,12 @@ EXPORTS = {
         session_sizes sorted_alike
     """,
     "slacktide.recording": """
-        Call Difference PoolOpened Record RecordedPools
-        Recorder Recording RecordingError Watcher export_times replay
+        Call PoolOpened Record Recorder Recording RecordingError export_times
     """,
-    "slacktide.reports": """
+    "slacktide.lab.replay": """
+        Difference RecordedPools Watcher replay
+    """,
+    "slacktide.lab.reports": """
         Comparison Curve Report
         ReportError StreamReport TextTable
         comparison_page curves html_document html_list html_table page
@@ -113,24 +115,24 @@ EXPORTS = {
         VariantsOptions VariantsPlanner VariantsStatus
         published search
     """,
-    "slacktide.simulation": """
+    "slacktide.lab.simulation": """
         AsExpected ByLength ByPool ByProfile DrawnRequest
         Execution Item Prediction SimulatedUpload
         Simulation SimulationError predict stream
     """,
-    "slacktide.simulation.scenario": """
+    "slacktide.lab.simulation.scenario": """
         Cell ScenarioError Sweep build check_cell collected
         done_in_processes read_scenario run_cell run_task task_of
     """,
-    "slacktide.workloads": """
-        Arrivals BandwidthTrace BytesPerPixel Constant ConstantLink Deadlines
-        Empirical Exponential Fixed Gamma GammaWindows Lengths Link LinkEstimate LinkEstimates
+    "slacktide.lab.workloads": """
+        Arrivals BandwidthTrace Constant ConstantLink Deadlines
+        Empirical Exponential Fixed Gamma GammaWindows Lengths Link
         Mix Mode Modes OnOff Poisson RateTrace Replay SharedLink Trace TraceLink
         WindowCounts WorkloadError draw_4g draw_5g parse_arrivals parse_bandwidth_trace
         parse_bandwidths parse_deadlines parse_lengths parse_link parse_number
         parse_seconds parse_trace
     """,
-    "slacktide.netem": """
+    "slacktide.lab.netem": """
         LinkError LinkProcess TimerQueue
     """,
 }

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "slacktide"
 # Low to high; a row's rooms do not know each other.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("domain",),
-    ("workloads", "profiles"),
+    ("profiles",),
     ("engine",),
     ("scheduling",),
     ("pipelines",),
@@ -26,18 +26,23 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cluster",),
     ("wire",),
     ("models",),
-    ("netem",),
-    ("frontends", "load", "client"),
+    ("frontends", "client"),
     ("observability",),
     ("server",),
-    ("simulation",),
-    ("reports",),
-    ("examples",),
-    ("reproduce",),
     ("cli",),
+    # What serves ends here, and imports nothing of lab.
+    ("lab/workloads",),
+    ("lab/netem", "lab/replay"),
+    ("lab/load",),
+    ("lab/simulation",),
+    ("lab/reports",),
+    ("lab/examples",),
+    ("lab/cli",),
+    ("reproduce",),
 )
 PURE = (
-    "domain", "workloads", "profiles", "engine", "scheduling", "pipelines", "planning", "runtime",
+    "domain", "profiles", "engine", "scheduling", "pipelines", "planning", "runtime",
+    "lab/workloads",
 )  # fmt: skip
 IMPURE_MODULES = {
     "asyncio",
@@ -83,7 +88,14 @@ def imports_of(path: Path) -> set[str]:
 
 
 def rooms() -> list[str]:
-    return sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+    pages = (*SOURCE.glob("*/__init__.py"), *SOURCE.glob("lab/*/__init__.py"))
+    return sorted({path.parent.relative_to(SOURCE).as_posix() for path in pages} - {"lab"})
+
+
+def room_of(module: str) -> str:
+    """`lab/load` for `slacktide.lab.load.spec`, `engine` for `slacktide.engine.pool`."""
+    _, *parts = module.split(".")
+    return "/".join(parts[: 2 if parts[0] == "lab" else 1])
 
 
 def files_of(room: str) -> list[Path]:
@@ -100,7 +112,7 @@ def test_imports_point_downwards(room):
     below = {name for floor in FLOORS[:level] for name in floor} | {room, "_version"}
     below |= set() if room in PURE else {"_files"}
     for path in files_of(room):
-        named = {name.split(".")[1] for name in imports_of(path) if name.startswith("slacktide.")}
+        named = {room_of(name) for name in imports_of(path) if name.startswith("slacktide.")}
         assert named <= below, f"{path.relative_to(SOURCE)} imports {sorted(named - below)}"
 
 
@@ -156,8 +168,8 @@ def test_grpcio_is_for_clients_alone():
         "client/aio.py",
         "client/forks.py",
         "client/transport.py",
-        "load/discover.py",
-        "load/grpc_sender.py",
+        "lab/load/discover.py",
+        "lab/load/grpc_sender.py",
     }
 
 
@@ -211,5 +223,10 @@ def test_the_table_of_contributing_names_what_is_there():
 )
 def test_a_page_of_a_room_names_files_that_are_there(page):
     for name in re.findall(r"`([a-z_/]+\.py)`", page.read_text()):
-        places = (page.parent / name, SOURCE / name, *page.parent.rglob(name))
+        places = (
+            page.parent / name,
+            SOURCE / name,
+            SOURCE / "lab" / name,
+            *page.parent.rglob(name),
+        )
         assert any(place.exists() for place in places), f"{page.relative_to(SOURCE)}: {name}"

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-import slacktide.examples
+import slacktide.lab.examples
 
 OPSET = 17
 """Old enough for every runtime in use, new enough for LayerNormalization."""
 
-SHIPPED = Path(slacktide.examples.__file__).parent / "models"
+SHIPPED = Path(slacktide.lab.examples.__file__).parent / "models"
 """Package data: `NAME/model.onnx` goes here."""
 
 TRAIN_SEED, EXAM_SEED = 1, 2

@@ -15,8 +15,8 @@ import time
 import numpy as np
 import onnxruntime
 
-from slacktide.examples import MODELS, example, make_inputs
-from slacktide.examples.catalog import Array
+from slacktide.lab.examples import MODELS, example, make_inputs
+from slacktide.lab.examples.catalog import Array
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (8, 32, 64, 128, 256)

@@ -21,16 +21,16 @@ import cv2
 import numpy as np
 import onnxruntime
 
-import slacktide.examples
-from slacktide.examples.catalog import Array
-from slacktide.examples.street import Street
+import slacktide.lab.examples
 from slacktide.executors.onnx_file import OnnxFile
+from slacktide.lab.examples.catalog import Array
+from slacktide.lab.examples.street import Street
 from slacktide.models.accuracy import Boxes, score_detections
 
 FIRST = 2_000_000_000
 """Seed of the first scene."""
 SIZE = 416
-FILE = Path(slacktide.examples.__file__).parent / "models" / "street_depth" / "model.onnx"
+FILE = Path(slacktide.lab.examples.__file__).parent / "models" / "street_depth" / "model.onnx"
 RUNS = 40
 
 

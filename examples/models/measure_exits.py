@@ -25,14 +25,14 @@ from measure_depths import FILE, FIRST
 
 import slacktide
 from slacktide.domain import ExitPolicy, Leaving, PoolId
-from slacktide.examples.catalog import Array
-from slacktide.examples.street import Street
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.ports import NO_FAULTS, ExitSource, ModelSource
 from slacktide.executors.session import GatheredBatch, ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.staged import StageChain, StagedBatch
 from slacktide.exits.own_exits import OwnExit
+from slacktide.lab.examples.catalog import Array
+from slacktide.lab.examples.street import Street
 from slacktide.models.accuracy import Boxes, score_detections
 
 SIDES, BATCHES, RUNS = (128, 288, 448, 608), (1, 2, 4, 8, 12), 12

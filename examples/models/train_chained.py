@@ -18,7 +18,7 @@ from common import EXAM_SEED, TRAIN_SEED, accuracy, conv, export, ship, train_cl
 from numpy.typing import NDArray
 from torch import nn
 
-from slacktide.examples.frames import (
+from slacktide.lab.examples.frames import (
     KINDS,
     SIZE,
     STREAM_FRAMES,

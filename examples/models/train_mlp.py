@@ -12,7 +12,7 @@ import torch
 from common import EXAM_SEED, TRAIN_SEED, accuracy, export, ship
 from torch import nn
 
-from slacktide.examples.vectors import SIGNAL_KINDS, SIGNAL_LENGTH, signals
+from slacktide.lab.examples.vectors import SIGNAL_KINDS, SIGNAL_LENGTH, signals
 
 STEPS, BATCH = 4000, 256
 

@@ -13,7 +13,7 @@ import torch
 from common import EXAM_SEED, TRAIN_SEED, Block, accuracy, conv, export, ship, train_classifier
 from torch import nn
 
-from slacktide.examples.frames import KINDS, SIZE, frames
+from slacktide.lab.examples.frames import KINDS, SIZE, frames
 
 STAGES = ((64, 4), (80, 3), (96, 2))
 """Channels and blocks; each stage after the first halves the resolution."""

@@ -22,8 +22,8 @@ from common import EXAM_SEED, TRAIN_SEED, conv, export, open_session, ship
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from slacktide.examples.road_users import QUESTIONS, Box, CropTask, crops
-from slacktide.examples.street import _BADGES, KINDS, RoadUser
+from slacktide.lab.examples.road_users import QUESTIONS, Box, CropTask, crops
+from slacktide.lab.examples.street import _BADGES, KINDS, RoadUser
 
 POOL, FRESH, ROWS = 4000, 6, 64
 """Crops kept in memory, how many are drawn anew for each step, and rows of a step."""

@@ -31,7 +31,7 @@ from common import (
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from slacktide.examples.street import KINDS, SIZE, Street
+from slacktide.lab.examples.street import KINDS, SIZE, Street
 from slacktide.models.accuracy import Boxes, score_detections
 
 SIZES = tuple(range(128, 609, 32))

@@ -35,8 +35,8 @@ from train_street import (
     heat_loss,
 )
 
-from slacktide.examples import example
-from slacktide.examples.street import KINDS, Street
+from slacktide.lab.examples import example
+from slacktide.lab.examples.street import KINDS, Street
 from slacktide.models.accuracy import Boxes, score_detections
 
 DEPTHS = 3

@@ -16,7 +16,7 @@ from common import EXAM_SEED, TRAIN_SEED, Feed, accuracy, export, ship
 from numpy.typing import NDArray
 from torch import nn
 
-from slacktide.examples.sentences import TOPICS, VOCABULARY, texts
+from slacktide.lab.examples.sentences import TOPICS, VOCABULARY, texts
 
 WIDTH, HEADS, LAYERS = 256, 8, 4
 POSITIONS = 512

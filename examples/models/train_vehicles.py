@@ -14,7 +14,7 @@ import torch
 from common import EXAM_SEED, TRAIN_SEED, accuracy, conv, export, ship, train_classifier
 from torch import nn
 
-from slacktide.examples.frames import KINDS, SIZE, frames
+from slacktide.lab.examples.frames import KINDS, SIZE, frames
 
 WIDTHS = (24, 48, 64)
 """Channels at strides 2, 4 and 8."""

@@ -20,7 +20,7 @@ from common import EXAM_SEED, TRAIN_SEED, Feed, accuracy, export, ship
 from numpy.typing import NDArray
 from torch import nn
 
-from slacktide.examples.stories import LEVELS, LONGEST, MIX, PLACES, VOCABULARY, stories
+from slacktide.lab.examples.stories import LEVELS, LONGEST, MIX, PLACES, VOCABULARY, stories
 
 WIDTH, LAYERS = 64, 6
 SLOPES = ((1.0, 4.0, 0.0), (4.0, 1.0, 0.0), (0.05, 4.0, 9.0), (0.0, 0.0, 9.0))

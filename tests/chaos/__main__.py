@@ -47,7 +47,8 @@ from plan import (
 from victim import LATE, PATIENCE, Victim, signal_to, until
 
 from exits import ExitsRun
-from slacktide.recording import Recording, replay
+from slacktide.lab.replay import replay
+from slacktide.recording import Recording
 
 FLOOD = 400
 """Connections of a flood; more than the server has places for, with those of the generator."""

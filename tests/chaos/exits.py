@@ -39,9 +39,10 @@ from victim import AUTHORIZATION, PATIENCE, Victim, lane_of_its_own, signal_to, 
 
 from slacktide.domain import Command, ReplicaLost, RowsReleased, RunBatch
 from slacktide.engine import Engine
-from slacktide.recording import Call, Recording, replay
+from slacktide.lab.replay import replay
+from slacktide.lab.replay.replay import Watcher
+from slacktide.recording import Call, Recording
 from slacktide.recording.records import answers
-from slacktide.recording.replay import Watcher
 
 MOST_DIFFER = 0.1
 """Of the answers, in class: a ramp that took one row for another would differ in three of four."""

@@ -16,7 +16,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Demos find their cores free, whatever else runs beside the tests."""
-    monkeypatch.setattr("slacktide.load.core_probe.cpu_share", lambda cores: 1.0)
+    monkeypatch.setattr("slacktide.executors.core_probe.cpu_share", lambda cores: 1.0)
 
 
 @pytest.fixture(scope="session")

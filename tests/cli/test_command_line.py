@@ -23,7 +23,7 @@ from slacktide.cli import main as command_line
 from slacktide.cli.main import VERBS as SENTENCES
 from slacktide.cli.main import app, load_verb
 from slacktide.domain.options import options_of
-from slacktide.load.flags import LoadFlags
+from slacktide.lab.load.flags import LoadFlags
 
 Run = Any
 
@@ -307,7 +307,7 @@ def test_a_flag_can_come_from_the_environment():
 
 
 def test_the_flags_of_load_are_those_of_build_spec():
-    flags = set(importlib.import_module("slacktide.cli.load").load.__annotations__)
+    flags = set(importlib.import_module("slacktide.lab.cli.load").load.__annotations__)
     assert flags - set(options_of(LoadFlags)) == {"target", "html", "json", "min_goodput"}
     assert set(options_of(LoadFlags)) <= flags
 

@@ -16,9 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from slacktide.cli import output
-from slacktide.cli.demo.run import Demo, DemoResult, QueueLimit
-from slacktide.cli.demo.show import headline
-from slacktide.cli.demo.traffic import (
+from slacktide.cli.main import app
+from slacktide.lab.cli.demo.run import Demo, DemoResult, QueueLimit
+from slacktide.lab.cli.demo.show import headline
+from slacktide.lab.cli.demo.traffic import (
     LOADS,
     DemoTraffic,
     MeasuredModel,
@@ -27,12 +28,11 @@ from slacktide.cli.demo.traffic import (
     fifo_limited,
     waits,
 )
-from slacktide.cli.main import app
-from slacktide.load.report import Provenance, StreamScore, Window
-from slacktide.load.request_log import ENDINGS
-from slacktide.load.server_process import ProcessError, serving, slacktide, split_cores
-from slacktide.load.spec import Target, Transport
-from slacktide.reports import Comparison, Report
+from slacktide.lab.load.report import Provenance, StreamScore, Window
+from slacktide.lab.load.request_log import ENDINGS
+from slacktide.lab.load.server_process import ProcessError, serving, slacktide, split_cores
+from slacktide.lab.load.spec import Target, Transport
+from slacktide.lab.reports import Comparison, Report
 
 Run = Any
 
@@ -125,7 +125,7 @@ def test_there_is_no_headline_where_other_programs_held_the_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("slacktide.load.core_probe.cpu_share", lambda cores: 0.4)
+    monkeypatch.setattr("slacktide.executors.core_probe.cpu_share", lambda cores: 0.4)
     monkeypatch.setattr(output, "find_spec", lambda name: None)
     monkeypatch.setattr(Demo, "run", lambda self: result(20, 100, 150))
     done = CliRunner().invoke(app, ["demo"])

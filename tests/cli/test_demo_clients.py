@@ -15,10 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from typer.testing import CliRunner
 
-from slacktide.cli.demo.clients_report import clients_report, show_clients
-from slacktide.cli.demo.clients_run import FASTEST, SLOWEST, ClientsRun, Seen
 from slacktide.cli.main import app
 from slacktide.client import FrameOutcome, FrameResult
+from slacktide.lab.cli.demo.clients_report import clients_report, show_clients
+from slacktide.lab.cli.demo.clients_run import FASTEST, SLOWEST, ClientsRun, Seen
 from slacktide.planning.variants import FamilyVariant
 
 SETTINGS = """

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from slacktide.cli.demo.exits import ExitsRun
-from slacktide.cli.demo.exits_report import exits_report, show_exits
 from slacktide.cli.main import app
-from slacktide.load.played_rows import PlayedRow
+from slacktide.lab.cli.demo.exits import ExitsRun
+from slacktide.lab.cli.demo.exits_report import exits_report, show_exits
+from slacktide.lab.load.played_rows import PlayedRow
 
 RUN = ExitsRun("residual", ("day", "night"), ((0,), (1,)), seconds=2.0, rate=2.0, learn=100)
 RAMP = {

@@ -13,19 +13,19 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from slacktide.cli.demo import mechanisms
-from slacktide.cli.demo.mechanisms import acted, equip
-from slacktide.cli.demo.pipeline import PipelineRun, judge, seen
-from slacktide.cli.demo.pipeline_report import (
+from slacktide.cli.main import app
+from slacktide.lab.cli.demo import mechanisms
+from slacktide.lab.cli.demo.mechanisms import acted, equip
+from slacktide.lab.cli.demo.pipeline import PipelineRun, judge, seen
+from slacktide.lab.cli.demo.pipeline_report import (
     Judged,
     JudgedFrame,
     pipeline_report,
     show_pipeline,
 )
-from slacktide.cli.main import app
-from slacktide.examples import make_repository
-from slacktide.examples.street import BRANDS, CHARACTERS, KINDS, RoadUser, Scene
-from slacktide.load.played_calls import MetricSample, get_metrics
+from slacktide.lab.examples import make_repository
+from slacktide.lab.examples.street import BRANDS, CHARACTERS, KINDS, RoadUser, Scene
+from slacktide.lab.load.played_calls import MetricSample, get_metrics
 from slacktide.models.check import Severity, check_repository
 
 RUN = PipelineRun("traffic", ((0,), (1,)), seconds=2.0, loads=(0.5, 1.5))
@@ -240,7 +240,7 @@ def test_what_acted_is_read_off_the_server(tmp_path: Path, monkeypatch: pytest.M
 def test_a_page_of_metrics_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     page = b'# TYPE a gauge\na 1\na_total{model="m",x="y z"} 2.5\n\nnot a sample\n'
     monkeypatch.setattr(
-        "slacktide.load.played_calls.urlopen", lambda address, timeout: BytesIO(page)
+        "slacktide.lab.load.played_calls.urlopen", lambda address, timeout: BytesIO(page)
     )
     assert get_metrics(8002) == [
         MetricSample("a", {}, 1.0), MetricSample("a_total", {"model": "m", "x": "y z"}, 2.5)

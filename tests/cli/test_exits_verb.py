@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slacktide.examples import make_inputs
 from slacktide.exits.manifest import read_manifest
+from slacktide.lab.examples import make_inputs
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import Repository
 

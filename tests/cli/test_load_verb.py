@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import slacktide
-from slacktide.reports import Report
+from slacktide.lab.reports import Report
 
 Run = Any
 

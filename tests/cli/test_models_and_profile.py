@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from slacktide.cli.profile import _print
-from slacktide.examples import MODELS
+from slacktide.lab.examples import MODELS
 from slacktide.profiles import ENOUGH_SAMPLES, LatencyTable, ProfileRecord
 
 Run = Any

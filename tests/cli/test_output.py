@@ -7,7 +7,7 @@ import io
 import pytest
 
 from slacktide.cli import output
-from slacktide.reports import TextTable, rich_table
+from slacktide.lab.reports import TextTable, rich_table
 
 WIDE = TextTable("", [f"column-{n}" for n in range(60)], [[f"cell-{n}" for n in range(60)]])
 

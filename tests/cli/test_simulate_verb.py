@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from slacktide.cli.main import app
-from slacktide.reports import Report
-from slacktide.simulation import scenario
-from slacktide.simulation.scenario import run_cell
+from slacktide.lab.reports import Report
+from slacktide.lab.simulation import scenario
+from slacktide.lab.simulation.scenario import run_cell
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "scenarios"
 

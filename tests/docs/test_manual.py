@@ -16,8 +16,8 @@ import pytest
 
 import slacktide
 from slacktide.cli.main import VERBS as NAMES
-from slacktide.cli.reproduce import PAPERS
-from slacktide.examples import make_repository
+from slacktide.lab.examples import make_repository
+from slacktide.reproduce.command import PAPERS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "slacktide"
@@ -142,7 +142,7 @@ def test_the_live_resize_says_where_it_can_show_nothing(
     monkeypatch.setattr(live.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(sys, "argv", ["live_resize.py"])
     shares = [1.0, 1.0]
-    monkeypatch.setattr("slacktide.load.core_probe.cpu_share", lambda cores: shares[cores[0]])
+    monkeypatch.setattr("slacktide.executors.core_probe.cpu_share", lambda cores: shares[cores[0]])
     record = {"table": {"batches": [1, 2, 4]}, "cpu_share": 0.9}
     monkeypatch.setattr(live, "command", lambda *words: json.dumps({"1": record}))
     assert live.main() == 2

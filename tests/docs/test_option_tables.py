@@ -21,13 +21,13 @@ import yaml
 from slacktide.domain import options
 from slacktide.domain.options import Options, option, options_of
 from slacktide.domain.units import BYTES, SECONDS, SHARE
+from slacktide.lab.simulation.scenario.sections import Scenario
 from slacktide.models.repository.fields import Section
 from slacktide.models.repository.pipeline import PipelineSettings
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.planning.variants import VariantsOptions
 from slacktide.scheduling import POLICIES
-from slacktide.simulation.scenario.sections import Scenario
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE = re.compile(r"^<!-- options of ([\w.]+)(?:: (.+))? -->\n\n(?:\|.*\n)*", re.MULTILINE)

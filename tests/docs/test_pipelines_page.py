@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import slacktide
-from slacktide.examples import make_repository, pipeline_frames
-from slacktide.examples.street import KINDS
+from slacktide.lab.examples import make_repository, pipeline_frames
+from slacktide.lab.examples.street import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 

@@ -15,7 +15,7 @@ import pytest
 
 import slacktide
 from slacktide.domain import Outcome, Reason
-from slacktide.examples import make_repository
+from slacktide.lab.examples import make_repository
 from slacktide.wire.parameters import (
     BYTES_HEADER,
     LOOK_ALIKES,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.simulation.scenario import build
-from slacktide.simulation.scenario.reading import parse_scenario
+from slacktide.lab.simulation.scenario import build
+from slacktide.lab.simulation.scenario.reading import parse_scenario
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 

@@ -10,7 +10,7 @@ import inspect
 import pytest
 
 from slacktide.domain import Announced, Answer, Notice, Outcome, Reason, Request, Submitted
-from slacktide.simulation import DrawnRequest
+from slacktide.lab.simulation import DrawnRequest
 
 ONE = Request(1, "m", 0.5, 2.0, work_hint=3.0)
 VALUES = [

@@ -21,8 +21,8 @@ from slacktide.client import (
     connect,
 )
 from slacktide.client.images import EncodedImage
-from slacktide.netem import LinkProcess
-from slacktide.workloads import BandwidthTrace, TraceLink
+from slacktide.lab.netem import LinkProcess
+from slacktide.lab.workloads import BandwidthTrace, TraceLink
 
 FRAME = np.full((240, 320, 3), 90, np.uint8)
 FAMILY = """

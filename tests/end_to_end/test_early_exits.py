@@ -27,17 +27,18 @@ from tests.exits.classifiers import find_positions
 
 from slacktide.domain import ExitMode
 from slacktide.engine import EngineSettings
-from slacktide.examples import make_repository
-from slacktide.examples.frames import SIZE, video
 from slacktide.executors.process import ProcessExecutor
 from slacktide.exits.manifest import ExitManifest, Ramp, read_manifest
 from slacktide.exits.ramp_graph import with_features
+from slacktide.lab.examples import make_repository
+from slacktide.lab.examples.frames import SIZE, video
+from slacktide.lab.replay import replay
 from slacktide.models.exit_files import save_ramps
 from slacktide.models.exit_samples import learn_from_samples
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import Repository
 from slacktide.planning.exits import StatedExits
-from slacktide.recording import Call, Recording, replay
+from slacktide.recording import Call, Recording
 from slacktide.server.app import App
 
 

@@ -11,7 +11,7 @@ import tritonclient.http
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
-from slacktide.examples import example
+from slacktide.lab.examples import example
 
 WHOLE = ("boxes", "scores", "classes")
 SIDE = 96

@@ -12,10 +12,10 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from slacktide.load.build import build_spec
-from slacktide.load.generate import run_load_sync
-from slacktide.netem import LinkProcess
-from slacktide.workloads import BandwidthTrace, TraceLink
+from slacktide.lab.load.build import build_spec
+from slacktide.lab.load.generate import run_load_sync
+from slacktide.lab.netem import LinkProcess
+from slacktide.lab.workloads import BandwidthTrace, TraceLink
 
 WAY = TraceLink(BandwidthTrace([0, 0.05, 0.1], [2e6, 0.0, 1e6]), rtt=0.01)
 TEXTS = np.array([[bytes([number]) * 9_000] for number in range(5)], dtype=np.object_)

@@ -14,7 +14,7 @@ import pytest
 
 import slacktide
 from slacktide.domain.registry import Registered
-from slacktide.examples import make_repository
+from slacktide.lab.examples import make_repository
 from slacktide.planning.scaling import ModelView, ScalingPolicy, ScalingTarget
 from slacktide.planning.scaling.baselines import StaticOptions
 from slacktide.scheduling import POLICIES, FifoOptions

@@ -27,9 +27,10 @@ from tests.end_to_end.streets import (
 )
 
 from slacktide.engine import EngineSettings
-from slacktide.load.report import Provenance
-from slacktide.recording import Recording, replay
-from slacktide.simulation import predict
+from slacktide.lab.load.report import Provenance
+from slacktide.lab.replay import replay
+from slacktide.lab.simulation import predict
+from slacktide.recording import Recording
 
 APART = "lane: apart\ncores: 1\n"
 """The last stage's lane, which tests keep busy."""

@@ -11,7 +11,8 @@ import pytest
 from tests.end_to_end.streets import SEEN, agree, ask_frame, frame, outputs, pipeline, street
 
 from slacktide.engine import EngineSettings
-from slacktide.recording import Recording, replay
+from slacktide.lab.replay import replay
+from slacktide.recording import Recording
 
 EYES = """
 slo: 20s

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from slacktide.cli.main import app
 from slacktide.engine import EngineSettings
-from slacktide.recording import Call, PoolOpened, Recording, replay
-from slacktide.recording.decisions import Decision, Notes, Ran
-from slacktide.recording.explain import lines
+from slacktide.lab.replay import replay
+from slacktide.lab.replay.decisions import Decision, Notes, Ran
+from slacktide.lab.replay.explain import lines
+from slacktide.recording import Call, PoolOpened, Recording
 
 
 def trouble(house: Any) -> None:

@@ -24,12 +24,13 @@ from slacktide.domain import PlanChanged
 from slacktide.engine import EngineSettings
 from slacktide.executors.cores import available_cores
 from slacktide.executors.onnx_file import OnnxFile
+from slacktide.lab.replay import replay
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.repository.profile_store import ProfileStore
 from slacktide.models.repository.repository import Repository
 from slacktide.models.resize_tracker import ResizeOutcome
 from slacktide.profiles import LatencyTable, ProfileRecord
-from slacktide.recording import Call, Recording, replay
+from slacktide.recording import Call, Recording
 from slacktide.wire.errors import ControlError
 
 SECONDS = 2.0

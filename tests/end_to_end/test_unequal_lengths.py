@@ -13,8 +13,8 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from slacktide.examples import example
-from slacktide.examples.sentences import VOCABULARY
+from slacktide.lab.examples import example
+from slacktide.lab.examples.sentences import VOCABULARY
 
 LENGTHS = (5, 33, 1, 60, 12, 33, 48, 2)
 

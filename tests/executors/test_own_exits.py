@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, Leaving, PoolId, Replica, Request
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.examples import example
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import NO_FAULTS, Arranged, ExitSource
@@ -24,7 +23,8 @@ from slacktide.executors.session import GatheredBatch, ModelSession
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.staged import Stage, StageChain, StagedBatch
 from slacktide.exits.own_exits import OwnExit
-from slacktide.simulation.exit_tables import ExitTable, TableExits
+from slacktide.lab.examples import example
+from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
 
 WHOLE = ("boxes", "scores", "classes")
 EXITS = tuple(

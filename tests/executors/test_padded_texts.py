@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain.padding import PaddedInput, Padding
-from slacktide.examples import example
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.ports import ModelSource, Payload, TensorRef
 from slacktide.executors.session import ModelSession
+from slacktide.lab.examples import example
 
 PADDING = Padding(
     {"input_ids": PaddedInput(1, 0), "attention_mask": PaddedInput(1, 0, mask=True)}, {}

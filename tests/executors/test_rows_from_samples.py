@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.examples.catalog import Samples
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.sample_rows import MOST_BYTES, read_requests
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.tensor_io import decode_strings, encode_strings
+from slacktide.lab.examples.catalog import Samples
 
 IMAGE = TensorSpec("image", Datatype.FP32, (-1, 2, -1))
 TEXT = TensorSpec("text", Datatype.BYTES, (-1, 1))

@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.exits.classifiers import find_positions
 
-from slacktide.examples import example
 from slacktide.exits.data_flow import DataFlow, reads
 from slacktide.exits.errors import ExitError
 from slacktide.exits.positions import ExitGraph
 from slacktide.exits.positions import find_positions as original
+from slacktide.lab.examples import example
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 

@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.exits.classifiers import find_positions
 
-from slacktide.examples import example
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import Ramp
 from slacktide.exits.positions import ExitGraph
 from slacktide.exits.ramp_graph import with_features, with_ramps
+from slacktide.lab.examples import example
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 Array = np.ndarray[Any, Any]

@@ -12,12 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.exits.classifiers import find_positions
 
-from slacktide.examples import example
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import Ramp
 from slacktide.exits.positions import ExitGraph
 from slacktide.exits.ramp_graph import with_ramps
 from slacktide.exits.splitting import StageModel, split
+from slacktide.lab.examples import example
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 AS_IT_IS = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

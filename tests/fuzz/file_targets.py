@@ -18,7 +18,7 @@ from mutate import of_bytes, of_json
 from onnx import TensorProto, helper, numpy_helper
 from target import Target, documents, folder, messages, sentence, text
 from tests.exits.classifiers import find_positions
-from tests.simulation.drawn_exit_tables import DrawnExits
+from tests.lab.simulation.drawn_exit_tables import DrawnExits
 
 from slacktide.domain import (
     Announced,
@@ -51,6 +51,7 @@ from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import MANIFEST, ExitManifest, Ramp, read_manifest
 from slacktide.exits.ramp_graph import with_features, with_ramps
 from slacktide.exits.splitting import split
+from slacktide.lab.simulation.exit_tables import ExitTableError, TableExits, read_exit_table
 from slacktide.models.labelled_images import DataError, read_labels
 from slacktide.models.learnt import LearntTimes, learnt, times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
@@ -66,11 +67,10 @@ from slacktide.models.repository.triton.translate import translate
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml
 from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord, ShapedTimes
 from slacktide.profiles.latency_fit import SizeTime
-from slacktide.recording import Recorder, Recording, RecordingError, export_times
+from slacktide.recording import Recorder, Recording, RecordingError
 from slacktide.recording.records import Call
-from slacktide.recording.replay import load_times
+from slacktide.recording.times import export_times, load_times
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation.exit_tables import ExitTableError, TableExits, read_exit_table
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────
 

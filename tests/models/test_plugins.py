@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from slacktide.domain.options import OptionError
+from slacktide.lab.simulation.scenario import ScenarioError, build, run_cell
+from slacktide.lab.simulation.scenario.reading import parse_scenario
 from slacktide.models import plugins
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 from slacktide.server.settings import ServerSettings
-from slacktide.simulation.scenario import ScenarioError, build, run_cell
-from slacktide.simulation.scenario.reading import parse_scenario
 
 ROOT = Path(__file__).parents[2]
 OWN = "examples.policies.deadline_first:DeadlineFirst"

@@ -74,7 +74,7 @@ WITHOUT = Limits(cpu=1200.0, test=300.0, wall=1200.0)
 """What a stage may take without one."""
 
 
-ABOVE = ("tests/simulation", "tests/recording", "-m", "not slow")
+ABOVE = ("tests/lab/simulation", "tests/recording", "-m", "not slow")
 LIVE = ("tests/end_to_end", "-m", "not slow and not network")
 ROOMS = (
     Room("engine", ("engine/*.py",), (("tests/engine",), ABOVE)),

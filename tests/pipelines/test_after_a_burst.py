@@ -13,11 +13,11 @@ from slacktide.domain import Answer, Deployment, LaneSpec, OutcomeKind, Plan, Po
 from slacktide.domain.frames import Frame, FrameArrived, PipelinesChanged, StageYielded, Yield
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import ByProfile, Simulation
+from slacktide.lab.simulation.hardware import ByPool
+from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import ByProfile, Simulation
-from slacktide.simulation.hardware import ByPool
-from slacktide.simulation.items import ExternalEvent
 
 SLO, OVER_AT, END = 0.2, 20.0, 75.0
 PIPELINE = Pipeline(

@@ -45,12 +45,14 @@ from slacktide.domain.frames import (
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.engine.ledger import ModelCounts
+from slacktide.lab.replay import replay
+from slacktide.lab.simulation import ByProfile, Simulation
+from slacktide.lab.simulation.hardware import ByPool
+from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.recording import Recorder, Recording, RecordingError, export_times, replay
+from slacktide.recording import Recorder, Recording, RecordingError
+from slacktide.recording.times import export_times
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import ByProfile, Simulation
-from slacktide.simulation.hardware import ByPool
-from slacktide.simulation.items import ExternalEvent
 
 SECONDS = {"detector": 0.010, "brand": 0.004, "plate": 0.006, "owner": 0.003}
 TABLES = {m: LatencyTable.linear(s, s / 4, 4, spread=1.2) for m, s in SECONDS.items()}

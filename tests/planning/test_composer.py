@@ -14,15 +14,17 @@ import pytest
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, Request, Route
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView, Snapshot
+from slacktide.lab.replay import replay
+from slacktide.lab.simulation import AsExpected, Simulation
 from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, PlannerError, Stated
 from slacktide.planning.planner import stated_as
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.recording import Recorder, Recording, export_times, replay
+from slacktide.recording import Recorder, Recording
+from slacktide.recording.times import export_times
 from slacktide.runtime import Runtime
 from slacktide.scheduling import PoolRecipe, make_scheduler
-from slacktide.simulation import AsExpected, Simulation
 
 M = PoolId("m", "1")
 BASE = Plan((LaneSpec("m", (0,)),), (Deployment(M, "m", 4),), (Route("m", M),))

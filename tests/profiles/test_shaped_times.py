@@ -18,9 +18,8 @@ from slacktide.profiles import LatencyTable, ProfileError, ShapedTimes
 from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.shape_classes import MOST_CLASSES, ShapeSorting, apart
 from slacktide.profiles.shaped_times import MEMORY, MOST_SHAPES
-from slacktide.recording import export_times
 from slacktide.recording.layout import LayoutError
-from slacktide.recording.replay import load_times
+from slacktide.recording.times import export_times, load_times
 
 REFERENCE: Signature = ((3, 100, 100),)
 TABLE = LatencyTable.linear(0.004, 0.016, 8, cores=(1, 2), spread=1.3)

@@ -28,11 +28,12 @@ from slacktide.domain import (
     RunBatch,
 )
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
+from slacktide.lab.simulation import ByProfile, Item, SimulatedUpload, Simulation
+from slacktide.lab.simulation.items import ExternalEvent, Failure
 from slacktide.profiles import ClassedTimes, CorrectedTimes, LatencyTable
-from slacktide.recording import Recorder, export_times
+from slacktide.recording import Recorder
+from slacktide.recording.times import export_times
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import ByProfile, Item, SimulatedUpload, Simulation
-from slacktide.simulation.items import ExternalEvent, Failure
 
 MIB = 1 << 20
 A, B, AGAIN = PoolId("a", "1"), PoolId("b", "1"), PoolId("a", "1", generation=1)

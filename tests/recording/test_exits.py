@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.simulation.drawn_exit_tables import DrawnExits
+from tests.lab.simulation.drawn_exit_tables import DrawnExits
 
 from slacktide.domain import (
     AbortBatch,
@@ -28,16 +28,18 @@ from slacktide.domain import (
     RunBatch,
 )
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
+from slacktide.lab.replay import replay
+from slacktide.lab.replay.decisions import Decision, ExitsChanged, Notes
+from slacktide.lab.replay.explain import lines
+from slacktide.lab.simulation import AsExpected, Simulation
+from slacktide.lab.simulation.exit_tables import TableExits
+from slacktide.lab.simulation.items import Failure
 from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.profiles import ClassedTimes, ExitTimes
-from slacktide.recording import Recorder, Recording, export_times, replay
-from slacktide.recording.decisions import Decision, ExitsChanged, Notes
-from slacktide.recording.explain import lines
+from slacktide.recording import Recorder, Recording
 from slacktide.recording.records import Call, Header, Reader, answers, header_line, read_header
+from slacktide.recording.times import export_times
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import AsExpected, Simulation
-from slacktide.simulation.exit_tables import TableExits
-from slacktide.simulation.items import Failure
 
 POOL = PoolId("m", "1")
 RECIPE = PoolRecipe("slack", exits=True)

@@ -26,12 +26,14 @@ from slacktide.domain import (
     RunBatch,
 )
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView, check_invariants
+from slacktide.lab.replay import replay
+from slacktide.lab.simulation import ByProfile, Item, SimulatedUpload, Simulation
+from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.recording import PoolOpened, Recorder, Recording, export_times, replay
+from slacktide.recording import PoolOpened, Recorder, Recording
 from slacktide.recording.records import Call
+from slacktide.recording.times import export_times
 from slacktide.scheduling import POLICIES, PoolRecipe
-from slacktide.simulation import ByProfile, Item, SimulatedUpload, Simulation
-from slacktide.simulation.items import ExternalEvent
 
 FACTOR = {"100": 1.0, "200": 4.0, "300": 9.0}
 """How long each variant takes, smallest first."""

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from slacktide.domain import ReplicaLost, RowsReleased
-from slacktide.recording import Recording, replay
+from slacktide.lab.replay import replay
+from slacktide.recording import Recording
 from slacktide.recording.records import Call, answers, of_type
 
 DATA = Path(__file__).with_name("data")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, StagePlace
+from slacktide.lab.replay.decisions import Decision, Notes, PlacesChanged
+from slacktide.lab.replay.explain import lines
 from slacktide.recording import Call
-from slacktide.recording.decisions import Decision, Notes, PlacesChanged
-from slacktide.recording.explain import lines
 from slacktide.recording.records import Reader, plain_events
 
 POOL = PoolId("brand", "1")

@@ -12,18 +12,11 @@ import pytest
 
 from slacktide.domain import PoolId, TimerFired
 from slacktide.engine import EngineSettings
+from slacktide.lab.replay import replay
 from slacktide.profiles import ClassedTimes, LatencyTable
-from slacktide.recording import (
-    Call,
-    PoolOpened,
-    Recorder,
-    Recording,
-    RecordingError,
-    export_times,
-    replay,
-)
+from slacktide.recording import Call, PoolOpened, Recorder, Recording, RecordingError
 from slacktide.recording import recorder as recorder_module
-from slacktide.recording.replay import load_times
+from slacktide.recording.times import export_times, load_times
 
 MIB = 1 << 20
 

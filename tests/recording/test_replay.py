@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from slacktide.domain import BatchFinished, OutcomeKind, Request, Submitted
 from slacktide.engine import check_invariants
-from slacktide.recording import Call, Recording, RecordingError, Watcher, replay
-from slacktide.recording.decisions import Ended, Finished, Notes, Ran, Waited
-from slacktide.recording.explain import concerns, lines
+from slacktide.lab.replay import Watcher, replay
+from slacktide.lab.replay.decisions import Ended, Finished, Notes, Ran, Waited
+from slacktide.lab.replay.explain import concerns, lines
+from slacktide.recording import Call, Recording, RecordingError
 from slacktide.recording.records import answers
 from slacktide.scheduling import POLICIES
 

@@ -16,9 +16,10 @@ import slacktide
 from slacktide._version import BUILD
 from slacktide.domain import Command, Event
 from slacktide.engine import Engine
-from slacktide.recording import Call, Recording, Watcher, replay
+from slacktide.lab.replay import Watcher, replay
+from slacktide.lab.simulation.scenario import build, read_scenario
+from slacktide.recording import Call, Recording
 from slacktide.recording.records import plain_commands, plain_events
-from slacktide.simulation.scenario import build, read_scenario
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT / "tests/recording/data"

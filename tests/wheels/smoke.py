@@ -10,7 +10,7 @@ import slacktide
 from slacktide._version import BUILD, COMPILED
 from slacktide.domain import Plan, PlanChanged
 from slacktide.engine import Engine, engine
-from slacktide.simulation import __name__ as simulated
+from slacktide.lab.simulation import __name__ as simulated
 
 kind = sys.argv[1]
 suffix = Path(engine.__file__).suffix

@@ -150,7 +150,7 @@ def _document(found: LearntRamps, loss: float) -> dict[str, object]:
 def _print(title: str, found: LearntRamps, loss: float) -> None:
     from rich.table import Table
 
-    from slacktide.reports.table import percent
+    from slacktide.domain.units import percent
 
     headings = ("position", "tensor", "cost in front", "features", "agrees", "may leave")
     table = Table(*headings, title=title)

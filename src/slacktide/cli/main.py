@@ -32,17 +32,40 @@ VERBS: Mapping[str, str] = {
     "exits": "Learn where a classifier can answer early.",
     "reproduce": "Rerun a published evaluation, and print our figures beside the published ones.",
 }
-"""What there is, in a sentence each: the first of the verb's own help."""
+"""Every verb, and the first sentence of its help."""
+
+PLACES: Mapping[str, str] = {
+    "load": "slacktide.lab.cli.load:load",
+    "simulate": "slacktide.lab.cli.simulate:simulate",
+    "demo": "slacktide.lab.cli.demo:demo",
+    "models make": "slacktide.lab.cli.models:make",
+    "reproduce": "slacktide.reproduce.command:reproduce",
+}
+"""Where the verbs are that do not serve. The server imports nothing of `lab`: these strings, and
+`PROFILE_PAGE`, are all it knows."""
+
+PROFILE_PAGE = "slacktide.lab.reports:profile_page"
+"""What `profile --plot` draws with."""
+
+
+def named(place: str) -> Any:
+    """The object that `module:name` says."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def load_verb(name: str) -> Any:
     """The command that a verb is, with all that it imports."""
-    found = getattr(import_module(f"slacktide.cli.{name}"), name)
-    if not isinstance(found, typer.Typer):
-        verb = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        verb.command(name)(found)
-        found = verb
-    command = typer.main.get_command(found)
+    verb = named(PLACES.get(name, f"slacktide.cli.{name}:{name}"))
+    if not isinstance(verb, typer.Typer):
+        function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode="rich")
+        verb.command(name)(function)
+    command: Any = typer.main.get_command(verb)
+    for path in PLACES:
+        if path.startswith(f"{name} "):
+            subverb = load_verb(path)
+            subverb.name = path.removeprefix(f"{name} ")
+            command.add_command(subverb)
     command.name = name
     check_paths(command)
     return command

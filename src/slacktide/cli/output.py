@@ -74,7 +74,7 @@ def share_of(text: str) -> float:
 
 def require_goodput(reached: float, wanted: float | None, of: str = "") -> None:
     """Fail if less than the share that `--min-goodput` states was answered on time."""
-    from slacktide.reports.table import percent
+    from slacktide.domain.units import percent
 
     if wanted is not None and reached < wanted:
         short = f"falls short of the {percent(wanted)} of --min-goodput"
@@ -99,12 +99,10 @@ def can_write(files: Mapping[str, Path | None], *, page: str = "--html") -> None
 
 def write_page(flag: str, path: Path | None, page: Callable[[], str]) -> None:
     """Write what `page` makes, if the flag names a file."""
-    from slacktide.reports import ReportError
-
     if path is not None:
         try:
             path.write_text(page(), encoding="utf-8")
-        except (OSError, ReportError) as error:
+        except (OSError, ValueError) as error:
             fail(f"{flag}: {error}", FELL_SHORT)
 
 

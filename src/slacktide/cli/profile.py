@@ -84,12 +84,13 @@ def profile(
 
     Example: slacktide profile models/residual --budget 20s --plot profile.html
     """
+    from slacktide.cli.main import PROFILE_PAGE, named
+    from slacktide.executors.core_probe import busy_warning
     from slacktide.executors.cores import available_cores
     from slacktide.executors.process import ProcessExecutor
     from slacktide.executors.row_check import dependence_warning
     from slacktide.executors.synthetic_inputs import assumptions_of
     from slacktide.executors.timed_replica import MeasuringError
-    from slacktide.load.core_probe import busy_warning
     from slacktide.models.core_layout import assign_lanes
     from slacktide.models.families import profiled_files
     from slacktide.models.labelled_images import (
@@ -105,7 +106,6 @@ def profile(
     from slacktide.models.repository.profile_store import ProfileStore, model_hash
     from slacktide.models.repository.single_model import SingleModel, open_repository
     from slacktide.profiles.amdahl import fit_grid
-    from slacktide.reports import profile_page
 
     seconds = seconds_of("--budget", budget)
     can_write({"--plot": plot}, page="--plot")
@@ -199,7 +199,7 @@ def profile(
     records = {number: known.record for number, known in found}
     shares = [record.cpu_share for record in records.values() if record.cpu_share is not None]
     warning = busy_warning(min(shares, default=None))
-    write_page("--plot", plot, lambda: profile_page(name, records))
+    write_page("--plot", plot, lambda: named(PROFILE_PAGE)(name, records))
     if json:
         fits = {
             number: {

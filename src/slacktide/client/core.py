@@ -44,7 +44,7 @@ from slacktide.client.messages import (
     SendFrame,
 )
 from slacktide.client.uplink import Uplink
-from slacktide.workloads.link_estimate import BytesPerPixel
+from slacktide.wire.link_estimate import BytesPerPixel
 
 TRIAL_S = 1.0
 SHORTEST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from slacktide.workloads.link_estimate import LinkEstimate
+from slacktide.wire.link_estimate import LinkEstimate
 
 SPARE_S = 0.01
 """The next frame is sent so long before the link should be free, lest it idles."""

@@ -111,6 +111,11 @@ def format_percent(share: float) -> str:
     return f"{(Decimal(repr(float(share))) * 100).normalize():f}%"
 
 
+def percent(share: float) -> str:
+    """`share` as people read it, to a tenth: `0.9512` is `95.1 %`."""
+    return f"{share * 100:.1f} %"
+
+
 def format_bytes(size: int) -> str:
     """The largest binary unit that divides `size` ≥ 0: 67108864 is `64MiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):

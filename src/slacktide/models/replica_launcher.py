@@ -37,7 +37,8 @@ from slacktide.executors.ports import (
 from slacktide.executors.row_check import dependence_warning
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.versions import Catalog, LoadedPool, VersionState
-from slacktide.recording import Recorder, export_times
+from slacktide.recording import Recorder
+from slacktide.recording.times import export_times
 from slacktide.scheduling import PoolRecipe
 
 

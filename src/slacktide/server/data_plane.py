@@ -16,8 +16,8 @@ from slacktide.server.overload_log import OverloadLog
 from slacktide.server.sessions import Sessions, StreamSession
 from slacktide.wire.calls import CallContext, SessionTerms, SizeAdvice
 from slacktide.wire.errors import WireError
+from slacktide.wire.link_estimate import LinkEstimates
 from slacktide.wire.parameters import LOOK_ALIKES
-from slacktide.workloads import LinkEstimates
 
 MOST_BODIES = 4096
 """Bodies of one client that may arrive at a time, however small: each holds a place in a queue."""

@@ -22,8 +22,7 @@ from slacktide.planning.variants import Family
 from slacktide.planning.variants.learnt_family import FOR_BANDWIDTH, FOR_CAPACITY
 from slacktide.wire.calls import SessionTerms, SizeAdvice
 from slacktide.wire.errors import BadField, WireError
-from slacktide.workloads import BytesPerPixel, LinkEstimate
-from slacktide.workloads.link_estimate import FALL, PACKET
+from slacktide.wire.link_estimate import FALL, PACKET, BytesPerPixel, LinkEstimate
 
 MOST_JOINS: Final = 1_000
 """Hellos of one address in a second; of all together twice as many."""

@@ -16,9 +16,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from slacktide.examples import example
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
+from slacktide.lab.examples import example
 from slacktide.models.check import Finding, Severity, check_repository
 from slacktide.models.repository.repository import Repository
 

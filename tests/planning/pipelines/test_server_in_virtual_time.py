@@ -24,14 +24,14 @@ from slacktide.domain import (
 from slacktide.domain.frames import Frame, FrameArrived, PipelinesChanged, StageYielded, Yield
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import ByProfile, Simulation
+from slacktide.lab.simulation.hardware import ByPool
+from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.planning.pipelines import PlacedPipeline, ServerPipelinesPlanner, make_placement
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import ByProfile, Simulation
-from slacktide.simulation.hardware import ByPool
-from slacktide.simulation.items import ExternalEvent
 
 ACCURACY = {128: 0.284, 192: 0.556, 256: 0.731, 320: 0.849, 384: 0.901, 448: 0.933, 576: 0.963}
 """Of the example `street`."""

@@ -29,6 +29,7 @@ from slacktide.domain import (
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.engine.ledger import ModelCounts
+from slacktide.lab.replay.decisions import Decision, Notes, PlacesChanged
 from slacktide.pipelines import FanOut
 from slacktide.planning import Composer, PlanField, PlannerError, StageBounds
 from slacktide.planning.exits import StatedExits
@@ -43,7 +44,6 @@ from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanne
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
 from slacktide.profiles import PointTime
 from slacktide.recording import Call
-from slacktide.recording.decisions import Decision, Notes, PlacesChanged
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
 

@@ -21,12 +21,12 @@ from slacktide.domain import (
     Route,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import ByProfile, Simulation
 from slacktide.planning.planner import PlanField
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import ByProfile, Simulation
 
 ACCURACIES = {"s": 0.4, "m": 0.6, "l": 0.7}
 FAMILY = Family(tuple(FamilyVariant(*each) for each in ACCURACIES.items()), planner="none")

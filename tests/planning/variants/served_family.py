@@ -22,13 +22,13 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import Item, Simulation
 from slacktide.planning import JobDone, SessionEvent, SessionMeasured, SessionOpened
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
 from slacktide.profiles import PointTime
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import Item, Simulation
 
 SIDES = (128, 256, 416, 608)
 ALONE = {"128": 0.010, "256": 0.016, "416": 0.030, "608": 0.060}

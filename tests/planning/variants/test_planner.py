@@ -35,6 +35,8 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.engine.ledger import ModelCounts
+from slacktide.lab.simulation import Item
+from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.planning import Composer, PlannerError, SessionClosed, SessionEvent
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.sessions import SessionMeasured
@@ -42,8 +44,6 @@ from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
 from slacktide.planning.variants.demand import LearnedRoom
 from slacktide.planning.variants.planned_family import PlannedFamily
 from slacktide.planning.variants.question import SearchResult
-from slacktide.simulation import Item
-from slacktide.simulation.items import ExternalEvent
 
 PLENTY = 0.4
 """Seconds within which every variant serves."""

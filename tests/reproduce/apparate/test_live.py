@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.lab.simulation.drawn_exit_tables import DrawnExits
 from tests.reproduce.apparate.test_run import ORIGIN
-from tests.simulation.drawn_exit_tables import DrawnExits
 
-from slacktide.load.played_rows import PlayedRow
+from slacktide.lab.load.played_rows import PlayedRow
 from slacktide.reproduce.apparate import stage_times
 from slacktide.reproduce.apparate.experiments import ExitScope
 from slacktide.reproduce.apparate.goals import goals_of

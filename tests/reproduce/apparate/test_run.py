@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from tests.simulation.drawn_exit_tables import DrawnExits
+from tests.lab.simulation.drawn_exit_tables import DrawnExits
 from typer.testing import CliRunner
 
-from slacktide.cli.reproduce import reproduce as command
 from slacktide.exits.training import RampTrainer
-from slacktide.load.report import Provenance
+from slacktide.lab.load.report import Provenance
+from slacktide.lab.simulation.exit_tables import ExitTable
 from slacktide.reproduce.apparate import deeper_ramps, stage_times, stream_features
 from slacktide.reproduce.apparate.baselines import (
     AnsweredRows,
@@ -42,10 +42,10 @@ from slacktide.reproduce.apparate.ramp_styles import OURS, compared_styles
 from slacktide.reproduce.apparate.setting import STREAMS, arrivals, load_table, minute_counts
 from slacktide.reproduce.apparate.stream_features import StreamFeatures
 from slacktide.reproduce.apparate.tuning import timed_searches
+from slacktide.reproduce.command import reproduce as command
 from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import render
 from slacktide.reproduce.harness.state import ReproduceError, Results
-from slacktide.simulation.exit_tables import ExitTable
 
 ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")
 VIDEO = DrawnExits(inputs=1_500)

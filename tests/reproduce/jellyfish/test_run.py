@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from slacktide.cli.reproduce import reproduce as command
 from slacktide.client.messages import (
     Connected,
     EncodeFrame,
@@ -26,8 +25,9 @@ from slacktide.client.messages import (
 )
 from slacktide.domain import PoolId, Reason, Replica, Request
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
-from slacktide.load.report import Provenance
+from slacktide.lab.load.report import Provenance
 from slacktide.planning.variants import Variant
+from slacktide.reproduce.command import reproduce as command
 from slacktide.reproduce.harness.experiments import TraceCell, TraceScope
 from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import render

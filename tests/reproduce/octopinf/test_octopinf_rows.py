@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 from rich.console import Console
 
-from slacktide.load.report import Provenance
+from slacktide.lab.load.report import Provenance
 from slacktide.reproduce.harness.experiments import Point, TraceCell
 from slacktide.reproduce.harness.run import Reproduction
 from slacktide.reproduce.harness.show import page, render

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from rich.console import Console
 
-from slacktide.load.report import Provenance
+from slacktide.lab.load.report import Provenance
 from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import page, render
 from slacktide.reproduce.harness.state import ReproduceError, Results

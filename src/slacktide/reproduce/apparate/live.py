@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from slacktide.examples import example, make_repository, make_stream
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest
-from slacktide.load.played_rows import PlayedRow, exit_stats, play_rows
-from slacktide.load.server_process import ProcessError, serving, split_cores
-from slacktide.load.spec import Transport
+from slacktide.lab.examples import example, make_repository, make_stream
+from slacktide.lab.load.played_rows import PlayedRow, exit_stats, play_rows
+from slacktide.lab.load.server_process import ProcessError, serving, split_cores
+from slacktide.lab.load.spec import Transport
 from slacktide.models.exit_files import save_ramps
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import ProfileStore, model_hash

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from slacktide.exits.manifest import Ramp
 from slacktide.exits.training import RampTrainer, judged_rows
+from slacktide.lab.simulation.exit_tables import ExitTable
+from slacktide.lab.simulation.scenario.running import done_in_processes
 from slacktide.reproduce.apparate.deeper_ramps import DEEPER, hidden_layers, units
 from slacktide.reproduce.apparate.experiments import EXPERIMENTS, ExitScope
 from slacktide.reproduce.apparate.setting import STREAMS, ExitStream, TableFile
@@ -24,8 +26,6 @@ from slacktide.reproduce.apparate.stage_times import StageTimes, stage_times
 from slacktide.reproduce.apparate.stream_features import StreamFeatures, cached
 from slacktide.reproduce.harness.run import Moved
 from slacktide.reproduce.harness.state import ReproduceError, fingerprint
-from slacktide.simulation.exit_tables import ExitTable
-from slacktide.simulation.scenario.running import done_in_processes
 
 _TIMED = (
     *(f"exits/{name}.py" for name in ("positions", "ramp_graph", "splitting")),

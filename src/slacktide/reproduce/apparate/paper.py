@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from slacktide.lab.simulation.exit_tables import ExitTable
 from slacktide.reproduce.apparate.experiments import EXPERIMENTS, ExitCell, ExitScope
 from slacktide.reproduce.apparate.goals import ExitRow, goals_of, rows_of
 from slacktide.reproduce.apparate.live import play_live
@@ -17,7 +18,6 @@ from slacktide.reproduce.apparate.show import ExitFigures, goals_title, parts
 from slacktide.reproduce.apparate.tuning import timed_searches
 from slacktide.reproduce.harness.experiments import Goal, Point
 from slacktide.reproduce.harness.run import SIMULATED, Publication
-from slacktide.simulation.exit_tables import ExitTable
 
 _ASSUMED = (
     "What ramps say of every input, and what passes take, was measured once with the model and "

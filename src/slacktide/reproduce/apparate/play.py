@@ -27,6 +27,8 @@ from slacktide.domain import (
     RunBatch,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import AsExpected, Simulation
+from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
 from slacktide.planning import Planner
 from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.profiles import CorrectedTimes
@@ -49,8 +51,6 @@ from slacktide.reproduce.apparate.setting import (
 )
 from slacktide.reproduce.harness.experiments import Contender
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import AsExpected, Simulation
-from slacktide.simulation.exit_tables import ExitTable, TableExits
 
 LOSS = 0.01
 """Of answers, where a contender does not say otherwise."""

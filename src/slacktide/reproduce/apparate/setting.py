@@ -13,11 +13,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples.catalog import MODELS
-from slacktide.examples.frames import FRAME_RATE
+from slacktide.lab.examples.catalog import MODELS
+from slacktide.lab.examples.frames import FRAME_RATE
+from slacktide.lab.simulation import SimulationError, stream
+from slacktide.lab.simulation.exit_tables import ExitTable, read_exit_table
 from slacktide.reproduce.harness.state import ReproduceError, find_data_file
-from slacktide.simulation import SimulationError, stream
-from slacktide.simulation.exit_tables import ExitTable, read_exit_table
 
 MODEL = "model"
 MAX_BATCH = 8

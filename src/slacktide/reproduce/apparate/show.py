@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from slacktide.reports import Curve, TextTable, curves
+from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide.reproduce.apparate.experiments import ExitScope
 from slacktide.reproduce.apparate.goals import ExitRow
 from slacktide.reproduce.apparate.live import LiveStream

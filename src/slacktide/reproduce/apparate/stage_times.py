@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples import Samples, make_inputs
 from slacktide.exits.manifest import Ramp
 from slacktide.exits.positions import ExitGraph
 from slacktide.exits.ramp_graph import with_ramps
 from slacktide.exits.splitting import split
+from slacktide.lab.examples import Samples, make_inputs
 
 ROUNDS = {1: 4, 4: 1, 8: 1}
 """Runs of each batch size in a sweep over all positions, at least."""

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples import Samples, example, make_stream
 from slacktide.exits.positions import find_positions
 from slacktide.exits.ramp_graph import with_features
+from slacktide.lab.examples import Samples, example, make_stream
 from slacktide.reproduce.apparate.setting import ExitStream
 from slacktide.reproduce.apparate.stage_times import opened, read_arrays, write_arrays
 

@@ -12,8 +12,9 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import orjson
 
-from slacktide.load.report import Provenance
-from slacktide.reports import TextTable
+from slacktide.lab.load.report import Provenance
+from slacktide.lab.reports import TextTable
+from slacktide.lab.simulation.scenario.running import done_in_processes
 from slacktide.reproduce.harness.experiments import (
     Experiment,
     Goal,
@@ -24,9 +25,15 @@ from slacktide.reproduce.harness.experiments import (
     identity,
 )
 from slacktide.reproduce.harness.state import ReproduceError, Results
-from slacktide.simulation.scenario.running import done_in_processes
 
-SIMULATED = ("domain", "workloads", "profiles", "engine", "scheduling", "simulation")
+SIMULATED = (
+    "domain",
+    "profiles",
+    "engine",
+    "scheduling",
+    "lab/workloads",
+    "lab/simulation",
+)
 """Rooms whose code every simulated result depends on."""
 
 Outcome = TypeVar("Outcome")

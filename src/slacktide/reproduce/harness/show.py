@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slacktide.reports import TextTable, html_document, html_list, html_table, rich_table
+from slacktide.lab.reports import TextTable, html_document, html_list, html_table, rich_table
 from slacktide.reproduce.harness.run import Plot, Reproduction
 
 Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]

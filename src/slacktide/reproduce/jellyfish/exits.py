@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, PoolId, Replica
+from slacktide.lab.simulation import stream
+from slacktide.lab.simulation.exit_courses import ExitCourse
+from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
 from slacktide.planning.exits import ExitsArranged
 from slacktide.planning.variants import Variant
-from slacktide.simulation import stream
-from slacktide.simulation.exit_courses import ExitCourse
-from slacktide.simulation.exit_tables import ExitTable, TableExits
 
 LEAST_SHARE, MOST_SHARE = 0.25, 0.4
 """Of the rows that leave, by variant (§8.3)."""

@@ -18,13 +18,13 @@ import numpy as np
 import orjson
 from pydantic import Field, ValidationError
 
+from slacktide.lab.reports import TextTable
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.fields import Section
 from slacktide.models.repository.paths import read_bounded
 from slacktide.models.repository.settings_file import dotted, validation_problems
 from slacktide.planning.variants import Assignment, Client, Fleet, Variant, published, search
 from slacktide.planning.variants.exact import SolverMissingError, bound, optimum
-from slacktide.reports import TextTable
 from slacktide.reproduce.harness.state import ReproduceError
 
 MOST_BYTES = 16 << 20

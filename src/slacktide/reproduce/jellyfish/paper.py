@@ -97,6 +97,7 @@ PAPER = Publication(
         "client",
         "planning",
         "runtime",
+        "wire/link_estimate.py",
         *(f"reproduce/jellyfish/{name}.py" for name in _CODE),
     ),
     experiments=EXPERIMENTS,

@@ -17,6 +17,10 @@ from slacktide.client.core import ClientCore
 from slacktide.client.messages import Advice, ClientSettings
 from slacktide.domain import Batch, Deployment, ExitMode, LaneSpec, Plan, PoolId, Request, Route
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import Simulation, stream
+from slacktide.lab.simulation.acting import SimulatedClients
+from slacktide.lab.simulation.clients import ClientLogic, FrameRecord, MeasuredLink, SimulatedClient
+from slacktide.lab.workloads import TraceLink
 from slacktide.planning.variants import Family, FamilyVariant, Variant, VariantsPlanner
 from slacktide.profiles import PointTime
 from slacktide.reproduce.harness.experiments import TraceCell
@@ -39,10 +43,6 @@ from slacktide.reproduce.jellyfish.published import (
 from slacktide.reproduce.jellyfish.published_workers import PublishedWorkers, WorkerQueue
 from slacktide.reproduce.jellyfish.setting import BATCHES, SETTINGS, SIDES, load_data
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import Simulation, stream
-from slacktide.simulation.acting import SimulatedClients
-from slacktide.simulation.clients import ClientLogic, FrameRecord, MeasuredLink, SimulatedClient
-from slacktide.workloads import TraceLink
 
 MODEL = "detector"
 LOAD_S = (0.15, 0.2)

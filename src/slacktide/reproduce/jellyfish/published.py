@@ -37,6 +37,7 @@ from slacktide.client.messages import (
 )
 from slacktide.domain import Plan, Route, TimerFired
 from slacktide.engine import Snapshot
+from slacktide.lab.simulation.acting import ANSWER_BYTES
 from slacktide.planning import (
     Owned,
     PlanField,
@@ -50,7 +51,6 @@ from slacktide.planning import (
 from slacktide.planning.variants import UNMAPPED, Assignment, Client, Fleet, published
 from slacktide.planning.variants.update import matched, misses
 from slacktide.reproduce.jellyfish.published_workers import MOST, PublishedWorkers
-from slacktide.simulation.acting import ANSWER_BYTES
 
 PERIOD_S = 0.5
 """Between two plans."""

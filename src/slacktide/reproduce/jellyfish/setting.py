@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from slacktide.load.traces import read_bandwidths
+from slacktide.lab.load.traces import read_bandwidths
+from slacktide.lab.simulation import stream
+from slacktide.lab.workloads import BandwidthTrace, WorkloadError, draw_4g
+from slacktide.lab.workloads.bandwidth import MBIT
 from slacktide.planning.variants import Variant
 from slacktide.reproduce.harness.state import ReproduceError, find_data_file
-from slacktide.simulation import stream
-from slacktide.workloads import BandwidthTrace, WorkloadError, draw_4g
-from slacktide.workloads.bandwidth import MBIT
 
 PROFILE = "jellyfish_yolov4_synthetic.csv"
 FRAMES = "jellyfish_frame_sizes.csv"

@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from slacktide.reports import Curve, TextTable, curves
+from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.experiments import TraceScope
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 from slacktide.reproduce.jellyfish.exits import ExitLatency

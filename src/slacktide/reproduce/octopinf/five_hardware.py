@@ -10,6 +10,11 @@ from collections.abc import Callable
 
 from slacktide.domain import Batch, ExitPolicy, PoolId, Replica
 from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.lab.simulation import ByPool, ByProfile, stream
+from slacktide.lab.simulation.exit_courses import ExitCourse
+from slacktide.lab.simulation.exit_tables import TableExits
+from slacktide.lab.simulation.frames_here import HereChild
+from slacktide.lab.simulation.hardware import Execution
 from slacktide.planning.exits import ExitsArranged, RampsLearnt
 from slacktide.profiles import CorrectedTimes, ShapedTimes
 from slacktide.reproduce.octopinf.five_setting import (
@@ -28,11 +33,6 @@ from slacktide.reproduce.octopinf.five_setting import (
     variant_of,
 )
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import ByPool, ByProfile, stream
-from slacktide.simulation.exit_courses import ExitCourse
-from slacktide.simulation.exit_tables import TableExits
-from slacktide.simulation.frames_here import HereChild
-from slacktide.simulation.hardware import Execution
 
 REFERENCE = 112
 """Width of the plates of the table."""

@@ -13,6 +13,9 @@ from time import process_time
 
 from slacktide.domain import Command, Deployment, Event, Plan, ResizeLane, Route
 from slacktide.engine import Engine
+from slacktide.lab.simulation.devices import SimulatedDevices
+from slacktide.lab.simulation.frame_score import FrameScore
+from slacktide.lab.simulation.placing import SimulatedPlacing
 from slacktide.planning import Planner, Stated
 from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.planning.pipelines.control import PlacementControl
@@ -39,9 +42,6 @@ from slacktide.reproduce.octopinf.five_setting import (
     lanes_on,
 )
 from slacktide.reproduce.octopinf.setting import START_S, OctopInfData
-from slacktide.simulation.devices import SimulatedDevices
-from slacktide.simulation.frame_score import FrameScore
-from slacktide.simulation.placing import SimulatedPlacing
 
 SETTLES_S = 1.0
 RESIZE_S, JOB_S = 0.02, 0.01

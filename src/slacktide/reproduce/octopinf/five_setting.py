@@ -20,6 +20,10 @@ from pathlib import Path
 
 from slacktide.domain import LaneSpec, Signature
 from slacktide.domain.pipelines import BOX, Edge, Pipeline, PipelineStage
+from slacktide.lab.simulation import stream
+from slacktide.lab.simulation.exit_tables import ExitTable, read_exit_table
+from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.workloads import BandwidthTrace
 from slacktide.planning.pipelines.problem import (
     DeviceView,
     FormTimes,
@@ -34,10 +38,6 @@ from slacktide.planning.variants import FamilyVariant
 from slacktide.profiles import LatencyTable
 from slacktide.profiles.latency_fit import SizeTime
 from slacktide.reproduce.octopinf.setting import ANSWER_BYTES, FPS, OctopInfData
-from slacktide.simulation import stream
-from slacktide.simulation.exit_tables import ExitTable, read_exit_table
-from slacktide.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
-from slacktide.workloads import BandwidthTrace
 
 SETTING = "all-five"
 """Name of the setting."""

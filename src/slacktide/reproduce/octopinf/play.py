@@ -16,6 +16,11 @@ from typing import Any
 
 from slacktide.domain import LaneSpec, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import stream
+from slacktide.lab.simulation.device_times import DeviceTimes, ModelTimes
+from slacktide.lab.simulation.devices import SimulatedDevices
+from slacktide.lab.simulation.frame_score import FrameScore
+from slacktide.lab.simulation.placing import SimulatedPlacing
 from slacktide.planning.pipelines.bound import fluid_bound
 from slacktide.planning.pipelines.control import PlacementControl
 from slacktide.planning.pipelines.plans import DevicePlans, lanes_of
@@ -42,11 +47,6 @@ from slacktide.reproduce.octopinf.setting import (
     table_of,
 )
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import stream
-from slacktide.simulation.device_times import DeviceTimes, ModelTimes
-from slacktide.simulation.devices import SimulatedDevices
-from slacktide.simulation.frame_score import FrameScore
-from slacktide.simulation.placing import SimulatedPlacing
 
 SCHEDULED = ("pipeline", "octopinf")
 """Contenders whose batches follow deadlines."""

@@ -18,7 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from slacktide.domain.pipelines import BOX, Edge, Pipeline, PipelineStage
-from slacktide.load.traces import read_bandwidths
+from slacktide.lab.load.traces import read_bandwidths
+from slacktide.lab.simulation import stream
+from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.workloads import BandwidthTrace, WorkloadError, draw_5g
+from slacktide.lab.workloads.object_counts import (
+    ObjectCounts,
+    draw_object_counts,
+    parse_object_counts,
+)
 from slacktide.planning.pipelines.problem import (
     DeviceView,
     FormTimes,
@@ -31,14 +39,6 @@ from slacktide.planning.pipelines.problem import (
 )
 from slacktide.profiles import LatencyTable
 from slacktide.reproduce.harness.state import ReproduceError, find_data_file
-from slacktide.simulation import stream
-from slacktide.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
-from slacktide.workloads import BandwidthTrace, WorkloadError, draw_5g
-from slacktide.workloads.object_counts import (
-    ObjectCounts,
-    draw_object_counts,
-    parse_object_counts,
-)
 
 COUNTS, BANDWIDTHS = "octopinf_object_counts.csv", "octopinf_5g_30s.csv"
 """Files below `--data`: objects on frames of the paper's repository, and its 5G schedules."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from slacktide.reports import Curve, TextTable, curves
+from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 from slacktide.reproduce.harness.show import Grid
 from slacktide.reproduce.octopinf.experiments import OctopInfScope

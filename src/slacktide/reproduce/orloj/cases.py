@@ -11,9 +11,9 @@ from statistics import NormalDist
 
 import numpy as np
 
+from slacktide.lab.workloads import Exponential, Lengths, Mode, Modes
 from slacktide.reproduce.harness.state import ReproduceError
 from slacktide.reproduce.orloj.published import TASKS, TaskTimes, cases
-from slacktide.workloads import Exponential, Lengths, Mode, Modes
 
 SHORTEST, REFERENCE, LONGEST = 3.0, 10.0, 17.0
 """Lengths: the lowest and the highest mode, and what one request is on average."""

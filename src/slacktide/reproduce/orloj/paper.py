@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slacktide.load.traces import read_trace
+from slacktide.lab.load.traces import read_trace
+from slacktide.lab.workloads import WindowCounts, WorkloadError
 from slacktide.reproduce.harness.experiments import Goal, Point
 from slacktide.reproduce.harness.run import SIMULATED, Publication
 from slacktide.reproduce.harness.state import ReproduceError, find_data_file
@@ -24,7 +25,6 @@ from slacktide.reproduce.orloj.play import Finish, play
 from slacktide.reproduce.orloj.queue_times import QueueTime, queue_times
 from slacktide.reproduce.orloj.setting import ALONE_MS, SAMPLES, SETTINGS, OrlojSetting
 from slacktide.reproduce.orloj.show import goals_title, parts
-from slacktide.workloads import WindowCounts, WorkloadError
 
 _ALWAYS = (
     "Batch time: c0 + c1 · k · (longest member), as in §4.2; k is the next of the sizes "

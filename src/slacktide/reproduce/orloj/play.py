@@ -25,11 +25,7 @@ from slacktide.domain import (
     Route,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.profiles import MOST_CLASSES, FixedTimes, classes_of_samples
-from slacktide.reproduce.orloj.experiments import YARDSTICK, OrlojCell
-from slacktide.reproduce.orloj.setting import SETTINGS, OrlojRequests, draw_requests
-from slacktide.scheduling import make_scheduler
-from slacktide.simulation import (
+from slacktide.lab.simulation import (
     ByLength,
     DrawnRequest,
     Execution,
@@ -37,7 +33,11 @@ from slacktide.simulation import (
     SimulatedUpload,
     Simulation,
 )
-from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
+from slacktide.lab.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
+from slacktide.profiles import MOST_CLASSES, FixedTimes, classes_of_samples
+from slacktide.reproduce.orloj.experiments import YARDSTICK, OrlojCell
+from slacktide.reproduce.orloj.setting import SETTINGS, OrlojRequests, draw_requests
+from slacktide.scheduling import make_scheduler
 
 _MODEL = "model"
 _POOL = PoolId(_MODEL, "1")

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.lab.simulation import stream
+from slacktide.lab.workloads import Arrivals, GammaWindows, Lengths, Modes, RateTrace
 from slacktide.profiles import BatchLatency
 from slacktide.reproduce.orloj.cases import REFERENCE, lengths_of
 from slacktide.reproduce.orloj.published import TASKS
-from slacktide.simulation import stream
-from slacktide.workloads import Arrivals, GammaWindows, Lengths, Modes, RateTrace
 
 SAMPLES = 4_000
 """Lengths of each application that a scheduler has seen before the run."""

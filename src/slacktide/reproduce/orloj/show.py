@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from slacktide.reports import Curve, TextTable, curves
+from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 from slacktide.reproduce.harness.show import Grid, by_class, short
 from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, OrlojScope

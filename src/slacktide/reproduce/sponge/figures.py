@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slacktide.lab.workloads import TraceLink
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, make_planner
 from slacktide.profiles import PointTime
 from slacktide.reproduce.sponge.setting import (
@@ -20,7 +21,6 @@ from slacktide.reproduce.sponge.setting import (
     SLO,
     Bandwidths,
 )
-from slacktide.workloads import TraceLink
 
 SIZES_KB = (100, 200, 500)
 

@@ -28,6 +28,7 @@ from slacktide.domain import (
     Route,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import AsExpected, Item, SimulatedUpload, Simulation
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.profiles import CorrectedTimes
 from slacktide.reproduce.sponge.clairvoyant import clairvoyant
@@ -45,7 +46,6 @@ from slacktide.reproduce.sponge.setting import (
     unavoidable,
 )
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import AsExpected, Item, SimulatedUpload, Simulation
 
 WARM_S = 30.0
 """Seconds of traffic before time 0, from which on everything counts."""

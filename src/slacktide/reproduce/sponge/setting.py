@@ -16,13 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.load.traces import read_bandwidths
-from slacktide.profiles import LatencyTable
-from slacktide.profiles.amdahl import AmdahlModel, Timed
-from slacktide.reproduce.harness.state import ReproduceError, find_data_file
-from slacktide.simulation import stream
-from slacktide.simulation.scenario.traffic import ClientLink
-from slacktide.workloads import (
+from slacktide.lab.load.traces import read_bandwidths
+from slacktide.lab.simulation import stream
+from slacktide.lab.simulation.scenario.traffic import ClientLink
+from slacktide.lab.workloads import (
     Arrivals,
     BandwidthTrace,
     Constant,
@@ -33,6 +30,9 @@ from slacktide.workloads import (
     draw_4g,
     draw_5g,
 )
+from slacktide.profiles import LatencyTable
+from slacktide.profiles.amdahl import AmdahlModel, Timed
+from slacktide.reproduce.harness.state import ReproduceError, find_data_file
 
 GHENT, IRISH, POINTS = "ghent_4g*.csv", "irish_5g*.csv", "sponge_cpu_latency.csv"
 """Files below `--data`: the 4G log of a bus that the paper uses, the 5G runs of Raca et al. (2020),

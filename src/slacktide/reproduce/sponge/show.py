@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
+from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide.profiles.amdahl import AmdahlFit
-from slacktide.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 from slacktide.reproduce.harness.show import Grid
 from slacktide.reproduce.sponge.experiments import SpongeScope

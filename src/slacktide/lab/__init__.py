@@ -1,0 +1,1 @@
+"""The tools around the server: simulation, load, emulated links, reports, example models, demos."""

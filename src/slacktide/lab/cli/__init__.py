@@ -1,0 +1,1 @@
+"""The verbs of `lab`. `slacktide.cli.main` names them as strings."""

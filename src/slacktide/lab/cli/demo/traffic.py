@@ -1,0 +1,140 @@
+"""What the demo sends, and how the server may batch it: loads, deadlines, policies. Pure.
+
+The models share the server's cores. Each is sent the same part of what it could do alone: load ×
+its own peak ÷ number of models. At load 1.0 the server could just keep up if every batch were of
+the best size.
+
+By default two trained models that gain little from batching, so that the queue is what decides, and
+the server's own work (parsing, sending) is small beside theirs even on one core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slacktide.lab.load.spec import LoadSpec, RandomPayload, Shape, Stream, Target
+from slacktide.lab.workloads import Gamma, Mix, Replay
+
+LOADS = (0.8, 1.3, 2.0)
+"""Offered load as multiples of the measured peak."""
+CV = 3.0
+"""Coefficient of variation of the gaps between arrivals: 1 would be Poisson, above is bursty."""
+DEADLINES = (3.0, 6.0, 12.0)
+"""Deadlines as multiples of what the slowest model takes alone for one row; an even mix."""
+BACKLOG_CONNECTIONS = 64
+"""Requests under way while the peak is measured: two of the largest batches."""
+PATIENCE = 0.5
+"""Seconds after its deadline at which the client gives a request up: an overloaded queue must
+not eat into the next run."""
+
+_SHAPES: Mapping[str, Mapping[str, tuple[Shape, ...]]] = {
+    "text": {"input_ids": ((16,), (44,), (96,)), "attention_mask": ((16,), (44,), (96,))}
+}
+"""Of inputs with free axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """What was found out about a model before it is put under load."""
+
+    model: str
+    alone_s: float
+    """Median seconds of one row alone, from its profile."""
+    profile_peak_rps: float
+    """Rows per second of its best batch on one core, from its profile: the model alone."""
+    best_batch: int
+    served_peak_rps: float = 0.0
+    """Requests per second over HTTP, server and model on the demo's cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingPolicy:
+    """One way to run the same server."""
+
+    name: str
+    """In tables."""
+    settings: Mapping[str, str]
+    """What each model's `slacktide.yaml` says of its scheduler, as YAML."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTraffic:
+    """The traffic of every run."""
+
+    measured: tuple[MeasuredModel, ...]
+    seconds: float
+    seed: int
+
+    @property
+    def deadlines(self) -> Mix:
+        """The same for all models, as if one product used them all."""
+        slowest = max(model.alone_s for model in self.measured)
+        rounded = tuple(max(1e-3, round(slowest * factor, 3)) for factor in DEADLINES)
+        return Mix(rounded)
+
+    def rate(self, model: MeasuredModel, load: float) -> float:
+        """Requests per second of one model."""
+        return load * model.served_peak_rps / len(self.measured)
+
+    def spec(self, target: Target, load: float, *, title: str, calibrate: bool = False) -> LoadSpec:
+        """The run at one load. The calibration draws other arrivals than those that are judged."""
+        return LoadSpec(
+            target=target,
+            streams=tuple(
+                Stream(
+                    model.model,
+                    Gamma(self.rate(model, load), CV),
+                    self.deadlines,
+                    shapes=_SHAPES.get(model.model, {}),
+                )
+                for model in self.measured
+            ),
+            duration=self.seconds / 2 if calibrate else self.seconds,
+            seed=self.seed + 1 if calibrate else self.seed,
+            patience=PATIENCE,
+            title=title,
+        )
+
+
+def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
+    """As many requests at once as the model could do in `seconds`, without deadlines."""
+    count = max(BACKLOG_CONNECTIONS, int(model.profile_peak_rps * seconds))
+    return LoadSpec(
+        target=target,
+        streams=(
+            Stream(
+                model.model,
+                Replay([0.0] * count),
+                shapes=_SHAPES.get(model.model, {}),
+                payload=RandomPayload(variety=1),
+            ),
+        ),
+        duration=seconds,
+        connections=BACKLOG_CONNECTIONS,
+        patience=60.0,
+        title=f"{model.model}: a backlog of {count}",
+    )
+
+
+def by_default(policy: str, models: Sequence[str]) -> BatchingPolicy:
+    """With default options; `fifo` is plain dynamic batching, with no limit on the queue."""
+    return BatchingPolicy(policy, dict.fromkeys(models, f"{{name: {policy}}}"))
+
+
+def fifo_limited(measured: Sequence[MeasuredModel], wait: float) -> BatchingPolicy:
+    """`fifo` where each queue holds what its model can do in `wait` seconds of its share."""
+    limits = {
+        model.model: max(1, round(wait * model.served_peak_rps / len(measured)))
+        for model in measured
+    }
+    return BatchingPolicy(
+        "fifo + limit",
+        {model: f"{{name: fifo, max_queue: {limit}}}" for model, limit in limits.items()},
+    )
+
+
+def waits(deadlines: Mix) -> tuple[float, ...]:
+    """Queue limits to try, as the longest wait they allow (seconds)."""
+    shortest, longest = min(deadlines.choices), max(deadlines.choices)
+    return (shortest / 2, shortest, (shortest * longest) ** 0.5, longest)

@@ -1,0 +1,137 @@
+"""What `slacktide simulate` does with a recording: replays it, or predicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from slacktide.cli.output import FELL_SHORT, console, fail, print_json
+
+if TYPE_CHECKING:
+    from slacktide.lab.replay import Difference
+    from slacktide.lab.replay.decisions import Decision
+    from slacktide.recording import Recording
+
+SEEDS = range(5)
+"""Draws of batch times, unless others are asked for."""
+
+CONTEXT = 3
+"""Commands shown before and after the first that differs."""
+
+
+def replay_recording(
+    path: Path, *, decisions: bool = False, request: int | None = None, json: bool = False
+) -> int:
+    """Replay, say whether the commands are the same; the exit code.
+
+    `decisions` prints why each batch ran and each request was dropped; `request` only those that
+    are about one.
+    """
+    from slacktide.lab.replay import Watcher, replay
+    from slacktide.lab.replay.decisions import Notes
+    from slacktide.recording import Recording, RecordingError
+
+    try:
+        recording = Recording(path)
+        notes = Notes(_teller(recording, request)) if decisions or request is not None else None
+        watchers: tuple[Watcher, ...] = () if notes is None else (notes,)
+        found = replay(recording, *watchers, pools=None if notes is None else notes.pools)
+    except RecordingError as error:
+        fail(str(error))
+    for warning in recording.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    difference = found.difference
+    if json:
+        print_json(
+            {
+                "identical": difference is None,
+                "calls": found.calls,
+                "events": found.events,
+                "commands": found.commands,
+                "difference": None
+                if difference is None
+                else {
+                    "place": difference.line.place,
+                    "first_event": difference.first_event,
+                    "command": difference.place,
+                    "recorded": difference.recorded,
+                    "replayed": difference.replayed,
+                },
+                "warnings": recording.warnings,
+            }
+        )
+    else:
+        counted = f"{found.events} events in {found.calls} calls, {found.commands} commands"
+        lines = [f"identical: {counted}"] if difference is None else _told(difference, counted)
+        for line in lines:
+            console().print(line, markup=False)
+    return 0 if difference is None else FELL_SHORT
+
+
+def _teller(recording: Recording, request: int | None) -> Callable[[Decision], None]:
+    """Prints decisions; only those about `request`, if one is named."""
+    from slacktide.lab.replay.explain import concerns, lines
+    from slacktide.recording import Call
+
+    calls = (line.record for line in recording.lines() if isinstance(line.record, Call))
+    begin = next((call.now for call in calls), 0.0)
+
+    def tell(decision: Decision) -> None:
+        if request is None or concerns(decision, request):
+            for line in lines(decision, begin=begin):
+                typer.echo(line)
+
+    return tell
+
+
+def _told(difference: Difference, counted: str) -> Iterator[str]:
+    """The first difference and what stands around it."""
+    call = difference.call
+    yield f"different after {counted}: at {difference.line.place}"
+    yield f"handled at {call.now!r} s, from event {difference.first_event} on:"
+    for event in islice(call.events, 10):
+        yield f"    {event}"
+    if len(call.events) > 10:
+        yield f"    and {len(call.events) - 10} more"
+    first = max(0, difference.place - CONTEXT)
+    last = difference.place + CONTEXT + 1
+    for name, commands in (("recorded", difference.recorded), ("replayed", difference.replayed)):
+        yield f"{name} ({len(commands)} commands):"
+        for i, command in enumerate(commands[first:last], first):
+            yield f"{'  > ' if i == difference.place else '    '}{command}"
+
+
+def predict_recording(
+    path: Path,
+    *,
+    after: float = 0.0,
+    hindsight: bool = False,
+    seeds: Sequence[int] = (),
+    json: bool = False,
+) -> int:
+    """Predict the outcomes of recorded requests, beside those that came; the exit code."""
+    from slacktide.lab.load.report.provenance import gather
+    from slacktide.lab.reports.twin import prediction_document, render_prediction
+    from slacktide.lab.simulation import SimulationError, predict
+    from slacktide.recording import Recording, RecordingError
+
+    try:
+        recording = Recording(path)
+        found = predict(
+            recording,
+            seeds=seeds or SEEDS,
+            provenance=gather(),
+            after=after,
+            hindsight=hindsight,
+        )
+    except (RecordingError, SimulationError) as error:
+        fail(str(error))
+    if json:
+        print_json(prediction_document(found))
+    else:
+        console().print(render_prediction(found))
+    return 0

@@ -1,0 +1,268 @@
+"""Rendered street scenes, for the classifiers of frames: unrelated ones, and streams of video.
+
+One roadside camera: sky, houses, a road, and at most one road user in the foreground, by day or
+night, in fog, with cars far away and a post in the way. The label is the kind of road user in
+front, exact because we drew it. Night, fog and distance make some frames much harder than others,
+as in real video.
+
+Unrelated frames have all kinds in equal parts, and any paint. Streams are as streets are: half of
+what comes by are cars, most of the rest people, vans and bicycles, for the most part white, grey or
+black, in shares that move slowly from one mix to another. Everything is NumPy on a small canvas:
+about a millisecond a frame.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.lab.examples._canvas import DRAW, Canvas, Colour, houses
+
+SIZE: Final = 96
+"""Height and width of a frame, pixels."""
+
+KINDS: tuple[str, ...] = ("empty", *DRAW)
+"""Class names; a label is an index into them."""
+
+FRAME_RATE: Final = 30
+"""Frames in a second of a stream."""
+STREAM_FRAMES: Final = 16 * 60 * FRAME_RATE
+"""Frames of a stream: sixteen minutes."""
+
+_LEFT, _RIGHT = 20.0, 76.0
+"""Between these a road user's middle stands, so that most of it can be seen (pixels)."""
+
+_SHARES = {
+    "car": 0.5,
+    "pedestrian": 0.15,
+    "van": 0.09,
+    "bicycle": 0.07,
+    "taxi": 0.06,
+    "bus": 0.05,
+    "truck": 0.04,
+    "motorcycle": 0.02,
+    "pickup": 0.02,
+}
+"""Of what comes by in streams, on average."""
+
+_PAINTS: tuple[tuple[float, Colour], ...] = (
+    (0.27, (0.9, 0.9, 0.9)),
+    (0.2, (0.1, 0.1, 0.11)),
+    (0.18, (0.35, 0.36, 0.38)),
+    (0.15, (0.66, 0.67, 0.69)),
+    (0.09, (0.14, 0.22, 0.5)),
+    (0.06, (0.62, 0.1, 0.1)),
+    (0.05, (0.3, 0.38, 0.25)),
+)
+"""Of vehicles and clothes in streams: shares and colours."""
+
+Frame = NDArray[np.uint8]
+
+
+def frames(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int64]]:
+    """Unrelated frames (count, 3, SIZE, SIZE), RGB, kinds in equal parts, and labels (count,)."""
+    labels = rng.permutation(np.arange(count, dtype=np.int64) % len(KINDS))
+    out = np.empty((count, 3, SIZE, SIZE), np.uint8)
+    for i, kind in enumerate(labels):
+        out[i] = _frame(int(kind), rng).transpose(2, 0, 1)
+    return out, labels
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConditions:
+    """What a stream shows. Each series holds values at equal distances from the first frame to the
+    last, with straight lines between them."""
+
+    seed: int
+    """Of the street, the traffic on it and the noise of the camera."""
+    daylight: tuple[float, ...]
+    """From 0.12, a dark night, to 1."""
+    fog: tuple[float, ...] = (0.0,)
+    """From 0 to 0.5, in which half of the light is grey."""
+    traffic: tuple[float, ...] = (0.5,)
+    """From 0, a road user now and then, to 1, one after the other, slow and with stops."""
+
+
+STREAMS: Mapping[str, StreamConditions] = {
+    "day": StreamConditions(101, daylight=(0.95, 0.85, 1.0, 0.9)),
+    "night": StreamConditions(102, daylight=(0.26, 0.18, 0.15, 0.2), traffic=(0.5, 0.35)),
+    "fog": StreamConditions(103, daylight=(0.8, 0.7), fog=(0.4, 0.5, 0.3, 0.45)),
+    "rush_hour": StreamConditions(104, daylight=(0.9, 0.8), traffic=(0.8, 1.0, 0.85)),
+    "dusk": StreamConditions(105, daylight=(0.8, 0.7, 0.35, 0.2), traffic=(0.7, 0.4)),
+    "dawn": StreamConditions(106, daylight=(0.2, 0.25, 0.6, 0.9), traffic=(0.3, 0.9)),
+    "fog_rolling_in": StreamConditions(107, daylight=(0.85,), fog=(0.0, 0.0, 0.35, 0.5)),
+    "foggy_night": StreamConditions(108, daylight=(0.28,), fog=(0.35, 0.2, 0.0, 0.1)),
+}
+"""The eight streams by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    ground: float
+    scale: float
+    heading: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """A road user that comes, perhaps stands for a while, and goes. Times in seconds."""
+
+    kind: int
+    paint: Colour
+    lane: _Lane
+    start: float
+    end: float
+    entry: float
+    """How far outside of the frame its middle starts, pixels."""
+    speed: float
+    stop: float
+    """When it stands, if it does."""
+    pause: float
+
+    def x(self, seconds: float) -> float:
+        """Where its middle is, pixels from the left."""
+        standing = min(max(seconds - self.stop, 0.0), self.pause)
+        way = (seconds - self.start - standing) * self.speed - self.entry
+        return way if self.lane.heading == 1 else SIZE - way
+
+
+class Video:
+    """The frames of a stream, each drawn when it is asked for, in any order."""
+
+    def __init__(self, conditions: StreamConditions) -> None:
+        self._conditions = conditions
+        rng = np.random.default_rng((conditions.seed, 0))
+        self._post = float(rng.uniform(4, SIZE - 4)) if rng.random() < 0.4 else None
+        self._far = [(float(rng.uniform(0, 240)), float(rng.uniform(4, 12))) for _ in range(3)]
+        self._visits = list(self._visited(rng))
+        self._starts = [visit.start for visit in self._visits]
+        self._empty: tuple[float, float, Canvas] | None = None
+
+    def frame(self, number: int) -> tuple[Frame, int]:
+        """Frame `number`, (3, SIZE, SIZE), RGB, and its label: the kind of road user whose middle
+        is in it, 0 where there is none. Raises ValueError outside of the stream."""
+        if not 0 <= number < STREAM_FRAMES:
+            raise ValueError(f"a stream has frames 0 to {STREAM_FRAMES - 1}, not {number}")
+        seconds, kind = number / FRAME_RATE, 0
+        # Clouds pass; each level of light has its own picture of the empty street.
+        clouds = 0.04 * (np.sin(seconds / 7) + np.sin(seconds / 17 + 1))
+        daylight = round(self._at(self._conditions.daylight, seconds) * (1 + clouds), 2)
+        canvas = self._street(daylight, round(self._at(self._conditions.fog, seconds), 2))
+        for i, (place, speed) in enumerate(self._far):
+            lap, x = divmod(place + speed * seconds, 240)
+            paint = random.Random(f"{self._conditions.seed} {i} {lap}")
+            colour = (paint.uniform(0.1, 0.9), paint.uniform(0.1, 0.9), paint.uniform(0.1, 0.9))
+            if x < SIZE + 24:
+                DRAW["car"](canvas.at(x - 12, self._horizon + 7, 0.28, 1), colour)
+        visit = self._visits[bisect.bisect(self._starts, seconds) - 1]
+        if seconds < visit.end:
+            x, lane = visit.x(seconds), visit.lane
+            spot = canvas.at(x, lane.ground, lane.scale, lane.heading)
+            DRAW[KINDS[visit.kind]](spot, visit.paint)
+            kind = visit.kind if 0 <= x < SIZE else 0
+        if self._post is not None:
+            canvas.rectangle(self._post - 1.5, 0, self._post + 1.5, SIZE, (0.3, 0.3, 0.32))
+        grain = np.random.default_rng((self._conditions.seed, 1, number))
+        pixels = canvas.pixels(grain, noise=0.02 + 0.03 * (1 - daylight))
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1)), kind
+
+    def _street(self, daylight: float, fog: float) -> Canvas:
+        """A copy of the street with nothing on it."""
+        if self._empty is None or self._empty[:2] != (daylight, fog):
+            canvas = Canvas(SIZE, daylight=daylight, fog=fog)
+            lit = 0.4 * min(max((0.55 - daylight) / 0.25, 0.0), 1.0)
+            rng, lamps = (np.random.default_rng((self._conditions.seed, i)) for i in (2, 3))
+            self._horizon = _backdrop(canvas, rng, lit=lit, lamps=lamps)
+            self._empty = daylight, fog, canvas
+        return self._empty[2].copy()
+
+    def _visited(self, rng: np.random.Generator) -> Iterator[_Visit]:
+        """Road users one after the other, from before the first frame until after the last."""
+        heading = 1 if rng.random() < 0.5 else -1
+        far = _Lane(float(rng.uniform(69, 74)), float(rng.uniform(0.78, 0.92)), heading)
+        near = _Lane(float(rng.uniform(79, 85)), float(rng.uniform(0.98, 1.15)), -heading)
+        path = _Lane(float(rng.uniform(66, 69)), float(rng.uniform(0.76, 0.95)), 1)
+        # What drives by changes too: shares of kinds move from one mix to another.
+        mixes = rng.dirichlet([40 * _SHARES[kind] for kind in DRAW], 2)
+        clock, end = -8.0, STREAM_FRAMES / FRAME_RATE
+        while clock < end:
+            done = max(clock, 0.0) / end
+            busy = self._at(self._conditions.traffic, max(clock, 0.0))
+            kind = 1 + int(rng.choice(len(DRAW), p=mixes[0] * (1 - done) + mixes[1] * done))
+            shade = _PAINTS[int(rng.choice(len(_PAINTS), p=[share for share, _ in _PAINTS]))][1]
+            paint: Colour = tuple(float(c) for c in shade * rng.uniform(0.85, 1.1, 3))
+            on_foot, pedals = KINDS[kind] == "pedestrian", KINDS[kind] == "bicycle"
+            lane = near if rng.random() < 0.5 else far
+            if on_foot or pedals:
+                lane = _Lane(path.ground, path.scale, 1 if rng.random() < 0.5 else -1)
+            length = 10 if on_foot else 18 if pedals else 36
+            pace = 26.0 if on_foot else 60.0 if pedals else 130 * (1.1 - 0.75 * busy)
+            speed = pace * float(rng.uniform(0.8, 1.2)) * lane.scale
+            entry = length * lane.scale
+            stands = rng.random() < 0.2 + 0.4 * busy
+            pause = float(rng.uniform(0.8, 1.5 + 3 * busy)) if stands else 0.0
+            stop = clock + (entry + float(rng.uniform(_LEFT, _RIGHT))) / speed
+            until = clock + (SIZE + 2 * entry) / speed + pause
+            yield _Visit(kind, paint, lane, clock, until, entry, speed, stop, pause)
+            clock = until + 0.1 + float(rng.exponential(0.2 + 1.5 * (1 - busy)))
+
+    @staticmethod
+    def _at(series: tuple[float, ...], seconds: float) -> float:
+        places = np.linspace(0, STREAM_FRAMES / FRAME_RATE, len(series))
+        return float(np.interp(seconds, places, series))
+
+
+def video(name: str, start: int = 0, stop: int = STREAM_FRAMES) -> Iterator[tuple[Frame, int]]:
+    """Frames `start` to `stop` of a stream in order, each with its label; see `Video.frame`. Raises
+    ValueError for a stream there is none of."""
+    if name not in STREAMS:
+        raise ValueError(f"no stream is called {name!r} (all: {', '.join(STREAMS)})")
+    return map(Video(STREAMS[name]).frame, range(start, stop))
+
+
+def _frame(kind: int, rng: np.random.Generator) -> Frame:
+    """The frame (SIZE, SIZE, 3), RGB, with a road user of this kind in front, or nothing. Lengths
+    are in pixels, levels from 0 to 1; a heading of 1 is to the right."""
+    night = rng.random() < 0.4
+    street = np.random.default_rng(int(rng.integers(2**31)))
+    x, ground, scale = rng.uniform(_LEFT, _RIGHT), rng.uniform(66, 86), rng.uniform(0.75, 1.2)
+    heading = 1 if rng.random() < 0.5 else -1
+    paint = tuple(float(c) for c in rng.uniform(0.08, 0.95, 3))
+    daylight = float(rng.uniform(0.12, 0.3) if night else rng.uniform(0.6, 1.0))
+    fog = float(rng.uniform(0, 0.5) if rng.random() < 0.25 else 0.0)
+    post = float(rng.uniform(4, SIZE - 4)) if rng.random() < 0.3 else None
+    canvas = Canvas(SIZE, daylight=daylight, fog=fog)
+    place = canvas.at(float(x), float(ground), float(scale), heading)
+    horizon = _backdrop(canvas, street, lit=0.4 * night)
+    for _ in range(int(street.integers(0, 4))):
+        far = canvas.at(float(street.uniform(4, SIZE - 4)), horizon + 7, 0.28, 1)
+        DRAW["car"](far, tuple(float(c) for c in street.uniform(0.1, 0.9, 3)))
+    if kind:
+        DRAW[KINDS[kind]](place, paint)
+    if post is not None:
+        canvas.rectangle(post - 1.5, 0, post + 1.5, SIZE, (0.3, 0.3, 0.32))
+    return canvas.pixels(rng, noise=0.02 + 0.03 * (1 - daylight))
+
+
+def _backdrop(
+    canvas: Canvas,
+    rng: np.random.Generator,
+    *,
+    lit: float,
+    lamps: np.random.Generator | None = None,
+) -> float:
+    """Draw sky, houses with windows and a road with marks; return where the horizon is."""
+    horizon = float(rng.uniform(40, 48))
+    canvas.gradient(0, horizon, (0.45, 0.62, 0.9), (0.8, 0.86, 0.95))
+    houses(canvas, rng, horizon, 1.0, lit=lit, lamps=lamps)
+    canvas.rectangle(0, horizon, SIZE, horizon + 6, (0.55, 0.53, 0.5))
+    canvas.gradient(horizon + 6, SIZE, (0.36, 0.36, 0.38), (0.28, 0.28, 0.3))
+    for mx in np.arange(float(rng.uniform(-16, 0)), SIZE, 20):
+        canvas.rectangle(mx, horizon + 14, mx + 10, horizon + 15.5, (0.85, 0.85, 0.8))
+    return horizon

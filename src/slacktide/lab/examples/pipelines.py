@@ -1,0 +1,53 @@
+"""The example pipelines: what each is made of, and frames with what a perfect one would answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from slacktide.lab.examples.road_users import FRAME
+from slacktide.lab.examples.street import Scene, Street
+
+
+@dataclass(frozen=True, slots=True)
+class ExamplePipeline:
+    """One example pipeline of example models."""
+
+    name: str
+    summary: str
+    models: tuple[str, ...]
+    """Those of its stages, the detector first."""
+
+    def extras(self) -> dict[str, bytes]:
+        """Its files, by name."""
+        folder = resources.files("slacktide.lab.examples") / "models" / self.name
+        return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+PIPELINES: Mapping[str, ExamplePipeline] = {
+    pipeline.name: pipeline
+    for pipeline in (
+        ExamplePipeline(
+            "traffic",
+            "pipeline that finds vehicles, and says the brand and the plate of each",
+            ("street", "brand", "plate"),
+        ),
+        ExamplePipeline(
+            "surveillance",
+            "pipeline that finds people, and says the colour of the coat and the way of each",
+            ("street", "clothing", "direction"),
+        ),
+    )
+}
+"""Every example pipeline by name."""
+
+
+def pipeline_frames(seed: int, *, traffic: float | None = None, start: int = 0) -> Iterator[Scene]:
+    """Frames of one street as the example pipelines take them, without end, the same for the same
+    seed. `traffic`: as of `Street`."""
+    street = Street(seed, traffic=traffic)
+    number = start
+    while True:
+        yield street.scene(number, FRAME)
+        number += 1

@@ -1,0 +1,170 @@
+"""HTTP/1.1 connections: one for a run, kept alive from request to request, and one for a single GET
+before it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import httptools
+import orjson
+
+from slacktide.lab.load.encode import common_headers, format_head
+from slacktide.lab.load.spec import Target, TargetError
+
+if TYPE_CHECKING:
+    from slacktide.lab.load.http_sender import HttpSender
+
+_MAX_DETAIL = 512
+
+
+class ClientConnection(asyncio.Protocol):
+    """The parser calls back into this object; bodies of good answers are counted, not kept."""
+
+    def __init__(self, owner: HttpSender) -> None:
+        self._owner = owner
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._index: int | None = None
+        self._status = 0
+        self._detail = b""
+        self._fault = ""
+        self._half = False
+        """The headers of request `_index` have left, its body has not."""
+
+    @property
+    def closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def send(self, index: int, parts: Sequence[bytes]) -> None:
+        """Send request `index`. The connection must be open and free."""
+        self._begin(index).writelines(parts)
+
+    def send_headers(self, index: int, headers: Sequence[bytes]) -> None:
+        """Send the headers of request `index`. The connection must be open and free. An answer that
+        comes before the body ends its use: half a request cannot be taken back."""
+        self._begin(index).writelines(headers)
+        self._half = True
+
+    def send_body(self, parts: Sequence[bytes]) -> None:
+        """Send what belongs to the headers sent last, which have not been answered."""
+        if self._transport is None or not self._half:
+            raise RuntimeError("no headers wait for their body")
+        self._half = False
+        self._transport.writelines(parts)
+
+    def _begin(self, index: int) -> asyncio.Transport:
+        if self._transport is None or self._index is not None:
+            raise RuntimeError("the connection is not free")
+        self._index = index
+        self._status = 0
+        self._detail = b""
+        return self._transport
+
+    def abort(self) -> None:
+        """Close at once; the server sees its client leave. The owner hears `broken` later."""
+        self._index = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        index, self._index = self._index, None
+        why = self._fault or (str(exc) if exc else "connection closed before the answer")
+        self._owner.broken(self, index, why)
+
+    def data_received(self, data: bytes) -> None:
+        if self._index is None:
+            self._fail("unexpected bytes")
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"malformed answer: {error}")
+
+    # Callbacks of the parser.
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        if self._status != 200 and len(self._detail) < _MAX_DETAIL:
+            self._detail += body[:_MAX_DETAIL]
+
+    def on_message_complete(self) -> None:
+        if self._status < 200 or self._index is None:  # interim answers (1xx) are not the answer
+            return
+        index, self._index = self._index, None
+        reusable = self._parser.should_keep_alive() and not self.closing and not self._half
+        self._owner.answered(self, index, self._status, self._detail, reusable)
+
+    def _fail(self, reason: str) -> None:
+        self._fault = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def error_text(body: bytes, most: int) -> str:
+    """The text of an OIP error body, or its first `most` bytes if it is none."""
+    try:
+        return str(orjson.loads(body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return body[:most].decode(errors="replace").strip()
+
+
+_READ = 1 << 16
+_LARGEST = 16 << 20
+
+
+def tls_context(target: Target) -> ssl.SSLContext | None:
+    """How to speak TLS to `target`; None if it does not. Raises TargetError."""
+    if not target.tls:
+        return None
+    try:
+        return ssl.create_default_context(cafile=target.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise TargetError(f"cannot use the certificates in {target.ca_file}: {error}") from None
+
+
+class _Collector:
+    """Callbacks of the parser."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.complete = False
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+async def fetch(target: Target, path: str) -> tuple[int, bytes]:
+    """Status and body of GET `path`. Raises TargetError if there is no proper answer."""
+    try:
+        reader, writer = await asyncio.open_connection(
+            target.host, target.port, ssl=tls_context(target)
+        )
+    except OSError as error:
+        raise TargetError(f"cannot connect to {target.url}: {error.strerror or error}") from None
+    collector = _Collector()
+    parser = httptools.HttpResponseParser(collector)
+    try:
+        headers = {**common_headers(target), "Connection": "close"}
+        writer.write(format_head("GET", target.base_path + path, headers))
+        while not collector.complete:
+            data = await reader.read(_READ)
+            if not data or len(collector.body) > _LARGEST:
+                raise TargetError(f"{target.url}{path}: no complete answer")
+            parser.feed_data(data)
+    except (OSError, httptools.HttpParserError) as error:
+        raise TargetError(f"{target.url}{path}: no proper answer: {error}") from None
+    finally:
+        writer.transport.abort()
+    return parser.get_status_code(), bytes(collector.body)

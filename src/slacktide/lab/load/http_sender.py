@@ -1,0 +1,182 @@
+"""Sends requests over HTTP/1.1 on as many connections as needed, up to a cap.
+
+A request takes a free connection, the one used last (few stay busy, the others stay idle). If
+none is free it waits in line while a new one opens; whichever is there first takes it. At the
+cap it waits for an answer to free a connection: that shows as lateness of the generator, and the
+report warns. A request is never sent twice: what breaks is a transport error, and counted.
+
+With `upload`, bodies follow their headers so many seconds later, as over a slow uplink. A request
+that is answered before, as by a refusal, sends none, and its connection is closed. Over a link,
+headers say ahead what they would say then; the link does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from slacktide.lab.load.encode import HttpRequest
+from slacktide.lab.load.http_connection import ClientConnection, error_text, tls_context
+from slacktide.lab.load.request_log import RequestLog, Result, of_http
+from slacktide.lab.load.spec import Target
+from slacktide.lab.netem import TimerQueue
+
+DEFAULT_CONNECTIONS = 512
+_CONNECT_TIMEOUT = 5.0
+
+
+@dataclass(eq=False, repr=False)
+class HttpSender:
+    """A `Sender`. `clock` gives seconds from the start of the run."""
+
+    target: Target
+    requests: Sequence[HttpRequest]
+    log: RequestLog
+    clock: Callable[[], float]
+    connections: int | None = None
+    upload: float = 0.0
+    over_link: bool = False
+
+    def __post_init__(self) -> None:
+        self._tls = tls_context(self.target)
+        self._cap = self.connections or DEFAULT_CONNECTIONS
+        self._delayed_bodies = TimerQueue() if self.upload > 0.0 else None
+        self._idle: list[ClientConnection] = []
+        self._busy: dict[int, ClientConnection] = {}
+        self._line: deque[int] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._all: set[ClientConnection] = set()
+        self._waited = 0
+        self._closed = False
+
+    def submit(self, index: int) -> None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closing:
+                self._send(connection, index)
+                return
+        self._line.append(index)
+        self._open_more()
+
+    def give_up(self, index: int) -> None:
+        connection = self._busy.pop(index, None)
+        if connection is not None:
+            connection.abort()
+
+    def warnings(self) -> tuple[str, ...]:
+        if not self._waited:
+            return ()
+        return (
+            f"{self._waited} requests came due while all {self._cap} connections were busy "
+            "and may have waited for one; allow more with --connections",
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._delayed_bodies is not None:
+            self._delayed_bodies.close()
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        for connection in tuple(self._all):
+            connection.abort()
+        while self._all:  # every abort is followed by its `broken`
+            await asyncio.sleep(0)
+
+    # What connections report.
+
+    def answered(
+        self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool
+    ) -> None:
+        """A complete answer came. The connection is free again if `reusable`."""
+        now = self.clock()
+        self._busy.pop(index, None)
+        result = of_http(status)
+        text = "" if result is Result.ANSWERED else f"{status} {error_text(detail, 100)}"
+        self.log.ended(index, result, now=now, detail=text)
+        if reusable:
+            self._free(connection)
+        else:
+            connection.abort()
+
+    def broken(self, connection: ClientConnection, index: int | None, reason: str) -> None:
+        """The connection is gone; `index` is the request that was on it, if any. Comes once."""
+        self._all.discard(connection)
+        if index is not None:
+            self._busy.pop(index, None)
+            self._fail(index, reason)
+        self._open_more()
+
+    def _free(self, connection: ClientConnection) -> None:
+        index = self._next_in_line()
+        if index is None:
+            self._idle.append(connection)
+        else:
+            self._send(connection, index)
+
+    def _send(self, connection: ClientConnection, index: int) -> None:
+        self._busy[index] = connection
+        timeout_us = self.log.departed(index, now=self.clock())
+        request = self.requests[self.log.payload[index]]
+        if self.over_link:
+            connection.send(index, (*request.notice(timeout_us), *request.body(timeout_us)))
+        elif self._delayed_bodies is None:
+            connection.send(index, request.parts(timeout_us))
+        else:
+            connection.send_headers(index, request.notice(timeout_us))
+            send = partial(self._send_body, index, request.body(timeout_us))
+            self._delayed_bodies.at(time.monotonic() + self.upload, send)
+
+    def _send_body(self, index: int, body: Sequence[bytes]) -> None:
+        connection = self._busy.get(index)
+        if connection is not None and not connection.closing:  # else it has ended, or will now
+            connection.send_body(body)
+
+    def _next_in_line(self) -> int | None:
+        """The first request in line that was not cancelled meanwhile."""
+        while self._line:
+            index = self._line.popleft()
+            if index in self.log.open:
+                return index
+        return None
+
+    def _open_more(self) -> None:
+        """Open a connection for each request in line, as far as the cap allows."""
+        if self._closed:
+            return
+        while len(self._opening) < len(self._line):
+            if len(self._all) + len(self._opening) >= self._cap:
+                self._waited += 1
+                return
+            task = asyncio.get_running_loop().create_task(self._open())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                _, connection = await loop.create_connection(
+                    lambda: ClientConnection(self),
+                    *self.target.address,
+                    ssl=self._tls,
+                    server_hostname=self.target.host if self._tls else None,
+                )
+        except (OSError, TimeoutError) as error:
+            index = self._next_in_line()
+            if index is not None:
+                reason = getattr(error, "strerror", None) or str(error) or "timeout"
+                self._fail(index, f"cannot connect: {reason}")
+            return
+        if connection.closing:  # it broke before we looked; `broken` has been here and gone
+            self._open_more()
+            return
+        self._all.add(connection)
+        self._free(connection)
+
+    def _fail(self, index: int, reason: str) -> None:
+        self.log.ended(index, Result.TRANSPORT_ERROR, now=self.clock(), detail=reason)

@@ -1,0 +1,115 @@
+"""Calls over HTTP, each sent when it is due, whatever became of those before it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+from urllib.request import urlopen
+
+from numpy.typing import NDArray
+
+from slacktide.domain.tensors import Datatype
+from slacktide.lab.load.spec import Target
+
+_SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+Row = Mapping[str, NDArray[Any]]
+ReadT = TypeVar("ReadT")
+
+
+class CallBody(NamedTuple):
+    """JSON, and the tensors behind it."""
+
+    head: bytes
+    tensors: bytes
+
+
+def call_body(row: Row, outputs: Sequence[str], **parameters: object) -> CallBody:
+    """A call that asks for these outputs."""
+    types = {each.dtype: each.wire_name for each in Datatype}
+    inputs = [
+        {
+            "name": name,
+            "datatype": types[tensor.dtype],
+            "shape": tensor.shape,
+            "parameters": {"binary_data_size": tensor.nbytes},
+        }
+        for name, tensor in row.items()
+    ]
+    wanted = [{"name": name} for name in outputs]
+    document = {"inputs": inputs, "outputs": wanted, "parameters": parameters}
+    return CallBody(json.dumps(document).encode(), b"".join(t.tobytes() for t in row.values()))
+
+
+def play_calls(
+    target: Target,
+    model: str,
+    bodies: Sequence[CallBody],
+    instants: Sequence[float],
+    read: Callable[[int, int, float, Any], ReadT],
+    *,
+    connections: int,
+) -> list[ReadT]:
+    """Send each when it is due (`instants`, seconds from now), on so many connections. `read` is
+    given the number of each call, its status, the seconds from when it was due to its answer, and
+    the answer."""
+    idle: SimpleQueue[HTTPConnection] = SimpleQueue()
+    for _ in range(connections):
+        idle.put(HTTPConnection(target.host, target.port, timeout=30.0))
+    begin = time.monotonic() + 0.2
+
+    def ask(number: int) -> ReadT:
+        due = begin + instants[number]
+        time.sleep(max(0.0, due - time.monotonic()))
+        connection = idle.get()
+        try:
+            head, tensors = bodies[number]
+            connection.request("POST", f"/v2/models/{model}/infer", head + tensors, {
+                "Inference-Header-Content-Length": str(len(head))
+            })  # fmt: skip
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            seconds = time.monotonic() - due
+        finally:
+            idle.put(connection)
+        return read(number, response.status, seconds, answer)
+
+    with ThreadPoolExecutor(connections) as threads:
+        answered = list(threads.map(ask, range(len(bodies))))
+    while not idle.empty():
+        with closing(idle.get()):
+            pass
+    return answered
+
+
+class MetricSample(NamedTuple):
+    """A number of a page of metrics."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def get_metrics(port: int) -> list[MetricSample]:
+    """The page of metrics of a server of this machine."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10.0) as answer:
+        page = answer.read().decode()
+    return [
+        MetricSample(found[1], dict(_LABEL.findall(found[2] or "")), float(found[3]))
+        for found in map(_SAMPLE.fullmatch, page.splitlines())
+        if found is not None
+    ]
+
+
+def get_json(target: Target, path: str) -> Any:
+    """A document of the server."""
+    with urlopen(f"http://{target.host}:{target.port}{path}", timeout=10.0) as answer:
+        return json.load(answer)

@@ -1,0 +1,70 @@
+"""Rows of a stream, each sent to a classifier when it is due, and what each answer said.
+
+The load generator proper (`run.py`) measures a server under a workload; this follows single
+answers: their class, how long they took, and at which ramp they left the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slacktide.lab.load.played_calls import Row, call_body, get_json, play_calls
+from slacktide.lab.load.server_process import ProcessError
+from slacktide.lab.load.spec import Target
+
+CONNECTIONS = 8
+TIMEOUT_S = 20.0
+"""Of a request without a deadline: all are answered, since it is latency that is compared."""
+
+
+class PlayedRow(NamedTuple):
+    """One row."""
+
+    seconds: float
+    """From when it was due to leave its client."""
+    answer: int | None
+    """The class of the highest score; None where a deadline was stated and missed."""
+    exit: str
+    """The tensor at which it left the network; empty: it ran to the end."""
+
+
+def play_rows(
+    target: Target,
+    model: str,
+    classes: int,
+    rows: Sequence[Row],
+    instants: Sequence[float],
+    deadline_s: float | None = None,
+) -> list[PlayedRow]:
+    """Send each row when it is due (`instants`, seconds from now), whatever became of those before,
+    up to `CONNECTIONS` at a time, over HTTP. `classes`: of the output that is asked for; others may
+    come at the model's end alone. Without a deadline, raises ProcessError if one is refused."""
+    output = _scores(get_json(target, f"/v2/models/{model}"), classes)
+    asked = {"report_timing": True, "timeout": round(1e6 * (deadline_s or TIMEOUT_S))}
+    bodies = [call_body(row, [output], **asked) for row in rows]
+
+    def read(number: int, status: int, seconds: float, answer: Any) -> PlayedRow:
+        if deadline_s is not None and (status != 200 or seconds > deadline_s):
+            return PlayedRow(seconds, None, "")
+        if status != 200:
+            raise ProcessError(f"a request was refused: {answer['error']}")
+        (scores,) = answer["outputs"]
+        exit = answer["parameters"].get("exit", "")
+        return PlayedRow(seconds, int(np.argmax(scores["data"])), exit)
+
+    return play_calls(target, model, bodies, instants, read, connections=CONNECTIONS)
+
+
+def exit_stats(target: Target, model: str) -> dict[str, Any]:
+    """What the server says of a model's early exits; nothing where it has none."""
+    (stats,) = get_json(target, f"/v2/models/{model}/stats")["model_stats"]
+    return dict(stats.get("exit_stats", {}))
+
+
+def _scores(metadata: Mapping[str, Any], classes: int) -> str:
+    """The output with a score for each class."""
+    (name, *_) = [each["name"] for each in metadata["outputs"] if each["shape"][-1] == classes]
+    return str(name)

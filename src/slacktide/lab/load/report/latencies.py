@@ -1,0 +1,114 @@
+"""`Latencies`: percentiles of any number of samples in bounded memory.
+
+Up to `EXACT` samples they are kept, and every percentile is a sample. Beyond, they are counted in
+bins whose edges grow by 2^(1/140): a percentile is then the upper edge of its bin, so at most
+`ERROR`, 0.5 %, above the sample it stands for and never below it (decision 0031). Mean, least and
+most are exact always. Times up to 0.1 µs count as 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.lab.load.report.document import Percentiles
+
+EXACT = 10_000
+PER_DOUBLING = 140
+ERROR = 2.0 ** (1.0 / PER_DOUBLING) - 1.0
+LOWEST_S = 1e-7
+_DOUBLINGS = 44
+"""From 0.1 µs to twenty days; what is longer shares the last bin."""
+
+Seconds = NDArray[np.float64]
+
+
+class Latencies:
+    """Samples in seconds, not negative. Mutable."""
+
+    def __init__(self, *, exact: bool = False) -> None:
+        """`exact`: keep every sample, however many."""
+        self._exact = exact
+        self.count = 0
+        self._sum = 0.0
+        self._least = math.inf
+        self._most = -math.inf
+        self._kept: list[Seconds] = []
+        self._bins: NDArray[np.int64] | None = None
+
+    def add(self, samples: Seconds) -> None:
+        """Count `samples`, shape (n,); they may be kept."""
+        if not samples.size:
+            return
+        self.count += samples.size
+        self._sum += float(samples.sum())
+        self._least = min(self._least, float(samples.min()))
+        self._most = max(self._most, float(samples.max()))
+        self._kept.append(samples)
+        if self._bins is not None or (self.count > EXACT and not self._exact):
+            self._fold()
+
+    def _fold(self) -> None:
+        """Count what is kept in bins, and keep it no longer."""
+        samples = np.concatenate(self._kept)
+        self._kept.clear()
+        place = np.log2(np.maximum(samples, LOWEST_S) / LOWEST_S) * PER_DOUBLING
+        # A sample on an edge belongs below it: bin i holds those in (edge i − 1, edge i].
+        bins = np.ceil(place).astype(np.int64)
+        size = _DOUBLINGS * PER_DOUBLING
+        counts = np.bincount(np.minimum(bins, size - 1), minlength=size)
+        self._bins = counts if self._bins is None else self._bins + counts
+
+    @classmethod
+    def merged(cls, parts: Iterable[Latencies]) -> Latencies:
+        """All samples of `parts` together. Changes none of them."""
+        total = cls()
+        for part in parts:
+            total._exact = total._exact or part._exact
+            if part._bins is not None:
+                total._bins = part._bins + (0 if total._bins is None else total._bins)
+            total._kept += part._kept
+            total.count += part.count
+            total._sum += part._sum
+            total._least = min(total._least, part._least)
+            total._most = max(total._most, part._most)
+        if total._kept and (total._bins is not None or (total.count > EXACT and not total._exact)):
+            total._fold()
+        return total
+
+    def quantiles(self, levels: Sequence[float]) -> tuple[float, ...]:
+        """The least time that a share `level` of the samples stays within, by level (0 to 1).
+        Raises ValueError if there are no samples."""
+        if not self.count:
+            raise ValueError("there are no samples")
+        if self._bins is None:
+            found = np.quantile(np.concatenate(self._kept), levels, method="inverted_cdf")
+            return tuple(float(value) for value in found)
+        ranks = np.maximum(np.ceil(np.asarray(levels) * self.count), 1.0)
+        bins = np.searchsorted(np.cumsum(self._bins), ranks)
+        edges = np.where(bins > 0, LOWEST_S * np.exp2(bins / PER_DOUBLING), 0.0)
+        edges[np.asarray(levels) == 0.0] = self._least
+        return tuple(float(edge) for edge in np.clip(edges, self._least, self._most))
+
+    def percentiles(self) -> Percentiles | None:
+        """As a report shows them; None without samples."""
+        if not self.count:
+            return None
+        p50, p90, p99, p999 = self.quantiles((0.5, 0.9, 0.99, 0.999))
+        mean = self._sum / self.count
+        error = 0.0 if self._bins is None else ERROR
+        return Percentiles(self.count, mean, p50, p90, p99, p999, self._most, error)
+
+    def curve(self) -> tuple[float, ...]:
+        """The times at 0, 1, …, 100 percent; empty without samples."""
+        return self.quantiles([i / 100 for i in range(101)]) if self.count else ()
+
+
+def percentiles(samples: Seconds) -> Percentiles | None:
+    """Of `samples`, shape (n,), each a sample itself; None if there is none."""
+    latencies = Latencies(exact=True)
+    latencies.add(samples)
+    return latencies.percentiles()

@@ -1,0 +1,131 @@
+"""From what became of each request to the numbers of a report. Pure.
+
+Requests come as parallel arrays of shape (n,), whatever world they were sent in: the load generator
+fills them from its clock, a simulator from its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain import OutcomeKind
+from slacktide.lab.load.report.document import StreamReport, Timeline
+from slacktide.lab.load.report.latencies import Latencies, Seconds
+
+_ANSWERS = (OutcomeKind.SERVED, OutcomeKind.LATE)
+_REFUSALS = (OutcomeKind.REJECTED, OutcomeKind.DROPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """One way to end: a label that says why, and the outcome it counts as."""
+
+    label: str
+    kind: OutcomeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that is scored, [start, start + duration), in bins; all in seconds."""
+
+    start: float
+    duration: float
+    bin_s: float = 1.0
+
+    @property
+    def end(self) -> float:
+        return self.start + self.duration
+
+    @property
+    def bins(self) -> int:
+        """At least one; the last may be cut short."""
+        return max(1, int(np.ceil(self.duration / self.bin_s)))
+
+
+class StreamScore:
+    """Counts the requests of one stream that were due within a window."""
+
+    def __init__(self, endings: Sequence[Ending], window: Window, *, exact: bool = True) -> None:
+        """`exact`: keep the latency of every request, however many."""
+        self._endings = tuple(endings)
+        self._window = window
+        self._exact = exact
+        self._answered, self._refused, self._served = (
+            np.array([ending.kind in kinds for ending in endings], dtype=np.bool_)
+            for kinds in (_ANSWERS, _REFUSALS, (OutcomeKind.SERVED,))
+        )
+        self._counts = np.zeros(len(endings), dtype=np.int64)
+        self._rows = self._rows_on_time = 0
+        self._answers, self._refusals = Latencies(exact=exact), Latencies(exact=exact)
+        self._timeline = np.zeros((window.bins, 4), dtype=np.int64)
+        """By bin: arrivals, on time, refused, other."""
+
+    def add(
+        self, due: Seconds, latency: Seconds, rows: NDArray[np.int64], ending: NDArray[np.int64]
+    ) -> None:
+        """Count requests; those due outside the window are passed over. `due` is when each should
+        have been sent, `latency` its end minus that, `ending` the number of its ending. Raises
+        ValueError if the arrays are not equally long."""
+        if len({array.size for array in (due, latency, rows, ending)}) > 1:
+            raise ValueError("arrays of unequal length")
+        inside = (due >= self._window.start) & (due < self._window.end)
+        due, latency, rows, ending = due[inside], latency[inside], rows[inside], ending[inside]
+        served, refused = self._served[ending], self._refused[ending]
+        self._counts += np.bincount(ending, minlength=len(self._endings))
+        self._rows += int(rows.sum())
+        self._rows_on_time += int(rows[served].sum())
+        self._answers.add(latency[self._answered[ending]])
+        self._refusals.add(latency[refused])
+        bins = self._window.bins
+        place = ((due - self._window.start) / self._window.bin_s).astype(np.int64)
+        which = np.where(served, 1, np.where(refused, 2, 3))
+        counts = np.bincount(np.minimum(place, bins - 1) * 4 + which, minlength=4 * bins)
+        by_bin = counts.reshape(bins, 4)
+        by_bin[:, 0] = by_bin.sum(axis=1)
+        self._timeline += by_bin
+
+    def merged(self, others: Sequence[StreamScore]) -> StreamScore:
+        """Together with `others`, of the same endings and window. Changes none of them."""
+        parts = (self, *others)
+        total = StreamScore(self._endings, self._window, exact=self._exact)
+        total._counts = np.sum([part._counts for part in parts], axis=0)
+        total._timeline = np.sum([part._timeline for part in parts], axis=0)
+        total._rows = sum(part._rows for part in parts)
+        total._rows_on_time = sum(part._rows_on_time for part in parts)
+        total._answers = Latencies.merged(part._answers for part in parts)
+        total._refusals = Latencies.merged(part._refusals for part in parts)
+        return total
+
+    def report(self, name: str, model: str = "", application: str = "") -> StreamReport:
+        """The numbers. In an empty window (a run that was interrupted at once) rates are 0."""
+        outcomes = dict.fromkeys((kind.value for kind in OutcomeKind), 0)
+        reasons: dict[str, int] = {}
+        for ending, count in zip(self._endings, self._counts.tolist(), strict=True):
+            outcomes[ending.kind.value] += count
+            if count:
+                reasons[ending.label] = reasons.get(ending.label, 0) + count
+        submitted, seconds = sum(outcomes.values()), self._window.duration or float("inf")
+        return StreamReport(
+            name=name,
+            model=model,
+            application=application,
+            submitted=submitted,
+            outcomes=outcomes,
+            reasons=reasons,
+            rows_submitted=self._rows,
+            rows_on_time=self._rows_on_time,
+            offered_rps=submitted / seconds,
+            on_time_rps=outcomes[OutcomeKind.SERVED.value] / seconds,
+            latency=self._answers.percentiles(),
+            refusal_latency=self._refusals.percentiles(),
+            latency_curve=self._answers.curve(),
+        )
+
+    def timeline(self, cores: tuple[float, ...] = ()) -> Timeline:
+        """The requests by the bin in which they were due; `cores` are those allocated, by bin."""
+        arrivals, on_time, refused, other = (tuple(one.tolist()) for one in self._timeline.T)
+        return Timeline(arrivals, on_time, refused, other, self._window.bin_s, cores)

@@ -1,0 +1,183 @@
+"""The open-loop run: every request leaves when it is due, whatever became of those before.
+
+Nothing waits for an answer before it sends, so a slow server cannot slow its own load down
+(coordinated omission), and every latency counts from the intended send, so lateness of the
+generator is never forgotten; it is reported on its own as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slacktide.lab.load.request_log import RequestLog, Result
+from slacktide.lab.load.spec import LoadSpec
+from slacktide.lab.netem import TimerQueue
+
+
+class Sender(Protocol):
+    """Carries requests: the seam between run and wire. Methods never block; every submitted request
+    ends in the request log once, unless it is cancelled first (the run has logged that by then)."""
+
+    def submit(self, index: int) -> None:
+        """Send request `index` of the schedule as soon as possible."""
+
+    def give_up(self, index: int) -> None:
+        """Request `index` is cancelled: take it off the wire."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """What the reader of the report should know of how requests were carried."""
+
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+_log = logging.getLogger(__name__)
+
+_BURST = 64
+"""Requests sent before the loop gets a turn to read answers."""
+_SWEEP = 0.05
+"""Seconds between looks for requests to cancel."""
+_REPORT = 0.25
+"""Seconds between calls of the observer."""
+_HURRY = 1.0
+"""Patience after an interruption, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands."""
+
+    elapsed_s: float
+    length_s: float
+    planned: int
+    submitted: int
+    ended: int
+    on_time: int
+
+
+Observer = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How the sending ended."""
+
+    sent_until: float
+    """Seconds from the start until which requests were sent."""
+    interrupted: bool
+
+
+class StartClock:
+    """Seconds since the run started; negative before."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self, lead: float = 0.02) -> None:
+        """The run starts `lead` seconds from now."""
+        self.origin = time.monotonic() + lead
+
+    def __call__(self) -> float:
+        return time.monotonic() - self.origin
+
+
+@dataclass(slots=True, eq=False)
+class Pacer:
+    """One run: sends everything in a request log on time, and waits until each has ended."""
+
+    spec: LoadSpec
+    requests: RequestLog
+    sender: Sender
+    clock: StartClock
+    observer: Observer | None
+    _patience: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._patience = self.spec.patience
+
+    async def run(self, stop: asyncio.Event) -> RunEnd:
+        """Setting `stop` ends the sending; those in flight get a second beyond their deadline."""
+        tend = asyncio.create_task(self._tend())
+        send = asyncio.create_task(self._send())
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((send, stopped, tend), return_when=asyncio.FIRST_COMPLETED)
+            interrupted = not send.done()
+            send.cancel()
+            if interrupted:
+                self._patience = min(self._patience, _HURRY)
+            sent_until = min(self.clock(), self.spec.length)
+            await asyncio.wait((send,))
+            while self.requests.open and not tend.done():
+                await asyncio.sleep(_SWEEP / 4)
+            for ours in (send, tend):
+                if ours.done() and not ours.cancelled():
+                    ours.result()  # a failure of ours is not swallowed
+            self._observe()
+            return RunEnd(sent_until if interrupted else self.spec.length, interrupted)
+        finally:
+            tasks = (send, stopped, tend)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send(self) -> None:
+        """Hand every request over when it is due; several at once if they are."""
+        requests, sender, clock = self.requests, self.sender, self.clock
+        due, count = requests.due, len(requests)
+        timer = TimerQueue()
+        try:
+            while requests.submitted < count:
+                await self._wait(timer, due[requests.submitted])
+                now = clock()
+                last = min(count, requests.submitted + _BURST)
+                while requests.submitted < last and due[requests.submitted] <= now:
+                    sender.submit(requests.submit())
+            await self._wait(timer, self.spec.length)
+        finally:
+            timer.close()
+
+    async def _wait(self, timer: TimerQueue, due: float) -> None:
+        if not self.spec.spin:
+            await timer.until(self.clock.origin + due)
+            return
+        while True:
+            await asyncio.sleep(0)
+            if self.clock() >= due:
+                return
+
+    async def _tend(self) -> None:
+        """Give up what is overdue, and keep the observer informed."""
+        next_report = 0.0
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = self.clock()
+            for index in self.requests.overdue(self._patience, now=now):
+                self.requests.ended(index, Result.GAVE_UP, now=now)
+                self.sender.give_up(index)
+            if now >= next_report:
+                next_report = now + _REPORT
+                self._observe()
+
+    def _observe(self) -> None:
+        if self.observer is None:
+            return
+        requests = self.requests
+        progress = Progress(
+            elapsed_s=max(0.0, min(self.clock(), self.spec.length)),
+            length_s=self.spec.length,
+            planned=len(requests),
+            submitted=requests.submitted,
+            ended=requests.ended_count,
+            on_time=requests.on_time,
+        )
+        try:
+            self.observer(progress)
+        except Exception:  # an observer cannot hurt the run: it is logged and removed
+            _log.exception("the progress observer failed and is removed")
+            self.observer = None

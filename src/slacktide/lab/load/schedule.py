@@ -1,0 +1,74 @@
+"""What to send when, decided before the first request leaves. Pure.
+
+Each stream has its own generator for each purpose, seeded by (seed, purpose, stream): adding a
+stream, or drawing deadlines differently, leaves every other draw as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.lab.load.spec import LoadSpec
+
+
+class Purpose(IntEnum):
+    """What a random stream is for."""
+
+    ARRIVALS = 0
+    DEADLINES = 1
+    CHOICE = 2
+    CONTENTS = 3
+
+
+def generator(seed: int, purpose: Purpose, stream: int) -> np.random.Generator:
+    """The generator of one stream of requests for one purpose."""
+    return np.random.default_rng([seed, purpose.value, stream])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Every request of a run, in the order they are due. Arrays have shape (n,)."""
+
+    due: NDArray[np.float64]
+    """Seconds from the start of the run: the intended send."""
+    stream: NDArray[np.int64]
+    """Index into the streams of the spec."""
+    payload: NDArray[np.int64]
+    """Index into all payloads, the first stream's first."""
+    allowance: NDArray[np.float64]
+    """Seconds from `due` to the deadline; infinite for best effort."""
+
+    def __len__(self) -> int:
+        return len(self.due)
+
+
+def make_schedule(spec: LoadSpec, payloads: Sequence[int]) -> Schedule:
+    """The schedule of `spec`, where stream i has `payloads[i]` payloads to choose from. Requests
+    that are due at the same instant keep the order of their streams."""
+    due, stream, payload, allowance = [], [], [], []
+    first = 0
+    for number, (one, choices) in enumerate(zip(spec.streams, payloads, strict=True)):
+        times = one.arrivals.times(spec.length, generator(spec.seed, Purpose.ARRIVALS, number))
+        count = times.size
+        due.append(times)
+        stream.append(np.full(count, number, dtype=np.int64))
+        choose = generator(spec.seed, Purpose.CHOICE, number)
+        payload.append(first + choose.integers(choices, size=count))
+        first += choices
+        if one.deadlines is None:
+            allowance.append(np.full(count, np.inf))
+        else:
+            rng = generator(spec.seed, Purpose.DEADLINES, number)
+            allowance.append(one.deadlines.draw(count, rng))
+    order = np.argsort(np.concatenate(due), kind="stable")
+    return Schedule(
+        due=np.concatenate(due)[order],
+        stream=np.concatenate(stream)[order],
+        payload=np.concatenate(payload)[order],
+        allowance=np.concatenate(allowance)[order],
+    )

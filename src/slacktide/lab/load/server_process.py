@@ -1,0 +1,136 @@
+"""Slacktide as a user would run it: each command in a process of its own, on some of the cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from slacktide.lab.load.spec import Target, Transport
+
+_START_LIMIT = 180.0
+"""Seconds until a server must be ready; it takes about two."""
+_STOP_LIMIT = 10.0
+_POLL = 0.02
+_PORT = re.compile(r"(http|grpc|metrics) [^ ,]*:(\d+)")
+
+
+class ProcessError(Exception):
+    """A process that did not do what it was started for; the text ends in what it said."""
+
+
+def split_cores(wanted: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(server's, client's) cores: the first `wanted` of those allowed, and the rest.
+
+    If the server takes all of them, the client shares them.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    server = tuple(allowed[:wanted])
+    return server, tuple(allowed[wanted:]) or server
+
+
+def slacktide(arguments: Sequence[str], cores: Sequence[int], log: Path) -> str:
+    """Run `slacktide` to its end on `cores`; its standard output. Raises ProcessError."""
+    with log.open("ab") as errors, _started(arguments, cores, errors, subprocess.PIPE) as process:
+        output, _ = process.communicate()
+    if process.returncode:
+        raise ProcessError(
+            f"slacktide {arguments[0]} ended with {process.returncode}: {_last(log)}"
+        )
+    return output.decode()
+
+
+class Listening(dict[Transport, Target]):
+    """Where a server listens, by protocol."""
+
+    def __init__(self, ports: Mapping[str, int]) -> None:
+        super().__init__({each: Target(each, "127.0.0.1", ports[each.value]) for each in Transport})
+        self.metrics_port = ports["metrics"]
+
+
+@contextmanager
+def serving(
+    repository: Path, cores: Sequence[int], log: Path, flags: Sequence[str] = ()
+) -> Iterator[Listening]:
+    """`slacktide serve REPOSITORY` on free ports meanwhile: where it listens, by protocol. `flags`:
+    further ones of that command.
+
+    Begins when the models serve. Raises ProcessError if that does not happen.
+    """
+    ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+    arguments = ["serve", str(repository), *ports, "--log-format=json", *flags]
+    with log.open("wb") as errors, _started(arguments, cores, errors) as process:
+        found = _wait(process, log)
+        yield Listening(found)
+
+
+@contextmanager
+def _started(
+    arguments: Sequence[str],
+    cores: Sequence[int],
+    errors: IO[bytes],
+    output: int = subprocess.DEVNULL,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process; asked to end when the block does, then made to."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)  # inherited
+    try:
+        process = subprocess.Popen(
+            # -P: modules of the folder the demo is run in have nothing to do with it.
+            [sys.executable, "-P", "-m", "slacktide", *arguments],
+            stdout=output,
+            stderr=errors,
+            # Ours without settings for `slacktide`: the demo shows the defaults.
+            env={key: value for key, value in os.environ.items() if key[:10] != "SLACKTIDE_"},
+            start_new_session=True,  # Ctrl-C is for the demo, which then stops the process
+        )
+    finally:
+        os.sched_setaffinity(0, before)
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(_STOP_LIMIT)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
+    """The ports, once the log says that the server is ready."""
+    limit = time.monotonic() + _START_LIMIT
+    while time.monotonic() < limit:
+        ended = process.poll() is not None
+        for line in log.read_text().splitlines():
+            message = _message(line)
+            if message.startswith(("ready: ", "listening on http ")):
+                addresses = message.partition(", not ready")[0]
+                return {name: int(port) for name, port in _PORT.findall(addresses)}
+        if ended:
+            raise ProcessError(f"the server ended: {_last(log)}")
+        time.sleep(_POLL)
+    raise ProcessError(f"the server was not ready after {_START_LIMIT:g} s: {_last(log)}")
+
+
+def _message(line: str) -> str:
+    """Of a line of JSON log; empty for a line that is not (or not yet) whole."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return ""
+    return str(entry.get("message", "")) if isinstance(entry, dict) else ""
+
+
+def _last(log: Path) -> str:
+    """The last line that was written."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return (_message(lines[-1]) or lines[-1]) if lines else "no output"

@@ -1,0 +1,83 @@
+"""Recorded workloads from CSV files: `FILE`, `FILE:only=NAME`, `FILE:column=NAME`.
+
+The header decides what a file is; `workloads/trace_formats.py` lists those that are known. `only`
+keeps one application, function or segment; `column` says which one holds the lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from slacktide.domain.suggestions import did_you_mean
+from slacktide.lab.workloads import (
+    Arrivals,
+    BandwidthTrace,
+    Empirical,
+    Trace,
+    WorkloadError,
+    parse_bandwidths,
+    parse_trace,
+)
+from slacktide.lab.workloads.object_counts import ObjectCounts, parse_object_counts
+from slacktide.lab.workloads.values import split_fields
+
+_FIELDS = ("only", "column")
+
+Parsed = TypeVar("Parsed")
+
+
+def read_trace(text: str) -> Arrivals:
+    """The arrivals in a file. Raises WorkloadError naming file, line and column."""
+    path, fields = split_fields(text, _FIELDS, "trace")
+    return _read(path, fields.get("only")).arrivals
+
+
+def read_lengths(text: str) -> Empirical:
+    """The lengths in a file, in the order of its arrivals. Raises WorkloadError as above."""
+    path, fields = split_fields(text, _FIELDS, "trace")
+    lengths = _read(path, fields.get("only")).lengths
+    name = Path(path).name
+    if not lengths:
+        raise WorkloadError(name, "has no column of lengths")
+    column = fields.get("column")
+    if column is None:
+        if len(lengths) > 1:
+            raise WorkloadError(name, f"say which column: column={' | '.join(lengths)}")
+        return next(iter(lengths.values()))
+    if column not in lengths:
+        hint = did_you_mean(column, lengths) or f"; there are: {', '.join(lengths)}"
+        raise WorkloadError(name, f"has no column {column!r}{hint}")
+    return lengths[column]
+
+
+def read_bandwidths(path: str, only: str | None, column: str | None) -> BandwidthTrace:
+    """The bandwidths in a file. Raises WorkloadError as above."""
+    name = Path(path).name
+    return _opened(path, lambda lines: parse_bandwidths(lines, name, only=only, column=column))
+
+
+def read_object_counts(text: str, folder: Path) -> ObjectCounts:
+    """The counts in a file, `FILE` or `FILE:only=VIDEO`, paths from `folder` on. Raises
+    WorkloadError naming file, line and column."""
+    path, fields = split_fields(text, ("only",), "counts")
+    name, only = Path(path).name, fields.get("only")
+    return _opened(
+        str((folder / path).resolve()), lambda lines: parse_object_counts(lines, name, only=only)
+    )
+
+
+def _read(path: str, only: str | None) -> Trace:
+    name = Path(path).name
+    return _opened(path, lambda lines: parse_trace(lines, name, only=only))
+
+
+def _opened(path: str, parse: Callable[[Iterable[str]], Parsed]) -> Parsed:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            return parse(file)
+    except OSError as error:
+        raise WorkloadError("trace", f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise WorkloadError("trace", f"{Path(path).name} is not a CSV file: {error}") from None

@@ -1,0 +1,144 @@
+"""A proxy that carries connections as a link would: real bytes, at the trace's rate.
+
+What a client sends waits in a `LinkQueue` until the link has moved it, and then half a round trip
+more; what the server sends waits half a round trip, whatever its size. Bytes are passed on as they
+are, so HTTP, gRPC and TLS alike go through. To the client a connection is there at once: handshakes
+of TCP take no time on this link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from slacktide.lab.netem.link_queue import LinkQueue
+from slacktide.lab.netem.proxy_connection import ProxyConnection
+from slacktide.lab.netem.timer_queue import TimerQueue
+from slacktide.lab.workloads import TraceLink
+
+_LATENESS_KEPT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a proxy has done so far."""
+
+    connections: int
+    unreachable: int
+    """Connections that the server did not accept."""
+    bytes_there: int
+    bytes_back: int
+    lateness_p99: float
+    """Seconds after its time at which a piece was passed on, of the last 100,000 pieces."""
+
+
+class LinkProxy:
+    """Carries every connection to its `port` on to the server at `host`, `to_port`. Each connection
+    has `link` to itself unless it is `shared`. The link's time 0 is what `begin` says, and nothing
+    is read before. Use it as an async context manager."""
+
+    def __init__(self, link: TraceLink, host: str, to_port: int, *, shared: bool = False) -> None:
+        self._link = link
+        self._host, self._to_port = host, to_port
+        self._common: LinkQueue[ProxyConnection] | None = LinkQueue(link) if shared else None
+        self._origin: float | None = None
+        self._queues: dict[ProxyConnection, LinkQueue[ProxyConnection]] = {}
+        """Of the connections that there are."""
+        self._connections = self._unreachable = 0
+        self._there = self.back = 0
+        """Bytes that were carried."""
+        self._lateness: deque[float] = deque(maxlen=_LATENESS_KEPT)
+
+    async def __aenter__(self) -> LinkProxy:
+        """Listen on a free port of the loopback."""
+        self._timer = TimerQueue()
+        self._server = await asyncio.get_running_loop().create_server(self._accept, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Break every connection."""
+        self._server.close()
+        for connection in tuple(self._queues):
+            connection.abort()
+        while self._queues:  # every abort is followed by its loss
+            await asyncio.sleep(0)
+        self._timer.close()
+
+    def begin(self, origin: float) -> None:
+        """The link's time 0 is this instant of `time.monotonic()`."""
+        self._origin = origin
+        for connection in self._queues:
+            connection.read_client()
+
+    def carried(self) -> Carried:
+        """What has been done so far."""
+        late = sorted(self._lateness)
+        p99 = late[int(0.99 * len(late))] if late else 0.0
+        return Carried(self._connections, self._unreachable, self._there, self.back, p99)
+
+    # What connections ask, and report.
+
+    @property
+    def begun(self) -> bool:
+        return self._origin is not None
+
+    def later(self, instant: float, call: Callable[[], None]) -> None:
+        """Have it called half a round trip after `instant`."""
+        if half_trip := self._link.way_back:
+            self._timer.at(instant + half_trip, call)
+        else:
+            call()
+
+    async def connect(self, connection: ProxyConnection) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: connection.server, self._host, self._to_port)
+        except OSError:
+            self._unreachable += 1
+            connection.abort()
+
+    def offer(self, connection: ProxyConnection, data: memoryview) -> None:
+        assert self._origin is not None, "nothing is read before the link begins"
+        queue = self._queues[connection]
+        idle = queue.next_at is None
+        queue.offer(connection, data, now=time.monotonic() - self._origin)
+        if idle:
+            self._wait_for(queue)
+
+    def lost(self, connection: ProxyConnection) -> None:
+        queue = self._queues.pop(connection, None)
+        if queue is not None:
+            queue.drop(connection)
+
+    # The queues.
+
+    def _accept(self) -> asyncio.Protocol:
+        self._connections += 1
+        connection = ProxyConnection(self)
+        self._queues[connection] = self._common or LinkQueue(self._link)
+        return connection.client
+
+    def _wait_for(self, queue: LinkQueue[ProxyConnection]) -> None:
+        """Look at `queue` when its next piece has left."""
+        if queue.next_at is not None and self._origin is not None:
+            self._timer.at(self._origin + queue.next_at, lambda: self._advance(queue))
+
+    def _advance(self, queue: LinkQueue[ProxyConnection]) -> None:
+        assert self._origin is not None
+        now = time.monotonic()
+        for piece in queue.take(now=now - self._origin):
+            left_at = self._origin + piece.left_at
+            self._lateness.append(now - left_at)
+            self._there += len(piece.data)
+            piece.flow.passed(piece, left_at)
+        self._wait_for(queue)

@@ -1,0 +1,391 @@
+"""Why this batch, why then, and why not that request: a replay that takes notes.
+
+Schedulers are pure and say nothing of their reasons; a scheduler that did would be slower for it.
+So a replay puts an `ObservedScheduler` before each: it sees what the policy was asked, with what it
+had to choose from, and what it answered. Beside the choice stand others that could have been made,
+priced as a free lane prices proposals (engine/worth.py), whatever the policy itself goes by. A
+policy with a method `explain(replica, *, now) -> Sequence[str]` is asked for its own words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, TypeAlias
+
+from slacktide.domain import (
+    Announced,
+    Answer,
+    Batch,
+    BatchAborted,
+    BatchFinished,
+    Command,
+    ExitPolicy,
+    ExitReport,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Replica,
+    Request,
+    RunBatch,
+    Submitted,
+)
+from slacktide.domain.request import Notice
+from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.engine.ports import Idle, Proposal, WaitUntil
+from slacktide.engine.worth import worth
+from slacktide.lab.replay.replay import RecordedPools, Watcher
+from slacktide.recording.records import Call
+
+
+@dataclass(frozen=True, slots=True)
+class PricedBatch:
+    """A batch that could have been run. Seconds; `worth` as in engine/worth.py."""
+
+    requests: int
+    rows: int
+    expected: float
+    on_time: float
+    """Members expected to be on time."""
+    worth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A request in a batch: what it had left, and P(on time)."""
+
+    request: Request
+    budget: float | None
+    """None: best effort."""
+    on_time: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRecord:
+    """A policy was asked what to run on a free lane."""
+
+    pool: PoolId
+    replica: Replica
+    now: float
+    pending: int
+    words: tuple[str, ...]
+    """The policy's own."""
+    chosen: PricedBatch | None = None
+    """None: it waits, or has nothing."""
+    wait_until: float | None = None
+    p99: float = 0.0
+    members: tuple[Member, ...] = ()
+    others: tuple[PricedBatch, ...] = ()
+    """The first 1, 2, 4, … requests by deadline that could share a batch, for comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A batch was started."""
+
+    now: float
+    batch: Batch
+    asked: ProposalRecord | None
+    """None: one in quarantine, one that could not be judged, or a solo run, whatever the policy."""
+    rivals: tuple[ProposalRecord, ...]
+    """What other pools proposed for the lane."""
+    because: tuple[str, ...]
+    """Events of this moment, counted by type."""
+    unmeasured: bool = False
+    """Whether it is a request whose run time could not be judged."""
+
+    @property
+    def isolated(self) -> bool:
+        """Whether it is one of those proposed, run alone to learn how long it is."""
+        return self.asked is not None and len(self.batch.members) < len(self.asked.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A batch has run: what it took, beside what had been predicted when it started; seconds."""
+
+    now: float
+    batch: Batch
+    took: float
+    expected: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A free lane was left free on purpose."""
+
+    now: float
+    asked: ProposalRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request ended without a result."""
+
+    now: float
+    request: Request | Notice
+    outcome: Outcome
+    alone: float | None
+    """Expected time of it alone, as predicted then; None if its pool is gone."""
+    free_in: float | None
+    """Seconds until a lane of its pool was expected to be free."""
+    pending: int
+    """Requests that waited in its pool then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitsChanged:
+    """A plan has changed how requests of a pool leave its model early; and what ramps, by position,
+    did since the last time."""
+
+    now: float
+    pool: PoolId
+    before: ExitPolicy | None
+    after: ExitPolicy | None
+    rows: int
+    left: Mapping[int, int]
+    """Rows that each ramp answered."""
+    judged: int
+    """Rows that ran to the end."""
+    differed: Mapping[int, int]
+    """Of those: rows for which the ramp that would have answered them, as thresholds were, had
+    another answer than the model's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesChanged:
+    """A plan has a model on other lanes, or a pipeline's stage on another device."""
+
+    now: float
+    what: str
+    """The model, or PIPELINE/STAGE."""
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    """Lanes, or the device; none: here."""
+    why: str = ""
+    """As planners say; empty where none does."""
+
+
+Decision: TypeAlias = Ran | Finished | Waited | Ended | ExitsChanged | PlacesChanged
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObservedScheduler:
+    """A scheduler that is looked at. Everything goes to the real one and back."""
+
+    _scheduler: Any
+    _pool: PoolId
+    _times: BatchTimes
+    _tell: Callable[[ProposalRecord], None]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def __len__(self) -> int:
+        return len(self._scheduler)
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        """What the real one proposes."""
+        pending: Sequence[Request] = self._scheduler.pending()
+        answer: Proposal | WaitUntil | Idle = self._scheduler.propose(replica, now=now)
+        explain = getattr(self._scheduler, "explain", None)
+        words = () if explain is None else tuple(explain(replica, now=now))
+        cores = max(1, len(replica.cores))
+        asked = ProposalRecord(self._pool, replica, now, len(pending), words)
+        if isinstance(answer, Proposal):
+            took = self._times.of(answer.rows, cores, answer.members)
+            members = tuple(
+                Member(one, None, None)
+                if one.best_effort
+                else Member(one, one.deadline - now, took.on_time(one.deadline - now))
+                for one in answer.members
+            )
+            asked = replace(
+                asked,
+                chosen=self._choice(answer.members, cores, now),
+                p99=took.p99,
+                members=members,
+                others=tuple(self._others(pending, answer, replica, cores, now)),
+            )
+        elif isinstance(answer, WaitUntil):
+            asked = replace(asked, wait_until=answer.at)
+        self._tell(asked)
+        return answer
+
+    def _choice(self, members: Sequence[Request], cores: int, now: float) -> PricedBatch:
+        rows = sum(member.rows for member in members)
+        took = self._times.of(rows, cores, members)
+        return PricedBatch(
+            len(members),
+            rows,
+            took.expected,
+            sum(
+                1.0 if member.best_effort else took.on_time(member.deadline - now)
+                for member in members
+            ),
+            worth(members, rows, self._times, cores=cores, now=now),
+        )
+
+    def _others(
+        self, pending: Sequence[Request], answer: Proposal, replica: Replica, cores: int, now: float
+    ) -> list[PricedBatch]:
+        signature = answer.members[0].signature
+        alike = sorted(
+            (one for one in pending if one.signature == signature),
+            key=lambda one: (one.deadline, one.id),
+        )
+        chosen = {one.id for one in answer.members}
+        firsts = (alike[: 1 << power] for power in range(len(alike).bit_length()))
+        fitting = takewhile(lambda first: sum(o.rows for o in first) <= replica.max_batch, firsts)
+        return [
+            self._choice(first, cores, now)
+            for first in fitting
+            if {one.id for one in first} != chosen
+        ]
+
+
+class ObservedPools(RecordedPools):
+    """Pools whose schedulers are observed."""
+
+    def __init__(self, tell: Callable[[ProposalRecord], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        made = super().parts(pool, max_batch, view)
+        return replace(
+            made, scheduler=ObservedScheduler(made.scheduler, pool, made.times, self._tell)
+        )
+
+
+class ExitsSeen:
+    """What the ramps of one pool did since its policy changed."""
+
+    def __init__(self, policy: ExitPolicy | None) -> None:
+        self.policy = policy
+        self.rows = self.judged = 0
+        self.left: Counter[int] = Counter()
+        self.differed: Counter[int] = Counter()
+
+    def see(self, report: ExitReport) -> None:
+        """A batch has ended."""
+        policy, ramps = self.policy, report.ramps
+        limit = {} if policy is None else dict(zip(policy.ramps, policy.thresholds, strict=True))
+        for unsure, agrees, left in zip(
+            report.uncertainty, report.agrees, report.left, strict=True
+        ):
+            self.rows += 1
+            if left >= 0:
+                self.left[ramps[left]] += 1
+            if len(agrees) < len(ramps):
+                continue
+            self.judged += 1
+            for ramp, doubt, agree in zip(ramps, unsure, agrees, strict=False):
+                if doubt < limit.get(ramp, 0.0):
+                    self.differed[ramp] += not agree
+                    break
+
+    def changed(self, pool: PoolId, policy: ExitPolicy | None, *, now: float) -> ExitsChanged:
+        return ExitsChanged(
+            now, pool, self.policy, policy, self.rows, self.left, self.judged, self.differed
+        )
+
+
+class Notes(Watcher):
+    """Tells `tell` of every decision of a replay; give `pools` to that replay too."""
+
+    def __init__(self, tell: Callable[[Decision], None]) -> None:
+        self.pools = ObservedPools(lambda asked: self._asked.append(asked))
+        self._tell = tell
+        self._asked: list[ProposalRecord] = []
+        self._known: dict[int, Request | Notice] = {}
+        self._running: dict[int, RunBatch] = {}
+        """What is not known to have finished, by batch."""
+        self._exits: dict[PoolId, ExitsSeen] = {}
+        self._places: dict[str, tuple[str, ...]] = {}
+        """As the last plan has them."""
+
+    def before(self, call: Call, engine: Engine) -> None:
+        self._asked.clear()
+        for event in call.events:
+            if isinstance(event, Submitted):
+                self._known[event.request.id] = event.request
+            elif isinstance(event, Announced):
+                self._known[event.notice.id] = event.notice
+
+    def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
+        because = tuple(
+            name if count == 1 else f"{count} × {name}"
+            for name, count in Counter(type(event).__name__ for event in call.events).items()
+        )
+        for event in call.events:
+            if isinstance(event, PlanChanged):
+                self._planned(event.plan, event.reason, call.now)
+            if isinstance(event, (BatchFinished, BatchAborted)) and event.exits is not None:
+                ran = self._running.get(event.batch)
+                if ran is not None and ran.batch.replica.pool in self._exits:
+                    self._exits[ran.batch.replica.pool].see(event.exits)
+            if isinstance(event, BatchFinished) and event.batch in self._running:
+                run = self._running.pop(event.batch)
+                took = call.now - run.batch.started
+                self._tell(Finished(call.now, run.batch, took, run.expected, run.p99))
+        for command in commands:
+            if isinstance(command, RunBatch):
+                self._running[command.batch.id] = command
+                running = engine.snapshot(now=call.now).running(command.batch.id)
+                first = running is not None and running.unmeasured
+                self._tell(self._ran(command, because, first))
+            elif isinstance(command, Answer):
+                request = self._known.pop(command.id, None)
+                kind = command.kind
+                if request is not None and kind not in (OutcomeKind.SERVED, OutcomeKind.LATE):
+                    self._tell(self._ended(request, command, engine))
+        for asked in self._asked:
+            if asked.wait_until is not None:
+                self._tell(Waited(call.now, asked))
+
+    def _planned(self, plan: Plan, why: str, now: float) -> None:
+        """Tell what runs elsewhere and how requests leave early from now on."""
+        places: dict[str, tuple[str, ...]] = {}
+        for one in plan.deployments:
+            known = places.get(one.pool.model, ())
+            places[one.pool.model] = (*known, *((one.lane,) if one.lane not in known else ()))
+        stages = {f"{one.pipeline}/{one.stage}": (one.device,) for one in plan.places}
+        gone = {name: () for name in self._places if "/" in name and name not in stages}
+        for name, after in {**places, **gone, **stages}.items():
+            before = self._places.get(name, ())
+            if set(before) != set(after) and (before or name in stages):
+                self._tell(PlacesChanged(now, name, before, after, why))
+        self._places = places | stages
+        policies = {policy.pool: policy for policy in plan.exits}
+        for pool in {**self._exits, **policies}:
+            seen, policy = self._exits.get(pool, ExitsSeen(None)), policies.get(pool)
+            if policy != seen.policy:
+                self._tell(seen.changed(pool, policy, now=now))
+                self._exits[pool] = ExitsSeen(policy)
+
+    def _ran(self, command: RunBatch, because: tuple[str, ...], unmeasured: bool) -> Ran:
+        batch = command.batch
+        mine, rivals = None, []
+        for asked in self._asked:
+            if asked.replica.lane != batch.replica.lane or asked.chosen is None:
+                continue
+            if asked.replica.id == batch.replica.id:
+                mine = asked
+            else:
+                rivals.append(asked)
+        return Ran(batch.started, batch, mine, tuple(rivals), because, unmeasured)
+
+    def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:
+        pool = engine.snapshot(now=outcome.at).pool_for(request)
+        if pool is None:
+            return Ended(outcome.at, request, outcome, None, None, 0)
+        rows = request.rows if isinstance(request, Request) else 1
+        members = (request,) if isinstance(request, Request) else ()
+        alone = pool.times.of(rows, pool.cores, members).expected
+        return Ended(outcome.at, request, outcome, alone, pool.free_in, pool.queued)

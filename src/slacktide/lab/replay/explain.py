@@ -1,0 +1,183 @@
+"""Decisions in sentences, some lines for each. Times are from the start of the recording."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from slacktide.domain import ExitPolicy, OutcomeKind, Reason, Request
+from slacktide.lab.replay.decisions import (
+    Decision,
+    Ended,
+    ExitsChanged,
+    Finished,
+    PlacesChanged,
+    PricedBatch,
+    Ran,
+    Waited,
+)
+
+MEMBERS_SHOWN = 8
+
+_WHY = {
+    Reason.SHORTER_THAN_ALONE: "it had less time left than it needs by itself",
+    Reason.EXPIRED: "its deadline has passed",
+    Reason.HOPELESS: "it could hardly be on time any more, even alone and at once",
+    Reason.BEHIND_WORK: "it could not be on time behind the work ahead of it",
+    Reason.CROWDED_OUT: "the work ahead of it took longer, and left it no time",
+    Reason.QUEUE_FULL: "the queue was full",
+    Reason.CRASHED_BEFORE: "the same input had just crashed its worker twice",
+    Reason.CONNECTION_BLOCKED: "its connection had sent several inputs that crash its worker",
+    Reason.UNMEASURED: "no time of its shape was known, and its model guarantees the p99",
+    Reason.UNAVAILABLE: "its model was not there",
+    Reason.DRAINING: "its model was being unloaded",
+    Reason.CLIENT_CANCELLED: "its client withdrew it",
+    Reason.DISCONNECTED: "its client hung up",
+    Reason.NO_BODY: "its body never came",
+    Reason.CRASHED: "its worker died under it twice",
+    Reason.RUNTIME_ERROR: "its model raised",
+}
+
+
+def concerns(decision: Decision, id: int) -> bool:
+    """Whether `decision` is about request `id`."""
+    if isinstance(decision, Ran | Finished):
+        return any(member.id == id for member in decision.batch.members)
+    if isinstance(decision, Ended):
+        return decision.request.id == id
+    return False
+
+
+def lines(decision: Decision, *, begin: float) -> Iterator[str]:
+    """`begin`: the time, on the recording's clock, that is shown as 0."""
+    at = f"{decision.now - begin:10.6f} s  "
+    pad = " " * len(at)
+    if isinstance(decision, Ran):
+        yield at + _ran(decision)
+        yield from (pad + line for line in _reasons(decision))
+    elif isinstance(decision, Waited):
+        until = decision.asked.wait_until or 0.0
+        yield (
+            f"{at}lane {decision.asked.replica.lane} stays free: {decision.asked.pool} waits "
+            f"{_ms(until - decision.now)} for more than the {decision.asked.pending} it has"
+        )
+    elif isinstance(decision, Finished):
+        yield (
+            f"{at}batch {decision.batch.id} of {decision.batch.replica.pool} took "
+            f"{_ms(decision.took)}; expected {_ms(decision.expected)}, p99 {_ms(decision.p99)}"
+        )
+    elif isinstance(decision, PlacesChanged):
+        before, after = (", ".join(each) or "here" for each in (decision.before, decision.after))
+        why = f": {decision.why}" if decision.why else ""
+        yield f"{at}{decision.what} is placed on {after}, before on {before}{why}"
+    elif isinstance(decision, ExitsChanged):
+        yield at + _exits_changed(decision)
+        if decision.rows:
+            yield pad + _exits_seen(decision)
+    else:
+        yield at + _ended(decision)
+
+
+def _ran(ran: Ran) -> str:
+    asked, batch, lane = ran.asked, ran.batch, ran.batch.replica.lane
+    first = f"request {batch.members[0].id} alone"
+    if asked is None or asked.chosen is None:
+        why = "again, to learn how long it is" if batch.solo else "after a crash"
+        if ran.unmeasured:
+            why = "to learn how long requests of its shape take"
+        return f"batch {batch.id} on {lane}: {first}, {why}"
+    chosen, what = asked.chosen, f"batch {batch.id} of {asked.pool} on {lane}"
+    if ran.isolated:
+        others = f"the {chosen.requests - 1} proposed with it"
+        return f"{what}: {first}, to learn how long it is, before {others}"
+    return f"{what}: {chosen.requests} of {asked.pending} waiting, {chosen.rows} rows"
+
+
+def _reasons(ran: Ran) -> Iterator[str]:
+    yield f"now, because of {', '.join(ran.because)}"
+    asked = ran.asked
+    if asked is None or asked.chosen is None:
+        return
+    yield (
+        f"expected {_ms(asked.chosen.expected)}, p99 {_ms(asked.p99)}; "
+        f"{asked.chosen.on_time:.2f} expected on time; worth {asked.chosen.worth:.3g}"
+    )
+    for member in asked.members[:MEMBERS_SHOWN]:
+        request = member.request
+        tag = f" of {request.application}" if request.application else ""
+        if member.budget is None:
+            yield f"  request {request.id}{tag}: best effort"
+        else:
+            chance = f"P(on time) {member.on_time:.2f}"
+            yield f"  request {request.id}{tag}: {_ms(member.budget)} left, {chance}"
+    if len(asked.members) > MEMBERS_SHOWN:
+        yield f"  and {len(asked.members) - MEMBERS_SHOWN} more"
+    if asked.others:
+        yield "instead, by deadline: " + "; ".join(map(_other, asked.others))
+    for rival in ran.rivals:
+        assert rival.chosen is not None
+        yield f"passed over {rival.pool}: {_other(rival.chosen)}"
+    yield from asked.words
+
+
+def _exits_changed(changed: ExitsChanged) -> str:
+    before, after, pool = changed.before, changed.after, changed.pool
+    if after is None:
+        return f"requests of {pool} do not leave early any more"
+    reason = f": {after.reason}" if after.reason else ""
+    if before is None or after.ramps != before.ramps:
+        were = "" if before is None else f" (were {_positions(before)})"
+        return f"ramps of {pool} are now {_positions(after)}{were}{reason}; {_thresholds(after)}"
+    if after.thresholds == before.thresholds:
+        why = ""
+    else:
+        why = ", tuned on what was judged" if any(after.thresholds) else reason
+    return f"exits of {pool}: {_thresholds(after)}{why}"
+
+
+def _positions(policy: ExitPolicy) -> str:
+    return ", ".join(map(str, policy.ramps)) or "none"
+
+
+def _thresholds(policy: ExitPolicy) -> str:
+    each = zip(policy.ramps, policy.thresholds, strict=True)
+    found = ", ".join(f"{threshold:.3g} at {ramp}" for ramp, threshold in each) or "none"
+    judged = f"{policy.mode.value}, {policy.feedback:.0%} of the batches judged"
+    return f"thresholds {found}; {judged}"
+
+
+def _exits_seen(changed: ExitsChanged) -> str:
+    left = [f"{rows} at {ramp}" for ramp, rows in sorted(changed.left.items())]
+    wrong = sum(changed.differed.values())
+    return (
+        f"since the last change {changed.rows} rows, answered early: {', '.join(left) or 'none'}; "
+        f"{changed.judged} judged, of which {wrong} would have had another answer than the model's"
+    )
+
+
+def _other(choice: PricedBatch) -> str:
+    return (
+        f"{choice.requests} in {_ms(choice.expected)}, {choice.on_time:.2f} on time, "
+        f"worth {choice.worth:.3g}"
+    )
+
+
+def _ended(ended: Ended) -> str:
+    request, outcome = ended.request, ended.outcome
+    what = "request" if isinstance(request, Request) else "announced request"
+    told = [f"{outcome.kind.value} {what} {request.id} of {request.model}"]
+    told.append(f"{outcome.reason.label}: {_WHY.get(outcome.reason, outcome.detail)}")
+    if outcome.kind in (OutcomeKind.DROPPED, OutcomeKind.REJECTED):
+        facts = []
+        if outcome.budget_s is not None:
+            facts.append(f"{_ms(outcome.budget_s)} left")
+        if ended.alone is not None:
+            facts.append(f"needs {_ms(ended.alone)} alone")
+        if ended.free_in is not None and math.isfinite(ended.free_in):
+            facts.append(f"a lane is free in {_ms(ended.free_in)}")
+        told.append(", ".join([*facts, f"{ended.pending} waiting"]))
+    return "; ".join(told)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"

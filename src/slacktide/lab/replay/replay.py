@@ -1,0 +1,205 @@
+"""Replay: a recording's events, in a fresh engine, at their times.
+
+The engine and the schedulers are pure, so the same events at the same times must give the same
+commands, to the last bit. If they do not, something that the engine depends on is not in the
+recording, or the code is not what it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from slacktide.domain import Answer, Command, Event, FreeSlots, PoolId
+from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.pipelines import Frames, of_children
+from slacktide.recording.layout import RecordingError
+from slacktide.recording.reading import RecordedLine, Recording
+from slacktide.recording.records import (
+    Call,
+    FramesCall,
+    Plain,
+    PoolOpened,
+    frame_commands,
+    plain_commands,
+)
+from slacktide.recording.times import load_times
+
+
+class RecordedPools:
+    """Makes an engine's pools as they were made when they were recorded."""
+
+    def __init__(self, learnt: Mapping[PoolId, BatchTimes] | None = None) -> None:
+        """`learnt`: predictions that pools start with, copied, in place of those recorded."""
+        self.opened: dict[PoolId, PoolOpened] = {}
+        self._learnt = learnt or {}
+        self._in_use: dict[PoolId, BatchTimes] = {}
+        """Predictions of the pools that were made: one that goes and comes back, as variants of
+        several files do, goes on with its own, as it did when it was recorded."""
+
+    def add(self, opened: PoolOpened) -> None:
+        """What a pool is made of. Stated again when it is made anew, and at the head of a later
+        part: the first holds."""
+        self.opened.setdefault(opened.pool, opened)
+
+    def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        """The engine's `PoolFactory`. Raises RecordingError for a pool that was not recorded."""
+        known = self.opened.get(pool)
+        if known is None:
+            raise RecordingError(f"pool {pool} is opened, but not recorded")
+        times = self._in_use.get(pool)
+        if times is None:
+            times = self._in_use[pool] = self.times(pool)
+        try:
+            return known.recipe.parts(times, max_batch=max_batch, view=view)
+        except ValueError as error:  # an unknown policy or option, or a value out of range
+            raise RecordingError(f"pool {pool}: {error}") from None
+
+    def times(self, pool: PoolId) -> BatchTimes:
+        """Predictions of `pool` that nothing else learns from."""
+        if pool in self._learnt:
+            return copy.deepcopy(self._learnt[pool])
+        return load_times(self.opened[pool].times)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first call whose commands are not those that were recorded."""
+
+    line: RecordedLine
+    call: Call
+    first_event: int
+    """Running number of the first event of the call."""
+    place: int
+    """Index of the first command that differs."""
+    recorded: tuple[Plain, ...]
+    replayed: tuple[Plain, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a replay."""
+
+    calls: int
+    events: int
+    commands: int
+    difference: Difference | None
+    """None: identical."""
+    engine: Engine
+    """As the last call left it."""
+
+
+class Watcher:
+    """Looks on while a recording is replayed. Does nothing of its own."""
+
+    def before(self, call: Call, engine: Engine) -> None:
+        """The engine is about to handle the call."""
+
+    def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
+        """It has given these commands, which are those that were recorded."""
+
+
+def replay(
+    recording: Recording,
+    *watchers: Watcher,
+    until: float = math.inf,
+    pools: RecordedPools | None = None,
+) -> Replayed:
+    """Replay the calls before `until` (on the recording's clock), or up to the first difference.
+    Raises RecordingError for a recording that is not whole, or says what cannot be."""
+    if not recording.whole:
+        raise RecordingError(
+            f"{recording.paths[0]}: part {recording.header.part} of a recording; a replay needs "
+            "all parts from the first on, and that has been overwritten (--record-limit)"
+        )
+    pools = pools or RecordedPools()
+    engine = Engine(pools.parts, recording.header.settings)
+    frames = ReplayedFrames(engine)
+    calls = count = 0
+    for line in recording.lines():
+        record = line.record
+        if isinstance(record, PoolOpened):
+            pools.add(record)
+            continue
+        if record.now >= until:
+            break
+        if isinstance(record, FramesCall):
+            if record.what == "again":
+                continue
+            done: list[Plain] = orjson.loads(orjson.dumps(frames.call(record)))
+            if done != list(record.commands):
+                place = _first_difference(record.commands, done)
+                call, first = Call(record.now, (), record.commands), engine.events_seen
+                found = Difference(line, call, first, place, record.commands, tuple(done))
+                return Replayed(calls, engine.events_seen, count, found, engine)
+            continue
+        if (told := frames.untold(record.events)) is not None:
+            found = Difference(line, record, engine.events_seen, 0, ([str(told)],), ())
+            return Replayed(calls, engine.events_seen, count, found, engine)
+        for watcher in watchers:
+            watcher.before(record, engine)
+        first = engine.events_seen
+        commands = handled(engine, record)
+        frames.ended += of_children(commands)
+        as_read: list[Plain] = orjson.loads(orjson.dumps(plain_commands(commands)))
+        replayed = recording.reader.recorded(as_read)
+        if replayed != list(record.commands):
+            place = _first_difference(record.commands, replayed)
+            found = Difference(line, record, first, place, record.commands, tuple(replayed))
+            return Replayed(calls, engine.events_seen, count, found, engine)
+        for watcher in watchers:
+            watcher.after(record, engine, commands)
+        calls += 1
+        count += len(commands)
+    return Replayed(calls, engine.events_seen, count, None, engine)
+
+
+class ReplayedFrames:
+    """Frames above an engine that is replayed. What they tell it must be what it was told."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.ended: list[Answer | FreeSlots] = []
+        """Of the engine's last call."""
+        self._frames = Frames(engine)
+        self._told: list[Event] = []
+
+    def call(self, call: FramesCall) -> list[Plain]:
+        """What is to be done."""
+        ended: list[Answer | FreeSlots] = []
+        if call.what == "answers":
+            ended, self.ended = self.ended, []
+        try:
+            if call.what == "due":
+                told, done = self._frames.expire(now=call.now)
+            else:
+                events = () if call.event is None else (call.event,)
+                told, done = self._frames.handle(events, ended, now=call.now)
+        except ValueError:  # as it did in the server, which went on with what there was by then
+            told, done = self._frames.taken()
+        self._told += told
+        return frame_commands(done)
+
+    def untold(self, events: Sequence[Event]) -> Event | None:
+        """The first that the engine should have been told with these and was not; None: it was."""
+        told, self._told = self._told, []
+        return next((event for event in told if event not in events), None)
+
+
+def handled(engine: Engine, call: Call) -> list[Command]:
+    """The engine's commands. Where an event is beyond it, those it had given by then: that is what
+    the server carried out, and the rest of the events follow as a call of their own."""
+    try:
+        return engine.handle_all(call.events, now=call.now)
+    except RecordingError:
+        raise
+    except Exception:
+        return engine.unfinished
+
+
+def _first_difference(recorded: tuple[Plain, ...], replayed: list[Plain]) -> int:
+    pairs = enumerate(zip(recorded, replayed, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(recorded), len(replayed)))

@@ -1,0 +1,109 @@
+"""`Comparison`: reports set side by side, policies against loads.
+
+Only runs of the same arrivals may be compared; the maker of the reports sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from slacktide.lab.load.report.document import SCHEMA, Report, ReportError
+
+FEWEST = 10
+"""Requests: a smaller count is too much a matter of luck to divide by."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """One run: what was tried (`policy`) under which `load`."""
+
+    policy: str
+    load: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Entries in the order they came; at most one for each (policy, load)."""
+
+    title: str
+    entries: tuple[ComparedRun, ...]
+
+    def __post_init__(self) -> None:
+        seen = set()
+        for entry in self.entries:
+            key = (entry.policy, entry.load)
+            if key in seen:
+                raise ReportError(f"two reports for policy {key[0]!r} at load {key[1]!r}")
+            seen.add(key)
+
+    @classmethod
+    def of(cls, title: str, entries: Iterable[tuple[str, str, Report]]) -> Comparison:
+        """From (policy, load, report) triples."""
+        return cls(title, tuple(ComparedRun(*entry) for entry in entries))
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.policy for entry in self.entries))
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.load for entry in self.entries))
+
+    def get(self, policy: str, load: str) -> Report | None:
+        key = (policy, load)
+        found = (one.report for one in self.entries if (one.policy, one.load) == key)
+        return next(found, None)
+
+    def goodput(self, policy: str, load: str) -> float | None:
+        report = self.get(policy, load)
+        return None if report is None else report.goodput
+
+    def best(self, load: str) -> str:
+        """The policy with the highest goodput at `load`; the first of equals."""
+        found = [entry for entry in self.entries if entry.load == load]
+        if not found:
+            raise ReportError(f"no report at load {load!r}")
+        return max(found, key=lambda entry: entry.report.goodput).policy
+
+    def times_as_many(self, policy: str, other: str) -> str | None:
+        """How many times as many requests `policy` answered on time as `other`, over the loads:
+        `2.5 to 10 times as many`.
+
+        Where `other` answered fewer than `FEWEST`, it is taken to have answered that many, and the
+        text says `at least` or `or more`. A load where neither answered that many, or that only one
+        of them was run under, does not count; None if no load does.
+        """
+        on_time = {(one.policy, one.load): one.report.total.on_time for one in self.entries}
+        loads = [load for load in self.loads if {(policy, load), (other, load)} <= on_time.keys()]
+        pairs = [(on_time[policy, load], on_time[other, load]) for load in loads]
+        times = [(a / max(b, FEWEST), b < FEWEST) for a, b in pairs if max(a, b) >= FEWEST]
+        if not times:
+            return None
+        least, most = (f"{end:.{0 if end >= 9.95 else 1}f}" for end, _ in (min(times), max(times)))
+        if min(times)[1]:
+            return f"at least {least} times as many"
+        more = " or more" if any(bounded for _, bounded in times) else ""
+        return f"{least}{f' to {most}' if least != most else ''}{more} times as many"
+
+    def __iter__(self) -> Iterator[ComparedRun]:
+        return iter(self.entries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the whole of every report."""
+        return {
+            "schema": SCHEMA,
+            "kind": "comparison",
+            "title": self.title,
+            "entries": [
+                {
+                    "policy": entry.policy,
+                    "load": entry.load,
+                    "goodput": entry.report.goodput,
+                    "report": entry.report.to_dict(),
+                }
+                for entry in self.entries
+            ],
+        }

@@ -1,0 +1,99 @@
+"""A prediction beside what was recorded, as tables for people and as a document for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from slacktide.domain.units import percent
+from slacktide.lab.load.report import Percentiles, Report, StreamReport
+from slacktide.lab.reports.table import OUTCOME_COLUMNS, TextTable, listed, rich_table
+from slacktide.lab.simulation import Prediction
+from slacktide.lab.simulation.scenario.sweep import mean
+
+_LEVELS = ("p50", "p90", "p99")
+
+
+def render_prediction(prediction: Prediction) -> Group:
+    """Recorded beside predicted: goodput, outcomes and latencies of each stream."""
+    seeds = len(prediction.predicted)
+    points = prediction.difference * 100
+    heading = (
+        f"goodput recorded {percent(prediction.recorded.goodput)}, predicted "
+        f"{percent(prediction.recorded.goodput + prediction.difference)}: {points:+.1f} points "
+        f"({seeds} draws of batch times)"
+    )
+    lines = [
+        (recorded.name if number == 0 else "", of, *cells)
+        for recorded, predicted in _pairs(prediction)
+        for number, (of, cells) in enumerate(_rows(recorded, predicted))
+    ]
+    headings = ("stream", "of", "recorded", "predicted", "se")
+    table = rich_table(TextTable("", headings, lines, words=2))
+    notes = [Text(note, style="dim") for note in prediction.notes]
+    return Group(Text(heading, style="bold"), table, *notes)
+
+
+def prediction_document(prediction: Prediction) -> dict[str, Any]:
+    """Ready for JSON: both reports in full, and the difference of their goodputs."""
+    return {
+        "difference": prediction.difference,
+        "recorded": prediction.recorded.to_dict(),
+        "predicted": [report.to_dict() for report in prediction.predicted],
+        "notes": list(prediction.notes),
+    }
+
+
+def _pairs(prediction: Prediction) -> list[tuple[StreamReport, list[StreamReport]]]:
+    """Every stream as recorded, and in each of the predictions."""
+
+    def by_name(report: Report) -> dict[str, StreamReport]:
+        return {stream.name: stream for stream in listed(report)}
+
+    drawn = [by_name(report) for report in prediction.predicted]
+    return [(stream, [one[stream.name] for one in drawn]) for stream in listed(prediction.recorded)]
+
+
+def _rows(
+    recorded: StreamReport, predicted: Sequence[StreamReport]
+) -> list[tuple[str, tuple[str, str, str]]]:
+    """(what, its cells); outcomes and latencies of no request are left out."""
+    found = [
+        ("submitted", (str(recorded.submitted), str(predicted[0].submitted), "")),
+        ("goodput", _cells(recorded, predicted, lambda one: one.goodput * 100, "{:.1f} %")),
+    ]
+    for kind in OUTCOME_COLUMNS:
+        if any(one.outcomes.get(kind, 0) for one in (recorded, *predicted)):
+
+            def count(one: StreamReport, kind: str = kind) -> float:
+                return one.outcomes.get(kind, 0)
+
+            found.append((kind, _cells(recorded, predicted, count, "{:.0f}")))
+    for level in _LEVELS:
+
+        def latency(one: StreamReport, level: str = level) -> float | None:
+            samples: Percentiles | None = one.latency
+            return None if samples is None else getattr(samples, level) * 1e3
+
+        found.append((f"latency {level}", _cells(recorded, predicted, latency, "{:.1f} ms")))
+    return found
+
+
+def _cells(
+    recorded: StreamReport,
+    predicted: Sequence[StreamReport],
+    of: Callable[[StreamReport], float | None],
+    form: str,
+) -> tuple[str, str, str]:
+    """Recorded, mean of the predicted, and its standard error."""
+    live = of(recorded)
+    drawn = [value for one in predicted if (value := of(one)) is not None]
+    found = mean(drawn) if drawn else None
+    return (
+        "–" if live is None else form.format(live),
+        "–" if found is None else form.format(found.mean),
+        "" if found is None or found.se is None else f"{found.se:.1f}",
+    )

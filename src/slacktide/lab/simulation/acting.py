@@ -1,0 +1,347 @@
+"""`SimulatedClients`: carries out what clients want, in virtual time.
+
+The simulation's heap holds their turns; what a client's logic wants done, this does: encode, send,
+wait for the answer. The server's side of a session is as in the server: the announcement is a
+`Notice`, the link is measured from it to the last byte, sessions are told to the planners, and the
+advice is that of the plan in force.
+
+An answer needs half a round trip and its bytes on the way back. A frame is missed where its client
+says so: no answer within its SLO, from capture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TypeAlias
+
+from slacktide.client.messages import (
+    Advice,
+    AdviceChanged,
+    ClientAction,
+    ClientEvent,
+    Connect,
+    Connected,
+    EncodeFrame,
+    FallbackDone,
+    FrameAcknowledged,
+    FrameAnswered,
+    FrameCaptured,
+    FrameEncoded,
+    FrameResult,
+    FrameSent,
+    ReportOutcome,
+    RunFallback,
+    SendFrame,
+)
+from slacktide.domain import (
+    Announced,
+    Batch,
+    Event,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    Request,
+    Submitted,
+    TimerFired,
+)
+from slacktide.lab.simulation.clients import FrameRecord, SessionLink, SimulatedClient
+from slacktide.lab.workloads import SharedLink
+from slacktide.planning import SessionClosed, SessionEvent, SessionOpened
+from slacktide.planning.variants.family import expected_accuracy
+
+FIRST_ID = 1 << 48
+"""Of the requests of clients; other requests have smaller ones."""
+ANSWER_BYTES = 300
+"""Of an answer (Jellyfish's first guess)."""
+
+Told: TypeAlias = Sequence[Event | SessionEvent]
+Turn: TypeAlias = Callable[[float], Told]
+"""What happens at an instant, and what the runtime gets of it."""
+Advise: TypeAlias = Callable[[str], Advice | None]
+"""Session → what its client is told with an answer."""
+
+
+class SimulatedClients:
+    """All clients of one run."""
+
+    def __init__(
+        self,
+        clients: Sequence[SimulatedClient],
+        put: Callable[[float, Turn], None],
+        *,
+        recorded: Callable[[SimulatedClient, FrameRecord], None] | None = None,
+        advise: Advise | None = None,
+        variant_of: Callable[[Batch], str] | None = None,
+    ) -> None:
+        """`put` has a turn happen; `recorded` is told of each frame's end. By default `advise` is
+        the plan's word, and the variant of a batch that of its pool."""
+        self.frames: list[FrameRecord] = []
+        self.plan = Plan()
+        self._put = put
+        self._recorded = recorded
+        self.advise = advise or (lambda session: self._inputs.get(session))
+        self._variant_of = variant_of or (lambda batch: batch.replica.pool.variant)
+        self._inputs: Mapping[str, Advice] = {}
+        self._asked: dict[int, _Frame] = {}
+        """By request: those without an outcome at the server."""
+        self._ids = count(FIRST_ID)
+        self._all = {client.id: _Acting(client, self) for client in clients}
+        for acting in self._all.values():
+            put(acting.client.joins, acting.join)
+
+    def plan_changed(self, plan: Plan, *, now: float) -> None:
+        """A plan has come into force: clients whose advice has changed are told."""
+        before, self.plan = self.plan, plan
+        if plan.inputs == before.inputs:
+            return
+        self._inputs = {
+            each.client: Advice(
+                size=self._all[each.client].sides.get(each.variant, 0),
+                variant=each.variant,
+                mapped=bool(each.variant),
+            )
+            for each in plan.inputs
+            if each.client in self._all
+        }
+        for acting in self._all.values():
+            acting.told(now)
+
+    def runs(self, batch: Batch) -> None:
+        """A batch begins."""
+        variant = self._variant_of(batch)
+        for member in batch.members:
+            frame = self._asked.get(member.id)
+            if frame is not None:
+                frame.record.variant = variant
+
+    def answered(self, id: int, outcome: Outcome) -> None:
+        """A request has its outcome, if it is one of theirs."""
+        frame = self._asked.pop(id, None)
+        if frame is not None:
+            frame.acting.answer(frame, outcome)
+
+
+@dataclass(slots=True)
+class _Frame:
+    acting: _Acting
+    id: int
+    record: FrameRecord
+    jitter: float
+    request: int = 0
+    stated: float = 0.0
+    """Bytes per second, as its client has it."""
+    sent: float = 0.0
+    age: float = 0.0
+    begun: float = 0.0
+    """When its announcement was at the server."""
+
+
+class _Acting:
+    """One client in a run."""
+
+    def __init__(self, client: SimulatedClient, all_: SimulatedClients) -> None:
+        self.client = client
+        self._all = all_
+        self._way = SharedLink(client.link)
+        self._measured = client.measured or SessionLink(client.id, 2.0 * client.link.way_back)
+        self._frames: dict[int, _Frame] = {}
+        """Captured and without an end."""
+        self._captured = 0
+        self._wakes = math.inf
+        self._last: Advice | None = None
+        """Advice that it has been told."""
+        self.sides = {each.name: each.size for each in client.variants}
+        self._least = float(client.frame_bytes(client.variants[0].size))
+
+    # ── the client ───────────────────────────────────────────────────────────────────────────
+
+    def join(self, now: float) -> Told:
+        client = self.client
+        self._tell(TimerFired(), now)
+        self._all._put(now + 1.0 / client.rate, self.capture)
+        return (
+            SessionOpened(
+                client.id, client.model, client.rate, client.slo, client.floor, client.weight
+            ),
+        )
+
+    def capture(self, now: float) -> Told:
+        client = self.client
+        if now >= client.leaves:
+            return (SessionClosed(client.id),)
+        id = self._captured
+        self._captured += 1
+        jitter = next(client.jitter)
+        record = FrameRecord(client.id, now, self._savable(jitter, now))
+        self._all.frames.append(record)
+        self._frames[id] = _Frame(self, id, record, jitter)
+        self._all._put(client.joins + (self._captured + 1) / client.rate, self.capture)
+        self._tell(FrameCaptured(id, *client.camera, now), now)
+        return ()
+
+    def _savable(self, jitter: float, now: float) -> bool:
+        """The smallest frame over a link that it has to itself, then the fastest variant alone."""
+        client = self.client
+        there = client.link.deliver(self._least * jitter, sent=now).complete_at
+        if there == math.inf:
+            return False
+        done = there + client.alone
+        return self._back(done) <= now + client.slo
+
+    def _back(self, at: float) -> float:
+        """When an answer of `at` is at the client."""
+        return self.client.link.deliver(ANSWER_BYTES, sent=at).complete_at
+
+    def _tell(self, event: ClientEvent, now: float) -> None:
+        """Let the client's logic decide, and carry out what it wants."""
+        logic, events = self.client.logic, deque([event])
+        while events:
+            for action in logic.handle(events.popleft(), now=now):
+                events.extend(self._carry_out(action, now))
+        wakes = logic.next_wakeup()
+        if wakes != self._wakes:
+            self._wakes = wakes
+            if wakes < math.inf:
+                self._all._put(max(wakes, now), partial(self._wake, wakes))
+
+    def _wake(self, wakes: float, now: float) -> Told:
+        if wakes == self._wakes:
+            self._wakes = math.inf
+            self._tell(TimerFired(), now)
+        return ()
+
+    def _later(self, at: float, event: ClientEvent) -> None:
+        """Have `event` reach the client at `at`."""
+
+        def turn(now: float) -> Told:
+            self._tell(event, now)
+            return ()
+
+        if at < math.inf:
+            self._all._put(at, turn)
+
+    def _carry_out(self, action: ClientAction, now: float) -> Sequence[ClientEvent]:
+        client = self.client
+        match action:
+            case Connect():
+                told = tuple((each.name, each.size, each.accuracy) for each in client.variants)
+                at = now + 2.0 * client.link.way_back
+                self._last = self._all.advise(client.id)
+                self._later(at, Connected(told, self._last))
+            case EncodeFrame():
+                frame = self._frames[action.id]
+                record = frame.record
+                record.side = action.size or min(client.camera)
+                record.nbytes = max(1, round(client.frame_bytes(action.size) * frame.jitter))
+                done = FrameEncoded(action.id, record.nbytes)
+                if not client.encode_s:
+                    return (done,)
+                self._later(now + client.encode_s, done)
+            case SendFrame():
+                self._send(action, now)
+                return (FrameSent(action.id),)
+            case RunFallback():
+                assert client.fallback is not None, "it has no model of its own"
+                self._later(now + client.fallback[0], FallbackDone(action.id))
+            case ReportOutcome():
+                self._end(action)
+        return ()
+
+    def _end(self, action: ReportOutcome) -> None:
+        frame = self._frames.pop(action.id)
+        record = frame.record
+        record.outcome = action.outcome
+        if action.outcome.result is FrameResult.ANSWERED:
+            record.accuracy = expected_accuracy(self.client.variants, record.variant, record.side)
+        elif action.outcome.on_time and self.client.fallback is not None:
+            record.accuracy = self.client.fallback[1]
+        if self._all._recorded is not None:
+            self._all._recorded(self.client, record)
+
+    # ── the way, and the server's side of the session ────────────────────────────────────────
+
+    def _send(self, action: SendFrame, now: float) -> None:
+        frame = self._frames[action.id]
+        frame.stated, frame.sent, frame.age = action.bytes_per_s, now, action.age_s
+        frame.request = next(self._all._ids)
+        journey = self._way.deliver(frame.record.nbytes, sent=now)
+        if journey.complete_at < math.inf:
+            self._all._put(journey.arrival, partial(self._announced, frame))
+            self._all._put(journey.complete_at, partial(self._received, frame))
+
+    def _announced(self, frame: _Frame, now: float) -> Told:
+        client, nbytes = self.client, frame.record.nbytes
+        frame.begun = now
+        if self._measured.network_time(nbytes, now=now) is not None:
+            return ()  # a server that learns of frames once they are complete
+        self._all._asked[frame.request] = frame
+        notice = Notice(
+            id=frame.request,
+            model=client.model,
+            arrival=now,
+            deadline=self._deadline(frame),
+            payload_bytes=nbytes,
+            complete_at=now + self._measured.transfer_time(nbytes, now=now),
+            application=client.application,
+            client=client.id,
+            size=frame.record.side,
+        )
+        return (Announced(notice),)
+
+    def _deadline(self, frame: _Frame) -> float:
+        """By the age it had when it was sent, and one clock: the announcement took half a round
+        trip, an answer will take another."""
+        back = self._measured.transfer_time(ANSWER_BYTES, now=frame.begun)
+        return frame.begun - frame.age + self.client.slo - 2.0 * self.client.link.way_back - back
+
+    def _received(self, frame: _Frame, now: float) -> Told:
+        client, measured = self.client, self._measured
+        record = frame.record
+        told: list[Event | SessionEvent] = []
+        news = measured.received(
+            record.nbytes, record.side, now - frame.begun, frame.stated, now=now
+        )
+        if news is not None:
+            told.append(news)
+        self._later(now + client.link.way_back, FrameAcknowledged(frame.id, now - frame.begun))
+        late = measured.network_time(record.nbytes, now=now)
+        if late is None:
+            deadline = self._deadline(frame)
+            if frame.request not in self._all._asked:
+                return told  # it had its answer before it was complete
+        else:
+            deadline = now - late + client.slo
+            self._all._asked[frame.request] = frame
+        request = Request(
+            id=frame.request,
+            model=client.model,
+            arrival=frame.begun,
+            deadline=deadline,
+            application=client.application,
+            client=client.id,
+            network_time=frame.begun - frame.sent,
+            size=record.side,
+        )
+        told.append(Submitted(request))
+        return told
+
+    def answer(self, frame: _Frame, outcome: Outcome) -> None:
+        """The server has its outcome, which now goes back."""
+        served = outcome.kind in (OutcomeKind.SERVED, OutcomeKind.LATE)
+        failed = "" if served else outcome.reason.label
+        self._last = self._all.advise(self.client.id)
+        event = FrameAnswered(frame.id, self._last, frame.record.variant, failed)
+        self._later(self._back(outcome.at), event)
+
+    def told(self, now: float) -> None:
+        """Advice has changed, perhaps."""
+        advice = self._all.advise(self.client.id)
+        if advice is not None and advice != self._last:
+            self._last = advice
+            self._later(now + self.client.link.way_back, AdviceChanged(advice))

@@ -1,0 +1,229 @@
+"""`DeviceFrames`: what frames bring and stages give on one of several devices.
+
+Frames that a camera brings belong to their device. A part of a frame of another device is a frame
+of its own here (device_parts.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from slacktide.domain import (
+    Answer,
+    Batch,
+    Command,
+    Event,
+    FreeSlots,
+    OutcomeKind,
+    Plan,
+    RunBatch,
+)
+from slacktide.domain.frames import (
+    AnswerFrame,
+    CancelPart,
+    Frame,
+    FrameArrived,
+    FrameCommand,
+    FrameEvent,
+    FreeFrame,
+    PreparePayload,
+    SendPart,
+    StageYielded,
+    Yield,
+)
+from slacktide.lab.simulation.device_parts import DeviceParts, Devices
+from slacktide.lab.simulation.frames_here import HereChild, HereFrame, SentPart
+from slacktide.lab.simulation.items import ExternalEvent
+from slacktide.lab.simulation.stage_rows import PipelineCamera, SeenFrame
+from slacktide.pipelines import HAS_RESULT
+from slacktide.planning.exits import RampsLearnt
+from slacktide.planning.pipelines.demand import StageArrivals
+
+
+class DeviceFrames:
+    """Of one device. Counts what came of them in the score of all."""
+
+    def __init__(
+        self,
+        name: str,
+        devices: Devices,
+        put: Callable[[float, Event | FrameEvent | RampsLearnt], None],
+    ) -> None:
+        """`put`: have something happen on this device, at absolute seconds."""
+        self.name = name
+        self.put = put
+        self.plan: Callable[[], Plan] = Plan
+        """The plan in force."""
+        self.shrunk: Mapping[str, float] = {}
+        """By pipeline: what its frames, sent for the source, are of their bytes; else all."""
+        self.arrivals: Mapping[str, Mapping[str, StageArrivals]] = {}
+        """By pipeline and stage: what has come, for planners; else nothing is counted."""
+        self.accuracy: Callable[[HereChild, int], float] | None = None
+        """Of the answers to a request, by its id; the source's goes for all behind it. None:
+        all are right."""
+        self._score = devices.score
+        self._next_id = 0
+        self.frames: dict[int, HereFrame] = {}
+        self.children: dict[int, HereChild] = {}
+        self.parts = DeviceParts(self, devices)
+        """That began here."""
+        self._does: Mapping[type, Callable[..., None]] = {
+            PreparePayload: self._prepare,
+            AnswerFrame: self._answer,
+            FreeFrame: self._free,
+            SendPart: self.parts.send,
+            CancelPart: self.parts.cancel,
+        }
+
+    # ── frames come ──────────────────────────────────────────────────────────────────────────
+
+    def coming(self, cameras: Sequence[PipelineCamera]) -> Iterator[ExternalEvent]:
+        """All frames of these cameras, in order."""
+        heads: list[tuple[float, int, SeenFrame, Iterator[tuple[float, SeenFrame]]]] = []
+        for number, camera in enumerate(cameras):
+            frames = camera.frames()
+            for at, seen in frames:
+                heads.append((at, number, seen, frames))
+                break
+        heads.sort(key=lambda head: head[:2])
+        while heads:
+            at, number, seen, frames = heads.pop(0)
+            yield ExternalEvent(at, self._arrives(at, seen, cameras[number]))
+            for following, next_seen in frames:
+                heads.append((following, number, next_seen, frames))
+                if len(heads) > 1:
+                    heads.sort(key=lambda head: head[:2])
+                break
+
+    def _arrives(self, at: float, seen: SeenFrame, camera: PipelineCamera) -> FrameArrived:
+        self._next_id += 1
+        id = self._next_id
+        self.frames[id] = HereFrame(id, seen, 0, None)
+        name, nbytes = seen.rows.pipeline.name, round(camera.nbytes)
+        return FrameArrived(Frame(id, name, at, seen.deadline, client=name, nbytes=nbytes))
+
+    # ── what the simulation asks ─────────────────────────────────────────────────────────────
+
+    def wanted(self, event: FrameEvent) -> bool:
+        """All that happens does."""
+        return True
+
+    def answered(self, child: Answer, *, now: float) -> StageYielded | None:
+        """What the outputs of a request hand on."""
+        if child.reason.kind not in HAS_RESULT:
+            return None
+        here = self.children[child.id]
+        frame = here.frame
+        seen, rows = frame.seen, frame.seen.rows
+        edges = rows.out_of[here.stage]
+        exact = 1.0 if self.accuracy is None else self.accuracy(here, child.id)
+        if here.stage == rows.pipeline.source:
+            seen.accuracy = exact
+            exact = 1.0
+        if not edges:
+            frame.sunk += here.rows
+            frame.worth += here.rows * exact * seen.accuracy
+            frame.nbytes += here.rows * rows.answers.get(here.stage, 0.0)
+            return None
+        yields = []
+        for edge in edges:
+            first, end = rows.span(seen, edge, here.first, here.first + here.rows)
+            if first:
+                frame.bases[child.id, edge] = first
+            count = end - first
+            handed = rows.edges[edge]
+            yields.append(
+                Yield(count, handed.shape(seen.spin), nbytes=round(count * handed.nbytes))
+            )
+        return StageYielded(child.id, tuple(yields))
+
+    def carry_out(self, command: FrameCommand, *, now: float) -> None:
+        """Do what is to be done for frames."""
+        self._does[type(command)](command, now)
+
+    def _runs(self, batch: Batch) -> None:
+        children = self.children
+        for member in batch.members:
+            child = children.get(member.id)
+            if child is not None:
+                child.batch = batch
+
+    def told(self, commands: Sequence[Command], *, now: float) -> None:
+        """Children whose payload nothing names any more are forgotten, and what ran for nothing is
+        counted."""
+        for command in commands:
+            if type(command) is RunBatch:
+                self._runs(command.batch)
+            if type(command) is not FreeSlots:
+                continue
+            for id in command.ids:
+                child = self.children.pop(id, None)
+                if child is None or child.batch is None:
+                    continue
+                batch = child.batch
+                share = child.rows / batch.rows
+                self._score.ran_s += (now - batch.started) * share
+                ended = max(child.frame.seen.ended_at, batch.started)
+                if ended < now:
+                    self._score.wasted_s += (now - ended) * share
+
+    # ── commands ─────────────────────────────────────────────────────────────────────────────
+
+    def _prepare(self, command: PreparePayload, now: float) -> None:
+        request = command.request
+        frame = self.frames[request.parent or 0]
+        first = frame.base(command.feeds[0])
+        self.children[request.id] = HereChild(frame, command.stage, request.rows, first)
+        counted = self.arrivals.get(frame.seen.rows.pipeline.name)
+        if counted is not None:
+            counted[command.stage].seen(request.rows, now)
+        self._score.requests += 1
+        self._score.rows += request.rows
+
+    def _answer(self, command: AnswerFrame, now: float) -> None:
+        here = self.frames[command.id]
+        seen, sent = here.seen, here.part
+        if sent is None:
+            reason = command.reason
+            seen.ended_at = now
+            served = reason.kind is OutcomeKind.SERVED
+            in_time, worth = (here.sunk, here.worth) if served else (0, 0.0)
+            self._score.ended(
+                command.pipeline, seen.arrival, seen.offered, in_time, reason, now, worth
+            )
+            return
+        sent.begin.answer(sent, here, command, now)
+
+    def _free(self, command: FreeFrame, now: float) -> None:
+        del self.frames[command.id]
+
+    def take_part(self, sent: SentPart, at: float) -> None:
+        """A part of another device comes in at `at`."""
+        self._next_id += 1
+        sent.there = id = self._next_id
+        self.frames[id] = HereFrame(id, sent.frame.seen, sent.first, sent)
+        part = sent.part
+        self.put(
+            at,
+            FrameArrived(
+                Frame(
+                    id,
+                    part.pipeline,
+                    part.arrival,
+                    part.deadline,
+                    part.rows,
+                    part.penalty,
+                    part.signature,
+                    part.best_effort,
+                    part.application,
+                    part.client,
+                    part.work_hint,
+                    part.network_time,
+                    part.size,
+                    part.final,
+                    part.stage,
+                    part.parent,
+                    part.nbytes,
+                )
+            ),
+        )

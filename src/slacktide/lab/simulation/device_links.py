@@ -1,0 +1,101 @@
+"""`PartLink`: one direction of a link between two devices, in virtual time.
+
+What is handed over leaves one after the other, first come first served; what nothing waits for any
+more is taken out, also while it is on its way: the next may leave then. What a link will carry is
+not known, so whether something can still be there in time is judged by what it carries at present,
+when its turn comes; what then takes longer is given up when it can no longer arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Generic, TypeVar
+
+from slacktide.lab.workloads import BandwidthTrace
+from slacktide.lab.workloads.values import not_negative
+
+Sent = TypeVar("Sent")
+
+
+class Sending(Generic[Sent]):
+    """Something that is handed over."""
+
+    __slots__ = ("nbytes", "until", "what")
+
+    def __init__(self, what: Sent, nbytes: float, until: float) -> None:
+        self.what = what
+        self.nbytes = nbytes
+        self.until = until
+        """When it must have arrived, absolute seconds; infinite: whenever."""
+
+
+class PartLink(Generic[Sent]):
+    """`now` must not decrease. After each call, `take` has to be called at `leaves_at`."""
+
+    def __init__(self, trace: BandwidthTrace, latency: float = 0.0, offset: float = 0.0) -> None:
+        """`latency`: seconds after its last byte until something is there. `offset`: seconds into
+        the trace at time 0. Raises WorkloadError."""
+        not_negative(latency=latency, offset=offset)
+        self.trace, self.latency, self.offset = trace, latency, offset
+        self.leaves_at = math.inf
+        """When what is on its way has left, or is given up."""
+        self.given_up: list[Sending[Sent]] = []
+        """What cannot arrive in time; for the caller to take out."""
+        self.carried = 0.0
+        """Bytes that have arrived."""
+        self._moving: Sending[Sent] | None = None
+        self._whole = True
+        """Whether what is on its way gets there."""
+        self._waiting: deque[Sending[Sent]] = deque()
+
+    def __len__(self) -> int:
+        """How many wait or are on their way."""
+        return len(self._waiting) + (self._moving is not None)
+
+    def offer(self, sending: Sending[Sent], *, now: float) -> None:
+        """Send this behind all others."""
+        self._waiting.append(sending)
+        if self._moving is None:
+            self._start(now)
+
+    def drop(self, sending: Sending[Sent], *, now: float) -> None:
+        """Nothing waits for it any more; no matter whether it has left."""
+        if sending is self._moving:
+            self._moving = None
+            self._start(now)
+        elif sending in self._waiting:
+            self._waiting.remove(sending)
+
+    def take(self, *, now: float) -> Sending[Sent] | None:
+        """What has left by `now`, if it has, and is there `latency` later."""
+        moving = self._moving
+        if moving is None or now < self.leaves_at:
+            return None
+        self._moving, whole = None, self._whole
+        if whole:
+            self.carried += moving.nbytes
+        else:
+            self.given_up.append(moving)
+        self._start(now)
+        return moving if whole else None
+
+    def message_at(self, *, now: float) -> float:
+        """When something without bytes, that waits for nothing, is there."""
+        return self.trace.moving_from(now + self.offset) - self.offset + self.latency
+
+    def _start(self, now: float) -> None:
+        """Let the next leave."""
+        self.leaves_at = math.inf
+        while self._waiting:
+            sending = self._waiting.popleft()
+            rate = self.trace.rate(now + self.offset)
+            last = sending.until - self.latency
+            if sending.until < math.inf and (rate <= 0.0 or now + sending.nbytes / rate > last):
+                self.given_up.append(sending)
+                continue
+            ends = self.trace.finish(sending.nbytes, start=now + self.offset) - self.offset
+            self._whole = ends <= last
+            self._moving = sending
+            self.leaves_at = max(now, min(ends, last))
+            return

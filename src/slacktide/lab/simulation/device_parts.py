@@ -1,0 +1,150 @@
+"""`DeviceParts`: parts of frames that one device has handed over to others.
+
+A part goes over the link to the other device, is a frame of its own there, and its answer comes
+back the same way; what nothing waits for any more is taken off the links, and withdrawn where it
+already is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from slacktide.domain import Plan, Reason
+from slacktide.domain.frames import (
+    AnswerFrame,
+    CancelPart,
+    Frame,
+    FrameCancelled,
+    PartAnswered,
+    SendPart,
+)
+from slacktide.lab.simulation.device_links import PartLink, Sending
+from slacktide.lab.simulation.frame_score import FrameScore
+from slacktide.lab.simulation.frames_here import HereFrame, SentPart
+from slacktide.pipelines import HAS_RESULT
+
+if TYPE_CHECKING:
+    from slacktide.lab.simulation.device_frames import DeviceFrames
+
+PartSending = Sending[SentPart]
+DeviceLink = PartLink[SentPart]
+
+
+class Devices(Protocol):
+    """What a device knows of the others."""
+
+    score: FrameScore
+
+    def frames_on(self, device: str) -> DeviceFrames: ...
+
+    def link(self, begin: str, end: str) -> DeviceLink: ...  # raises SimulationError
+
+    def link_changed(self, link: DeviceLink, *, now: float) -> None: ...
+
+    def call_at(self, at: float, call: Callable[[float], None]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _OnLink:
+    sending: PartSending
+    link: DeviceLink
+
+
+class DeviceParts:
+    """Of one device, where they begin."""
+
+    def __init__(self, frames: DeviceFrames, devices: Devices) -> None:
+        self.open: dict[int, SentPart] = {}
+        """Those that have not ended."""
+        self._frames, self._devices = frames, devices
+        self._score = devices.score
+        self._on_links: dict[int, _OnLink] = {}
+        """By `id` of the part: where it is, on a link."""
+        self._rests: dict[tuple[str, str], float] = {}
+        self._rests_of: Plan | None = None
+
+    def send(self, command: SendPart, now: float) -> None:
+        """Hand a part over."""
+        part = command.part
+        frames = self._frames
+        here = frames.frames[part.parent or 0]
+        to = self._devices.frames_on(command.device)
+        link = self._devices.link(frames.name, command.device)
+        until = math.inf if part.best_effort else part.deadline - self._rest(part)
+        sent = SentPart(self, here, part, to, here.base(command.feeds[0]))
+        self.open[part.id] = sent
+        nbytes = float(part.nbytes)
+        if part.stage == here.seen.rows.pipeline.source:
+            sent.share = frames.shrunk.get(part.pipeline, 1.0)
+            nbytes *= sent.share
+        self._offer(Sending(sent, nbytes, until), link, now)
+
+    def _offer(self, sending: PartSending, link: DeviceLink, now: float) -> None:
+        self._on_links[sending.what.part.id] = _OnLink(sending, link)
+        link.offer(sending, now=now)
+        self._devices.link_changed(link, now=now)
+
+    def _rest(self, part: Frame) -> float:
+        """Seconds that a part's own stage is said to take where it goes."""
+        plan = self._frames.plan()
+        if plan is not self._rests_of:
+            self._rests_of = plan
+            self._rests = {(each.pipeline, each.stage): each.p99 for each in plan.places}
+        return self._rests.get((part.pipeline, part.stage), 0.0)
+
+    def cancel(self, command: CancelPart, now: float) -> None:
+        """Nothing waits for a part any more."""
+        sent = self.open.pop(command.id, None)
+        if sent is None:
+            return  # it has been answered at this very instant
+        self._score.parts["cancelled"] += 1
+        on = self._on_links.pop(command.id, None)
+        if on is not None:
+            on.link.drop(on.sending, now=now)
+            self._devices.link_changed(on.link, now=now)
+        if sent.there and sent.answer is None:
+            at = self._devices.link(self._frames.name, sent.to.name).message_at(now=now)
+            if at < math.inf:
+                sent.to.put(at, FrameCancelled(sent.there, command.reason))
+
+    def answer(self, sent: SentPart, there: HereFrame, command: AnswerFrame, now: float) -> None:
+        """The other device has answered a part: its answer sets out for here."""
+        if sent.part.id not in self.open:
+            return  # nothing waits for it any more
+        sent.answer = command
+        if command.reason.kind in HAS_RESULT:
+            sent.sunk, sent.nbytes, sent.worth = there.sunk, there.nbytes, there.worth
+        link = self._devices.link(sent.to.name, self._frames.name)
+        self._offer(Sending(sent, sent.nbytes, there.seen.deadline), link, now)
+
+    def arrived(self, sent: SentPart, at: float) -> None:
+        """All of a part, or of its answer, has left, and is there at `at`."""
+        id = sent.part.id
+        self._on_links.pop(id, None)
+        if sent.answer is None:
+            sent.to.take_part(sent, at)
+            return
+        self._devices.call_at(at, partial(self._back, sent))
+
+    def _back(self, sent: SentPart, now: float) -> None:
+        """The answer to a part is here."""
+        answer, id = sent.answer, sent.part.id
+        if self.open.pop(id, None) is None or answer is None:
+            return  # nothing waits for it any more
+        self._score.parts["answered"] += 1
+        sent.frame.sunk += sent.sunk
+        sent.frame.worth += sent.worth
+        sent.frame.nbytes += sent.nbytes
+        self._frames.put(now, PartAnswered(id, answer.reason, answer.missing, answer.detail))
+
+    def given_up(self, sent: SentPart, now: float) -> None:
+        """A part, or its answer, cannot be where it is to go in time."""
+        id = sent.part.id
+        self._on_links.pop(id, None)
+        if self.open.pop(id, None) is not None:
+            self._score.parts["given up"] += 1
+            self._frames.put(now, PartAnswered(id, Reason.EXPIRED, detail="its link was too slow"))

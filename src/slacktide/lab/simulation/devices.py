@@ -1,0 +1,219 @@
+"""`SimulatedDevices`: several engines, one a device, and the links between them, in virtual time.
+
+Each device is a `Simulation` of its own: its engine, its hardware, its heap of what will happen on
+it. One more heap says which of them is next, and when links have carried something; so everything
+happens in one order. At one instant links come first, then calls (plans for all), then devices in
+the order in which they were named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+
+from slacktide.domain import Event, Plan, PlanChanged
+from slacktide.domain.frames import FrameEvent, PipelinesChanged
+from slacktide.domain.pipelines import Pipeline
+from slacktide.engine import Engine
+from slacktide.lab.simulation.device_frames import DeviceFrames
+from slacktide.lab.simulation.device_parts import DeviceLink
+from slacktide.lab.simulation.driver import Simulation
+from slacktide.lab.simulation.exit_courses import EarlyExits
+from slacktide.lab.simulation.frame_score import FrameScore
+from slacktide.lab.simulation.frames_here import SentPart
+from slacktide.lab.simulation.hardware import Execution
+from slacktide.lab.simulation.items import SimulationError
+from slacktide.lab.simulation.stage_rows import PipelineCamera
+from slacktide.lab.workloads import BandwidthTrace
+from slacktide.planning import Planner, Stated
+from slacktide.planning.exits import RampsLearnt
+from slacktide.runtime import Watch
+
+_LINK, _CALL, _DEVICE = range(3)
+
+
+class SimulatedDevice:
+    """One machine: for reading, and for its plan to be changed."""
+
+    def __init__(
+        self, name: str, number: int, frames: DeviceFrames, simulation: Simulation
+    ) -> None:
+        self.name, self.number = name, number
+        self.frames, self.simulation = frames, simulation
+        self.due = math.inf
+        """When it is next looked at."""
+        self.base: tuple[Plan, Stated] = Plan(), {}
+        """What its planners begin with, and within which bounds."""
+
+
+class SimulatedDevices:
+    """Made for one run."""
+
+    def __init__(
+        self,
+        pipelines: Sequence[Pipeline],
+        links: Mapping[tuple[str, str], tuple[BandwidthTrace, float, float]],
+        *,
+        score: FrameScore | None = None,
+        check: bool = False,
+    ) -> None:
+        """All that is served anywhere, by whatever plan. `links`: from one device to another, one
+        way: (trace, seconds of latency, seconds into the trace at time 0). `check`: have all
+        invariants checked after every event; for tests, it is slow. Raises WorkloadError."""
+        self.score = score or FrameScore()
+        self.devices: dict[str, SimulatedDevice] = {}
+        self.now = -math.inf
+        self.begins = 0.0
+        """When its devices begin."""
+        self.pipelines = tuple(pipelines)
+        self._check = check
+        self._links: dict[tuple[str, str], DeviceLink] = {
+            ends: DeviceLink(*one) for ends, one in links.items()
+        }
+        self._heap: list[tuple[float, int, int, object]] = []
+        self._order: list[SimulatedDevice] = []
+        self._numbers = {id(link): number for number, link in enumerate(self._links.values())}
+        self._all_links = list(self._links.values())
+        self._calls = 0
+
+    def add(
+        self,
+        name: str,
+        engine: Engine,
+        plan: Plan,
+        execution: Execution,
+        *,
+        cameras: Sequence[PipelineCamera] = (),
+        begin: float = 0.0,
+        start_s: float = 0.0,
+        resize_s: float = 0.0,
+        planners: Sequence[Planner] = (),
+        stated: Stated | None = None,
+        job_s: float = 0.0,
+        exits: Mapping[str, EarlyExits] | None = None,
+        watch: Watch | None = None,
+    ) -> SimulatedDevice:
+        """One more device, whose frames these `cameras` bring; the others as of `Simulation`.
+        Raises SimulationError if there is one of this name."""
+        if name in self.devices:
+            raise SimulationError(f"there is a device {name!r} already")
+        number = len(self._order)
+        self.begins = min(self.begins, begin)
+
+        def put(at: float, event: Event | FrameEvent | RampsLearnt) -> None:
+            simulation.put(at, event)
+            if at < device.due:
+                self._due(device, at)
+
+        frames = DeviceFrames(name, self, put)
+        simulation = Simulation(
+            engine,
+            plan,
+            execution,
+            begin=begin,
+            start_s=start_s,
+            resize_s=resize_s,
+            planners=planners,
+            stated=stated,
+            job_s=job_s,
+            exits=exits,
+            watch=watch,
+            frames=frames,
+            check=self._check,
+        )
+        frames.plan = lambda: engine.plan
+        simulation.put(begin, PipelinesChanged(self.pipelines))
+        simulation.begin(frames.coming(cameras))
+        device = self.devices[name] = SimulatedDevice(name, number, frames, simulation)
+        device.base = plan, stated or {}
+        self._order.append(device)
+        self._due(device, simulation.next_at(more=True))
+        return device
+
+    def change_plans(
+        self, plans: Mapping[str, Plan], *, now: float, stated: Mapping[str, Stated] | None = None
+    ) -> None:
+        """Have these plans in force, by device, from `now` on. Where a device has planners of its
+        own, they go on from there, each with what is `stated` of its models."""
+        for name, plan in plans.items():
+            frames, device = self.frames_on(name), self.devices[name]
+            base = plan, device.base[1] if stated is None else stated.get(name, {})
+            if base == device.base:
+                continue
+            before = {each.pool for each in device.base[0].deployments}
+            device.base = base
+            frames.put(now, PlanChanged(device.simulation.runtime.rebase(*base, now=now)))
+            for learnt in device.simulation.learnt(plan):
+                if learnt.pool not in before:
+                    frames.put(now, learnt)
+
+    def run(self, *, until: float) -> None:
+        """Let everything happen until just after `until` (absolute seconds)."""
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            at, kind, number, what = heappop(heap)
+            if kind == _DEVICE:
+                device = self._order[number]
+                if at != device.due:
+                    continue
+                self.now = max(at, self.now)
+                self._turn(device)
+            elif kind == _LINK:
+                link = self._all_links[number]
+                if at == link.leaves_at:
+                    self.now = at
+                    sending = link.take(now=at)
+                    if sending is not None:
+                        sending.what.begin.arrived(sending.what, at + link.latency)
+                    self.link_changed(link, now=at)
+            else:
+                self.now = at
+                assert callable(what)
+                what(at)
+
+    def _turn(self, device: SimulatedDevice) -> None:
+        # Since `due` was asked for, nothing has happened on it but what was put on its heap.
+        device.simulation.turn(device.due)
+        self._due(device, device.simulation.next_at(more=True))
+
+    def _due(self, device: SimulatedDevice, at: float) -> None:
+        device.due = at
+        if at < math.inf:
+            heappush(self._heap, (at, _DEVICE, device.number, None))
+
+    @property
+    def in_flight(self) -> int:
+        """Frames, and parts of frames, that have no outcome yet, or whose slot is not free."""
+        return sum(len(device.frames.frames) for device in self._order)
+
+    # ── what devices ask ─────────────────────────────────────────────────────────────────────
+
+    def frames_on(self, device: str) -> DeviceFrames:
+        """Raises SimulationError if there is none of this name."""
+        found = self.devices.get(device)
+        if found is None:
+            raise SimulationError(f"there is no device {device!r}")
+        return found.frames
+
+    def link(self, begin: str, end: str) -> DeviceLink:
+        """Raises SimulationError if there is none."""
+        found = self._links.get((begin, end))
+        if found is None:
+            raise SimulationError(f"there is no link from {begin!r} to {end!r}")
+        return found
+
+    def link_changed(self, link: DeviceLink, *, now: float) -> None:
+        """Something was sent over it, or taken off it."""
+        if link.given_up:
+            lost: Iterable[SentPart] = [sending.what for sending in link.given_up]
+            link.given_up.clear()
+            for sent in lost:
+                sent.begin.given_up(sent, now)
+        if link.leaves_at < math.inf:
+            heappush(self._heap, (link.leaves_at, _LINK, self._numbers[id(link)], None))
+
+    def call_at(self, at: float, call: Callable[[float], None]) -> None:
+        """Have something done at `at` (absolute seconds)."""
+        self._calls += 1
+        heappush(self._heap, (at, _CALL, self._calls, call))

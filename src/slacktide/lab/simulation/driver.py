@@ -1,0 +1,454 @@
+"""The virtual-time driver: the engine that serves, under a clock that jumps to the next event.
+
+Theory of operation. A heap holds what will happen: ends of batches, replicas that come up, bodies
+of announced requests. What comes from outside is an iterator of which only the next instant is
+looked at, so memory does not grow with the length of a run. The engine's own timer is not on the
+heap: `next_wakeup` is asked after every event, and the earliest of the three comes next
+(`EventOrder` decides ties). Requests and notices of one instant
+are handed over together, as those of one turn of the event loop are in the server; everything else
+by itself.
+
+No rule of serving lives here. The engine, its schedulers and its profiles are the server's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import Protocol, TypeAlias, cast
+
+from slacktide.domain import (
+    Announced,
+    Answer,
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    Cancelled,
+    Command,
+    DriverStalled,
+    Event,
+    FreeSlots,
+    LaneResized,
+    MemoryShort,
+    Notice,
+    Outcome,
+    Plan,
+    PlanChanged,
+    Refused,
+    ReplicaLost,
+    ReplicaUp,
+    Request,
+    RowsReleased,
+    RunBatch,
+    Submitted,
+    TimerFired,
+)
+from slacktide.domain.frames import (
+    FRAME_COMMANDS,
+    FRAME_EVENTS,
+    FrameAnnounced,
+    FrameArrived,
+    FrameCancelled,
+    FrameCommand,
+    FrameEvent,
+    FrameRefused,
+    PartAnswered,
+    PipelinesChanged,
+    StageYielded,
+)
+from slacktide.engine import Engine, check_invariants
+from slacktide.lab.simulation.acting import SimulatedClients, Turn
+from slacktide.lab.simulation.exit_courses import EarlyExits
+from slacktide.lab.simulation.hardware import Execution, Hardware, Report
+from slacktide.lab.simulation.items import (
+    ExternalEvent,
+    Failure,
+    Item,
+    SimulatedUpload,
+    SimulationError,
+)
+from slacktide.planning import (
+    ExitEvent,
+    Planner,
+    SessionClosed,
+    SessionEvent,
+    SessionMeasured,
+    SessionOpened,
+    Stated,
+)
+from slacktide.planning.exits import ExitsArranged, RampsJudged, RampsLearnt, RampsRefused
+from slacktide.runtime import Runtime, RuntimeCommand, RuntimeEvent, Watch, WatchFrames
+
+
+class EventOrder(IntEnum):
+    """Order of events of one instant, first to last; two of one kind come in the order in which
+    they were put down. So a run repeats exactly, and what a tie means is written here."""
+
+    BATCH = 0
+    """A batch ends or gives rows back. First: an answer due at this very instant is on time, and a
+    replica that dies as it finishes has finished."""
+    REPLICA = 1
+    """Replicas, lanes, plans, memory, sessions, ramps. Before requests: a request that comes at the
+    instant at which a replica comes up finds it up."""
+    CLIENT = 2
+    """A client that acts has its turn: what has come to it is known, what it sends comes next."""
+    NOTICE = 3
+    REQUEST = 4
+    """After notices, so that an upload that takes no time is announced before it is complete."""
+    WITHDRAWAL = 5
+    """After requests, so that a request withdrawn as it comes was known."""
+    TIMER = 6
+    """Last: whatever ends, comes or goes at this instant has changed what is due."""
+
+
+ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent | FrameEvent], EventOrder] = {
+    BatchFinished: EventOrder.BATCH,
+    BatchFailed: EventOrder.BATCH,
+    BatchAborted: EventOrder.BATCH,
+    RowsReleased: EventOrder.BATCH,
+    ReplicaUp: EventOrder.REPLICA,
+    ReplicaLost: EventOrder.REPLICA,
+    LaneResized: EventOrder.REPLICA,
+    PlanChanged: EventOrder.REPLICA,
+    MemoryShort: EventOrder.REPLICA,
+    DriverStalled: EventOrder.REPLICA,
+    SessionOpened: EventOrder.REPLICA,
+    SessionMeasured: EventOrder.REPLICA,
+    SessionClosed: EventOrder.REPLICA,
+    RampsLearnt: EventOrder.REPLICA,
+    RampsJudged: EventOrder.REPLICA,
+    RampsRefused: EventOrder.REPLICA,
+    ExitsArranged: EventOrder.REPLICA,
+    StageYielded: EventOrder.BATCH,
+    PartAnswered: EventOrder.BATCH,
+    PipelinesChanged: EventOrder.REPLICA,
+    Announced: EventOrder.NOTICE,
+    FrameAnnounced: EventOrder.NOTICE,
+    Submitted: EventOrder.REQUEST,
+    FrameArrived: EventOrder.REQUEST,
+    Cancelled: EventOrder.WITHDRAWAL,
+    FrameCancelled: EventOrder.WITHDRAWAL,
+    Refused: EventOrder.WITHDRAWAL,
+    FrameRefused: EventOrder.WITHDRAWAL,
+    TimerFired: EventOrder.TIMER,
+}
+
+
+Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
+"""Told of every request's outcome; of a `Notice` where no body was to come."""
+
+
+class SimulatedFrames(Protocol):
+    """What stages give, and where frames end, in a run that has pipelines."""
+
+    def wanted(self, event: FrameEvent) -> bool:
+        """Whether this happens, now that its time has come."""
+
+    def answered(self, child: Answer, *, now: float) -> StageYielded | None:
+        """A request of a stage has its outcome: what its outputs hand on; None: nothing is due, or
+        it comes later."""
+
+    def carry_out(self, command: FrameCommand, *, now: float) -> None: ...
+
+    def told(self, commands: Sequence[Command], *, now: float) -> None:
+        """The engine's other commands, before they are carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientTurn:
+    turn: Turn
+
+
+_Happens: TypeAlias = RuntimeEvent | Failure | SimulatedUpload | _ClientTurn
+_Entry: TypeAlias = tuple[float, EventOrder, int, _Happens]
+_TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
+_OF_FRAMES = frozenset(FRAME_COMMANDS)
+_FRAME_EVENTS = frozenset(FRAME_EVENTS)
+_TURNS_MOST = 10_000
+"""Timer calls at one instant after which the engine is taken to go round in circles."""
+
+
+class Simulation:
+    """One engine in virtual time. Made for one run."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        execution: Execution,
+        *,
+        answered: Answered | None = None,
+        watch: Watch | None = None,
+        begin: float = 0.0,
+        start_s: float = 0.0,
+        resize_s: float = 0.0,
+        planners: Sequence[Planner] = (),
+        stated: Stated | None = None,
+        job_s: float = 0.0,
+        exits: Mapping[str, EarlyExits] | None = None,
+        frames: SimulatedFrames | None = None,
+        watch_frames: WatchFrames | None = None,
+        check: bool = False,
+    ) -> None:
+        """`plan` comes into force at `begin`; a replica is up `start_s` seconds after its start,
+        a lane has been resized `resize_s` seconds after that was asked for.
+
+        Where there are `planners`, `plan` is the base of theirs, with what is `stated` of its
+        models; what they have computed off the loop is there after `job_s` seconds. `exits`: by
+        model, of those that have early exits. `frames`: where there are pipelines. `check` has the
+        engine's invariants checked after every event: for tests, it is slow. Raises PlannerError.
+        """
+        self.engine = engine
+        self.now = begin
+        self.hardware = Hardware(
+            engine, execution, self._put_report, start_s=start_s, resize_s=resize_s, exits=exits
+        )
+        """For reading: what has run, and on how many cores."""
+        self.runtime = Runtime(
+            engine,
+            planners,
+            watch=watch,
+            watch_frames=watch_frames,
+            on_lanes=self.hardware.lanes_changed,
+        )
+        self._frames = frames
+        self._answered = answered
+        self._check = check
+        self._job_s = job_s
+        self._heap: list[_Entry] = []
+        self._put_down = 0
+        self._open: dict[int, Request | Notice] = {}
+        """Known to the engine and without an outcome."""
+        self._fired_at, self._turns = -math.inf, 0
+        self._clients: SimulatedClients | None = None
+        self._source: Iterator[Item] = iter(())
+        self._coming: Item | None = None
+        plan = self.runtime.rebase(plan, stated or {}, now=begin)
+        self._exits = exits or {}
+        self._put(begin, EventOrder.REPLICA, PlanChanged(plan))
+        for learnt in self.learnt(plan):
+            self._put(begin, EventOrder.REPLICA, learnt)
+
+    def learnt(self, plan: Plan) -> Iterator[RampsLearnt]:
+        """What planners are told of the early exits of what `plan` has run."""
+        for pool in dict.fromkeys(each.pool for each in plan.deployments):
+            exits = self._exits.get(pool.model)
+            learnt = None if exits is None else exits.learnt(pool)
+            if learnt is not None:
+                yield learnt
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are known and have no outcome yet."""
+        return len(self._open)
+
+    def put_turn(self, at: float, turn: Turn) -> None:
+        """Have a client act at `at`."""
+        self._put(at, EventOrder.CLIENT, _ClientTurn(turn))
+
+    def join(self, clients: SimulatedClients) -> None:
+        """These act in this run; call it before `run`."""
+        self._clients = clients
+
+    def run(self, items: Iterable[Item] = (), *, until: float = math.inf) -> None:
+        """Let everything happen until nothing is left to happen, or until just after `until`.
+
+        `items` must come in the order of their arrivals. Raises SimulationError if they do not, or
+        if the run ends of itself while a request has no outcome; ValueError if an event cannot be.
+        """
+        self.begin(items)
+        while (at := self.next_at()) <= until and at < math.inf:
+            self.turn(at)
+        if self._open and until == math.inf:
+            raise SimulationError(
+                f"{len(self._open)} requests have no outcome, and no event is left"
+            )
+
+    def begin(self, items: Iterable[Item]) -> None:
+        """What comes from outside from now on; `run` does so itself."""
+        self._source = iter(items)
+        self._coming = next(self._source, None)
+
+    def next_at(self, *, more: bool = False) -> float:
+        """When something happens next: infinite if nothing does. `more`: whether anything is to
+        come (`put`) that is not known yet."""
+        heap, coming = self._heap, self._coming
+        at = heap[0][0] if heap else math.inf
+        if coming is not None and coming.arrival < at:
+            at = coming.arrival
+        wakeup = self.runtime.next_wakeup(more=more or at < math.inf)
+        return at if wakeup is None or wakeup >= at else wakeup
+
+    def turn(self, at: float) -> None:
+        """Let happen what comes first at `at`, which `next_at` has said. Raises as `run` does."""
+        coming = self._coming
+        if coming is not None and coming.arrival <= at:
+            if at < self.now:
+                raise SimulationError(f"an item of {at} s comes after one of {self.now} s")
+            self._come(at, coming)
+        elif self._heap and self._heap[0][0] <= at:
+            self._step()
+        else:
+            self._fire(max(at, self.now))
+
+    def put(self, at: float, event: Event | FrameEvent | RampsLearnt) -> None:
+        """Have something happen at `at`, not before what happens now: for what runs several."""
+        self._put(at, ORDER_OF[type(event)], event)
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def _put(self, at: float, kind: EventOrder, event: _Happens) -> None:
+        """Have `event` happen at `at`; an upload is complete then."""
+        heappush(self._heap, (at, kind, self._put_down, event))
+        self._put_down += 1
+
+    def _put_report(self, at: float, report: Report) -> None:
+        self._put(at, ORDER_OF[type(report)], report)
+
+    def _take_in(self, item: Item) -> None:
+        """The instant of an item from outside has come."""
+        if isinstance(item, Request):
+            self._put(item.arrival, EventOrder.REQUEST, Submitted(item))
+        elif isinstance(item, SimulatedUpload):
+            self._open[item.notice.id] = item.request or item.notice
+            self._put(item.arrival, EventOrder.NOTICE, Announced(item.notice))
+            if item.request is not None:
+                self._put(item.complete_at, EventOrder.REQUEST, item)
+        elif isinstance(item, ExternalEvent):
+            self._put(item.arrival, ORDER_OF[type(item.event)], item.event)
+        else:
+            self._put(item.arrival, EventOrder.REPLICA, item)
+
+    def _come(self, at: float, item: Item) -> None:
+        """Items that arrive at `at`, with what else happens first then."""
+        source, heap = self._source, self._heap
+        coming = self._coming = next(source, None)
+        lone = (not heap or at < heap[0][0]) and (coming is None or coming.arrival > at)
+        if lone and isinstance(item, Request):
+            # As a rule: there is nothing to be put in order.
+            self._open[item.id] = item
+            self._deliver((Submitted(item),), at)
+            return
+        self._take_in(item)
+        while coming is not None and coming.arrival <= at:
+            if coming.arrival < at:
+                raise SimulationError(f"an item of {coming.arrival} s comes after one of {at} s")
+            self._take_in(coming)
+            coming = self._coming = next(source, None)
+        self._step()
+
+    def _fire(self, at: float) -> None:
+        """Deliver the engine's timer."""
+        self._turns = self._turns + 1 if at == self._fired_at else 0
+        self._fired_at = at
+        if self._turns > _TURNS_MOST:
+            raise SimulationError(f"the engine asks for its timer at {at} s again and again")
+        self._deliver((TimerFired(),), at)
+
+    def _step(self) -> None:
+        """Deliver what comes first on the heap, and the requests that come with it."""
+        heap = self._heap
+        at, kind, _, first = heappop(heap)
+        self.now = at
+        if isinstance(first, _ClientTurn):
+            told = first.turn(at)
+            for each in told:
+                if isinstance(each, Submitted):
+                    self._open[each.request.id] = each.request
+                elif isinstance(each, Announced):
+                    self._open[each.notice.id] = each.notice
+            if told:
+                self._deliver(told, at)
+            return
+        if kind not in _TOGETHER:
+            event = self._event(first)
+            if event is not None:
+                self._deliver((event,), at)
+            return
+        together: list[_Happens] = [first]
+        while heap and heap[0][0] == at and heap[0][1] in _TOGETHER:
+            if _announced_in(together, heap[0][3]):
+                break  # its sender learns first whether the body is wanted
+            together.append(heappop(heap)[3])
+        events = [event for each in together if (event := self._event(each)) is not None]
+        if events:
+            self._deliver(events, at)
+
+    def _event(self, what: _Happens) -> RuntimeEvent | None:
+        """What the engine gets; None if it has come to nothing meanwhile."""
+        if isinstance(what, Report):
+            return what if self.hardware.happens(what, now=self.now) else None
+        if isinstance(what, _ClientTurn):
+            return None  # `_step` takes them
+        if isinstance(what, Submitted):
+            self._open[what.request.id] = what.request
+        elif isinstance(what, SimulatedUpload):
+            if what.request is None or what.request.id not in self._open:
+                return None  # its sender has its outcome and sends no more
+            return Submitted(what.request)
+        elif isinstance(what, Failure):
+            return self.hardware.fails(what, now=self.now)
+        elif self._frames is not None and type(what) in _FRAME_EVENTS:
+            return what if self._frames.wanted(cast(FrameEvent, what)) else None
+        return what
+
+    def _deliver(self, events: Sequence[RuntimeEvent], at: float) -> None:
+        self.now = at
+        given = self.runtime.handle(events, now=at)
+        commands = cast(Sequence[Command], given)
+        yields: Sequence[StageYielded] = ()
+        if self.runtime.frames is not None:
+            commands, yields = self._framed(given, at)
+        clients = self._clients
+        if clients is not None and clients.plan is not self.engine.plan:
+            clients.plan_changed(self.engine.plan, now=at)
+        if self._check:
+            check_invariants(self.engine)
+        for job in self.runtime.take_jobs():
+            self._put(at + self._job_s, EventOrder.REPLICA, job.run())
+        for command in commands:
+            if type(command) is FreeSlots:
+                continue  # there are none here
+            if type(command) is not Answer:
+                if clients is not None and type(command) is RunBatch:
+                    clients.runs(command.batch)
+                self.hardware.carry_out(command, now=at)
+            elif (request := self._open.pop(command.id, None)) is not None:
+                if clients is not None:
+                    clients.answered(command.id, command)
+                if self._answered is not None:
+                    self._answered(request, command)
+        if yields:  # outputs are read at once
+            self._deliver(yields, at)
+
+    def _framed(
+        self, commands: Sequence[RuntimeCommand], at: float
+    ) -> tuple[Sequence[Command], Sequence[StageYielded]]:
+        """What is left for the hardware once frames have had their part, and what stages yield."""
+        frames = self._frames
+        assert frames is not None, "a run with pipelines needs to know what their stages give"
+        others: list[Command] = []
+        yields: list[StageYielded] = []
+        for command in commands:
+            if type(command) in _OF_FRAMES:
+                frames.carry_out(cast(FrameCommand, command), now=at)
+                continue
+            others.append(cast(Command, command))
+            if type(command) is Answer and command.id < 0:
+                yielded = frames.answered(command, now=at)
+                if yielded is not None:
+                    yields.append(yielded)
+        frames.told(others, now=at)
+        if self._check and self.runtime.frames is not None:
+            self.runtime.frames.check()
+        return others, yields
+
+
+def _announced_in(events: Sequence[_Happens], what: object) -> bool:
+    """Whether `what` is the body of a request that one of `events` announces."""
+    return isinstance(what, SimulatedUpload) and any(
+        isinstance(event, Announced) and event.notice.id == what.notice.id for event in events
+    )

@@ -1,0 +1,209 @@
+"""`ExitTable`: what every ramp of a model says of every input of a stream, and what passes take.
+
+Made once by the real model (`slacktide reproduce apparate`), it then stands for the worker in
+virtual time. The file is an .npz without pickles. Its arrays, for n inputs in the order of their
+stream, p positions front to end and b batch sizes:
+
+- `layout` (int): 1; `title` (text); `rate` (float): inputs per second, 0 where the stream has no
+  rate of its own; `positions` (p texts): the tensors' names
+- `uncertainty` (n × p): 1 − top probability of a ramp there; `agrees` (n × p, bool): whether its
+  answer is the model's
+- `agreement` (p): share of rows, which its training had not seen, on which it agreed
+- `sizes` (b ints, rising from 1); `whole` (b): seconds of the unsplit model; `before` (b × p):
+  seconds of it in front of each position; `ramp` (b × p): seconds that an active ramp adds
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain import Batch, ExitPolicy, PoolId, Replica, is_judged
+from slacktide.exits.archives import read_npz
+from slacktide.lab.simulation.exit_courses import Chain, ExitCourse, played
+from slacktide.lab.simulation.items import SimulationError
+from slacktide.planning.exits import ExitsArranged, RampFacts, RampsJudged, RampsLearnt
+from slacktide.profiles import LatencyTable
+
+LAYOUT = 1
+MAX_BYTES = 1 << 30
+"""Of a file, unpacked."""
+MOST_POSITIONS, MOST_SIZES = 256, 64
+LARGEST = 1e9
+"""Of any number."""
+
+Floats = NDArray[np.floating[Any]]
+
+
+class ExitTableError(SimulationError):
+    """A file that is no exit table, or one that contradicts itself; the text says how."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExitTable:
+    """See the module. Raises ExitTableError if its arrays contradict each other."""
+
+    title: str
+    rate: float
+    positions: tuple[str, ...]
+    uncertainty: Floats
+    agrees: NDArray[np.bool_]
+    agreement: Floats
+    sizes: NDArray[np.int64]
+    whole: Floats
+    before: Floats
+    ramp: Floats
+
+    def __post_init__(self) -> None:
+        n, p, b = len(self.uncertainty), len(self.positions), len(self.sizes)
+        if not (n and 0 < p <= MOST_POSITIONS and 0 < b <= MOST_SIZES):
+            raise ExitTableError(f"exit table: {n} inputs, {p} positions, {b} batch sizes")
+        shapes = {"uncertainty": (n, p), "agrees": (n, p), "agreement": (p,), "sizes": (b,)}
+        shapes |= {"whole": (b,), "before": (b, p), "ramp": (b, p), "rate": ()}
+        for name, shape in shapes.items():
+            values = np.asarray(getattr(self, name))
+            if values.shape != shape:
+                raise _refuse(name, f"shape {shape}, got {values.shape}")
+            if not ((values >= 0).all() and (values <= LARGEST).all()):
+                raise _refuse(name, f"numbers from 0 to {LARGEST:g}")
+        for name in ("uncertainty", "agreement"):
+            if (getattr(self, name) > 1.0).any():
+                raise _refuse(name, "shares of 1")
+        if self.sizes[0] != 1 or (np.diff(self.sizes) <= 0).any():
+            raise _refuse("sizes", "batch sizes that rise from 1")
+        if (np.diff(self.before, axis=1, append=self.whole[:, None]) < 0.0).any():
+            raise _refuse("before", "times that rise from position to position, up to 'whole'")
+        if not (self.whole > 0.0).all() or (np.diff(self.whole) < 0.0).any():
+            raise _refuse("whole", "positive times that rise with the batch")
+
+    def __len__(self) -> int:
+        """How many inputs."""
+        return len(self.uncertainty)
+
+    def part(self, start: int, end: int) -> ExitTable:
+        """The same ramps and times, with the inputs from `start` to `end` alone."""
+        chosen = slice(start, end)
+        return replace(self, uncertainty=self.uncertainty[chosen], agrees=self.agrees[chosen])
+
+    @property
+    def times(self) -> LatencyTable:
+        """Of the unsplit model, on one core or however many it was measured with."""
+        seconds = [[each] for each in self.whole.tolist()]
+        return LatencyTable.from_grid(tuple(self.sizes.tolist()), (1,), seconds, seconds)
+
+    def seconds(self, of: Floats, rows: int) -> Floats:
+        """`whole`, `before` or `ramp` (`of`) for a batch of so many rows: on a line between sizes,
+        in proportion beyond the last."""
+        last = int(self.sizes[-1])
+        if rows >= last:
+            return np.asarray(of[-1] * (rows / last))
+        after = int(np.searchsorted(self.sizes, rows, side="right"))
+        low, high = self.sizes[after - 1], self.sizes[after]
+        part = (rows - low) / (high - low)
+        return np.asarray(of[after - 1] * (1.0 - part) + of[after] * part)
+
+    @cached_property
+    def facts(self) -> tuple[RampFacts, ...]:
+        """What planners are told of the ramps."""
+        cost = (self.before[0] / self.whole[0]).tolist()
+        columns = zip(self.positions, self.agreement.tolist(), cost, strict=True)
+        return tuple(RampFacts(number, *column) for number, column in enumerate(columns))
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all. Raises OSError."""
+        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
+        partial = path.with_name(f"{path.name}.partial")
+        with partial.open("wb") as file:
+            np.savez_compressed(file, layout=np.int64(LAYOUT), **arrays)
+        partial.replace(path)
+
+
+def read_exit_table(path: Path) -> ExitTable:
+    """The table in a file. Raises ExitTableError if it is none; OSError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        found = read_npz(data, most_bytes=MAX_BYTES, where=path.name)
+        layout = int(found.pop("layout"))
+        if layout != LAYOUT:
+            raise ExitTableError(f"exit table {path.name}: layout {layout}, expected {LAYOUT}")
+        kinds = {"agrees": "b", "sizes": "i", "title": "U", "positions": "U"}
+        for each in fields(ExitTable):
+            if found[each.name].dtype.kind not in kinds.get(each.name, "f"):
+                raise _refuse(each.name, f"another type than {found[each.name].dtype}")
+        arrays = {name: array for name, array in found.items() if array.dtype.kind != "U"}
+        return ExitTable(
+            str(found["title"]),
+            float(arrays.pop("rate")),
+            tuple(found["positions"].tolist()),
+            **arrays,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExitTableError(f"{path.name} is not an exit table: {error}") from None
+
+
+def _refuse(name: str, expected: str) -> ExitTableError:
+    return ExitTableError(f"exit table: {name}: expected {expected}")
+
+
+class TableExits:
+    """`EarlyExits` as a table has them: row k of the request `id` is input (id + k) mod n."""
+
+    def __init__(self, table: ExitTable) -> None:
+        self._table = table
+        self._stages: dict[tuple[int, tuple[int, ...]], tuple[list[float], float]] = {}
+
+    def learnt(self, pool: PoolId) -> RampsLearnt:
+        return RampsLearnt(pool, 1, self._table.facts)
+
+    def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
+        sizes = [size for size in self._table.sizes.tolist() if size <= replica.max_batch]
+        chains = [self._chain(size, policy.ramps) for size in sizes]
+        return ExitsArranged(
+            pool=replica.pool,
+            replica=replica.id,
+            revision=policy.revision,
+            ramps=policy.ramps,
+            rows=tuple(sizes),
+            whole_s=tuple(self._table.whole[: len(sizes)].tolist()),
+            stage_s=tuple((*stages, end) for stages, end in chains),
+        )
+
+    def _chain(self, rows: int, ramps: tuple[int, ...]) -> tuple[list[float], float]:
+        """Seconds from the start to each ramp's answers, and to the end."""
+        found = self._stages.get((rows, ramps))
+        if found is None:
+            table, active = self._table, list(ramps)
+            ramp = np.cumsum(table.seconds(table.ramp, rows)[active])
+            stages = table.seconds(table.before, rows)[active] + ramp
+            end = float(table.seconds(table.whole, rows)) + (float(ramp[-1]) if active else 0.0)
+            found = self._stages[rows, ramps] = stages.tolist(), end
+        return found
+
+    def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
+        table, active = self._table, list(policy.ramps)
+        places = [member.id + row for member in batch.members for row in range(member.rows)]
+        inputs = np.array(places) % len(table)
+        chosen = np.ix_(inputs, np.array(active, int))
+        # How long the unsplit model takes is not the table's to say here: the rest is in scale.
+        scale = seconds / float(table.seconds(table.whole, batch.rows))
+
+        def chain(rows: int) -> Chain:
+            stages, end = self._chain(rows, policy.ramps)
+            return [scale * each for each in stages], scale * end
+
+        uncertainty = table.uncertainty[chosen].tolist()
+        course = played(batch, policy, uncertainty, table.agrees[chosen].tolist(), chain)
+        asked = policy.features and is_judged(batch.id, policy.feature_share)
+        if not asked or (active and not all(course.report.agrees)):
+            return course
+        said, right = table.uncertainty[inputs].tolist(), table.agrees[inputs].tolist()
+        everywhere = RampsJudged(
+            batch.replica.pool, policy.revision, tuple(map(tuple, said)), tuple(map(tuple, right))
+        )
+        return replace(course, everywhere=everywhere)

@@ -1,0 +1,384 @@
+"""The simulated hardware: carries out commands, and says when what they set off will have happened.
+
+A replica is up some time after its start, a lane has other cores some time after they were last
+asked for, and a batch ends when its `Execution` says. What is left of a batch whose lane is resized
+takes as much more or less time as predictions say of all of it.
+
+A replica whose model has early exits (`EarlyExits`) opens what a policy asks for beside what it
+runs, and goes by it from the next batch on; thresholds hold from the next batch on, as live.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from slacktide.domain import (
+    AbortBatch,
+    Batch,
+    BatchAborted,
+    BatchFinished,
+    Command,
+    ExitPolicy,
+    LaneResized,
+    PoolId,
+    PublishExits,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+    Request,
+    ResizeLane,
+    RowsReleased,
+    RunBatch,
+    StartReplica,
+    StopReplica,
+)
+from slacktide.engine import BatchTimes, Engine
+from slacktide.lab.simulation.exit_courses import EarlyExits, ExitCourse
+from slacktide.lab.simulation.items import DrawnRequest, Failure, SimulationError
+from slacktide.planning.exits import ExitsArranged, RampsJudged
+from slacktide.profiles import BatchLatency, ExitTimes, ShapedTimes, TimeDistribution
+
+
+class Execution(Protocol):
+    """How long batches truly take: the hardware knows, the policies do not."""
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        """The time of `batch` on a lane of `cores` cores, ≥ 0. Infinite: it hangs. Asked once, when
+        the batch starts."""
+
+
+class AsExpected:
+    """Every batch takes just what its profile expects."""
+
+    def __init__(self, times: BatchTimes) -> None:
+        self._times = times
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        return self._times.of(batch.rows, cores).expected
+
+
+class ByProfile:
+    """Batch times drawn from a profile, by rows and by the members' shape."""
+
+    def __init__(self, times: BatchTimes, generator: np.random.Generator) -> None:
+        """`times` should be a copy of its own: what a policy learns does not change the truth."""
+        self._times = times
+        self._generator = generator
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        return scatter(self._times, batch, cores).quantile(self._generator.random())
+
+
+def scatter(times: BatchTimes, batch: Batch, cores: int) -> TimeDistribution:
+    """The time of `batch` if predictions are right. How sure they are of that is not part of it."""
+    if isinstance(times, ExitTimes):
+        times = times.inner
+    asked = times.scatter if isinstance(times, ShapedTimes) else times.of
+    return asked(batch.rows, cores, batch.members)
+
+
+class ByLength:
+    """Members are padded to the longest of them, l_B = c0 + c1·k·max(l), on any number of cores.
+    They must be `DrawnRequest`s."""
+
+    def __init__(self, latency: BatchLatency) -> None:
+        self._latency = latency
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        return self._latency.seconds(batch.rows, max(map(length_of, batch.members)))
+
+
+class ByPool:
+    """Each pool on hardware of its own."""
+
+    def __init__(self, executions: Mapping[PoolId, Execution]) -> None:
+        self._executions = executions
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        return self._executions[batch.replica.pool].seconds(batch, cores)
+
+
+def length_of(request: Request) -> float:
+    """The true length of `request`. Raises SimulationError if none was drawn for it."""
+    if not isinstance(request, DrawnRequest):
+        raise SimulationError(f"request {request.id} has no length of its own")
+    return request.length
+
+
+class CoreMeter:
+    """Allocated cores over time, the confirmed sizes of all lanes together: busy or not. What a run
+    is charged for. Remembers only changes."""
+
+    def __init__(self) -> None:
+        self._since: list[float] = []
+        self._cores: list[int] = []
+
+    def see(self, cores: int, *, now: float) -> None:
+        """So many from `now` on; `now` never falls."""
+        if not self._cores or cores != self._cores[-1]:
+            self._since.append(now)
+            self._cores.append(cores)
+
+    def seconds(self, start: float, end: float) -> float:
+        """Core seconds from `start` to `end`, which may lie after the last change."""
+        first = max(bisect_right(self._since, start) - 1, 0)
+        last = bisect_left(self._since, end)
+        edges = [max(start, since) for since in self._since[first:last]]
+        spans = pairwise((*edges, end))
+        cores = self._cores[first:last]
+        return math.fsum(
+            count * (to - since) for count, (since, to) in zip(cores, spans, strict=True)
+        )
+
+    def means(self, edges: Sequence[float]) -> tuple[float, ...]:
+        """Mean cores between every two of n ascending `edges`: n − 1 numbers."""
+        return tuple(self.seconds(a, b) / (b - a) for a, b in pairwise(edges))
+
+
+Report = (
+    ReplicaUp
+    | ReplicaLost
+    | LaneResized
+    | RowsReleased
+    | BatchFinished
+    | BatchAborted
+    | ExitsArranged
+    | RampsJudged
+)
+
+Put = Callable[[float, Report], None]
+"""(absolute seconds, what the engine, or planners, are to get then)."""
+
+ARRANGE_S = 0.5
+"""From a policy with other ramps until the model is open with them."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A batch that runs. Absolute seconds."""
+
+    batch: Batch
+    cores: int
+    since: float
+    """When it began to run on these cores."""
+    ends_at: float
+    """Infinite: it hangs."""
+    course: ExitCourse | None = None
+    """None: it runs unsplit."""
+    stretched: float = 1.0
+    """How much longer than its course it takes, since its lane was resized."""
+    released: list[tuple[float, RowsReleased]] = field(default_factory=list)
+    """Still to come."""
+
+    def into(self, now: float) -> float:
+        """Seconds of its course that have passed."""
+        assert self.course is not None
+        return self.course.seconds - (self.ends_at - now) / self.stretched
+
+
+class Hardware:
+    """Replicas and batches under one engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        execution: Execution,
+        put: Put,
+        *,
+        start_s: float,
+        resize_s: float,
+        exits: Mapping[str, EarlyExits] | None = None,
+    ) -> None:
+        """A replica is up `start_s` seconds after its start; a lane is resized after `resize_s`.
+        `exits`: by model, of those that have early exits."""
+        self.batches = 0
+        """Batches that have started."""
+        self.rows = 0
+        """Rows in them."""
+        self.busy_s = 0.0
+        """Core seconds that batches took until they ended, however they ended."""
+        self.allocated = CoreMeter()
+        """Cores that lanes have had, busy or not."""
+        self._engine = engine
+        self._execution = execution
+        self._put = put
+        self._start_s = start_s
+        self._resize_s = resize_s
+        self._cores: Mapping[str, int] = {}
+        """Confirmed, by lane."""
+        self._replicas: dict[int, Replica] = {}
+        """Started and neither lost nor stopped."""
+        self._running: dict[int, _Running] = {}
+        """By batch id."""
+        self._exits = exits or {}
+        self._policies: dict[int, ExitPolicy] = {}
+        self._thresholds: dict[int, dict[int, float]] = {}
+        """Of those, and of ramps that are still open, by position."""
+        """By replica: what was published last."""
+        self._open_ramps: dict[int, tuple[int, ...]] = {}
+        """By replica: the ramps with which its model is open."""
+        self._resizes: dict[str, tuple[float, tuple[int, ...]]] = {}
+        """The last that was asked for each lane and is under way: when it is done, and what."""
+
+    def carry_out(self, command: Command, *, now: float) -> None:
+        """Do what the engine wants done, answers and slots apart."""
+        match command:
+            case RunBatch():
+                self._run(command.batch, now)
+            case AbortBatch():
+                self._abort(command.batch.id, now)
+            case PublishExits():
+                self._publish(command.replica, command.policy, now)
+            case StartReplica():
+                self._replicas[command.replica.id] = command.replica
+                self._put(now + self._start_s, ReplicaUp(command.replica.id))
+            case StopReplica():
+                if command.kill:
+                    self._put(now, ReplicaLost(command.replica.id, "killed"))
+                else:
+                    del self._replicas[command.replica.id]
+            case ResizeLane():
+                self._resizes[command.lane] = (now + self._resize_s, command.cores)
+                self._put(now + self._resize_s, LaneResized(command.lane, command.cores))
+
+    def happens(self, report: Report, *, now: float) -> bool:
+        """Whether this comes to pass; False if something else has come before it."""
+        match report:
+            case BatchFinished():
+                running = self._running.get(report.batch)
+                # Else its lane was resized, and it ends sooner or later.
+                if running is None or running.ends_at != now:
+                    return False
+                if running.course is not None and running.course.everywhere is not None:
+                    self._put(now, running.course.everywhere)
+                return self._end(running, now)
+            case BatchAborted():
+                running = self._running.get(report.batch)
+                return running is not None and self._end(running, now)
+            case RowsReleased():
+                running = self._running.get(report.batch)
+                return running is not None and (now, report) in running.released
+            case ExitsArranged():
+                policy = self._policies.get(report.replica)
+                gone = report.replica not in self._replicas
+                if gone or policy is None or policy.ramps != report.ramps:
+                    return False  # something else has been published meanwhile
+                self._open_ramps[report.replica] = report.ramps
+            case ReplicaLost():
+                return self._gone(report.replica, now)
+            case LaneResized():
+                under_way = self._resizes.get(report.lane)
+                if under_way is not None and under_way != (now, report.cores):
+                    return False  # something else was asked for meanwhile
+                self._resizes.pop(report.lane, None)
+                self._moved(report, now)
+        return True
+
+    def fails(self, failure: Failure, *, now: float) -> ReplicaLost | None:
+        """Have the replica die that `failure` means; None if there is none."""
+        for replica in self._replicas.values():
+            if replica.lane == failure.lane and failure.model in (None, replica.pool.model):
+                lost = ReplicaLost(replica.id, failure.detail, failure.permanent)
+                return lost if self._gone(replica.id, now) else None
+        return None
+
+    def lanes_changed(self, cores: Mapping[str, int], now: float) -> None:
+        """From now on lanes have so many cores, by name."""
+        self._cores = cores
+        self.allocated.see(sum(cores.values()), now=now)
+
+    def _run(self, batch: Batch, now: float) -> None:
+        cores = self._cores[batch.replica.lane] or 1
+        seconds = self._execution.seconds(batch, cores)
+        if not seconds >= 0.0:
+            raise SimulationError(f"a batch of {batch.rows} rows takes {seconds} s")
+        self.batches += 1
+        self.rows += batch.rows
+        running = self._running[batch.id] = _Running(batch, cores, now, now + seconds)
+        ramps = self._open_ramps.get(batch.replica.id, ())
+        policy = self._policies.get(batch.replica.id)
+        if policy is not None and (ramps or policy.features) and seconds < math.inf:
+            if policy.ramps != ramps:  # what it asks for is not open yet
+                known = self._thresholds[batch.replica.id]
+                thresholds = tuple([known.get(ramp, 0.0) for ramp in ramps])
+                policy = replace(policy, ramps=ramps, thresholds=thresholds, costs=())
+            course = self._exits[batch.replica.pool.model].course(batch, policy, seconds)
+            running.course, running.ends_at = course, now + course.seconds
+            running.released = [(now + after, event) for after, event in course.released]
+        self._put_end(running)
+
+    def _put_end(self, running: _Running) -> None:
+        for at, event in running.released:
+            self._put(at, event)
+        if running.ends_at < math.inf:
+            course = running.course
+            exits = course.report if course is not None and course.report.ramps else None
+            self._put(running.ends_at, BatchFinished(running.batch.id, exits=exits))
+
+    def _abort(self, id: int, now: float) -> None:
+        """A batch is stopped at once, but for one that runs in stages: before the next of them."""
+        running = self._running.get(id)
+        if running is None or running.course is None:
+            self._put(now, BatchAborted(id))
+            return
+        course, into = running.course, running.into(now)
+        stages = (*course.report.stage_s, course.seconds)
+        after = next((stage for stage in stages if stage >= into), course.seconds)
+        at = running.ends_at - (course.seconds - after) * running.stretched
+        self._put(max(at, now), BatchAborted(id, exits=course.until(after)))
+
+    def _publish(self, replica: Replica, policy: ExitPolicy, now: float) -> None:
+        exits = self._exits.get(replica.pool.model)
+        if exits is None or replica.id not in self._replicas:
+            return
+        before = self._policies.get(replica.id)
+        self._policies[replica.id] = policy
+        known = self._thresholds.get(replica.id, {})
+        self._thresholds[replica.id] = policy.thresholds_after(known)
+        if policy.ramps != (() if before is None else before.ramps):
+            self._put(now + ARRANGE_S, exits.arranged(replica, policy))
+
+    def _moved(self, report: LaneResized, now: float) -> None:
+        """What runs on the lane goes on with other cores."""
+        for running in self._running.values():
+            replica, rows = running.batch.replica, running.batch.rows
+            cores = len(report.cores) or 1
+            if replica.lane != report.lane or cores == running.cores:
+                continue
+            times = self._engine.snapshot().pools[replica.pool].times
+            before = times.of(rows, running.cores).expected
+            after = times.of(rows, cores).expected
+            if before > 0.0:
+                longer = after / before
+                running.ends_at = now + (running.ends_at - now) * longer
+                running.stretched *= longer
+                running.released = [
+                    (now + (at - now) * longer, event) for at, event in running.released if at > now
+                ]
+            self.busy_s += (now - running.since) * running.cores
+            running.since, running.cores = now, cores
+            self._put_end(running)
+
+    def _end(self, running: _Running, now: float) -> bool:
+        del self._running[running.batch.id]
+        self.busy_s += (now - running.since) * running.cores
+        return True
+
+    def _gone(self, id: int, now: float) -> bool:
+        """Whether replica `id` is lost now; False if it was lost or stopped before."""
+        if self._replicas.pop(id, None) is None:
+            return False
+        self._policies.pop(id, None)
+        self._thresholds.pop(id, None)
+        self._open_ramps.pop(id, None)
+        for running in tuple(self._running.values()):
+            if running.batch.replica.id == id:
+                self._end(running, now)
+        return True

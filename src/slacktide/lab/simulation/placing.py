@@ -1,0 +1,90 @@
+"""`SimulatedPlacing`: places the stages of pipelines on simulated devices.
+
+Each second devices report what they have counted and links what they have had, as they do to a
+controller; what it then computes is in force `plan_s` later, on all devices at once. The controller
+and its policies are the server's own (planning/pipelines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from slacktide.domain import LaneSpec, Plan
+from slacktide.lab.simulation.devices import SimulatedDevices
+from slacktide.planning import Stated
+from slacktide.planning.pipelines.control import CHECK_S, PlacementControl, PlacementDecision
+from slacktide.planning.pipelines.demand import StageArrivals, counts_of
+from slacktide.planning.pipelines.plans import DevicePlans
+from slacktide.planning.pipelines.problem import LinkView
+
+PLAN_S = 0.05
+"""From the moment at which a placement is begun to be computed until it is in force."""
+
+
+class SimulatedPlacing:
+    """Drives a `PlacementControl`."""
+
+    def __init__(
+        self,
+        devices: SimulatedDevices,
+        control: PlacementControl,
+        lanes: Mapping[str, Sequence[LaneSpec]],
+        links: Callable[[float], Sequence[LinkView]],
+        *,
+        until: float,
+        plan_s: float = PLAN_S,
+        counted: bool = True,
+        changed: Callable[[float], None] = lambda now: None,
+        plan_of: Callable[[DevicePlans, str], tuple[Plan, Stated]] | None = None,
+    ) -> None:
+        """`control` has decided once, and that is in force. `lanes`: by device. `links`: what they
+        have had in the second before. It ends at `until`. `counted`: whether devices report what
+        comes; else that is planned for which was stated. `changed`: told of each change. `plan_of`:
+        what devices are to begin with, of which planners of their own fill in the rest; None: just
+        what is placed there."""
+        self._devices, self._control = devices, control
+        self._lanes, self._links = lanes, links
+        self._until, self._plan_s, self._counted = until, plan_s, counted
+        self._changed, self._plan_of = changed, plan_of
+        self._revision = control.revision
+        pipelines = devices.pipelines
+        for device in devices.devices.values():
+            device.frames.arrivals = {
+                each.name: {stage.name: StageArrivals() for stage in each.stages}
+                for each in pipelines
+            }
+        devices.call_at(devices.begins + CHECK_S, self._tick)
+
+    def _tick(self, now: float) -> None:
+        control = self._control
+        for name, device in self._devices.devices.items() if self._counted else ():
+            counts = counts_of(device.simulation.runtime.frames, device.frames.arrivals)
+            control.count(name, counts, now=now)
+        control.measure(self._links(now), now=now)
+        if control.next_wakeup() <= now:
+            control.look(now=now)
+            self._put_in_force(now)
+            compute = control.job(now=now)
+            if compute is not None:
+                decision = compute()
+                self._devices.call_at(now + self._plan_s, lambda at: self._take(decision, at))
+        if now + CHECK_S < self._until:
+            self._devices.call_at(now + CHECK_S, self._tick)
+
+    def _take(self, decision: PlacementDecision, now: float) -> None:
+        self._control.take(decision, now=now)
+        self._put_in_force(now)
+
+    def _put_in_force(self, now: float) -> None:
+        plans = self._control.plans
+        if plans is None or self._revision == self._control.revision:
+            return
+        self._revision = self._control.revision
+        of = self._plan_of or (lambda plans, name: (plans.of(name, self._lanes[name]), {}))
+        found = {name: of(plans, name) for name in self._lanes}
+        self._devices.change_plans(
+            {name: plan for name, (plan, _) in found.items()},
+            now=now,
+            stated={name: stated for name, (_, stated) in found.items()},
+        )
+        self._changed(now)

@@ -1,0 +1,193 @@
+"""Predict: the outside of a recording, and an inside that is drawn from what was known before.
+
+The engine and the schedulers are the server's; arrivals and deadlines are recorded; how long a
+batch takes is drawn (`TrainedTimes`). Nothing is fitted to what is predicted: all that is known is
+what the header states or, with `after`, that and what the batches of the recording's beginning
+taught, which is replayed and not scored. Only with `hindsight`, which predicts nothing, are times
+those of the very moments that are scored: what differs then is not the machine's doing.
+
+A batch's time, as the engine sees it, runs from its start to the moment the engine learns that it
+has ended, and the next one starts in that same moment. So what a live server pays between batches
+(its loop, the hand-over, arrivals that push a model aside) is inside the times that were observed,
+and there is no overhead beside them to state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slacktide.domain import Outcome, PoolId
+from slacktide.domain.frames import PipelinesChanged
+from slacktide.engine import BatchTimes, Engine, EngineSettings
+from slacktide.lab.load.report import Provenance, Report
+from slacktide.lab.replay import RecordedPools, replay
+from slacktide.lab.simulation.driver import Simulation
+from slacktide.lab.simulation.hardware import ARRANGE_S
+from slacktide.lab.simulation.items import SimulationError, stream
+from slacktide.lab.simulation.recorded_exits import RecordedExits
+from slacktide.lab.simulation.recorded_frames import RecordedFrames
+from slacktide.lab.simulation.recorded_inputs import RecordedInputs, recorded_inputs
+from slacktide.lab.simulation.results import Scorer
+from slacktide.lab.simulation.trained_times import Observations, TrainedTimes
+from slacktide.recording import Call, Recording, RecordingError
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What became of the same requests, live and in the simulator."""
+
+    recorded: Report
+    predicted: tuple[Report, ...]
+    """One for each seed."""
+    notes: tuple[str, ...]
+    """What was left out, or could not be known."""
+
+    @property
+    def difference(self) -> float:
+        """Predicted − recorded share of requests answered in time, mean over the seeds."""
+        mean = sum(report.total.goodput for report in self.predicted) / len(self.predicted)
+        return mean - self.recorded.total.goodput
+
+
+def predict(
+    recording: Recording,
+    *,
+    seeds: Sequence[int],
+    provenance: Provenance,
+    after: float = 0.0,
+    hindsight: bool = False,
+) -> Prediction:
+    """Predict what became of the requests of `recording` that came more than `after` seconds in.
+    With `after` > 0 the part before it is replayed, and teaches. With `hindsight` batches take
+    what others took at the same moment of the recording. Raises RecordingError for a recording that
+    is not what it says, SimulationError if nothing is left to predict."""
+    found = recorded_inputs(
+        (line.record for line in recording.lines()), after=after, plan=recording.header.plan
+    )
+    if found.plan is None or not found.scored:
+        raise SimulationError(f"{recording.path}: no request to predict after {after:g} s")
+    observed = Observations()
+    learnt = _learnt(recording, found.start, observed) if after > 0.0 else {}
+    if hindsight:
+        observed = _Later(found.start)
+        _learnt(recording, math.inf, observed)
+    scores = _Scores(found)
+    for id in found.scored:
+        scores.ended(id, found.ended[id])
+    recorded = scores.report(f"recorded in {recording.path}", seeds[0], provenance)
+    predicted, guessed = [], 0
+    for seed in seeds:
+        scores = _Scores(found)
+        guessed = _run(found, learnt, observed, recording.header.settings, seed, scores)
+        predicted.append(scores.report(f"predicted from {recording.path}", seed, provenance))
+    notes = [*recording.warnings, *_notes(found, after, guessed, hindsight)]
+    return Prediction(recorded, tuple(predicted), tuple(notes))
+
+
+def _learnt(
+    recording: Recording, until: float, observed: Observations
+) -> Mapping[PoolId, BatchTimes]:
+    """Predictions as they were at `until`; the batches that had run by then go to `observed`."""
+    replayed = replay(recording, observed, until=until)
+    if replayed.difference is not None:
+        raise RecordingError(
+            f"{replayed.difference.line.place}: the replay differs, so it teaches nothing"
+        )
+    return {id: pool.times for id, pool in replayed.engine.snapshot().pools.items()}
+
+
+def _run(
+    found: RecordedInputs,
+    learnt: Mapping[PoolId, BatchTimes],
+    observed: Observations,
+    settings: EngineSettings,
+    seed: int,
+    scores: _Scores,
+) -> int:
+    """Run the engine once on what came from outside. Returns how many requests ran for a time that
+    was guessed."""
+    assert found.plan is not None
+    pools = RecordedPools(learnt)
+    for opened in found.opened:
+        pools.add(opened)
+    truth = {pool: pools.times(pool) for pool in pools.opened}
+    execution = TrainedTimes(
+        truth, observed, stream(seed, "batch times"), at_once=isinstance(observed, _Later)
+    )
+    frames = RecordedFrames(found.frames, scores.ended, stream(seed, "frames"))
+    # A plan that was in force already has its replicas up, and their models cut into stages, by the
+    # time requests come.
+    begin = found.start - 2.0 * (found.start_s + ARRANGE_S)
+    simulation = Simulation(
+        Engine(pools.parts, settings),
+        found.plan,
+        execution,
+        answered=lambda request, outcome: scores.ended(request.id, outcome),
+        begin=begin if found.plan_at is None else found.plan_at,
+        start_s=found.start_s,
+        resize_s=found.resize_s,
+        exits=dict.fromkeys(
+            (pool.model for pool in observed.exits),
+            RecordedExits(observed.exits, truth, stream(seed, "exits")),
+        ),
+        frames=frames,
+    )
+    frames.put = simulation.put
+    if found.frames.pipelines:
+        simulation.put(found.start, PipelinesChanged(found.frames.pipelines))
+    simulation.run(found.items)
+    return execution.guessed
+
+
+class _Later(Observations):
+    """What ran after the beginning."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__(None)
+        self._start = start
+
+    def before(self, call: Call, engine: Engine) -> None:
+        if call.now >= self._start:
+            super().before(call, engine)
+
+
+class _Scores:
+    """Scores the same requests, whatever world they ended in."""
+
+    def __init__(self, found: RecordedInputs) -> None:
+        self._requests = found.scored
+        arrivals = [request.arrival for request in found.scored.values()]
+        self._first = min(arrivals)
+        self._scorer = Scorer(
+            warmup_s=self._first, duration_s=math.nextafter(max(arrivals), math.inf) - self._first
+        )
+
+    def ended(self, id: int, outcome: Outcome) -> None:
+        """Request `id` has ended; it is passed over if it is not to be scored."""
+        request = self._requests.get(id)
+        if request is not None:
+            self._scorer.answered(request, outcome)
+
+    def report(self, title: str, seed: int, provenance: Provenance) -> Report:
+        report = self._scorer.report(
+            title=title, seed=seed, configuration={}, provenance=provenance
+        )
+        return replace(report, warmup_s=0.0)
+
+
+def _notes(found: RecordedInputs, after: float, guessed: int, hindsight: bool) -> Iterator[str]:
+    if hindsight:
+        yield "no prediction: batches take what others took at the same moment"
+    if after > 0.0:
+        yield f"the first {after:g} s were replayed, and taught the times; they are not scored"
+    if found.turned_away:
+        yield f"{found.turned_away} requests that the server itself refused are not scored"
+    if found.open:
+        yield f"{found.open} requests had no outcome when the recording ended; they are left out"
+    if guessed:
+        yield (
+            f"{guessed} requests have shapes that nothing known before can judge: their times are "
+            "guessed, in proportion to their size; begin later (--after) to learn them first"
+        )

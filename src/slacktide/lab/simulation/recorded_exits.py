@@ -1,0 +1,161 @@
+"""`RecordedExits`: ramps that say what they said in a recording's beginning.
+
+The rows of a batch are drawn from the judged ones that were seen there, with everything that the
+ramps said of them: some that came one after the other, for these are often alike. When ramps answer
+is the share of a pass that it was there. What policies were in force is part of the recording, and
+thresholds hold as they were.
+
+A model's own exits are never judged, and their thresholds stay: there every row tells, by what was
+said of it until it left, and what the stages take is learnt from batches that rows have left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+
+from slacktide.domain import Batch, ExitPolicy, ExitReport, Leaving, PoolId, Replica
+from slacktide.engine import BatchTimes
+from slacktide.lab.simulation.exit_courses import Chain, ExitCourse, played
+from slacktide.planning.exits import ExitsArranged
+from slacktide.profiles import ExitTimes
+
+LATEST_ROWS, LATEST_BATCHES = 4_096, 512
+NEVER = (float("inf"), False)
+"""Of a ramp of which nothing was seen: no row leaves there."""
+
+Said = Mapping[int, tuple[float, bool]]
+"""By position: uncertainty of a row, and whether the ramp agreed."""
+
+
+@dataclass(slots=True)
+class ObservedExits:
+    """Of one pool: what its ramps said, and when they answered."""
+
+    rows: deque[Said] = field(default_factory=lambda: deque(maxlen=LATEST_ROWS))
+    shares: dict[int, float] = field(default_factory=dict)
+    """By position: part of a pass until its answers, a mean that fades."""
+    stages: dict[int, float] = field(default_factory=dict)
+    """Of a model's own exits, by position (−1: the end): part of a pass that its stage takes."""
+    ratios: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST_BATCHES))
+    """Of batches of these: what one took, by what its stages take."""
+
+    def note(
+        self, batch: Batch, report: ExitReport, seconds: float, times: BatchTimes | None = None
+    ) -> None:
+        """A batch has ended, `seconds` after its start. `times`: of whole passes, if the exits are
+        the model's own."""
+        if times is not None:
+            self._note_own(batch, report, seconds, times)
+            return
+        if batch.leaving is Leaving.SHRINK and not batch.judged:
+            return
+        for ramp, at in zip(report.ramps, report.stage_s, strict=False):
+            share = min(1.0, at / seconds) if seconds > 0.0 else 1.0
+            before = self.shares.setdefault(ramp, share)
+            self.shares[ramp] = before + 0.05 * (share - before)
+        for uncertainty, agrees in zip(report.uncertainty, report.agrees, strict=True):
+            if agrees:
+                said = zip(uncertainty, agrees, strict=True)
+                self.rows.append(dict(zip(report.ramps, said, strict=True)))
+
+    def _note_own(
+        self, batch: Batch, report: ExitReport, seconds: float, times: BatchTimes
+    ) -> None:
+        shrinks = batch.leaving is Leaving.SHRINK and not batch.judged
+        cores, before, expected = len(batch.replica.cores) or 1, 0.0, 0.0
+        for number, ramp in enumerate((*report.ramps, -1)):
+            gone = [0 <= left < number for left in report.left].count(True) if shrinks else 0
+            if gone == len(report.left):
+                break
+            ends = (*report.stage_s, seconds)[number]
+            whole = times.of(len(report.left) - gone, cores).expected
+            part = (ends - before) / whole
+            known = self.stages.setdefault(ramp, part)
+            self.stages[ramp] = known + 0.05 * (part - known)
+            before, expected = ends, expected + self.stages[ramp] * whole
+        if expected > 0.0:
+            self.ratios.append(seconds / expected)
+        for uncertainty in report.uncertainty:
+            said = zip(report.ramps, uncertainty, strict=False)
+            self.rows.append({ramp: (unsure, True) for ramp, unsure in said})
+
+
+class RecordedExits:
+    """`EarlyExits` of every pool of which something was seen."""
+
+    def __init__(
+        self,
+        observed: Mapping[PoolId, ObservedExits],
+        times: Mapping[PoolId, BatchTimes],
+        generator: np.random.Generator,
+    ) -> None:
+        """`times` are not to change: by them a smaller batch is quicker."""
+        self._observed = observed
+        self._times = times
+        self._generator = generator
+
+    def learnt(self, pool: PoolId) -> None:
+        """Nothing: plans come from the recording."""
+
+    def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
+        return ExitsArranged(replica.pool, replica.id, policy.revision, policy.ramps)
+
+    def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
+        pool = batch.replica.pool
+        observed = self._observed.get(pool, ObservedExits())
+        drawn: list[list[tuple[float, bool]]] = []
+        seen = observed.rows
+        first = int(self._generator.integers(len(seen))) if seen else 0
+        for number in range(batch.rows):
+            row: Said = seen[(first + number) % len(seen)] if seen else {}
+            drawn.append([_nearest(row, ramp) for ramp in policy.ramps])
+        uncertainty = [[said for said, _ in row] for row in drawn]
+        chain = self._chain(batch, policy, observed, seconds)
+        return played(batch, policy, uncertainty, [[r for _, r in row] for row in drawn], chain)
+
+    def _chain(
+        self, batch: Batch, policy: ExitPolicy, observed: ObservedExits, seconds: float
+    ) -> Callable[[int], Chain]:
+        times, cores = whole_passes(self._times[batch.replica.pool]), len(batch.replica.cores) or 1
+        if observed.ratios:
+            known, ratios = observed.stages, observed.ratios
+            ratio = ratios[int(self._generator.integers(len(ratios)))]
+            stages = [known.get(ramp, 0.0) for ramp in policy.ramps]
+            stages.append(known.get(-1, max(0.0, 1.0 - sum(stages))))
+            ends = [ratio * each for each in accumulate(stages)]
+        else:
+            ends = [self._share(observed, ramp) for ramp in policy.ramps] + [1.0]
+            whole = times.of(batch.rows, cores).expected
+            ends = [each * seconds / whole if whole > 0.0 else 0.0 for each in ends]
+
+        def chain(rows: int) -> Chain:
+            whole = times.of(rows, cores).expected
+            return [each * whole for each in ends[:-1]], ends[-1] * whole
+
+        return chain
+
+    @staticmethod
+    def _share(observed: ObservedExits, ramp: int) -> float:
+        """Part of a pass until a ramp answers; of one that was not seen, that of the next."""
+        later = [share for position, share in observed.shares.items() if position >= ramp]
+        return observed.shares.get(ramp, min(later, default=1.0))
+
+
+def _nearest(row: Said, ramp: int) -> tuple[float, bool]:
+    """What a ramp says of a row; one that was not active there, what the last one before said."""
+    if ramp in row:
+        return row[ramp]
+    known = sorted(row)
+    place = bisect_right(known, ramp)
+    return row[known[place - 1]] if place else NEVER
+
+
+def whole_passes(times: BatchTimes) -> BatchTimes:
+    """Predictions of passes from which no row leaves."""
+    return times.inner if isinstance(times, ExitTimes) else times

@@ -1,0 +1,272 @@
+"""Frames of a recording: what clients sent and what was seen on them, to be served again.
+
+Which rows a stage hands on is in the frame, and so comes from outside; what its requests take, and
+which of them are dropped, is inside. A frame whose stage had no result in the recording hands on
+what another one did there, drawn at random. Between a stage's answer and what it hands on lies the
+time in which a server reads its outputs: the median of the recording's beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from statistics import median
+
+import numpy as np
+
+from slacktide.domain import (
+    Answer,
+    Command,
+    Event,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Request,
+    Submitted,
+)
+from slacktide.domain.frames import (
+    AnswerFrame,
+    Frame,
+    FrameAnnounced,
+    FrameArrived,
+    FrameCancelled,
+    FrameCommand,
+    FrameEvent,
+    FrameRefused,
+    PipelinesChanged,
+    PreparePayload,
+    StageYielded,
+    Yield,
+)
+from slacktide.domain.pipelines import Pipeline
+from slacktide.lab.simulation.items import ExternalEvent
+from slacktide.recording.records import FramesCall, frame_answers, prepared
+
+_BOTH = {each.name for each in fields(Notice)} & {each.name for each in fields(Frame)}
+_HAS_RESULT = (OutcomeKind.SERVED, OutcomeKind.LATE)
+
+
+@dataclass(slots=True)
+class RecordedRows:
+    """What a stage of one frame has handed on."""
+
+    rows: int = 0
+    """Of the stage."""
+    yields: list[Yield] = field(default_factory=list)
+    """By edge from it, of all these rows."""
+
+    def add(self, rows: int, yields: Sequence[Yield]) -> None:
+        """One more of its requests."""
+        self.rows += rows
+        before = self.yields or [Yield(0)] * len(yields)
+        self.yields = [
+            Yield(
+                a.rows + b.rows,
+                b.signature or a.signature,
+                b.work_hint if a.work_hint is None else a.work_hint,
+                a.nbytes + b.nbytes,
+                a.refused or b.refused,
+            )
+            for a, b in zip(before, yields, strict=True)
+        ]
+
+    def between(self, first: int, end: int) -> tuple[Yield, ...]:
+        """What rows `first` to `end` hand on, evenly shared out."""
+
+        def of(count: int) -> int:
+            return count * end // self.rows - count * first // self.rows
+
+        return tuple(
+            Yield(of(one.rows), one.signature, one.work_hint, of(one.nbytes), one.refused)
+            for one in self.yields
+        )
+
+
+@dataclass(slots=True)
+class FrameInputs:
+    """What a recording says of frames."""
+
+    pipelines: tuple[Pipeline, ...] = ()
+    """Served as the prediction begins."""
+    items: list[ExternalEvent] = field(default_factory=list)
+    handed: dict[str, dict[int, RecordedRows]] = field(default_factory=dict)
+    """By pipeline and stage (`key`), and by frame."""
+    reads_s: float = 0.0
+    """From a stage's answer to what it hands on; 0: nothing is known of it."""
+
+    @staticmethod
+    def key(pipeline: str, stage: str) -> str:
+        return f"{pipeline}.{stage}"
+
+
+class FrameInputsReader:
+    """Goes through a recording once."""
+
+    def __init__(self) -> None:
+        self.found = FrameInputs()
+        self.ended: dict[int, Outcome] = {}
+        self.asked: dict[int, Request] = {}
+        """Frames that came while they counted, as requests to their pipelines."""
+        self.refused: set[int] = set()
+        """Those that the server itself turned away."""
+        self.open: set[int] = set()
+        """Those without an outcome as it ended."""
+        self._notices: dict[int, tuple[Notice, float]] = {}
+        self._frames: dict[int, tuple[Frame, float]] = {}
+        self._pipelines: dict[int, str] = {}
+        self._stages: dict[int, str] = {}
+        self._children: dict[int, Request] = {}
+        self._answered: dict[int, float] = {}
+        self._waits: list[float] = []
+
+    def told(self, events: Sequence[Event]) -> None:
+        """The engine was."""
+        for event in events:
+            if isinstance(event, Submitted) and event.request.parent is not None:
+                self._children[event.request.id] = event.request
+
+    def answered(self, id: int, at: float) -> None:
+        """A request of a stage was."""
+        self._answered[id] = at
+
+    def call(self, call: FramesCall, *, counts: bool) -> None:
+        """One line. `counts`: it is not from the beginning, which only teaches."""
+        for id, stage in prepared(call):
+            self._stages[id] = stage
+        for id, outcome in frame_answers(call):
+            self.ended[id] = outcome
+        event = call.event
+        if isinstance(event, StageYielded):
+            self._yielded(event, call.now, counts=counts)
+        elif isinstance(event, PipelinesChanged) and not counts:
+            self.found.pipelines = event.pipelines
+        elif event is not None and counts:
+            self._came(event, call.now)
+        elif isinstance(event, FrameArrived):
+            self._pipelines[event.frame.id] = event.frame.pipeline
+
+    def _yielded(self, event: StageYielded, now: float, *, counts: bool) -> None:
+        child = self._children.get(event.request)
+        stage = self._stages.get(event.request)
+        if child is None or stage is None or child.parent not in self._pipelines:
+            return
+        key = FrameInputs.key(self._pipelines[child.parent], stage)
+        of_stage = self.found.handed.setdefault(key, {})
+        of_stage.setdefault(child.parent, RecordedRows()).add(child.rows, event.yields)
+        if not counts and event.request in self._answered:
+            self._waits.append(now - self._answered[event.request])
+
+    def _came(self, event: FrameEvent, now: float) -> None:
+        found = self.found
+        match event:
+            case FrameAnnounced():
+                self._notices[event.notice.id] = event.notice, now
+            case FrameArrived():
+                frame = event.frame
+                self._frames[frame.id] = frame, now
+                self._pipelines[frame.id] = frame.pipeline
+            case FrameRefused():
+                self.refused.add(event.id)
+                found.items.append(ExternalEvent(now, event))
+            case FrameCancelled() if event.id in self._notices or event.id in self._frames:
+                found.items.append(ExternalEvent(now, event))
+            case PipelinesChanged():
+                found.items.append(ExternalEvent(now, event))
+
+    def finish(self) -> FrameInputs:
+        found = self.found
+        found.reads_s = median(self._waits) if self._waits else 0.0
+        self.open = (self._notices.keys() | self._frames.keys()) - self.ended.keys()
+        like = {frame.pipeline: frame for frame, _ in self._frames.values()}
+        for id, (notice, at) in self._notices.items():
+            if id not in self.ended:
+                continue
+            found.items.append(ExternalEvent(at, FrameAnnounced(notice)))
+            if id not in self._frames and self.ended[id].at == at and notice.model in like:
+                # Turned away before its body was read, which was like those of others.
+                said = {name: getattr(notice, name) for name in _BOTH}
+                frame = like[notice.model]
+                whole = {each.name: getattr(frame, each.name) for each in fields(Frame)}
+                self._frames[id] = Frame(**(whole | said)), max(at, notice.complete_at)
+            elif id not in self._frames:
+                self.asked[id] = _asked(notice, notice.model)
+        for id, (frame, at) in self._frames.items():
+            if id in self.ended:
+                found.items.append(ExternalEvent(at, FrameArrived(frame)))
+                self.asked[id] = _asked(frame, frame.pipeline)
+        return found
+
+
+def _asked(frame: Frame | Notice, pipeline: str) -> Request:
+    return Request(frame.id, pipeline, frame.arrival, frame.deadline, application=frame.application)
+
+
+class RecordedFrames:
+    """What stages give in a run of recorded frames: a `SimulatedFrames`."""
+
+    def __init__(
+        self,
+        found: FrameInputs,
+        ended: Callable[[int, Outcome], None],
+        random: np.random.Generator,
+    ) -> None:
+        """`ended` hears what became of each frame."""
+        self.put: Callable[[float, FrameEvent], None]
+        """Have something happen, at absolute seconds; to be set before anything does."""
+        self._found = found
+        self._ended = ended
+        self._random = random
+        self._over: set[int] = set()
+        self._pipelines: dict[int, Pipeline] = {}
+        """Those that frames came to."""
+        self._children: dict[int, PreparePayload] = {}
+        self._rows: dict[tuple[int, str], int] = {}
+        """Of a frame's stage, those that have handed on."""
+        self._of: dict[tuple[int, str], RecordedRows | None] = {}
+        self._served: dict[str, Pipeline] = {}
+
+    def wanted(self, event: FrameEvent) -> bool:
+        """Whether its sender still sends what comes."""
+        if isinstance(event, FrameArrived):
+            if event.frame.pipeline in self._served:
+                self._pipelines[event.frame.id] = self._served[event.frame.pipeline]
+            return event.frame.id not in self._over
+        if isinstance(event, PipelinesChanged):
+            self._served |= {each.name: each for each in event.pipelines}
+        return True
+
+    def answered(self, child: Answer, *, now: float) -> None:
+        """What its outputs hand on comes once they have been read."""
+        made = self._children.pop(child.id, None)
+        if made is None or child.reason.kind not in _HAS_RESULT:
+            return
+        frame, rows = made.request.parent or 0, made.request.rows
+        pipeline = self._pipelines[frame]
+        if not pipeline.out_of[made.stage]:
+            return
+        key = frame, made.stage
+        if key not in self._of:
+            self._of[key] = self._handed(pipeline.name, *key)
+        handed, first = self._of[key], self._rows.get(key, 0)
+        self._rows[key] = first + rows
+        if handed is None:  # nothing like it was seen
+            yields = tuple(Yield(0) for _ in pipeline.out_of[made.stage])
+        else:
+            yields = handed.between(first, first + rows)
+        self.put(now + self._found.reads_s, StageYielded(child.id, yields))
+
+    def _handed(self, pipeline: str, frame: int, stage: str) -> RecordedRows | None:
+        seen = self._found.handed.get(FrameInputs.key(pipeline, stage), {})
+        if frame in seen or not seen:
+            return seen.get(frame)
+        return seen[list(seen)[int(self._random.integers(len(seen)))]]
+
+    def carry_out(self, command: FrameCommand, *, now: float) -> None:
+        if isinstance(command, PreparePayload):
+            self._children[command.request.id] = command
+        elif isinstance(command, AnswerFrame):
+            self._over.add(command.id)
+            self._ended(command.id, command)
+
+    def told(self, commands: Sequence[Command], *, now: float) -> None:
+        """Batches are the hardware's."""

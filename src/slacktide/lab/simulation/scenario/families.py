@@ -1,0 +1,118 @@
+"""Families of variants in a scenario, and the clients that stream frames to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from slacktide.client.core import ClientCore
+from slacktide.client.messages import ClientSettings, FrameResult
+from slacktide.domain import Outcome, Reason, Request
+from slacktide.lab.simulation.acting import FIRST_ID
+from slacktide.lab.simulation.clients import FrameRecord, SimulatedClient
+from slacktide.lab.simulation.driver import Answered
+from slacktide.lab.simulation.items import stream
+from slacktide.lab.simulation.scenario.profiles import TableProfile
+from slacktide.lab.simulation.scenario.sections import SimulatedClientSection
+from slacktide.lab.workloads import BandwidthTrace, ConstantLink, TraceLink
+from slacktide.planning.variants import Family
+
+_REASONS = {
+    FrameResult.ANSWERED: Reason.ON_TIME,
+    FrameResult.LATE: Reason.AFTER_DEADLINE,
+    FrameResult.REFUSED: Reason.BEHIND_WORK,
+    FrameResult.DROPPED: Reason.HOPELESS,
+    FrameResult.LOST: Reason.EXPIRED,
+}
+"""How a report counts the end of a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFamily:
+    """The variants of a model, and how long they take."""
+
+    family: Family
+    profiles: Mapping[str, TableProfile]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGroup:
+    """Clients that are alike, but for where on the trace they begin."""
+
+    name: str
+    section: SimulatedClientSection
+    trace: BandwidthTrace | None
+    bandwidth: float
+    """Bytes per second, where there is no trace."""
+
+    def clients(self, served: ServedFamily, *, length: float, seed: int) -> list[SimulatedClient]:
+        """All of them, for a run of `length` seconds."""
+        one = self.section
+        random = stream(seed, f"clients {self.name}")
+        variants = served.family.variants
+        found = []
+        for number in range(one.count):
+            id = f"{self.name}:{number}"
+            link: ConstantLink | TraceLink = ConstantLink(self.bandwidth, one.link.rtt)
+            if self.trace is not None:
+                offset = float(random.uniform(0.0, self.trace.period))
+                link = TraceLink(self.trace, one.link.rtt, offset)
+            settings = ClientSettings(slo=one.slo, rate=one.rate)
+            found.append(
+                SimulatedClient(
+                    id=id,
+                    model=one.model,
+                    logic=ClientCore(settings, Random(f"{seed} {id}")),
+                    link=link,
+                    rate=one.rate,
+                    slo=one.slo,
+                    variants=variants,
+                    alone=served.profiles[variants[0].name].p99_alone(None, 1),
+                    frame_bytes=self._bytes,
+                    jitter=_jitter(one.jitter, stream(seed, f"frames of {id}")),
+                    joins=one.join_every * number,
+                    leaves=length,
+                    camera=one.camera,
+                    floor=one.accuracy_floor,
+                    weight=one.weight,
+                    application=self.name,
+                )
+            )
+        return found
+
+    def _bytes(self, side: int) -> float:
+        width, height = self.section.camera
+        return self.section.bytes_per_pixel * (side * side if side else width * height)
+
+
+def _jitter(spread: float, random: np.random.Generator) -> Iterator[float]:
+    while True:
+        yield math.exp(spread * random.standard_normal()) if spread else 1.0
+
+
+def others(answered: Answered) -> Answered:
+    """`answered`, told of no frame: clients tell of these themselves."""
+    return lambda request, outcome: None if request.id >= FIRST_ID else answered(request, outcome)
+
+
+def noted(answered: Answered) -> Callable[[SimulatedClient, FrameRecord], None]:
+    """Has `answered` told of each frame as its client saw it."""
+
+    def note(client: SimulatedClient, record: FrameRecord) -> None:
+        assert record.outcome is not None
+        due = record.captured + client.slo
+        request = Request(
+            id=0,
+            model=client.model,
+            arrival=record.captured,
+            deadline=due,
+            application=client.application,
+        )
+        reason = _REASONS[record.outcome.result]
+        answered(request, Outcome(reason, record.captured + record.outcome.seconds))
+
+    return note

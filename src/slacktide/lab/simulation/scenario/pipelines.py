@@ -1,0 +1,398 @@
+"""A scenario with pipelines: from its sections to devices, links and cameras, and how it is run.
+
+What cannot be is found before anything runs, and names the key: devices and models that do not
+exist, stages that fit no device, counts that cannot be read. Frames are the requests of the report:
+its rows are objects at stages that feed no other, those on time the ones answered in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from slacktide.domain import LaneSpec, Outcome, PoolId, Reason, Request
+from slacktide.domain.pipelines import BOX, Edge, Pipeline, PipelineError, PipelineStage
+from slacktide.domain.suggestions import suggestion
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.load.report import Provenance, Report
+from slacktide.lab.load.traces import read_bandwidths, read_object_counts
+from slacktide.lab.simulation.device_times import DeviceTimes, ModelTimes
+from slacktide.lab.simulation.devices import SimulatedDevices
+from slacktide.lab.simulation.frame_score import FrameScore, PipelineScore
+from slacktide.lab.simulation.items import stream
+from slacktide.lab.simulation.oracle_slack import OracleSlackOptions
+from slacktide.lab.simulation.placing import SimulatedPlacing
+from slacktide.lab.simulation.results import Scorer
+from slacktide.lab.simulation.scenario.pipeline_sections import DeviceSection, SimulatedPipeline
+from slacktide.lab.simulation.scenario.profiles import stated
+from slacktide.lab.simulation.scenario.reading import Cell
+from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.workloads import BandwidthTrace, WorkloadError, parse_bandwidth_trace
+from slacktide.lab.workloads.object_counts import ObjectCounts, draw_object_counts
+from slacktide.models.repository.settings_file import Path as Place
+from slacktide.planning.pipelines.control import PlacementControl
+from slacktide.planning.pipelines.plans import lanes_of
+from slacktide.planning.pipelines.policies import make_placement
+from slacktide.planning.pipelines.problem import (
+    DeviceView,
+    FormTimes,
+    Inflow,
+    LinkView,
+    PipelineView,
+    PlacementError,
+    PlacementQuestion,
+    StageForm,
+    StageView,
+)
+from slacktide.profiles import CorrectedTimes, LatencyTable, ProfileError
+from slacktide.scheduling import PoolRecipe
+
+SETTLES_S = 1.0
+"""After the last frame, until all have their outcome, beside their SLO."""
+_DRAWN_S = 300.0
+"""Length of drawn counts; then they come again."""
+_VERSION = "1"
+
+
+class PipelinesWorld:
+    """One cell with pipelines, ready to be run with any seed. Raises ScenarioError."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell, self._scenario = cell, cell.scenario
+        scenario = cell.scenario
+        self._tables = {name: self._table(name) for name in scenario.models}
+        self._recipes = {name: self._recipe(name) for name in scenario.models}
+        self._links = dict(self._made_links())
+        self.rows = {name: self._rows(name, one) for name, one in scenario.pipelines.items()}
+        for name, one in scenario.pipelines.items():  # what cannot be is found now
+            self._camera(name, one, 0)
+        self._check_links()
+        self._asked(0)
+
+    def run(
+        self, seed: int, provenance: Provenance, told: Callable[[float], None] | None = None
+    ) -> Report:
+        """What comes of it. `told`: the share of its time that has passed."""
+        scenario = self._scenario
+        scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
+        score = _Noted(scorer, start=scenario.warmup, end=scenario.length)
+        devices = SimulatedDevices(
+            [rows.pipeline for rows in self.rows.values()],
+            {ends: (link.trace, 0.5 * link.rtt, link.offset) for ends, link in self._links.items()},
+            score=score,
+        )
+        asked = self._asked(seed)
+        placement = scenario.placement
+        policy = make_placement(placement.planner.name, placement.planner.stated())
+        control = PlacementControl(asked, policy, interval=placement.every)
+        control.decide(now=0.0)
+        assert control.plans is not None
+        lanes = {view.name: lanes_of(view) for view in asked.devices}
+        for view in asked.devices:
+            devices.add(
+                view.name,
+                Engine(self._engine_parts(scenario.devices[view.name])),
+                control.plans.of(view.name, lanes[view.name]),
+                self._hardware(view, lanes[view.name], seed),
+                cameras=[
+                    self._camera(name, one, seed)
+                    for name, one in scenario.pipelines.items()
+                    if one.device == view.name
+                ],
+                begin=-scenario.start_s,
+                start_s=scenario.start_s,
+            )
+        SimulatedPlacing(devices, control, lanes, self._carried, until=scenario.length)
+        longest = max(one.slo for one in scenario.pipelines.values())
+        end = scenario.length + longest + SETTLES_S
+        steps = 100 if told is not None else 1
+        for step in range(1, steps + 1):
+            devices.run(until=end * step / steps)
+            if told is not None:
+                told(step / steps)
+        labels = (f"{key}={value}" for key, value in self._cell.labels.items())
+        report = scorer.report(
+            title=" ".join((scenario.title, *labels)),
+            seed=seed,
+            configuration={**self._cell.document, "seeds": [seed]},
+            provenance=provenance,
+            cores=sum(d.simulation.hardware.busy_s for d in devices.devices.values()) / end,
+        )
+        return _with_objects(report, score)
+
+    # ── what runs ────────────────────────────────────────────────────────────────────────────
+
+    def _engine_parts(self, device: DeviceSection) -> Callable[[PoolId, int, PoolView], PoolParts]:
+        def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+            times = CorrectedTimes(_slower(self._tables[pool.model], 1.0 / device.speed))
+            return self._recipes[pool.model].parts(times, max_batch=max_batch, view=view)
+
+        return parts
+
+    def _hardware(self, view: DeviceView, lanes: tuple[LaneSpec, ...], seed: int) -> DeviceTimes:
+        models = self._scenario.models
+        return DeviceTimes(
+            {
+                PoolId(name, _VERSION): ModelTimes(table, models[name].utilisation)
+                for name, table in self._tables.items()
+            },
+            {lane.name: int(lane.name.split(".")[0]) for lane in lanes},
+            stream(seed, f"batch times on {view.name}"),
+            contention=self._scenario.placement.contention,
+            utilisation=view.utilisation,
+            slower=1.0 / self._scenario.devices[view.name].speed,
+        )
+
+    def _carried(self, now: float) -> list[LinkView]:
+        """What links have had in the last second."""
+        return [link.view(ends, now) for ends, link in self._links.items()]
+
+    # ── from sections ────────────────────────────────────────────────────────────────────────
+
+    def _table(self, name: str) -> LatencyTable:
+        model, place = self._scenario.models[name], ("models", name)
+        if model.latency is None:
+            raise self._refuse(place, "expected 'latency' in a scenario with 'pipelines'")
+        for key in ("cores", "lane", "replicas", "scaling", "window"):
+            if key in model.model_fields_set:
+                told = "expected none in a scenario with 'pipelines': it is for the placement"
+                raise self._refuse((*place, key), told)
+        with self._named((*place, "latency")):
+            return stated(model.latency).record.table
+
+    def _recipe(self, name: str) -> PoolRecipe:
+        model = self._scenario.models[name]
+        choice = model.scheduler or self._scenario.scheduler
+        if isinstance(choice.options, OracleSlackOptions):
+            place: Place = ("models", name, "scheduler") if model.scheduler else ("scheduler",)
+            raise self._refuse(place, "oracle_slack needs a padded model")
+        return PoolRecipe(choice.name, choice.spelt_out(), model.share or 1.0)
+
+    def _made_links(self) -> Iterator[tuple[tuple[str, str], _SimulatedLink]]:
+        found: set[tuple[str, str]] = set()
+        for name, section in self._scenario.links.items():
+            place = ("links", name)
+            first, second = section.between
+            for end in section.between:
+                self._known((*place, "between"), "device", end, self._scenario.devices)
+            if first == second or (first, second) in found:
+                raise self._refuse((*place, "between"), "expected two devices, and one link of two")
+            if section.trace is None:
+                trace, offset = BandwidthTrace([0.0], [float(section.bandwidth or 0)]), 0.0
+            else:
+                with self._named((*place, "trace")):
+                    trace, offset = parse_bandwidth_trace(section.trace, self._bandwidths)
+            link = _SimulatedLink(trace, section.rtt, offset)
+            for ends in ((first, second), (second, first)):
+                found.add(ends)
+                yield ends, link
+
+    def _check_links(self) -> None:
+        """Stages may be placed on every server, whichever policy places them."""
+        devices = self._scenario.devices
+        servers = [name for name, each in devices.items() if each.server]
+        for begin in [*(one.device for one in self._scenario.pipelines.values()), *servers]:
+            for end in servers:
+                if begin != end and (begin, end) not in self._links:
+                    raise self._refuse(("links",), f"no link between {begin!r} and {end!r}")
+
+    def _rows(self, name: str, one: SimulatedPipeline) -> StageRows:
+        place = ("pipelines", name)
+        self._known((*place, "device"), "device", one.device, self._scenario.devices)
+        for stage, each in one.stages.items():
+            self._known((*place, "stages", stage), "model", each.model, self._scenario.models)
+        stages = tuple(PipelineStage(stage, each.model) for stage, each in one.stages.items())
+        fed: dict[str, str] = {}
+        for number, edge in enumerate(one.edges):
+            before = fed.setdefault(edge.downstream, edge.upstream)
+            if before != edge.upstream:
+                told = f"{edge.downstream} gets its rows from {before}; expected one stage for each"
+                raise self._refuse((*place, "edges", number), told)
+        try:
+            edges = tuple(Edge(each.upstream, each.downstream, BOX) for each in one.edges)
+            pipeline = Pipeline(name, stages, edges)
+        except PipelineError as error:
+            raise self._refuse((*place, error.key), error.message) from None
+        handed = {
+            (each.upstream, each.downstream): EdgeRows(float(each.row), each.each)
+            for each in one.edges
+        }
+        answers = {stage: float(each.answer) for stage, each in one.stages.items()}
+        with self._named(place):
+            return StageRows(pipeline, handed, answers)
+
+    def _camera(self, name: str, one: SimulatedPipeline, seed: int) -> PipelineCamera:
+        scenario, rows = self._scenario, self.rows[name]
+        pipeline = rows.pipeline
+        classes = {(each.upstream, each.downstream): each.classes for each in one.edges}
+        ends = [(edge.upstream, edge.downstream) for edge in pipeline.out_of[pipeline.source]]
+        for number, edge in enumerate(one.edges):
+            if (edge.upstream == pipeline.source) != bool(edge.classes):
+                place = ("pipelines", name, "edges", number)
+                raise self._refuse(place, "expected 'classes' on edges from the first stage alone")
+        with self._named(("pipelines", name)):
+            return PipelineCamera(
+                rows,
+                self._counts(name, one, seed),
+                [classes[each] for each in ends],
+                one.slo,
+                one.rate,
+                float(one.frame),
+                start=float(stream(seed, f"start of {name}").uniform(0.0, 1.0 / one.rate)),
+                end=min(one.stops or scenario.length, scenario.length),
+            )
+
+    def _counts(self, name: str, one: SimulatedPipeline, seed: int) -> ObjectCounts:
+        if one.counts is not None:
+            with self._named(("pipelines", name, "counts")):
+                return read_object_counts(one.counts, self._cell.folder)
+        assert one.objects is not None
+        seconds = min(self._scenario.length, _DRAWN_S)
+        return draw_object_counts(one.objects, seconds, stream(seed, f"objects of {name}"))
+
+    def _asked(self, seed: int) -> PlacementQuestion:
+        """What is known at the start: what objects are on average, and what links carry."""
+        scenario = self._scenario
+        kinds = {section.speed: f"speed {section.speed:g}" for section in scenario.devices.values()}
+        forms = {name: self._form(name, kinds) for name in scenario.models}
+        devices = [
+            DeviceView(
+                name,
+                kinds[each.speed],
+                each.accelerators,
+                each.streams,
+                float("inf") if each.memory is None else float(each.memory),
+                each.utilisation,
+                each.server,
+            )
+            for name, each in scenario.devices.items()
+        ]
+        views = []
+        for name, one in scenario.pipelines.items():
+            camera, pipeline = self._camera(name, one, seed), self.rows[name].pipeline
+            order = list(pipeline.order)
+            handed = dict(
+                zip(
+                    self.rows[name].out_of[pipeline.source],
+                    camera.mean_handed(0.0, scenario.length),
+                    strict=True,
+                )
+            )
+            stages = []
+            for stage in order:
+                model = one.stages[stage].model
+                inflows, size = [], float(one.frame)
+                for number, edge in enumerate(pipeline.edges):
+                    if edge.downstream == stage:
+                        rows = self.rows[name].edges[number]
+                        each_row = handed.get(number, rows.each)
+                        inflows.append(Inflow(order.index(edge.upstream), each_row))
+                        size = rows.nbytes
+                answer = float(one.stages[stage].answer)
+                stages.append(
+                    StageView(stage, (forms[model],), tuple(inflows), model, size, answer)
+                )
+            views.append(PipelineView(name, one.device, one.slo, one.rate, tuple(stages)))
+        most = max(table.max_batch for table in self._tables.values())
+        batches = tuple(2**n for n in range(most.bit_length()))
+        links = self._carried(0.0)
+        try:
+            return PlacementQuestion(tuple(devices), tuple(links), tuple(views), batches)
+        except PlacementError as error:
+            raise self._refuse(("pipelines",), str(error)) from None
+
+    def _form(self, name: str, kinds: dict[float, str]) -> StageForm:
+        model, table = self._scenario.models[name], self._tables[name]
+        largest = min(model.max_batch or table.max_batch, table.max_batch)
+        sizes = [2**n for n in range(largest.bit_length())]
+        times = tuple(
+            FormTimes(
+                kind,
+                tuple(table.expected(size, 1) / speed for size in sizes),
+                tuple(table.p99(size, 1) / speed for size in sizes),
+            )
+            for speed, kind in kinds.items()
+        )
+        return StageForm(
+            times,
+            weights=float(model.weights),
+            intermediate=float(model.intermediate),
+            utilisation=model.utilisation,
+        )
+
+    # ── errors and files ─────────────────────────────────────────────────────────────────────
+
+    def _known(self, place: Place, what: str, name: str, known: object) -> None:
+        names = list(known)  # type: ignore[call-overload]
+        if name not in names:
+            raise self._refuse(place, f"no {what} {name!r}; {suggestion(name, names)}")
+
+    def _bandwidths(self, path: str, only: str | None, column: str | None) -> BandwidthTrace:
+        return read_bandwidths(str((self._cell.folder / path).resolve()), only, column)
+
+    @contextmanager
+    def _named(self, place: Place) -> Iterator[None]:
+        try:
+            yield
+        except (WorkloadError, ProfileError) as error:
+            raise self._refuse(place, str(error)) from None
+
+    def _refuse(self, place: Place, message: str) -> Exception:
+        return self._cell.positions.refuse(place, message)
+
+
+@dataclass(frozen=True, slots=True)
+class _SimulatedLink:
+    trace: BandwidthTrace
+    rtt: float
+    offset: float
+
+    def view(self, ends: tuple[str, str], now: float) -> LinkView:
+        """With what it has had in the second before."""
+        at = self.offset + now
+        past = at >= 1.0
+        rate = self.trace.moved(at) - self.trace.moved(at - 1.0) if past else self.trace.rate(at)
+        return LinkView(*ends, rate, 0.5 * self.rtt)
+
+
+class _Noted(FrameScore):
+    """Also tells a scorer of each frame."""
+
+    def __init__(self, scorer: Scorer, *, start: float, end: float) -> None:
+        super().__init__(start=start, end=end)
+        self._scorer = scorer
+        self._ids = 0
+
+    def ended(
+        self,
+        pipeline: str,
+        arrival: float,
+        offered: int,
+        in_time: int,
+        reason: Reason,
+        at: float,
+        worth: float,
+    ) -> None:
+        super().ended(pipeline, arrival, offered, in_time, reason, at, worth)
+        self._ids += 1
+        frame = Request(self._ids, pipeline, arrival, arrival)
+        self._scorer.answered(frame, Outcome(reason, at, 0.0, 0.0, 0, None))
+
+
+def _slower(table: LatencyTable, factor: float) -> LatencyTable:
+    p50 = [[factor * each for each in row] for row in table.p50_s]
+    p99 = [[factor * each for each in row] for row in table.p99_s]
+    return LatencyTable.from_grid(table.batches, table.cores, p50, p99)
+
+
+def _with_objects(report: Report, score: FrameScore) -> Report:
+    """Rows are objects."""
+    total, none = score.total, PipelineScore()
+    own = [score.pipelines.get(each.model, none) for each in report.streams]
+    streams = tuple(
+        replace(each, rows_submitted=one.offered, rows_on_time=one.in_time)
+        for each, one in zip(report.streams, own, strict=True)
+    )
+    whole = replace(report.total, rows_submitted=total.offered, rows_on_time=total.in_time)
+    return replace(report, total=whole, streams=streams)

@@ -1,0 +1,223 @@
+"""How long a scenario's models take: what the simulated hardware does, and what policies know.
+
+The two are made apart, from the same statement: what a policy learns does not change the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from slacktide.domain import Request, Signature
+from slacktide.engine import BatchTimes
+from slacktide.lab.simulation.hardware import ByLength, ByProfile, Execution
+from slacktide.lab.simulation.scenario.sections import PaddedLatency, StatedTable
+from slacktide.lab.workloads import Lengths
+from slacktide.models.repository.paths import read_bounded
+from slacktide.models.repository.profile_store import MAX_PROFILE_BYTES
+from slacktide.profiles import (
+    BatchLatency,
+    ClassedTimes,
+    CorrectedTimes,
+    FixedTimes,
+    LatencyTable,
+    ProfileError,
+    ProfileRecord,
+    ShapedTimes,
+    classes_of_samples,
+    fit_latency,
+)
+from slacktide.profiles.run_classes import Key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """What a policy may know of one model's requests before the run."""
+
+    lengths: Mapping[Key, NDArray[np.float64]]
+    """Lengths by application and hint bin."""
+    shares: Mapping[Key, float]
+    """Their parts of the arrivals."""
+    hint_edges: tuple[float, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """Mean length over all arrivals."""
+        parts = sum(self.shares.values())
+        return sum(
+            share / parts * float(self.lengths[key].mean()) for key, share in self.shares.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableProfile:
+    """A latency table: batch times spread as it says, by rows and, where it knows other sizes, by
+    the shape of the requests."""
+
+    record: ProfileRecord
+    shaped: bool = False
+    """Whether requests differ in shape."""
+
+    @property
+    def largest(self) -> int:
+        """The largest batch it speaks of."""
+        return self.record.table.max_batch
+
+    def misses(self, max_batch: int, cores: int) -> str | None:
+        """Why it does not do for batches of `max_batch` on `cores`; None if it does."""
+        return self.record.mismatch(
+            cores=[cores], max_batch=max_batch, device=self.record.device, shapes={}
+        )
+
+    def times(self, training: Training, cores: int) -> BatchTimes:
+        """What policies know."""
+        record = self.record
+        if self.shaped:
+            return self.by_shape()
+        return ClassedTimes(
+            record.table, latency=lambda cores: fit_latency(record.table, cores, record.sizes)[0]
+        )
+
+    def execution(self, generator: np.random.Generator) -> Execution:
+        """What the hardware does."""
+        truth = self.by_shape() if self.shaped else CorrectedTimes(self.record.table)
+        return ByProfile(truth, generator)
+
+    def by_shape(self) -> ShapedTimes:
+        """What the profile says of requests by their shape."""
+        record = self.record
+        return ShapedTimes(record.table, tuple(record.shapes.values()), record.sizes)
+
+    def p99_alone(
+        self, lengths: Lengths | None, cores: int, signatures: Sequence[Signature] = ()
+    ) -> float:
+        """99th percentile of the seconds of one request by itself, of the slowest signature."""
+        if not signatures:
+            return self.record.table.p99(1, cores)
+        times = self.by_shape()
+        return max(times.of(1, cores, (_one_of(each),)).p99 for each in signatures)
+
+    def signatures(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Signature, ...]:
+        """Of requests whose first input has a row of each of these shapes. Raises ProfileError."""
+        if not shapes:
+            return ()
+        reference = tuple(self.record.shapes.values())
+        if not reference:
+            raise ProfileError("a table that is written out knows no shapes")
+        times = self.by_shape()
+        found = []
+        for shape in shapes:
+            if len(shape) != len(reference[0]):
+                raise ProfileError(f"expected axes as in {list(reference[0])}, got {list(shape)}")
+            found.append((shape, *reference[1:]))
+            if not times.measured(_one_of(found[-1])):
+                raise ProfileError(
+                    f"the profile cannot judge {list(shape)}: slacktide profile measures it where "
+                    "slacktide.yaml lists it under 'shapes' of its input"
+                )
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedProfile:
+    """l_B = c0 + c1 · k · max(l), the same on any cores; certain once the lengths are known."""
+
+    latency: BatchLatency
+    largest: int
+    learned: bool = False
+    """Policies start from the table and learn from what runs, as a server does."""
+    table: LatencyTable | None = None
+    """As measured; None: what a profiler would have measured with the mean length."""
+
+    def misses(self, max_batch: int, cores: int) -> str | None:
+        if max_batch > self.largest:
+            return f"is stated up to batch {self.largest}, not {max_batch}"
+        return None
+
+    def times(self, training: Training, cores: int) -> BatchTimes:
+        if self.learned:
+            table = self.table or self._table(training.mean, cores)
+            return ClassedTimes(table, latency=lambda cores: self.latency)
+        return FixedTimes(
+            classes_of_samples(
+                training.lengths,
+                self.latency,
+                shares=training.shares,
+                hint_edges=training.hint_edges,
+            )
+        )
+
+    def _table(self, length: float, cores: int) -> LatencyTable:
+        sizes = self.latency.sizes
+        seconds = [[self.latency.seconds(size, length)] for size in sizes]
+        return LatencyTable.from_grid(sizes, (cores,), seconds, seconds)
+
+    def execution(self, generator: np.random.Generator) -> Execution:
+        return ByLength(self.latency)
+
+    def p99_alone(
+        self, lengths: Lengths | None, cores: int, signatures: Sequence[Signature] = ()
+    ) -> float:
+        assert lengths is not None, "a padded model's applications have lengths"
+        return self.latency.seconds(1, lengths.quantile(0.99))
+
+
+def _one_of(signature: Signature) -> Request:
+    """A request of one row of this signature."""
+    return Request(0, "", 0.0, 0.0, signature=signature)
+
+
+Profile: TypeAlias = TableProfile | PaddedProfile
+"""How long one model takes."""
+
+
+def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:
+    """The profile that a scenario states. Raises ProfileError."""
+    latency = BatchLatency(section.c0, section.c1, section.sizes)
+    return PaddedProfile(latency, section.sizes[-1], learned)
+
+
+def by_length(
+    measured: TableProfile, cores: int, *, profiled_length: float, learned: bool
+) -> PaddedProfile:
+    """What a measured profile says of requests of other lengths than `profiled_length`, which it
+    was measured with: c0 and c1 fitted to it."""
+    record = measured.record
+    fitted = fit_latency(record.table, cores, record.sizes).latency
+    latency = BatchLatency(fitted.c0, fitted.c1 / profiled_length)
+    return PaddedProfile(latency, measured.largest, learned, record.table)
+
+
+def stated(section: StatedTable) -> TableProfile:
+    """The profile that a scenario writes out. Raises ProfileError."""
+    p99 = section.p50 if section.p99 is None else section.p99
+    for name, grid in (("p50", section.p50), ("p99", p99)):
+        shape = (len(section.batches), len(section.cores))
+        if len(grid) != shape[0] or any(len(row) != shape[1] for row in grid):
+            raise ProfileError(f"{name}: expected {shape[0]} rows of {shape[1]} values")
+    table = LatencyTable.from_grid(section.batches, section.cores, section.p50, p99)
+    return TableProfile(ProfileRecord(table, {}))
+
+
+@lru_cache(maxsize=32)
+def read_profile(path: Path) -> TableProfile:
+    """The profile in a JSON file: a record, `slacktide profile --json`, or one stored beside a
+    model. Raises ProfileError; RepositoryError if the file cannot be read or is too large."""
+    try:
+        document = orjson.loads(read_bounded(path, MAX_PROFILE_BYTES, where=""))
+    except orjson.JSONDecodeError:
+        raise ProfileError("is not JSON") from None
+    if isinstance(document, dict) and isinstance(document.get("profile"), dict):
+        document = document["profile"].get("record")
+    elif isinstance(document, dict) and document and all(key.isdecimal() for key in document):
+        document = document[max(document, key=int)]
+        if isinstance(document, dict):
+            document.pop("fit", None)  # follows from the table
+    return TableProfile(ProfileRecord.from_dict(document))

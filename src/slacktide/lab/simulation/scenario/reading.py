@@ -1,0 +1,268 @@
+"""From the text of a scenario file to the cells of its grid, each a valid `Scenario`.
+
+A cell is plain data: a document, and the labels that set it apart. It can be sent to another
+process, which reads it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from slacktide.domain.suggestions import shown, suggestion
+from slacktide.lab.simulation.items import SimulationError
+from slacktide.lab.simulation.scenario.sections import Scenario
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.paths import read_bounded
+from slacktide.models.repository.settings_file import (
+    Path,
+    ValidationProblem,
+    dotted,
+    validation_problems,
+)
+from slacktide.models.repository.yaml_text import Lines, YamlError, parse_yaml, parse_yaml_lines
+
+MAX_BYTES = 1 << 20
+MOST_CELLS = 10_000
+_NOT_IN_A_GRID = ("grid", "seeds", "title")
+
+
+class ScenarioError(SimulationError):
+    """A scenario that cannot be; `problems` are sentences of the form `where: key: expected …`."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[type[ScenarioError], tuple[tuple[str, ...]]]:
+        """As it is, also from another process."""
+        return ScenarioError, (self.problems,)
+
+
+_SHORT_FORMS = {"scheduler": "name", "slo": "within"}
+"""Sections that may be written as a text, and the key which that stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class YamlPositions:
+    """From a place in the document to the words a person finds it by: a line of the file, a grid
+    value, a `--set`."""
+
+    file: str
+    lines: Lines
+    elsewhere: Mapping[Path, str] = field(default_factory=dict)
+    """What does not stand in its own line: grid values and overrides."""
+
+    def of(self, path: Path) -> str:
+        """Where `path` was written; where what is around it was, if it was not itself."""
+        around = [path[:length] for length in range(len(path), 0, -1)]
+        for place in around:
+            if place in self.elsewhere:
+                return self.elsewhere[place]
+        for place in around:
+            if place in self.lines:
+                return f"{self.file}, line {self.lines[place]}"
+        return self.file
+
+    def moved(self, path: Path, words: str) -> YamlPositions:
+        """These positions, with what stands at `path` written elsewhere."""
+        return YamlPositions(self.file, self.lines, {**self.elsewhere, path: words})
+
+    def error(self, *problems: ValidationProblem) -> ScenarioError:
+        """The error that says all of these."""
+        return ScenarioError([self._sentence(each) for each in problems])
+
+    def refuse(self, path: Path, message: str) -> ScenarioError:
+        """The error for one thing."""
+        return self.error(ValidationProblem(path, message))
+
+    def _sentence(self, each: ValidationProblem) -> str:
+        key = dotted(each.path)
+        text = f"{self.of(each.path)}: " + (f"{key}: " if key else "") + each.message
+        return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the grid's values."""
+
+    scenario: Scenario
+    document: Mapping[str, Any]
+    """Plain data, without its grid."""
+    labels: Mapping[str, str]
+    """Dotted key → the value chosen, as text; empty without a grid."""
+    positions: YamlPositions
+    folder: FilePath
+    """Where the file is: paths in it start here."""
+    imports: bool = False
+    """Whether it may name schedulers and planners to import."""
+
+
+def read_scenario(
+    path: FilePath, settings: Sequence[str] = (), *, imports: bool = False
+) -> tuple[Cell, ...]:
+    """The cells of the scenario in the file at `path`, in the order of its grid; at least one.
+
+    `settings` are `KEY=VALUE` with dotted keys, which replace what the file says. `imports`:
+    whether it may name schedulers and planners to import, as `module:Class`. Raises ScenarioError
+    with every problem.
+    """
+    try:
+        text = read_bounded(path, MAX_BYTES, where=str(path)).decode()
+    except RepositoryError as error:
+        raise ScenarioError([str(error)]) from None
+    except UnicodeDecodeError:
+        raise ScenarioError([f"{path.name}: expected UTF-8"]) from None
+    return parse_scenario(text, path.name, path.parent, settings, imports=imports)
+
+
+def parse_scenario(
+    text: str, name: str, folder: FilePath, settings: Sequence[str] = (), *, imports: bool = False
+) -> tuple[Cell, ...]:
+    """As `read_scenario`, from the text of a file called `name` in `folder`."""
+    try:
+        document, lines = parse_yaml_lines(text)
+    except YamlError as error:
+        raise ScenarioError([f"{name}: {error}"]) from None
+    if not isinstance(document, dict):
+        raise ScenarioError([f"{name}: expected keys and values, got {shown(document)}"])
+    positions = YamlPositions(name, lines)
+    document.setdefault("title", FilePath(name).stem)
+    for setting in settings:
+        document, positions = _overridden(document, positions, setting)
+    whole = checked(document, positions, imports=imports)
+    plain = {key: value for key, value in document.items() if key != "grid"}
+    bare = Cell(whole.model_copy(update={"grid": {}}), plain, {}, positions, folder, imports)
+    return _cells(bare, whole.grid)
+
+
+def checked(
+    document: Mapping[str, Any], positions: YamlPositions, *, imports: bool = False
+) -> Scenario:
+    """The scenario that a document states. Raises ScenarioError with every problem in it."""
+    try:
+        scenario = Scenario.model_validate(document, context={"imports": imports})
+    except ValidationError as error:
+        raise positions.error(*validation_problems(error, Scenario)) from None
+    problems = []
+    senders = {("applications", name): one.model for name, one in scenario.applications.items()}
+    asking = {("clients", name): one.model for name, one in scenario.clients.items()}
+    for (kind, name), model in (senders | asking).items():
+        path = (kind, name, "model")
+        if model not in scenario.models:
+            hint = suggestion(model, scenario.models)
+            problems.append(ValidationProblem(path, f"no model {model!r}; {hint}"))
+        elif kind == "clients" and not scenario.models[model].variants:
+            problems.append(ValidationProblem(path, f"expected a model with 'variants': {model!r}"))
+    if problems:
+        raise positions.error(*problems)
+    return scenario
+
+
+def _overridden(
+    document: Mapping[str, Any], positions: YamlPositions, setting: str
+) -> tuple[dict[str, Any], YamlPositions]:
+    """What `--set KEY=VALUE` makes of a document."""
+    key, equals, value = setting.partition("=")
+    words = f"--set {key}"
+    if not equals or not key:
+        raise ScenarioError([f"--set: expected KEY=VALUE, got {shown(setting)}"])
+    try:
+        path = find(document, key)
+        return replaced(document, path, parse_yaml(value)), positions.moved(path, words)
+    except (YamlError, ValueError) as error:
+        raise ScenarioError([f"{words}: {error}"]) from None
+
+
+def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
+    """Every combination of the grid's values; the last key changes fastest."""
+    count = 1
+    for key, values in grid.items():
+        if key.partition(".")[0] in _NOT_IN_A_GRID:
+            raise bare.positions.refuse(
+                ("grid", key), f"{key.partition('.')[0]!r} cannot be varied"
+            )
+        count *= len(values)
+    if count > MOST_CELLS:
+        raise bare.positions.refuse(("grid",), f"{count} combinations; the limit is {MOST_CELLS}")
+    cells: list[Cell] = []
+    problems: list[str] = []
+    for choice in itertools.product(*(range(len(values)) for values in grid.values())):
+        cell = bare
+        try:
+            for (key, values), index in zip(grid.items(), choice, strict=True):
+                cell = _chosen(cell, key, index, values[index])
+            cells.append(
+                replace(cell, scenario=checked(cell.document, cell.positions, imports=cell.imports))
+            )
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(tuple(dict.fromkeys(problems)))
+    return tuple(cells)
+
+
+def _chosen(cell: Cell, key: str, index: int, value: object) -> Cell:
+    """`cell` with one value of the grid."""
+    path = find(cell.document, key)
+    own = ("grid", key)
+    words = cell.positions.of((*own, index))
+    try:
+        document = replaced(cell.document, path, value)
+    except ValueError as error:
+        raise cell.positions.refuse(own, str(error)) from None
+    return replace(
+        cell,
+        document=document,
+        labels={**cell.labels, key: _label(value)},
+        positions=cell.positions.moved(path, f"{words} (grid)"),
+    )
+
+
+def _label(value: object) -> str:
+    """A value of a grid as text: a name where it has one."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        rest = [f"{key}={_label(each)}" for key, each in value.items() if key != "name"]
+        return " ".join((str(value["name"]), *rest))
+    return orjson.dumps(value).decode()
+
+
+def find(document: Mapping[str, Any], dotted_key: str) -> Path:
+    """The path that `dotted_key` means in `document`: keys may hold dots themselves, so the longest
+    key that is there wins. What is not there yet is cut at its dots."""
+    path: list[str] = []
+    below: Any = document
+    rest = dotted_key
+    while rest:
+        known = below if isinstance(below, Mapping) else {}
+        fitting = [key for key in known if rest == key or rest.startswith(f"{key}.")]
+        key = max(fitting, key=len) if fitting else rest.partition(".")[0]
+        path.append(key)
+        below = known.get(key)
+        rest = rest[len(key) + 1 :]
+    return tuple(path)
+
+
+def replaced(document: Mapping[str, Any], path: Path, value: object) -> dict[str, Any]:
+    """A copy of `document` with `value` at `path`; sections on the way are made if missing. Raises
+    ValueError if something on the way is not a section."""
+    key, *rest = path
+    made = dict(document)
+    if not rest:
+        made[str(key)] = value
+        return made
+    below = made.get(str(key))
+    if isinstance(below, str) and str(key) in _SHORT_FORMS:
+        below = {_SHORT_FORMS[str(key)]: below}
+    if below is not None and not isinstance(below, Mapping):
+        raise ValueError(f"{dotted((key,))} is not a section")
+    made[str(key)] = replaced(below or {}, tuple(rest), value)
+    return made

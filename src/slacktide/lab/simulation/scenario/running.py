@@ -1,0 +1,184 @@
+"""One cell with one seed, simulated and scored as a live run is; and many tasks over processes."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import nullcontext
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeVar
+
+from slacktide.lab.load.report import Report
+from slacktide.lab.load.report.provenance import gather
+from slacktide.lab.simulation.items import Item
+from slacktide.lab.simulation.results import Scorer
+from slacktide.lab.simulation.scenario.building import build
+from slacktide.lab.simulation.scenario.pipelines import PipelinesWorld
+from slacktide.lab.simulation.scenario.reading import Cell, ScenarioError, YamlPositions, checked
+from slacktide.lab.simulation.scenario.world import World
+
+_provenance = cache(gather)
+"""That of this process: asked once, it takes a while."""
+_TOLD_EVERY = 2_000
+"""Requests between two words on progress."""
+
+Progress = Callable[[float], None]
+"""Told the share of the run's time that has passed, 0 to 1."""
+
+
+def run_cell(
+    cell: Cell,
+    seed: int,
+    *,
+    world: World | None = None,
+    progress: Progress | None = None,
+    requests: Path | None = None,
+) -> Report:
+    """What comes of `cell` with this seed; the same whenever it is run. `world` is that of the
+    cell, if it has been built before. `requests`: a file for a line about each request; percentiles
+    are exact then. Raises ScenarioError, OSError for that file."""
+    if cell.scenario.pipelines:
+        if requests is not None:
+            raise ScenarioError(["--requests: a scenario with 'pipelines' lists no requests"])
+        return PipelinesWorld(cell).run(seed, _provenance(), progress)
+    world = world or build(cell)
+    found = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]
+    best = max(found, key=lambda report: report.goodput)
+    if requests is not None and best is not found[-1]:  # the file is about the run that counts
+        return _run(cell, seed, world, world.kappas[found.index(best)], progress, requests)
+    return best
+
+
+def check_cell(cell: Cell) -> None:
+    """Raises ScenarioError at the first thing that cannot be."""
+    if cell.scenario.pipelines:
+        PipelinesWorld(cell)
+    else:
+        build(cell)
+
+
+def _run(
+    cell: Cell,
+    seed: int,
+    world: World,
+    kappa: float,
+    progress: Progress | None,
+    requests: Path | None,
+) -> Report:
+    scenario = cell.scenario
+    with nullcontext() if requests is None else requests.open("w", encoding="utf-8") as file:
+        scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration, requests=file)
+        simulation = world.simulation(seed, answered=scorer.answered, kappa=kappa)
+        items = world.items(seed)
+        simulation.run(items if progress is None else _told(items, world.length, progress))
+        labels = (f"{key}={value}" for key, value in cell.labels.items())
+        return scorer.report(
+            title=" ".join((scenario.title, *labels)),
+            seed=seed,
+            configuration={**cell.document, "seeds": [seed]},
+            provenance=_provenance(),
+            cores=simulation.hardware.busy_s / max(simulation.now, scenario.length),
+            allocated=simulation.hardware.allocated,
+        )
+
+
+def task_of(cell: Cell, seed: int) -> dict[str, Any]:
+    """A cell and a seed as plain data, for `run_task` in another process."""
+    return {
+        "document": dict(cell.document),
+        "labels": dict(cell.labels),
+        "file": cell.positions.file,
+        "folder": str(cell.folder),
+        "imports": cell.imports,
+        "seed": seed,
+    }
+
+
+def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
+    """`run_cell` from and to plain data."""
+    positions = YamlPositions(task["file"], {})
+    cell = Cell(
+        scenario=checked(task["document"], positions, imports=task["imports"]),
+        document=task["document"],
+        labels=task["labels"],
+        positions=positions,
+        folder=Path(task["folder"]),
+        imports=task["imports"],
+    )
+    return run_cell(cell, task["seed"]).to_dict()
+
+
+def _told(items: Iterable[Item], length: float, progress: Progress) -> Iterator[Item]:
+    """`items`, with a word on progress now and then."""
+    for number, item in enumerate(items):
+        if number % _TOLD_EVERY == 0:
+            progress(min(1.0, item.arrival / length))
+        yield item
+
+
+Key = TypeVar("Key")
+Task = TypeVar("Task")
+Document = dict[str, Any]
+
+_AHEAD = 4
+"""Tasks handed out for each process: enough to keep it busy, few enough to stop quickly."""
+
+
+def done_in_processes(
+    work: Callable[[Task], Document], tasks: Iterable[tuple[Key, Task]], *, jobs: int
+) -> Iterator[tuple[Key, Document]]:
+    """(key, what `work` made of its task), in whatever order they are done.
+
+    `work` must be a function of a module, and tasks plain data. With one job it is all done in this
+    process. What `work` raises is raised here. Stopping early, by an error, by Ctrl-C or by
+    closing the iterator, ends the processes with what they are at; they end too if this process is
+    killed.
+    """
+    if jobs == 1:
+        for key, task in tasks:
+            yield key, work(task)
+        return
+    # Spawned, not forked: a child must not share threads or descriptors of its parent.
+    context = multiprocessing.get_context("spawn")
+    strangers = set(multiprocessing.active_children())
+    source = iter(tasks)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+    try:
+        running: dict[Future[Document], Key] = {
+            pool.submit(work, task): key for key, task in islice(source, jobs * _AHEAD)
+        }
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+            running.update(
+                (pool.submit(work, task), key) for key, task in islice(source, len(done))
+            )
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - strangers:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """What every child does first: it must not outlive its parent, nor make a fuss at the end."""
+    # By default Ctrl-C would have every child print where it was; like this it is over at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.set_threshold(50_000, 20, 50)  # runs make few cycles: a twentieth faster
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,398 @@
+"""`Scenario`: what may stand in a scenario file.
+
+The words and the units are those of slacktide.yaml; arrivals, lengths and deadlines are the short
+texts of the load generator. A text is read when the scenario is built, not here: it may name a
+file. The string under each field stands in the tables of docs/simulation.md, which
+tests/docs/test_option_tables.py writes and compares.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from slacktide.domain.registry import Registry
+from slacktide.domain.suggestions import shown
+from slacktide.lab.simulation.oracle_slack import OracleSlack
+from slacktide.lab.simulation.scenario.either_section import EitherSection
+from slacktide.lab.simulation.scenario.pipeline_sections import (
+    Bytes,
+    DeviceLinkSection,
+    DeviceSection,
+    PlacementSection,
+    SimulatedPipeline,
+)
+from slacktide.models.repository.early_exit import EarlyExitSettings
+from slacktide.models.repository.fields import (
+    DEFAULT_SCHEDULER,
+    Cores,
+    Name,
+    ReplicaCount,
+    Scaling,
+    SchedulerSettings,
+    Seconds,
+    Section,
+    Size,
+    WindowSettings,
+    ascending,
+    name_to_section,
+    number_to_cores,
+    number_to_replicas,
+    read_choice,
+    short_for,
+)
+from slacktide.models.repository.settings import Count, Duration
+
+Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(ascending)]
+
+
+Spec = Annotated[
+    str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)
+]
+"""A short text of the load generator. A bare number is one too, which its reader refuses with what
+may have been meant."""
+
+YARDSTICKS: Registry[Any] = Registry("yardstick", {"oracle_slack": OracleSlack})
+"""What stands where a scheduler may, and can only be had in a simulation."""
+
+
+def _or_yardstick(value: Any, policy: ValidatorFunctionWrapHandler) -> Any:
+    section = name_to_section(value)
+    if isinstance(section, dict) and section.get("name") in YARDSTICKS:
+        return read_choice(YARDSTICKS, section)
+    return policy(value)
+
+
+SimulatedScheduler = Annotated[SchedulerSettings, WrapValidator(_or_yardstick)]
+"""A policy of the server, or a yardstick that only a simulation can have."""
+
+
+_Grid = Annotated[
+    tuple[Annotated[tuple[Duration, ...], Field(strict=False)], ...], Field(strict=False)
+]
+
+
+class StatedTable(Section):
+    """A latency table written out: seconds of a batch, by size and by cores."""
+
+    batches: Sizes
+    """Batch sizes, ascending."""
+    cores: Sizes = (1,)
+    """Numbers of cores, ascending."""
+    p50: _Grid
+    """Median time of a batch of each size; with several `cores` a list for each size, with a time
+    for each of them."""
+    p99: _Grid | None = None
+    """99th percentiles, likewise. Without them every batch takes its median."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _single_values(cls, document: Any) -> Any:
+        """With one number of cores a row may be written without its brackets."""
+        if not isinstance(document, dict):
+            return document
+        made = dict(document)
+        for key in ("p50", "p99"):
+            rows = made.get(key)
+            if isinstance(rows, list):
+                made[key] = [row if isinstance(row, list) else [row] for row in rows]
+        return made
+
+
+class PaddedLatency(Section):
+    """l_B = c0 + c1 · k · max(l): members are padded to the longest of them (Orloj §4.2)."""
+
+    c0: Annotated[Seconds, Field(ge=0)]
+    """Time that every batch takes."""
+    c1: Duration
+    """Time that each row takes for each unit of the longest length in the batch."""
+    sizes: Sizes = (1, 2, 4, 8, 16)
+    """Batch sizes; a batch pays for the next of them."""
+
+
+class SimulatedVariantSection(Section):
+    """One variant of a family."""
+
+    size: Count
+    """Side of its image, in pixels."""
+    accuracy: Annotated[float, Field(gt=0, le=1)]
+    """How good its answers are."""
+    latency: StatedTable
+    """How long its batches take."""
+
+
+class SimulatedModel(Section):
+    """A model: how long it takes (exactly one of the first six), and how it is served."""
+
+    profile: str | None = None
+    """A profile file: what `slacktide profile --json` prints, or one stored beside a model."""
+    folder: str | None = None
+    """A model's folder with a profile of this machine. Its `slacktide.yaml` gives scheduler, `slo`
+    and `share` unless they are stated here."""
+    latency: StatedTable | None = None
+    """A latency table, such as `{batches: [1, 4, 16], p50: [8ms, 17ms, 53ms]}`."""
+    padded: PaddedLatency | None = None
+    """c0 + c1 · k · max(l): k is the size of the batch, max(l) the longest length in it (Orloj
+    §4.2)."""
+    variants: dict[Name, SimulatedVariantSection] = {}  # noqa: RUF012
+    """Sizes of one file's image input, the smallest first: the model is a family, for `clients`."""
+    exits: str | None = None
+    """An exit table ([reproduce.md](reproduce.md#exit-tables)): how long the model takes, and what
+    its ramps say. The requests are its inputs in their order, over and over."""
+    early_exit: Annotated[EarlyExitSettings, short_for("accuracy_loss")] | None = None
+    """Lets requests of a model with `exits` leave early, as `early_exit` of slacktide.yaml. A
+    percentage is short for `early_exit.accuracy_loss`."""
+    variants_planner: dict[str, Any] = {}  # noqa: RUF012
+    """Options of the variants planner, such as `{period: 1.0}`."""
+    profiled_length: Annotated[float, Field(gt=0)] = 1.0
+    """The length that a measured profile was taken with, where applications state `lengths`."""
+    max_batch: Count | None = None
+    """Most rows in one batch. Without it the largest size of the profile."""
+    scheduler: SimulatedScheduler | None = None
+    """The policy of this model. Without it that of its folder, or else of the scenario."""
+    cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
+    """A lane of its own with so many cores: a number, or a range within which a planner decides.
+    Without it the shared lane."""
+    lane: Name | None = None
+    """Name of the lane; models that name the same one share it."""
+    replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
+    """Copies of the model, each on a lane of its own: a number, or a range within which a planner
+    decides."""
+    scaling: Scaling | None = None
+    """The planner, where `cores` or `replicas` have a range: a name, or with its own options beside
+    it. Without it the one that suits."""
+    share: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Weight where several models share a lane. Without it that of the folder, or 1."""
+    window: WindowSettings | None = None
+    """When it comes first on its lane. Without it as its folder states."""
+    predictions: Literal["known", "learned"] = "known"
+    """Where requests have lengths: with `known` the policies know each application's distribution
+    of them beforehand (from 4,000 separate samples). With `learned` they start from the profile and
+    learn from requests that run alone, as a server does."""
+
+    weights: Bytes = 0
+    """Memory of an accelerator that each copy takes, in scenarios with `pipelines`."""
+    intermediate: Bytes = 0
+    """The same, beside that, while it runs."""
+    utilisation: Annotated[float, Field(gt=0)] = 1.0
+    """Share of an accelerator that a running batch takes, likewise."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SimulatedModel:
+        names = ("profile", "folder", "latency", "padded", "variants", "exits")
+        if sum(bool(getattr(self, name)) for name in names) != 1:
+            listed = ", ".join(map(repr, names[:-1]))
+            raise ValueError(f"expected exactly one of {listed} and {names[-1]!r}")
+        if self.early_exit is not None and self.exits is None:
+            raise ValueError("early_exit: expected 'exits' beside it")
+        return self
+
+
+class Slo(EitherSection):
+    """How long a request may take. `50ms` is short for `{within: 50ms}`."""
+
+    within: Spec | None = None
+    """`50ms`, `mix:24ms,60ms@2`, `uniform:20ms:200ms`, or `none`: best effort."""
+    p99_alone: Annotated[float, Field(gt=0)] | None = None
+    """So many times the 99th percentile of the time of one such request alone."""
+
+
+def _short_slo(value: Any) -> Any:
+    if isinstance(value, str | int | float):
+        return {"within": value}
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a text such as '50ms', or {{p99_alone: 3}}, got {shown(value)}")
+    return value
+
+
+class LinkSection(EitherSection):
+    """The way from the client: requests are announced at their first byte."""
+
+    bandwidth: Size | None = None
+    """Bytes per second, always the same."""
+    trace: str | None = None
+    """A bandwidth that changes: a recorded or generated trace, as `slacktide load --link` takes
+    it."""
+    rtt: Annotated[Seconds, Field(ge=0)] = 0.0
+    """Round trip of a message of no length."""
+    payload: Size
+    """Size of a request."""
+    shared: bool = False
+    """True: the application's requests queue for one link. Otherwise each has a link of its own."""
+
+
+class Hint(EitherSection):
+    """What a request says of its own length. `exact` is short for `{error: 0}`."""
+
+    error: Annotated[float, Field(ge=0)] | None = None
+    """The true length times exp(error × a standard normal)."""
+    claim: Annotated[float, Field(ge=0)] | None = None
+    """Always this length, whatever the truth."""
+
+
+def _short_hint(value: Any) -> Any:
+    return {"error": 0.0} if value == "exact" else value
+
+
+def _number_to_list(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return [value] if whole else value
+
+
+Shape = Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
+
+
+class Application(Section):
+    """One stream of requests."""
+
+    model: Name
+    """The model that its requests are for."""
+    arrivals: Spec
+    """A process, such as `poisson:100`, or a trace."""
+    lengths: Spec | None = None
+    """Lengths of the requests, such as `modes:3~1,17~1`. A padded model needs them; a measured
+    profile becomes one by length."""
+    rows: Annotated[
+        tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_number_to_list)
+    ] = (1,)
+    """Rows of a request. From a list one is drawn: with `[1, 1, 1, 4]` a quarter of the requests
+    has four."""
+    shapes: Annotated[tuple[Shape, ...], Field(strict=False)] = ()
+    """Shapes of a row of the model's first input, such as `[[3, 320, 320], [3, 640, 640]]`, from
+    which one is drawn; its other inputs are as profiled. Without it all requests are as
+    profiled."""
+    slo: Annotated[Slo, BeforeValidator(_short_slo)] | None = None
+    """How long a request may take: a text (short for `applications.NAME.slo.within`), or one of the
+    keys below. Without it that of the model's folder; if it has none either, requests are best
+    effort."""
+    penalty: Annotated[float, Field(gt=0)] = 1.0
+    """Cost of a missed deadline, in steps."""
+    link: LinkSection | None = None
+    """The way from the client: requests are announced at their first byte and complete once their
+    payload has been transferred. Without it they are complete when they are sent."""
+    notice: Duration | None = None
+    """Each request is announced this long before it is complete; the deadline runs from its
+    completion."""
+    hint: Annotated[Hint, BeforeValidator(_short_hint)] | None = None
+    """What a request states as its length: `exact` (short for an error of 0), or one of the keys
+    below. Without it requests carry no work hint."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Application:
+        if self.link is not None and self.notice is not None:
+            raise ValueError("expected either 'link' or 'notice': a link announces by itself")
+        if self.hint is not None and self.lengths is None:
+            raise ValueError("hint: expected 'lengths' beside it")
+        if self.shapes and self.lengths is not None:
+            raise ValueError("expected either 'shapes' or 'lengths'")
+        return self
+
+
+class ClientLinkSection(EitherSection):
+    """A client's way to the server: its frames queue for it."""
+
+    bandwidth: Size | None = None
+    """Bytes per second, always the same."""
+    trace: str | None = None
+    """A bandwidth that changes, as `slacktide load --link` takes it; each client begins at a
+    random point of it."""
+    rtt: Annotated[Seconds, Field(ge=0)] = 0.0
+    """Round trip of a message of no length."""
+
+
+class SimulatedClientSection(Section):
+    """Clients that stream frames to a family and decide as the SDK's client does."""
+
+    model: Name
+    """The family that their frames are for."""
+    count: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """So many clients."""
+    rate: Annotated[float, Field(gt=0, le=1000)]
+    """Frames per second of each."""
+    slo: Duration
+    """From capture to the answer at the client."""
+    link: ClientLinkSection
+    """The way to the server, one for each client."""
+    bytes_per_pixel: Annotated[float, Field(gt=0)] = 0.4
+    """Of an encoded frame."""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Spread of frame sizes: σ of their logarithm."""
+    camera: Annotated[tuple[Count, Count], Field(strict=False)] = (1280, 720)
+    """Width and height of what is captured."""
+    join_every: Annotated[Seconds, Field(ge=0)] = 0.0
+    """Time between one client's start and the next's."""
+    accuracy_floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Least accuracy of use."""
+    weight: Annotated[float, Field(gt=0, le=16)] = 1.0
+    """How much a client counts where not all can be served."""
+
+
+def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"expected each seed once, got {list(seeds)}")
+    return seeds
+
+
+class Scenario(Section):
+    """A world to be simulated."""
+
+    title: str = ""
+    """Title of the report. Without it the name of the file."""
+    duration: Duration
+    """Length of the part that is scored."""
+    warmup: Annotated[Seconds, Field(ge=0)] = 0.0
+    """Length of the warm-up: the same load before that, not scored."""
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
+        Field(strict=False, min_length=1),
+        BeforeValidator(_number_to_list),
+        AfterValidator(_distinct),
+    ] = (0,)
+    """Everything is run once for each of these; may be a single number."""
+    cores: Count = 1
+    """Cores of the machine. Models without cores of their own share those that are left."""
+    scheduler: SimulatedScheduler = DEFAULT_SCHEDULER
+    """The policy of every model that does not name its own: a name, or with its own options beside
+    it. `oracle_slack` is a yardstick that only simulations have."""
+    start_s: Annotated[Seconds, Field(ge=0)] = 0.0
+    """Time that a replica takes to start; the first ones serve at once."""
+    resize_s: Annotated[Seconds, Field(ge=0)] = 0.0
+    """Time that a lane takes to change its cores."""
+    models: Annotated[dict[Name, SimulatedModel], Field(min_length=1)]
+    applications: dict[Name, Application] = {}  # noqa: RUF012
+    clients: dict[Name, SimulatedClientSection] = {}  # noqa: RUF012
+    devices: dict[Name, DeviceSection] = {}  # noqa: RUF012
+    links: dict[Name, DeviceLinkSection] = {}  # noqa: RUF012
+    pipelines: dict[Name, SimulatedPipeline] = {}  # noqa: RUF012
+    placement: PlacementSection = PlacementSection()
+    grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012
+    """Dotted keys, each with the values to try: every combination is run with every seed. `seeds`
+    and `title` cannot be varied."""
+
+    @model_validator(mode="after")
+    def _has_traffic(self) -> Self:
+        if self.pipelines:
+            if self.applications or self.clients:
+                raise ValueError("expected either 'pipelines' or 'applications' and 'clients'")
+            if not self.devices:
+                raise ValueError("pipelines: expected 'devices' beside them")
+            return self
+        if not self.applications and not self.clients:
+            raise ValueError("expected 'applications', 'clients' or 'pipelines'")
+        for name in ("devices", "links"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: expected 'pipelines' beside them")
+        return self
+
+    @property
+    def length(self) -> float:
+        """Seconds of arrivals, warm-up and all."""
+        return self.warmup + self.duration

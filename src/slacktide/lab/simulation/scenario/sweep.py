@@ -1,0 +1,178 @@
+"""`Sweep`: what came of every cell of a grid, over all seeds, with means and standard errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from slacktide.lab.load.report import SCHEMA, Report, StreamReport
+
+TOTAL = "total"
+"""Name of all streams together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """Over the seeds."""
+
+    mean: float
+    se: float | None
+    """Standard error of the mean; None with a single seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of a stream of requests, or of a run as a whole."""
+
+    name: str
+    of: Callable[[StreamReport], float | None] = lambda stream: None
+    of_run: Callable[[Report], float | None] = lambda report: None
+    """Stands beside the total."""
+
+
+FIGURES = (
+    Figure("submitted", lambda stream: float(stream.submitted)),
+    Figure("goodput", lambda stream: stream.goodput),
+    Figure("violation_rate", lambda stream: stream.violation_rate),
+    Figure("on_time_rps", lambda stream: stream.on_time_rps),
+    Figure("refused", lambda stream: _share(stream, stream.refused)),
+    Figure("late", lambda stream: _share(stream, stream.outcomes.get("late", 0))),
+    Figure("p50_s", lambda stream: None if stream.latency is None else stream.latency.p50),
+    Figure("p99_s", lambda stream: None if stream.latency is None else stream.latency.p99),
+    Figure("mean_cores", of_run=lambda report: report.mean_cores),
+    Figure("core_seconds", of_run=lambda report: report.core_seconds),
+)
+"""What a sweep tells of each stream. `violation_rate`, `refused` and `late` are shares of what was
+submitted, the percentiles those of the answers; cores are those allocated, by all models together.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One cell."""
+
+    labels: Mapping[str, str]
+    """Dotted key of the grid → value."""
+    reports: tuple[Report, ...]
+    """By seed."""
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self.labels.values()) or "all"
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the streams, and the total."""
+        names = [stream.name for report in self.reports for stream in report.streams]
+        return (*dict.fromkeys(names), TOTAL)
+
+    def figure(self, figure: Figure, stream: str = TOTAL) -> Mean | None:
+        """A number of one stream over the seeds in which it has one; None if in none."""
+        found = [figure.of(one) for report in self.reports if (one := _stream(report, stream))]
+        if stream == TOTAL:
+            found += [figure.of_run(report) for report in self.reports]
+        values = [value for value in found if value is not None]
+        return mean(values) if values else None
+
+    @property
+    def goodput(self) -> Mean:
+        return mean([report.goodput for report in self.reports])
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """All cells that were run, in the order of the grid."""
+
+    title: str
+    rows: tuple[SweepRow, ...]
+    interrupted: bool = False
+    """Some cells, or some of their seeds, are missing."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the grid."""
+        return tuple(self.rows[0].labels) if self.rows else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the figures, and the whole of every report."""
+        return {
+            "schema": SCHEMA,
+            "kind": "sweep",
+            "title": self.title,
+            "interrupted": self.interrupted,
+            "rows": [
+                {
+                    "labels": dict(row.labels),
+                    "seeds": [report.seed for report in row.reports],
+                    "streams": {stream: _figures(row, stream) for stream in row.streams},
+                    "reports": [report.to_dict() for report in row.reports],
+                }
+                for row in self.rows
+            ],
+        }
+
+    def to_csv(self) -> str:
+        """A line for each cell and stream: labels, seeds, then mean and standard error of each
+        figure; empty where there is none."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        columns = [f"{figure.name}_{part}" for figure in FIGURES for part in ("mean", "se")]
+        writer.writerow([*self.keys, "stream", "seeds", *columns])
+        for row in self.rows:
+            for stream in row.streams:
+                found = [row.figure(figure, stream) for figure in FIGURES]
+                cells = [
+                    part for one in found for part in ((one.mean, one.se) if one else (None,) * 2)
+                ]
+                writer.writerow([*row.labels.values(), stream, len(row.reports), *cells])
+        return out.getvalue()
+
+
+def mean(values: Sequence[float]) -> Mean:
+    """Mean and standard error of `values`, at least one."""
+    count = len(values)
+    middle = math.fsum(values) / count
+    if count == 1:
+        return Mean(middle, None)
+    variance = math.fsum((value - middle) ** 2 for value in values) / (count - 1)
+    return Mean(middle, math.sqrt(variance / count))
+
+
+def collected(
+    title: str, cells: Sequence[Mapping[str, str]], reports: Mapping[tuple[int, int], Report]
+) -> Sweep:
+    """The sweep over cells with these labels, from reports by (cell, number of its seed). Cells
+    without any report are left out."""
+    rows = []
+    for number, labels in enumerate(cells):
+        own = sorted(seed for cell, seed in reports if cell == number)
+        if own:
+            rows.append(SweepRow(labels, tuple(reports[number, seed] for seed in own)))
+    return Sweep(title, tuple(rows))
+
+
+def _figures(row: SweepRow, stream: str) -> dict[str, dict[str, float | None] | None]:
+    found = ((figure.name, row.figure(figure, stream)) for figure in FIGURES)
+    return {name: None if one is None else asdict(one) for name, one in found}
+
+
+def _stream(report: Report, name: str) -> StreamReport | None:
+    if name == TOTAL:
+        return report.total
+    return next((stream for stream in report.streams if stream.name == name), None)
+
+
+def _share(stream: StreamReport, count: int) -> float:
+    return count / stream.submitted if stream.submitted else 0.0
+
+
+def lines(sweep: Sweep) -> Iterator[tuple[SweepRow, str]]:
+    """(cell, stream) of every line of a table of this sweep; single streams are not repeated as
+    their total."""
+    for row in sweep.rows:
+        streams = row.streams
+        yield from ((row, stream) for stream in (streams[-1:] if len(streams) == 2 else streams))

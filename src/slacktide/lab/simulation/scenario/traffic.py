@@ -1,0 +1,276 @@
+"""The requests of a scenario: drawn from its seed a few thousand at a time, handed out one by one.
+
+Each application has its own random numbers for each purpose, so that another scheduler, another
+deadline or another application leaves the rest as it was: cells of a grid are paired wherever they
+say the same. Over a link, the server hears of a request at its first byte and has it at its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from heapq import heappop, heappush
+from itertools import repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain import Notice, Signature
+from slacktide.lab.simulation.items import DrawnRequest, Item, SimulatedUpload, stream
+from slacktide.lab.simulation.scenario.profiles import Training
+from slacktide.lab.simulation.scenario.reading import ScenarioError
+from slacktide.lab.simulation.scenario.sections import Hint
+from slacktide.lab.workloads import (
+    Arrivals,
+    ConstantLink,
+    Deadlines,
+    Lengths,
+    SharedLink,
+    TraceLink,
+    WorkloadError,
+)
+from slacktide.profiles.run_classes import NO_HINT, Key
+from slacktide.wire.link_estimate import LinkEstimate
+
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkDelays:
+    """Requests of an application, in the order of sending; absolute seconds, shape (n,)."""
+
+    arrival: Column
+    """First bytes."""
+    complete: Column
+    """Last bytes."""
+    believed: Column
+    """Last bytes, as the server expects them at the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLink:
+    """What an application's requests travel over, and how large they are."""
+
+    link: ConstantLink | TraceLink
+    payload_bytes: int
+    shared: bool = False
+    """Whether they queue for the link."""
+
+    def delays(self) -> Callable[[Column], LinkDelays]:
+        """Asked for the next requests at each call: the instants at which they are sent (seconds,
+        rising, shape (n,))."""
+        size = self.payload_bytes
+        link = SharedLink(self.link) if self.shared else self.link
+        # A bandwidth that never changes is no secret for long.
+        secret = not isinstance(self.link, ConstantLink)
+        # What the server's own measuring makes of the bodies that are complete at each first byte.
+        estimate = LinkEstimate()
+        under_way: list[tuple[float, float]] = []
+
+        def of(sent: Column) -> LinkDelays:
+            each = [link.deliver(size, sent=at) for at in sent.tolist()]
+            believed = []
+            for journey in each:
+                first = journey.arrival
+                heappush(under_way, (journey.complete_at, first))
+                while under_way and under_way[0][0] <= first:
+                    end, begin = heappop(under_way)
+                    estimate.observe(size, end - begin, now=end)
+                believed.append(first + estimate.transfer_time(size, now=first))
+            arrival = np.array([journey.arrival for journey in each])
+            complete = np.array([journey.complete_at for journey in each])
+            return LinkDelays(arrival, complete, np.array(believed) if secret else complete)
+
+        return of
+
+
+TRAINING = 4_000
+"""Requests of each application that policies know of beforehand, where lengths are known."""
+HINT_BINS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One application's requests, as they will be drawn."""
+
+    name: str
+    model: str
+    arrivals: Arrivals
+    lengths: Lengths | None
+    rows: tuple[int, ...]
+    deadlines: Deadlines | None
+    """None: best effort."""
+    patience: float
+    """Seconds after its arrival by which a best-effort request is ordered."""
+    penalty: float = 1.0
+    hint: Hint | None = None
+    link: ClientLink | None = None
+    notice: float | None = None
+    signatures: tuple[Signature, ...] = ((),)
+    """From which one is drawn."""
+
+    def owner(self, mode: int) -> str:
+        """The application a request of this mode belongs to."""
+        return (self.lengths.names[mode] if self.lengths is not None else "") or self.name
+
+
+Drawn = NDArray[np.float64]
+"""The next requests of an application, of shape (COLUMNS, n). By row: when the server first hears
+of them; when they arrive, from which latency counts; when they are complete, and when the server
+takes them to be; seconds on the way before they arrived; deadline; rows; length; hint; number of
+the application among those of `_Sender`; number of the signature."""
+COLUMNS = 11
+
+
+def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Iterator[Item]:
+    """All requests of all applications that are sent within `duration`, in order. Those of one
+    instant keep the order of the applications."""
+    senders = [_Sender(one) for one in streams]
+    sources = [_drawn(one, duration, seed) for one in streams]
+    drawn = [np.empty((COLUMNS, 0)) for _ in streams]
+    known = [-np.inf for _ in streams]
+    """Until when all that begins is among `drawn`."""
+    first = 0
+    while senders:
+        until = min(known)
+        ready = [one[:, one[0] < until] for one in drawn] if until < np.inf else drawn
+        order = np.argsort(np.concatenate([one[0] for one in ready]), kind="stable")
+        ids = np.empty_like(order)
+        ids[order] = np.arange(first, first + order.size)
+        edges = np.cumsum([one.shape[1] for one in ready])[:-1]
+        made: list[Item] = []
+        for sender, part, mine in zip(senders, ready, np.split(ids, edges), strict=True):
+            made += sender.items(mine.tolist(), part)
+        yield from [made[place] for place in order.tolist()]
+        if until == np.inf:
+            return
+        first += order.size
+        for number, source in enumerate(sources):
+            drawn[number] = drawn[number][:, drawn[number][0] >= until]
+            if known[number] == until:
+                known[number], more = next(source, (np.inf, np.empty((COLUMNS, 0))))
+                drawn[number] = np.hstack((drawn[number], more))
+
+
+def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Training:
+    """What policies may know of one model's requests: 4,000 of each application, drawn apart."""
+    lengths: dict[Key, list[Column]] = {}
+    shares: dict[Key, float] = {}
+    samples = []
+    for one in streams:
+        assert one.lengths is not None, "only padded models have lengths"
+        drawn = one.lengths.draw(TRAINING, stream(seed, f"training lengths of {one.name}"))
+        hints = _hints(one.hint, drawn.lengths, stream(seed, f"training hints of {one.name}"))
+        samples.append((one, drawn, hints))
+    stated = [hints[~np.isnan(hints)] for _, _, hints in samples]
+    edges = _edges(np.concatenate(stated)) if any(each.size for each in stated) else ()
+    for one, drawn, hints in samples:
+        bins = np.where(np.isnan(hints), NO_HINT, np.searchsorted(edges, hints, side="right"))
+        weight = one.arrivals.mean_rate(duration) / TRAINING
+        for mode, bin in sorted({*zip(drawn.modes.tolist(), bins.tolist(), strict=True)}):
+            chosen = drawn.lengths[(drawn.modes == mode) & (bins == bin)]
+            key = (one.owner(mode), bin)
+            lengths.setdefault(key, []).append(chosen)
+            shares[key] = shares.get(key, 0.0) + weight * chosen.size
+    return Training({key: np.concatenate(some) for key, some in lengths.items()}, shares, edges)
+
+
+def _drawn(one: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:
+    """(until when all that begins has been drawn, what has been drawn last)."""
+    row_numbers, hints, deadlines, lengths, shapes = (
+        stream(seed, f"{purpose} of {one.name}")
+        for purpose in ("rows", "hints", "deadlines", "lengths", "shapes")
+    )
+    draw_lengths = one.lengths.drawer(lengths) if one.lengths is not None else None
+    delays_of = one.link.delays() if one.link is not None else None
+    way_back = one.link.link.way_back if one.link is not None else 0.0
+    chunks = one.arrivals.chunks(duration, stream(seed, f"arrivals of {one.name}"))
+    try:
+        for sent in filter(np.size, chunks):
+            count = sent.size
+            length = mode = network = np.zeros(count)
+            if draw_lengths is not None:
+                drawn = draw_lengths(count)
+                length, mode = drawn.lengths, drawn.modes.astype(np.float64)
+            if one.deadlines is None:
+                allowance = np.full(count, one.patience)
+            else:
+                allowance = one.deadlines.draw(count, deadlines)
+            begins = arrival = complete = believed = sent
+            if delays_of is not None:
+                delays = delays_of(sent)
+                begins = arrival = delays.arrival
+                complete, believed = delays.complete, delays.believed
+                network = arrival - sent
+            elif one.notice is not None:
+                begins = np.maximum(sent - one.notice, 0.0)
+            deadline = sent + allowance - way_back
+            rows = np.array(one.rows)[row_numbers.integers(len(one.rows), size=count)]
+            hint = _hints(one.hint, length, hints)
+            shape = np.zeros(count)
+            if len(one.signatures) > 1:
+                shape += shapes.integers(len(one.signatures), size=count)
+            columns = (begins, arrival, complete, believed, network, deadline, rows, length, hint)
+            # What is sent later begins no earlier than it is sent, or announced.
+            yield float(sent[-1]) - (one.notice or 0.0), np.stack((*columns, mode, shape))
+    except WorkloadError as error:  # more of something than building could know
+        raise ScenarioError([f"applications.{one.name}.arrivals: {error}"]) from None
+
+
+def _hints(hint: Hint | None, lengths: Column, generator: np.random.Generator) -> Column:
+    """What requests of these lengths say of themselves; NaN where nothing."""
+    if hint is None:
+        return np.full(lengths.size, np.nan)
+    if hint.claim is not None:
+        return np.full(lengths.size, hint.claim)
+    assert hint.error is not None
+    return lengths * np.exp(hint.error * generator.standard_normal(lengths.size))
+
+
+def _edges(hints: Column) -> tuple[float, ...]:
+    """Upper edges of all bins but the last: as many hints in each, as far as they differ."""
+    levels = np.arange(1, HINT_BINS) / HINT_BINS
+    return tuple(dict.fromkeys(np.quantile(hints, levels, method="inverted_cdf").tolist()))
+
+
+_NAMES = [field.name for field in fields(DrawnRequest)]
+_REST = [
+    repeat(field.default)
+    for field in fields(DrawnRequest)[_NAMES.index("network_time") + 1 : _NAMES.index("length")]
+]
+"""Of fields that scenarios state nothing of."""
+
+
+class _Sender:
+    """Makes the items of one application: what they have in common is looked up once."""
+
+    def __init__(self, one: Traffic) -> None:
+        self._traffic = one
+        modes = 1 if one.lengths is None else len(one.lengths.names)
+        self._owners = [one.owner(mode) for mode in range(modes)]
+        self._payload, self._reserve = 0, 0.0
+        if one.link is not None:
+            self._payload, self._reserve = one.link.payload_bytes, one.link.link.way_back
+
+    def items(self, ids: Sequence[int], drawn: Drawn) -> Iterable[Item]:
+        """Requests; uploads where they are announced before they are complete."""
+        one = self._traffic
+        model, penalty, none = repeat(one.model), repeat(one.penalty), repeat(None)
+        begins, arrival, complete, believed, network, deadline = drawn[:6].tolist()
+        rows, owners, shapes = drawn[[6, 9, 10]].astype(np.int64).tolist()
+        length, hint = drawn[7:9].tolist()
+        owned = [self._owners[owner] for owner in owners]
+        whose = (repeat(one.deadlines is None), none, owned, repeat(one.name))
+        # By position, a column at a time: keywords would cost as much again.
+        hinted = none if one.hint is None else hint
+        work = (hinted, repeat(self._reserve), network, *_REST, length)
+        signatures: Iterable[Signature] = repeat(one.signatures[0])
+        if len(one.signatures) > 1:
+            signatures = map(one.signatures.__getitem__, shapes)
+        head = (ids, model, arrival, deadline, rows, penalty, signatures)
+        made = map(DrawnRequest, *head, *whose, *work)
+        if one.link is None and one.notice is None:
+            return made
+        body = (repeat(self._payload), believed, penalty)
+        notices = map(Notice, ids, model, begins, deadline, *body, *whose)
+        return map(SimulatedUpload, notices, made, complete)

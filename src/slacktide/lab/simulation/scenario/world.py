@@ -1,0 +1,187 @@
+"""`World`: one cell of a scenario, ready to be run with any seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NoReturn
+
+from slacktide.domain import Plan, PoolId
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation.acting import SimulatedClients
+from slacktide.lab.simulation.driver import Answered, Simulation
+from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
+from slacktide.lab.simulation.hardware import ByPool, Execution
+from slacktide.lab.simulation.items import Item, stream
+from slacktide.lab.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
+from slacktide.lab.simulation.scenario.families import ClientGroup, ServedFamily, noted, others
+from slacktide.lab.simulation.scenario.profiles import PaddedProfile, Profile, Training
+from slacktide.lab.simulation.scenario.reading import ScenarioError
+from slacktide.lab.simulation.scenario.traffic import Traffic, requests, training
+from slacktide.models.repository.settings import ModelSettings
+from slacktide.planning import Planner
+from slacktide.planning.exits import ExitsPlanner, StatedExits
+from slacktide.planning.scaling import ScaledModel, ScalingPlanner
+from slacktide.planning.variants import VariantsPlanner
+from slacktide.runtime import Watch
+from slacktide.scheduling import PoolRecipe
+
+PLAN_S = 0.02
+"""What the variants planner's search takes off the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model, ready to be deployed."""
+
+    profile: Profile
+    scheduler: PoolRecipe | OracleSlackOptions
+    max_batch: int
+    cores: int
+    """Of its smallest lane."""
+    settings: ModelSettings
+    """Its settings for lanes, and its folder's SLO."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedExits:
+    """What the ramps of a model say, and how its early exits are managed; None: not at all."""
+
+    table: ExitTable
+    stated: StatedExits | None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One cell, ready to be run with any seed."""
+
+    plan: Plan
+    models: Mapping[str, ServedModel]
+    streams: tuple[Traffic, ...]
+    length: float
+    """Seconds of arrivals, warm-up and all."""
+    cores: tuple[int, ...] = ()
+    """Of the machine."""
+    scaled: Mapping[str, ScaledModel] = field(default_factory=dict)
+    """Models whose cores or replicas may change; `plan` is then the base plan."""
+    start_s: float = 0.0
+    resize_s: float = 0.0
+    families: Mapping[str, ServedFamily] = field(default_factory=dict)
+    clients: tuple[ClientGroup, ...] = ()
+    exits: Mapping[str, ServedExits] = field(default_factory=dict)
+
+    @property
+    def kappas(self) -> tuple[float, ...]:
+        """A yardstick's, each for a run of its own of which the best counts, unless it has one."""
+        policies = [model.scheduler for model in self.models.values()]
+        free = any(
+            isinstance(p, OracleSlackOptions) and p.deferral_discount is None for p in policies
+        )
+        return KAPPAS if free else KAPPAS[:1]
+
+    def simulation(
+        self,
+        seed: int,
+        *,
+        answered: Answered | None = None,
+        watch: Watch | None = None,
+        kappa: float = KAPPAS[0],
+    ) -> Simulation:
+        """A fresh run; replicas are up when the first request may come."""
+        stated: dict[str, object] = dict(self.scaled)
+        for name, served in self.families.items():
+            scaled = self.scaled.get(name)
+            stated[name] = served.family if scaled is None else (scaled, served.family)
+        planners: list[Planner] = [ScalingPlanner(self.cores)] if self.scaled else []
+        if self.families:
+            planners.append(VariantsPlanner())
+        early = {name: one for name, one in self.exits.items() if one.stated is not None}
+        for name, one in early.items():
+            stated[name] = (stated[name], one.stated) if name in stated else one.stated
+        if early:
+            planners.append(ExitsPlanner())
+        simulation = Simulation(
+            self.engine(seed, kappa),
+            self.plan,
+            self.execution(seed),
+            answered=others(answered) if answered and self.clients else answered,
+            watch=watch,
+            begin=-self.start_s,
+            start_s=self.start_s,
+            resize_s=self.resize_s,
+            planners=planners,
+            stated=stated,
+            job_s=PLAN_S,
+            exits={name: TableExits(one.table) for name, one in early.items()},
+        )
+        if self.clients:
+            found = [
+                client
+                for group in self.clients
+                for client in group.clients(
+                    self.families[group.section.model], length=self.length, seed=seed
+                )
+            ]
+            note = None if answered is None else noted(answered)
+            simulation.join(SimulatedClients(found, simulation.put_turn, recorded=note))
+        return simulation
+
+    def engine(self, seed: int, kappa: float = KAPPAS[0]) -> Engine:
+        """A fresh engine, with the pools of the plan."""
+
+        def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+            model = self.models[pool.model]
+            known = Training({}, {})
+            if isinstance(model.profile, PaddedProfile):
+                own = [one for one in self.streams if one.model == pool.model]
+                known = training(own, duration=self.length, seed=seed)
+            served = self.families.get(pool.model)
+            times = self._profile(pool).times(known, model.cores)
+            if isinstance(model.scheduler, PoolRecipe):
+                parts = model.scheduler.parts(
+                    times, max_batch=max_batch, view=view, failed=partial(_stop, pool.model)
+                )
+                if served is None:
+                    return parts
+                sizes = {each.name: each.size for each in served.family.variants}
+                smaller = served.family.smaller(pool.variant)
+                return replace(parts, size=sizes[pool.variant], rescue=smaller)
+            assert isinstance(model.profile, PaddedProfile)
+            options = model.scheduler
+            if options.deferral_discount is None:
+                options = replace(options, deferral_discount=kappa)
+            oracle = OracleSlack(
+                model.profile.latency,
+                mean_length=known.mean,
+                max_batch=max_batch,
+                times=times,
+                view=view,
+                options=options,
+            )
+            return PoolParts(oracle, times, model.settings.share)
+
+        return Engine(parts)
+
+    def execution(self, seed: int) -> Execution:
+        """The hardware under every pool."""
+        pools = {each.pool: each.pool.variant or each.pool.model for each in self.plan.deployments}
+        return ByPool(
+            {
+                pool: self._profile(pool).execution(stream(seed, f"batch times of {name}"))
+                for pool, name in pools.items()
+            }
+        )
+
+    def _profile(self, pool: PoolId) -> Profile:
+        family = self.families.get(pool.model)
+        return self.models[pool.model].profile if family is None else family.profiles[pool.variant]
+
+    def items(self, seed: int) -> Iterator[Item]:
+        """The requests."""
+        return requests(self.streams, duration=self.length, seed=seed)
+
+
+def _stop(model: str, told: str) -> NoReturn:
+    """A scheduler that broke its contract ends the run: its figures would mean nothing."""
+    raise ScenarioError([f"models.{model}: {told}"])

@@ -1,0 +1,181 @@
+"""What the stages of a pipeline hand on, in a simulation: rows that follow object counts.
+
+How many rows the source's edges hand on stands in the frame, so it is the same for all who serve
+it. Further on an edge hands on so many rows for each: rows `a` to `b` of a stage make the rows
+from ⌊a · each + spin⌋ to ⌊b · each + spin⌋, where `spin` (0 to 1) is the frame's own. So a stage's
+requests may be cut as they like: together they always hand on the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slacktide.domain import Signature
+from slacktide.domain.pipelines import Pipeline
+from slacktide.domain.plan import GOLDEN
+from slacktide.lab.workloads import WorkloadError
+from slacktide.lab.workloads.object_counts import ObjectCounts
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRows:
+    """What one edge hands on."""
+
+    nbytes: float = 0.0
+    """Of each row, as it crosses a link."""
+    each: float = 1.0
+    """Rows for each row of the upstream, where that is not the source."""
+    shapes: tuple[Signature, ...] = ()
+    """Of its rows, one for a frame, each as often as the others. None: they do not differ."""
+
+    def shape(self, spin: float) -> Signature:
+        """Of a frame's rows."""
+        return self.shapes[int(1e4 * spin) % len(self.shapes)] if self.shapes else ()
+
+
+class SeenFrame:
+    """A frame as it truly is."""
+
+    __slots__ = (
+        "accuracy",
+        "arrival",
+        "deadline",
+        "ended_at",
+        "handed",
+        "offered",
+        "rows",
+        "spin",
+    )
+
+    def __init__(
+        self, rows: StageRows, handed: Sequence[int], spin: float, arrival: float, slo: float
+    ) -> None:
+        self.rows = rows
+        self.arrival = arrival
+        self.deadline = arrival + slo
+        self.handed = handed
+        """Rows on each edge of the source."""
+        self.spin = spin
+        self.accuracy = 1.0
+        """Of what the source has said of it."""
+        self.ended_at = math.inf
+        """When it got its outcome, where it came in."""
+        self.offered = rows.offered(handed, spin)
+        """Rows at the sinks, if everything is served."""
+
+
+class StageRows:
+    """A pipeline and what its edges hand on. Raises WorkloadError for rows that cannot be."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        edges: Mapping[tuple[str, str], EdgeRows],
+        answers: Mapping[str, float] | None = None,
+    ) -> None:
+        """`edges`: by (upstream, downstream). `answers`: bytes of an answer's row, by sink."""
+        self.pipeline = pipeline
+        self.answers = dict(answers or {})
+        self.edges: list[EdgeRows] = []
+        for edge in pipeline.edges:
+            rows = edges.get((edge.upstream, edge.downstream), EdgeRows())
+            where = f"pipelines.{pipeline.name}: {edge.upstream} to {edge.downstream}"
+            for name, value in (("nbytes", rows.nbytes), ("each", rows.each)):
+                if not 0.0 <= value < math.inf:
+                    raise WorkloadError(f"{where}: {name}", f"must not be negative, got {value}")
+            self.edges.append(rows)
+        numbers = {edge: number for number, edge in enumerate(pipeline.edges)}
+        self.out_of = {
+            stage.name: tuple(numbers[edge] for edge in pipeline.out_of[stage.name])
+            for stage in pipeline.stages
+        }
+        """By stage: the numbers of its edges, in order."""
+        self.sinks = frozenset(pipeline.sinks)
+        self._source_edges = self.out_of[pipeline.source]
+
+    def span(self, seen: SeenFrame, edge: int, first: int, end: int) -> tuple[int, int]:
+        """(first, end) of the rows that rows `first` to `end` hand on."""
+        if edge in self._source_edges:
+            return 0, seen.handed[self._source_edges.index(edge)]
+        each = self.edges[edge].each
+        return int(first * each + seen.spin), int(end * each + seen.spin)
+
+    def offered(self, handed: Sequence[int], spin: float) -> int:
+        """Rows at the sinks, if everything is served."""
+        rows = {self.pipeline.source: 1}
+        for name in self.pipeline.order:
+            for at, edge in enumerate(self.out_of[name]):
+                downstream = self.pipeline.edges[edge].downstream
+                if name == self.pipeline.source:
+                    rows[downstream] = handed[at]
+                else:  # of a join, all edges hand on the same
+                    rows[downstream] = int(rows[name] * self.edges[edge].each + spin)
+        return sum(rows[name] for name in self.sinks)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCamera:
+    """A source of frames of one pipeline. Raises WorkloadError for what cannot be."""
+
+    rows: StageRows
+    counts: ObjectCounts
+    classes: Sequence[Sequence[str]]
+    """By edge of the source: the classes whose objects it hands on."""
+    slo: float
+    """Seconds."""
+    rate: float
+    """Frames per second."""
+    nbytes: float
+    """Of a frame, as it crosses a link."""
+    start: float = 0.0
+    end: float = math.inf
+    """It sends no more from then on."""
+    offset: float = 0.0
+    """Seconds into the counts at its start."""
+    level: Callable[[float], float] = field(default=lambda at: 1.0)
+    """What counts are multiplied with, by time."""
+
+    def __post_init__(self) -> None:
+        where = f"camera of {self.rows.pipeline.name}"
+        edges = self.rows.out_of[self.rows.pipeline.source]
+        if len(self.classes) != len(edges):
+            expected = f"expected classes for {len(edges)} edges of the source"
+            raise WorkloadError(where, f"{expected}, got {len(self.classes)}")
+        for name in (name for names in self.classes for name in names):
+            self.counts.of(name)
+        for what, value in (("slo", self.slo), ("rate", self.rate)):
+            if not 0.0 < value < math.inf:
+                raise WorkloadError(f"{where}: {what}", f"must be positive, got {value}")
+        if not 0.0 <= self.nbytes < math.inf:
+            raise WorkloadError(f"{where}: nbytes", f"must not be negative, got {self.nbytes}")
+
+    def frames(self) -> Iterator[tuple[float, SeenFrame]]:
+        """(when, what) of all frames, for ever unless it ends."""
+        counts, number = self.counts, 0
+        by_edge = [[counts.of(name) for name in names] for names in self.classes]
+        step, total = counts.rate / self.rate, counts.frames
+        first = self.offset * counts.rate
+        while (at := self.start + number / self.rate) < self.end:
+            frame = int(first + number * step + 1e-6) % total
+            level = self.level(at)
+            spin = (number * GOLDEN) % 1.0
+            handed = [int(level * sum([each[frame] for each in n]) + spin) for n in by_edge]
+            yield at, SeenFrame(self.rows, handed, spin, at, self.slo)
+            number += 1
+
+    def mean_handed(self, start: float, end: float) -> list[float]:
+        """Rows that each edge of the source hands on for a frame, on average over these seconds."""
+        counts, step = self.counts, self.counts.rate / self.rate
+        first = int((start - self.start) * self.rate)
+        last = max(first + 1, int((end - self.start) * self.rate))
+        level = self.level(0.5 * (start + end))
+        frames = [
+            int(self.offset * counts.rate + number * step + 1e-6) % counts.frames
+            for number in range(first, last)
+        ]
+        return [
+            level * sum(counts.of(name)[frame] for name in names for frame in frames) / len(frames)
+            for names in self.classes
+        ]

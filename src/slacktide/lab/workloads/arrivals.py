@@ -1,0 +1,176 @@
+"""When requests come: arrival processes, each a frozen value that draws times from a generator.
+
+`times(duration, rng)` returns sorted float64 seconds in [0, duration), `chunks` the same a piece at
+a time, so that a run of any length needs little memory. All random processes are
+stationary, or exact where their rate is a function of time: they start in their equilibrium, not at
+an arrival, so that the expected number of arrivals is exactly `mean_rate(duration) × duration` for
+every duration. They are also stable: from the same seed a longer run begins with the times of a
+shorter one.
+
+Rates are requests per second, times are seconds. Here are the processes of one rate, and recorded
+times; `varying.py` has those whose rate changes.
+
+A varying rate λ(t) is drawn by the change of clock of Çinlar (Introduction to Stochastic
+Processes, 1975, §4.7): if u is a unit Poisson process then Λ⁻¹(u) is Poisson with rate λ, where Λ
+is the integral of λ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from slacktide.lab.workloads.values import Times, WorkloadError, column, positive, set_fields
+
+MAX_ARRIVALS = 50_000_000
+"""Most arrivals one process may be asked for (expected): beyond it is a slip of the pen."""
+
+CHUNK = 1024
+"""Gaps drawn at once. Fixed, so that the draws do not depend on the duration."""
+
+
+class Arrivals(Protocol):
+    """One stream's arrivals."""
+
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
+        """Sorted times in [0, duration), each piece after the one before; some may be empty. Raises
+        WorkloadError, with the first piece, if `duration` is not positive."""
+
+    def times(self, duration: float, rng: np.random.Generator) -> Times:
+        """All of `chunks`."""
+        return np.concatenate([np.empty(0), *self.chunks(duration, rng)])
+
+    def mean_rate(self, duration: float) -> float:
+        """Expected requests per second over [0, duration)."""
+
+    def describe(self) -> str:
+        """The spec that makes this process, or a short account of it if none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneRate(Arrivals):
+    """A process of one mean rate, whose fields are all positive."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        positive(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+    def mean_rate(self, duration: float) -> float:
+        return self.rate
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(OneRate):
+    """One request every 1/rate seconds, the first at 0."""
+
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
+        check_size(duration, self.rate)
+        for first in count(step=CHUNK):
+            every = np.arange(first, first + CHUNK) / self.rate
+            yield every[every < duration]
+            if every[-1] >= duration:
+                return
+
+    def describe(self) -> str:
+        return f"constant:{self.rate:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson(OneRate):
+    """Independent arrivals: exponential gaps of mean 1/rate."""
+
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
+        check_size(duration, self.rate)
+        mean = 1.0 / self.rate
+        return renewal(rng.exponential(mean), lambda n: rng.exponential(mean, n), duration)
+
+    def describe(self) -> str:
+        return f"poisson:{self.rate:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma(OneRate):
+    """Gamma gaps of mean 1/rate and coefficient of variation `cv`: above 1 bursty, below 1 even.
+    The first gap is drawn from the equilibrium: a uniform share of a length-biased gap, which for
+    Gamma(k, θ) is Gamma(k + 1, θ)."""
+
+    cv: float = 1.0
+
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
+        check_size(duration, self.rate)
+        shape = self.cv**-2
+        scale = self.cv**2 / self.rate
+        first = rng.uniform() * rng.gamma(shape + 1.0, scale)
+        return renewal(first, lambda n: rng.gamma(shape, scale, n), duration)
+
+    def describe(self) -> str:
+        return f"gamma:{self.rate:g}:cv={self.cv:g}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay(Arrivals):
+    """Exactly these times (sorted seconds, shape (n,)); `source` says where they come from."""
+
+    instants: Times
+    source: str = ""
+
+    def __init__(self, instants: ArrayLike, source: str = "") -> None:
+        times = column("time_s", instants)
+        if np.any(np.diff(times) < 0.0):
+            raise WorkloadError("time_s", "must not decrease")
+        set_fields(self, instants=times, source=source)
+
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
+        positive(duration=duration)
+        last = int(np.searchsorted(self.instants, duration, side="left"))
+        for first in range(0, last, CHUNK):
+            yield self.instants[first : min(first + CHUNK, last)]
+
+    def mean_rate(self, duration: float) -> float:
+        return float(np.searchsorted(self.instants, duration, side="left")) / duration
+
+    def describe(self) -> str:
+        return f"trace:{self.source or 'times'}"
+
+
+def renewal(first: float, draw: Callable[[int], Times], duration: float) -> Iterator[Times]:
+    """Times of a renewal process whose first arrival is at `first` and whose gaps are drawn."""
+    times = np.array([first])
+    while times[-1] < duration:
+        yield times
+        times = times[-1] + np.cumsum(draw(CHUNK))
+    yield times[: np.searchsorted(times, duration, side="left")]
+
+
+def integral(starts: Times, rates: Times, duration: float) -> tuple[Times, Times]:
+    """Λ as corner points (time, expected arrivals until then) over [0, duration]."""
+    inside = starts < duration
+    edges = np.concatenate((starts[inside], [duration]))
+    total = np.concatenate(([0.0], np.cumsum(np.diff(edges) * rates[inside])))
+    return edges, total
+
+
+def modulated(
+    starts: Times, rates: Times, duration: float, rng: np.random.Generator
+) -> Iterator[Times]:
+    """Poisson arrivals with a piecewise constant rate, by the change of clock."""
+    edges, total = integral(starts, rates, duration)
+    expected = float(total[-1])
+    if expected <= 0.0:
+        return
+    for unit in renewal(rng.exponential(), lambda n: rng.exponential(1.0, n), expected):
+        times = np.interp(unit, total, edges)
+        yield times[times < duration]  # rounding may put the last one on the edge
+
+
+def check_size(duration: float, rate: float) -> None:
+    """Raise WorkloadError if `duration` is not positive, or holds too many expected arrivals."""
+    positive(duration=duration)
+    if duration * rate > MAX_ARRIVALS:
+        raise WorkloadError("rate", f"{duration * rate:.3g} arrivals; the limit is {MAX_ARRIVALS}")

@@ -1,0 +1,89 @@
+"""Recorded bandwidths: our own format and those of the public traces, known by their header.
+
+| header | what it is |
+| --- | --- |
+| time_s,bandwidth_mbps | Mbit/s (10⁶ bits), each in force from its time on; Jellyfish |
+| time_s,interval_ms,bytes,bandwidth_mbps | the Ghent 4G logs: bytes by the interval, exactly |
+| trace_id,time_s,bandwidth_mbps | several in one file, as OctopInf's schedules |
+| trace_id,time_s,bandwidth_mbps,uplink_mbps,radio | the Irish 5G runs: what came down and went up |
+
+Other columns are passed over.
+
+Without a header, six columns divided by spaces: a Ghent log as it was published (van der Hooft et
+al., HTTP/2-Based Adaptive Streaming of HEVC Video Over 4G/LTE Networks, 2016). Each line has the
+time and the time since the start (ms), latitude and longitude, and the bytes that came in how many
+ms.
+
+Pure: lines in, value out; `slacktide.lab.load.traces` opens the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+import numpy as np
+
+from slacktide.lab.workloads.bandwidth import MBIT, BandwidthTrace
+from slacktide.lab.workloads.trace_table import (
+    Column,
+    TraceRows,
+    checked_rows,
+    no_choice,
+    read_rows,
+)
+from slacktide.lab.workloads.values import WorkloadError
+
+_USUAL = "bandwidth_mbps"
+_EXACT = {"interval_ms", "bytes"}
+_GHENT_LOG = ("time_ms", "start_ms", "latitude", "longitude", "bytes", "interval_ms")
+
+
+def parse_bandwidths(
+    lines: Iterable[str], name: str, *, only: str | None = None, column: str | None = None
+) -> BandwidthTrace:
+    """The trace in these lines of a CSV file called `name`. `only` keeps one trace_id, and must be
+    said where there are several; `column` takes another one than bandwidth_mbps, of those that end
+    in _mbps. Raises WorkloadError naming the file, the line and the column."""
+    rest = iter(lines)
+    first = next(rest, "")
+    if len(first.split()) == len(_GHENT_LOG) and "," not in first:
+        no_choice(name, only, column)
+        return _ghent_log(chain([first], rest), name)
+    table = read_rows(chain([first], rest), name)
+    known = [title for title in table.header if title.endswith("_mbps")]
+    if "time_s" not in table.header or not known:
+        expected = "expected a header such as time_s,bandwidth_mbps"
+        raise WorkloadError(f"{name}, line 1", f"{expected}, got {','.join(table.header)[:100]!r}")
+    if column is not None and column not in known:
+        there = ", ".join(known)
+        raise WorkloadError(name, f"has no column {column!r} of megabits; there are: {there}")
+    columns = table.columns()
+    if "trace_id" in columns:
+        kept = columns["trace_id"].chosen(only, one=True)
+        columns = {title: each.part(kept) for title, each in columns.items()}
+    else:
+        no_choice(name, only)
+    if column is None and _EXACT.issubset(columns):
+        return _by_interval(columns["bytes"], columns["interval_ms"], name)
+    if column is None and len(known) > 1 and _USUAL not in known:
+        raise WorkloadError(name, f"say which column: column={' | '.join(known)}")
+    levels = columns[column or (_USUAL if _USUAL in known else known[0])]
+    times = columns["time_s"].times(rising=True)
+    return BandwidthTrace(times, levels.numbers() * MBIT, source=name)
+
+
+def _by_interval(counts: Column, intervals: Column, name: str) -> BandwidthTrace:
+    """Bytes that came in intervals, one behind the other."""
+    seconds = intervals.numbers() / 1e3
+    if not np.all(seconds > 0.0):
+        raise WorkloadError(f"{name}, {intervals.title}", "must be positive")
+    ends = np.cumsum(seconds)
+    starts = np.concatenate(([0.0], ends[:-1]))
+    return BandwidthTrace(starts, counts.numbers() / seconds, float(ends[-1]), name)
+
+
+def _ghent_log(lines: Iterable[str], name: str) -> BandwidthTrace:
+    rows = checked_rows(map(str.split, lines), name, len(_GHENT_LOG), first=1)
+    columns = TraceRows(name, _GHENT_LOG, rows).columns()
+    return _by_interval(columns["bytes"], columns["interval_ms"], name)

@@ -1,0 +1,130 @@
+"""How long a payload is on its way: links between a client and the server.
+
+A link turns the moment of sending into the moments the server sees; it moves nothing. The simulator
+asks it what happens, and the load generator's proxy holds real bytes back until then.
+
+Unless it says otherwise, each payload has its link to itself. The way back is taken to need half a
+round trip: answers are small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from slacktide.lab.workloads.bandwidth import NEVER, BandwidthTrace
+from slacktide.lab.workloads.values import not_negative, positive
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The journey of one payload; absolute seconds unless the name says otherwise. All are infinite
+    on a link that never carries anything."""
+
+    arrival: float
+    """When its first byte is here, headers first; deadlines run from then, less `network_time`."""
+    complete_at: float
+    """When its last byte is here; never before `arrival`."""
+    network_time: float
+    """Seconds already spent on the way when the first byte arrived."""
+
+
+class Link(Protocol):
+    """One client's way to the server."""
+
+    def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
+        """The journey of `payload_bytes` ≥ 0 that leave at `sent` (absolute seconds)."""
+
+    @property
+    def way_back(self) -> float:
+        """Seconds that an answer is taken to need."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantLink:
+    """The same bandwidth and round trip for ever."""
+
+    bandwidth: float
+    """Bytes per second."""
+    rtt: float = 0.0
+    """Seconds there and back, for a message of no length."""
+
+    def __post_init__(self) -> None:
+        positive(bandwidth=self.bandwidth)
+        not_negative(rtt=self.rtt)
+
+    def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
+        not_negative(payload_bytes=payload_bytes)
+        first = sent + self.way_back
+        return _journey(sent, first, first + payload_bytes / self.bandwidth)
+
+    @property
+    def way_back(self) -> float:
+        return self.rtt / 2.0
+
+    def describe(self) -> str:
+        return f"{_megabits(self.bandwidth)}, {self.rtt * 1e3:g} ms there and back"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLink:
+    """A bandwidth that changes: a payload takes as long as the trace needs to move its bytes. In an
+    outage nothing moves, not even the first byte: it waits at the client."""
+
+    trace: BandwidthTrace
+    rtt: float = 0.0
+    """Seconds there and back, for a message of no length."""
+    offset: float = 0.0
+    """Seconds into the trace at time 0."""
+
+    def __post_init__(self) -> None:
+        not_negative(rtt=self.rtt, offset=self.offset)
+
+    def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
+        not_negative(payload_bytes=payload_bytes)
+        trace, back, there = self.trace, self.way_back, sent + self.offset
+        begin = trace.moving_from(there)
+        if begin == NEVER:
+            return Delivery(NEVER, NEVER, NEVER)
+        # Counted from `sent`, so that a link that moves at once costs no rounding.
+        first = sent + (begin - there)
+        last = max(first, sent + (trace.finish(payload_bytes, start=there) - there))
+        return _journey(sent, first + back, last + back)
+
+    @property
+    def way_back(self) -> float:
+        return self.rtt / 2.0
+
+    def describe(self) -> str:
+        from_there = f" from {self.offset:g} s on" if self.offset else ""
+        mean = _megabits(self.trace.mean)
+        name = f"{self.trace.source or 'trace'}{from_there}"
+        return f"{name} ({mean} on average), {self.rtt * 1e3:g} ms there and back"
+
+
+@dataclass(slots=True)
+class SharedLink:
+    """A link on which each payload waits until those sent before it have left. The one link with a
+    memory: ask it once for each payload, in the order of sending."""
+
+    link: Link
+    _free_at: float = field(default=float("-inf"), init=False)
+    """When the last payload so far has left its client."""
+
+    def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
+        journey = self.link.deliver(payload_bytes, sent=max(sent, self._free_at))
+        self._free_at = journey.complete_at - self.link.way_back
+        return replace(journey, network_time=journey.arrival - sent)
+
+    @property
+    def way_back(self) -> float:
+        return self.link.way_back
+
+
+def _journey(sent: float, first: float, last: float) -> Delivery:
+    return Delivery(arrival=first, complete_at=last, network_time=first - sent)
+
+
+def _megabits(bandwidth: float) -> str:
+    """Bytes per second as people read them."""
+    return f"{bandwidth * 8e-6:.4g} Mbit/s"

@@ -1,0 +1,123 @@
+"""`ObjectCounts`: what is to be seen on the frames of a camera, class by class, frame by frame.
+
+Recorded: CSV with the columns `frame` and any number of counts, such as `persons` and `cars`; where
+there is a column `video`, several in one file. OctopInf's counts are such a file.
+
+Drawn counts are for tests, and where no recorded ones are at hand. Objects come as a Poisson
+process and stay for an exponential time (M/G/∞), so a count is Poisson distributed and remembers
+the one before, as in the public videos: there, what is seen is alike by 0.6 to 0.9 a second later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slacktide.lab.workloads.trace_table import no_choice, read_rows
+from slacktide.lab.workloads.values import WorkloadError, not_negative, positive
+
+STAYS_S = 5.0
+"""Mean seconds that a drawn object is seen: e^(−1/5) = 0.82 alike a second later."""
+MOST_OBJECTS = 10_000
+"""Of one class on a frame: each is a row of the stages behind, and more is a slip of the pen."""
+_ALL = ("video", "frame", "time_s")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCounts:
+    """Counts of each class, on frames at `rate` per second; the last is followed by the first."""
+
+    classes: Mapping[str, Sequence[int]]
+    """As many of each as there are frames, ≥ 1."""
+    rate: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Raises WorkloadError that names the class and the frame."""
+        positive(rate=self.rate)
+        if len({len(each) for each in self.classes.values()}) != 1 or not self.frames:
+            raise WorkloadError("counts", "expected as many of each class, and one at least")
+        for name, each in self.classes.items():
+            for frame, count in enumerate(each):
+                if count < 0:
+                    where = f"counts: {name}, frame {frame}"
+                    raise WorkloadError(where, f"must not be negative, got {count}")
+
+    @property
+    def frames(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.classes.values()), ()))
+
+    def mean(self, name: str) -> float:
+        """Objects of a class on a frame. Raises WorkloadError for one that is not counted."""
+        return float(np.mean(self.of(name)))
+
+    def of(self, name: str) -> Sequence[int]:
+        """All counts of a class; as above."""
+        if name not in self.classes:
+            there = ", ".join(self.classes)
+            raise WorkloadError("counts", f"no class {name!r} is counted; there are: {there}")
+        return self.classes[name]
+
+
+def parse_object_counts(
+    lines: Iterable[str], name: str, *, only: str | None = None, rate: float = 30.0
+) -> ObjectCounts:
+    """The counts in these lines of a CSV file called `name`; `only`: of this video, which must be
+    said where there are several. Raises WorkloadError that names file, line and column for counts
+    that are missing, negative, too many or no whole numbers, and for frames that are missing."""
+    table = read_rows(lines, name)
+    titles = [title for title in table.header if title not in _ALL]
+    if "frame" not in table.header or not titles:
+        expected = "expected a header such as frame,persons,cars"
+        raise WorkloadError(f"{name}, line 1", f"{expected}, got {','.join(table.header)[:100]!r}")
+    columns = table.columns()
+    if "video" in columns:
+        kept = columns["video"].chosen(only, one=True)
+        columns = {title: each.part(kept) for title, each in columns.items()}
+    else:
+        no_choice(name, only)
+    order = columns["frame"]
+    for at, (line, frame) in enumerate(zip(order.lines, order.numbers(), strict=True)):
+        if frame != at:
+            where = f"{name}, line {line}, frame"
+            raise WorkloadError(where, f"expected {at}, got {frame:g}: frames are missing")
+    found = {}
+    for title in titles:
+        values = columns[title].numbers()
+        wrong = np.flatnonzero((values != np.floor(values)) | (values > MOST_OBJECTS))
+        if wrong.size:
+            where = f"{name}, line {order.lines[int(wrong[0])]}, {title}"
+            expected = f"expected a whole number up to {MOST_OBJECTS}"
+            raise WorkloadError(where, f"{expected}, got {values[wrong[0]]:g}")
+        found[title] = tuple(int(each) for each in values)
+    return ObjectCounts(found, rate)
+
+
+def draw_object_counts(
+    means: Mapping[str, float],
+    seconds: float,
+    rng: np.random.Generator,
+    *,
+    rate: float = 30.0,
+    stays: float = STAYS_S,
+) -> ObjectCounts:
+    """So many objects on average, by class, on the frames of so many `seconds`. Raises
+    WorkloadError."""
+    positive(seconds=seconds, rate=rate, stays=stays)
+    frames = max(1, round(seconds * rate))
+    found = {}
+    for name, mean in means.items():
+        not_negative(**{name: mean})
+        if mean > MOST_OBJECTS:
+            raise WorkloadError(name, f"expected at most {MOST_OBJECTS} on a frame, got {mean:g}")
+        changes = np.zeros(frames + 1, dtype=np.int64)
+        born = rng.uniform(0.0, seconds, rng.poisson(mean * seconds / stays))
+        # Who is there at the beginning was born before; memory has no age.
+        begin = np.concatenate((np.zeros(rng.poisson(mean)), born))
+        end = begin + rng.exponential(stays, begin.size)
+        np.add.at(changes, np.ceil(begin * rate).astype(np.int64).clip(max=frames), 1)
+        np.add.at(changes, np.ceil(end * rate).astype(np.int64).clip(max=frames), -1)
+        found[name] = tuple(np.cumsum(changes)[:frames].tolist())
+    return ObjectCounts(found, rate)

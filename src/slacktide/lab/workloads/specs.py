@@ -1,0 +1,230 @@
+"""Workloads as short texts, for command lines and scenario files.
+
+    arrivals   poisson:RATE   gamma:RATE:cv=CV   constant:RATE   trace:FILE
+               onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF   diurnal:LOW:HIGH:PERIOD
+               windows:RATE:WINDOW:cv=CV
+    lengths    constant:LENGTH   exponential:MEAN   trace:FILE   sample:FILE
+               modes:[APPLICATION=]MEAN[~SIGMA][@WEIGHT],…
+    deadlines  fixed:50ms (or just 50ms)   mix:24ms,60ms@2,120ms   uniform:20ms:200ms   none
+
+Fields come in order or by name (`gamma:100:cv=3` is `gamma:rate=100:cv=3`). Rates are plain
+numbers, requests per second; durations always carry a unit (us, ms, s, m or h).
+
+    links      5Mbit/s, 800kbit/s, 2MB/s: the same for ever
+               4g, 5g: drawn, 4g:seed=3:length=10m
+               FILE: recorded, ghent.csv or irish.csv:only=4:column=uplink_mbps
+
+Behind drawn and recorded links `:offset=30s` begins that far into the trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from slacktide.domain.suggestions import did_you_mean
+from slacktide.lab.workloads.arrivals import Arrivals, Constant, Gamma, Poisson
+from slacktide.lab.workloads.bandwidth import BandwidthTrace, draw_4g, draw_5g
+from slacktide.lab.workloads.deadlines import Deadlines, Fixed, Mix, Uniform
+from slacktide.lab.workloads.lengths import Empirical, Exponential, Lengths, Mode, Modes, constant
+from slacktide.lab.workloads.links import ConstantLink, TraceLink
+from slacktide.lab.workloads.values import WorkloadError, parse_number, parse_seconds, split_fields
+from slacktide.lab.workloads.varying import Diurnal, GammaWindows, OnOff
+
+_Reader = Callable[[str, str], float]
+
+_PROCESSES: Mapping[str, tuple[Callable[..., Arrivals], Mapping[str, _Reader]]] = {
+    "poisson": (Poisson, {"rate": parse_number}),
+    "gamma": (Gamma, {"rate": parse_number, "cv": parse_number}),
+    "constant": (Constant, {"rate": parse_number}),
+    "onoff": (
+        OnOff,
+        {
+            "rate_on": parse_number,
+            "rate_off": parse_number,
+            "mean_on": parse_seconds,
+            "mean_off": parse_seconds,
+        },
+    ),
+    "diurnal": (Diurnal, {"low": parse_number, "high": parse_number, "period": parse_seconds}),
+    "windows": (GammaWindows, {"rate": parse_number, "window": parse_seconds, "cv": parse_number}),
+}
+_BARE_RATE = re.compile(r"(?P<rate>[0-9]+(\.[0-9]+)?) *((req(uests)?)?/s|[rq]ps)?")
+_ARRIVALS = (*_PROCESSES, "trace")
+_DEADLINES = ("fixed", "mix", "uniform", "none")
+_LENGTHS = ("constant", "modes", "exponential", "trace", "sample")
+_Read = TypeVar("_Read")
+
+
+def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = None) -> Arrivals:
+    """The process that `text` describes. This room opens no file: `read_trace` (path → arrivals) is
+    called for `trace:FILE`. Raises WorkloadError naming the field."""
+    kind, _, rest = text.strip().partition(":")
+    if kind == "trace":
+        return _from_file(kind, rest, read_trace)
+    if bare := _BARE_RATE.fullmatch(text.strip()):
+        expected = f"expected a process such as poisson:{bare['rate']}"
+        raise WorkloadError("arrivals", f"{expected}, got {text!r}")
+    if kind not in _PROCESSES:
+        raise WorkloadError("arrivals", _unknown("process", kind, _ARRIVALS))
+    make, readers = _PROCESSES[kind]
+    return make(**_fields(kind, rest, readers))
+
+
+def parse_deadlines(text: str) -> Deadlines | None:
+    """The deadlines that `text` describes; None for `none` (best effort). Raises WorkloadError
+    naming the field."""
+    kind, colon, rest = text.strip().partition(":")
+    if not colon and kind.lstrip("+-.")[:1].isdigit():
+        return Fixed(parse_seconds(kind, "deadlines"))
+    if kind == "none" and not colon:
+        return None
+    if kind == "fixed":
+        return Fixed(**_fields(kind, rest, {"seconds": parse_seconds}))
+    if kind == "uniform":
+        return Uniform(**_fields(kind, rest, {"low": parse_seconds, "high": parse_seconds}))
+    if kind == "mix":
+        return _mix(rest)
+    raise WorkloadError("deadlines", _unknown("kind", kind, _DEADLINES))
+
+
+def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = None) -> Lengths:
+    """The source of lengths that `text` describes. This room opens no file: `read_lengths` (path →
+    recorded lengths) is called for `trace:FILE`, which goes through them in their order, and
+    `sample:FILE`, which draws from them by chance. Raises WorkloadError naming the field."""
+    kind, _, rest = text.strip().partition(":")
+    if _BARE_RATE.fullmatch(text.strip()):
+        expected = f"expected lengths such as constant:{text.strip()}"
+        raise WorkloadError("lengths", f"{expected}, got {text!r}")
+    if kind in ("trace", "sample"):
+        return replace(_from_file(kind, rest, read_lengths), in_order=kind == "trace")
+    if kind == "constant":
+        return constant(**_fields(kind, rest, {"length": parse_number}))
+    if kind == "exponential":
+        return Exponential(**_fields(kind, rest, {"mean": parse_number}))
+    if kind == "modes":
+        return Modes(tuple(map(_mode, rest.split(","))))
+    raise WorkloadError("lengths", _unknown("source", kind, _LENGTHS))
+
+
+def _from_file(kind: str, path: str, read: Callable[[str], _Read] | None) -> _Read:
+    if not path:
+        raise WorkloadError(kind, f"expected {kind}:FILE")
+    if read is None:
+        raise WorkloadError(kind, "trace files cannot be read here")
+    return read(path)
+
+
+def _mode(text: str) -> Mode:
+    """`short=3~1@9`: application, mean, σ and weight; all but the mean may be left out."""
+    application, equals, rest = text.rpartition("=")
+    if equals and not application.strip():
+        raise WorkloadError("modes", f"expected [APPLICATION=]MEAN[~SIGMA][@WEIGHT], got {text!r}")
+    rest, at, weight = rest.partition("@")
+    mean, wave, sigma = rest.partition("~")
+    return Mode(
+        parse_number(mean, "modes"),
+        parse_number(sigma, "modes") if wave else 0.0,
+        parse_number(weight, "modes") if at else 1.0,
+        application.strip(),
+    )
+
+
+def _mix(text: str) -> Mix:
+    choices, weights = [], []
+    for item in text.split(","):
+        choice, at, weight = item.partition("@")
+        choices.append(parse_seconds(choice, "mix"))
+        weights.append(parse_number(weight, "mix") if at else 1.0)
+    even = len(set(weights)) == 1
+    return Mix(tuple(choices), () if even else tuple(weights))
+
+
+def _fields(kind: str, text: str, readers: Mapping[str, _Reader]) -> dict[str, float]:
+    """Read `text` (`a:b:name=c`) into the named fields; every one is required, once."""
+    values: dict[str, float] = {}
+    order = list(readers)
+    for position, item in enumerate(text.split(":") if text else []):
+        name, equals, value = item.partition("=")
+        if not equals:
+            if position >= len(order):
+                raise WorkloadError(kind, f"too many fields; expected {_shape(kind, order)}")
+            name, value = order[position], item
+        if name not in readers:
+            raise WorkloadError(kind, _unknown("field", name, order))
+        if name in values:
+            raise WorkloadError(f"{kind} {name}", "given twice")
+        values[name] = readers[name](value, f"{kind} {name}")
+    missing = [name for name in order if name not in values]
+    if missing:
+        raise WorkloadError(f"{kind} {missing[0]}", f"missing; expected {_shape(kind, order)}")
+    return values
+
+
+def _shape(kind: str, order: list[str]) -> str:
+    return ":".join([kind, *(name.upper() for name in order)])
+
+
+def _unknown(what: str, name: str, known: tuple[str, ...] | list[str]) -> str:
+    return f"unknown {what} {name!r}{did_you_mean(name, known)} (one of: {', '.join(known)})"
+
+
+ReadBandwidths = Callable[[str, str | None, str | None], BandwidthTrace]
+"""(path, only, column) → trace."""
+
+_DRAWN: Mapping[str, Callable[[float, np.random.Generator], BandwidthTrace]] = {
+    "4g": draw_4g,
+    "5g": draw_5g,
+}
+_LENGTH = "10m"
+_OF_DRAWN = ("seed", "length", "offset")
+_OF_FILES = ("only", "column", "offset")
+
+_RATE = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<scale>[kMG]?)(?P<unit>bit|B)/s")
+_SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_UNITS = {"bit": 1 / 8, "B": 1.0}
+_LOOKS_LIKE_A_RATE = re.compile(r"[-+]?[0-9.]+\s*[a-zA-Z/]*")
+
+
+def parse_link(
+    text: str, *, rtt: float = 0.0, read_bandwidths: ReadBandwidths | None = None
+) -> ConstantLink | TraceLink:
+    """The link that `text` describes, with this round trip (seconds). This room opens no file:
+    `read_bandwidths` is called for a FILE. Raises WorkloadError."""
+    rate = _RATE.fullmatch(text.strip())
+    if rate is not None:
+        scale = _SCALES[rate["scale"]] * _UNITS[rate["unit"]]
+        return ConstantLink(parse_number(rate["number"], "link") * scale, rtt)
+    trace, offset = parse_bandwidth_trace(text, read_bandwidths)
+    return TraceLink(trace, rtt, offset)
+
+
+def parse_bandwidth_trace(
+    text: str, read_bandwidths: ReadBandwidths | None = None
+) -> tuple[BandwidthTrace, float]:
+    """The trace that `text` names, and the offset (seconds). Raises WorkloadError."""
+    kind = text.partition(":")[0].strip()
+    if kind in _DRAWN:
+        rest, fields = split_fields(text, _OF_DRAWN, "link")
+        if rest != kind:
+            expected = f"{kind}, {kind}:seed=N:length=TIME:offset=TIME"
+            raise WorkloadError("link", f"expected {expected}, got {text!r}")
+        seed = parse_number(fields.get("seed", "0"), "link seed")
+        if seed < 0 or not seed.is_integer():
+            raise WorkloadError("link seed", f"expected a whole number ≥ 0, got {fields['seed']!r}")
+        length = parse_seconds(fields.get("length", _LENGTH), "link length")
+        trace = _DRAWN[kind](length, np.random.default_rng(int(seed)))
+    else:
+        path, fields = split_fields(text, _OF_FILES, "link")
+        # Otherwise `5Mbps` would be a file that is not there.
+        if not path or _LOOKS_LIKE_A_RATE.fullmatch(path):
+            expected = "a rate such as 5Mbit/s or 2MB/s, 4g, 5g or a file"
+            raise WorkloadError("link", f"expected {expected}, got {text!r}")
+        if read_bandwidths is None:
+            raise WorkloadError("link", "trace files cannot be read here")
+        trace = read_bandwidths(path, fields.get("only"), fields.get("column"))
+    return trace, parse_seconds(fields.get("offset", "0s"), "link offset")

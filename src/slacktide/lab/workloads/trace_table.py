@@ -1,0 +1,149 @@
+"""The rows of a CSV file, checked as they are read: every error names file, line and column."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.suggestions import suggestion
+from slacktide.lab.workloads.values import WorkloadError, parse_number
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRows:
+    """What is below a header, line by line. Can be gone through once."""
+
+    name: str
+    """Of the file, for messages."""
+    header: tuple[str, ...]
+    rows: Iterator[tuple[int, list[str]]]
+    """(line, cells); as many cells as the header has. Empty lines are left out."""
+
+    def columns(self) -> dict[str, Column]:
+        """All columns. Raises WorkloadError if there is no row, or one title stands twice."""
+        for at, title in enumerate(self.header):
+            if title and title in self.header[:at]:
+                raise WorkloadError(f"{self.name}, line 1, {title}", "two columns have this title")
+        lines: list[int] = []
+        cells: list[list[str]] = [[] for _ in self.header]
+        for line, row in self.rows:
+            lines.append(line)
+            for column, cell in zip(cells, row, strict=True):
+                column.append(cell)
+        if not lines:
+            raise WorkloadError(self.name, f"{','.join(self.header)}: the trace is empty")
+        return {
+            title: Column(self.name, title, lines, column)
+            for title, column in zip(self.header, cells, strict=True)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column as text, with the lines it was read from."""
+
+    name: str
+    title: str
+    lines: Sequence[int]
+    cells: Sequence[str]
+
+    def numbers(self) -> NDArray[np.float64]:
+        """As finite numbers that are not negative; shape (n,)."""
+        values = np.empty(len(self.cells))
+        for index, cell in enumerate(self.cells):
+            values[index] = parse_number(cell, self._where(index))
+        negative = np.flatnonzero(values < 0.0)
+        if negative.size:
+            self._refuse(int(negative[0]), "must not be negative")
+        return values
+
+    def times(self, *, rising: bool = False) -> NDArray[np.float64]:
+        """As seconds in order; `rising`: no two alike."""
+        return self._in_order(self.numbers(), rising=rising)
+
+    def instants(self) -> NDArray[np.float64]:
+        """Dates with times (`2023-11-16 18:15:46.6805900`), as seconds after the first."""
+        values = np.empty(len(self.cells), dtype="datetime64[ns]")
+        for index, cell in enumerate(self.cells):
+            try:
+                values[index] = np.datetime64(cell.strip(), "ns")
+            except ValueError:
+                self._refuse(index, "expected a date with a time")
+        return self._in_order(np.asarray((values - values[0]) / np.timedelta64(1, "s")))
+
+    def _in_order(self, values: NDArray[np.float64], rising: bool = False) -> NDArray[np.float64]:
+        steps = np.diff(values)
+        wrong = np.flatnonzero(steps <= 0.0 if rising else steps < 0.0)
+        if wrong.size:
+            index = int(wrong[0]) + 1
+            rule = "must rise from row to row" if rising else "must not decrease"
+            before = self.cells[index - 1].strip()
+            self._refuse(index, f"{rule}, but comes after {before}")
+        return values
+
+    def part(self, kept: Iterable[int]) -> Column:
+        """The rows of these indices."""
+        lines, cells = zip(*((self.lines[index], self.cells[index]) for index in kept), strict=True)
+        return replace(self, lines=lines, cells=cells)
+
+    def words(self) -> tuple[str, ...]:
+        return tuple(cell.strip() for cell in self.cells)
+
+    def chosen(self, only: str | None, *, one: bool = False) -> NDArray[np.int64]:
+        """Indices of the rows that hold the word `only`; all if None, unless it must be `one`."""
+        words = self.words()
+        known = sorted(set(words))
+        if only is None and one and len(known) > 1:
+            which = self.title.removesuffix("_id")
+            raise WorkloadError(self.name, f"say which {which}: only={' | '.join(known)}")
+        must_know(self.name, only, known)
+        return np.flatnonzero([only is None or word == only for word in words])
+
+    def _where(self, index: int) -> str:
+        return f"{self.name}, line {self.lines[index]}, {self.title}"
+
+    def _refuse(self, index: int, why: str) -> None:
+        raise WorkloadError(self._where(index), f"{why}, got {self.cells[index].strip()!r}")
+
+
+def must_know(name: str, only: str | None, known: Collection[str]) -> None:
+    """Raise WorkloadError if `only` is none of those known."""
+    if only is not None and only not in known:
+        raise WorkloadError(name, f"nothing is called {only!r}; {suggestion(only, known)[:200]}")
+
+
+def no_choice(name: str, *wanted: str | None) -> None:
+    """Raise WorkloadError if anything is wanted of a file that has nothing to choose by."""
+    for each in wanted:
+        if each is not None:
+            raise WorkloadError(name, f"has no column to choose {each!r} by")
+
+
+def read_rows(lines: Iterable[str], name: str) -> TraceRows:
+    """The CSV file whose lines these are; the first is its header. Raises WorkloadError."""
+    reader = csv.reader(lines)
+    try:
+        header = tuple(cell.strip() for cell in next(reader, []))
+    except csv.Error as error:
+        raise WorkloadError(name, f"is not a CSV file: {error}") from None
+    return TraceRows(name, header, checked_rows(reader, name, len(header), first=2))
+
+
+def checked_rows(
+    rows: Iterable[list[str]], name: str, width: int, *, first: int
+) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of the rows that are not empty; the first stands in line `first`."""
+    line = first - 1
+    try:
+        for line, cells in enumerate(rows, start=first):
+            if cells and len(cells) != width:
+                expected = f"expected {width} values, got {len(cells)}"
+                raise WorkloadError(f"{name}, line {line}", expected)
+            if cells:
+                yield line, cells
+    except csv.Error as error:
+        raise WorkloadError(f"{name}, line {line}", f"is not CSV: {error}") from None

@@ -1,8 +1,0 @@
-"""A network between a client and a server: a proxy that carries real bytes at a trace's rate.
-
-It knows nothing of requests; what a link takes of each is computed by `slacktide.workloads`.
-"""
-
-from slacktide.netem.process import LinkError as LinkError
-from slacktide.netem.process import LinkProcess as LinkProcess
-from slacktide.netem.timer_queue import TimerQueue as TimerQueue

@@ -1,0 +1,114 @@
+"""Bodies that follow their headers, over HTTP against a fake server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from slacktide.lab.load.spec import LoadSpecError, Target, Transport
+from slacktide.lab.reports import Report
+from slacktide.lab.workloads import Fixed, Replay
+
+Kit = Any
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_bodies_leave_later_than_their_headers(kit: Kit, run: Callable[..., Any]) -> None:
+    async def main() -> Any:
+        async with kit.server() as server:
+            spec = kit.spec(server.target, upload=0.02, connections=1, arrivals=Replay([0.0]))
+            report, ledger = await kit.run(spec)
+            return report, ledger, server
+
+    report, ledger, server = run(main())
+    assert report.total.reasons == {"on_time": 1}
+    assert report.configuration["upload_s"] == 0.02
+    (seen,) = server.seen
+    # From when the headers left, which may have been late: the answer cannot be earlier.
+    assert ledger.latency()[0] - ledger.lateness()[0] >= 0.02 - 1e-9
+    assert seen.document["inputs"]
+    assert seen.timeout_us / 1e6 == pytest.approx(
+        float(seen.headers["x-request-timeout-seconds"]), abs=2e-6
+    )
+
+
+def test_the_connection_is_used_again_after_a_whole_request(kit: Kit) -> None:
+    async def main() -> Any:
+        async with kit.server() as server:
+            report, _ = await kit.run(kit.spec(server.target, upload=0.001, connections=1))
+            return report, server
+
+    report, server = uvloop.run(main())
+    assert report.total.reasons == {"on_time": 10}
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(("status", "reason"), [(429, "overloaded"), (200, "on_time")])
+def test_an_answer_to_the_headers_keeps_the_body_back_and_costs_the_connection(
+    kit: Kit, status: int, reason: str
+) -> None:
+    """A good answer, too: the server may still wait for the body."""
+
+    def answer(number: int, headers: dict[str, str]) -> Any:
+        return kit.error(status, "done")
+
+    async def main() -> Any:
+        async with kit.server(gate=answer) as server:
+            report, _ = await kit.run(kit.spec(server.target, upload=60.0, connections=1))
+            while len(server.left_over) < 10:  # until the server has seen each of them leave
+                await asyncio.sleep(0)
+            return report, server
+
+    report, server = uvloop.run(main())
+    assert report.total.reasons == {reason: 10}
+    assert (server.left_over, server.seen) == ([b""] * 10, [])
+
+
+def test_a_server_that_leaves_before_the_body_is_a_transport_error(kit: Kit) -> None:
+    def leave(number: int, headers: dict[str, str]) -> Any:
+        raise ConnectionResetError
+
+    async def main() -> Report:
+        async with kit.server(gate=leave) as server:
+            report, _ = await kit.run(kit.spec(server.target, upload=0.02))
+            return report
+
+    assert uvloop.run(main()).total.reasons == {"transport_error": 10}
+
+
+def test_patience_may_end_before_the_body_leaves(kit: Kit) -> None:
+    async def main() -> Any:
+        async with kit.server() as server:
+            spec = kit.spec(server.target, upload=60.0, deadlines=Fixed(0.02), patience=0.01)
+            report, _ = await kit.run(spec)
+            return report, server
+
+    report, server = uvloop.run(main())
+    assert report.total.reasons == {"gave_up": 10}
+    assert server.seen == []
+
+
+def test_the_server_is_told_nothing_ahead_that_it_is_not_to_know(kit: Kit) -> None:
+    async def main() -> Any:
+        async with kit.server() as server:
+            spec = kit.spec(server.target, upload=0.001, send_deadlines=False, application="cam")
+            await kit.run(spec)
+            return server
+
+    for seen in uvloop.run(main()).seen:
+        assert "x-request-timeout-seconds" not in seen.headers
+        assert seen.headers["slacktide-application"] == "cam"
+        assert seen.timeout_us == 0
+
+
+def test_a_delay_that_cannot_be_is_refused(kit: Kit) -> None:
+    target = Target(Transport.HTTP, "h", 1)
+    for upload in (-0.001, float("inf"), float("nan")):
+        with pytest.raises(LoadSpecError, match="upload: must be at least 0 s"):
+            kit.spec(target, upload=upload)
+    with pytest.raises(LoadSpecError, match="upload: a body that follows its headers needs an ht"):
+        kit.spec(Target(Transport.GRPC, "h", 1), upload=0.001)

@@ -1,0 +1,111 @@
+"""One direction of a link between devices: who leaves when, and who does not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.lab.simulation.device_links import PartLink, Sending
+from slacktide.lab.workloads import BandwidthTrace, WorkloadError
+
+
+def link(*rates: float, latency: float = 0.0) -> PartLink[str]:
+    """So many bytes per second, second by second."""
+    return PartLink(BandwidthTrace([float(at) for at in range(len(rates))], rates), latency)
+
+
+def test_what_comes_first_leaves_first() -> None:
+    one = link(100.0)
+    a, b = Sending("a", 50.0, math.inf), Sending("b", 25.0, math.inf)
+    one.offer(a, now=0.0)
+    one.offer(b, now=0.1)
+    assert one.leaves_at == pytest.approx(0.5)
+    assert one.take(now=0.2) is None
+    assert one.take(now=one.leaves_at) is a
+    assert one.leaves_at == pytest.approx(0.75)
+    assert one.take(now=one.leaves_at) is b
+    assert (one.leaves_at, len(one), one.carried) == (math.inf, 0, 75.0)
+
+
+def test_what_is_dropped_makes_room() -> None:
+    one = link(100.0)
+    sent = [Sending(name, 50.0, math.inf) for name in "abc"]
+    for each in sent:
+        one.offer(each, now=0.0)
+    one.drop(sent[1], now=0.1)
+    one.drop(sent[0], now=0.2)
+    one.drop(sent[0], now=0.2)
+    assert one.leaves_at == pytest.approx(0.7)
+    assert one.take(now=one.leaves_at) is sent[2]
+    one.drop(sent[2], now=0.8)
+    assert len(one) == 0
+
+
+def test_what_cannot_arrive_is_given_up_when_its_turn_comes() -> None:
+    one = link(100.0, latency=0.2)
+    a, b = Sending("a", 50.0, 1.0), Sending("b", 50.0, 1.0)
+    one.offer(a, now=0.0)
+    one.offer(b, now=0.0)
+    assert one.given_up == []
+    assert one.take(now=0.5) is a
+    assert one.given_up == [b]
+    assert one.leaves_at == math.inf
+
+
+def test_what_a_link_no_longer_carries_is_given_up_in_time() -> None:
+    one = link(100.0, 0.0, 100.0)
+    a, b = Sending("a", 90.0, 1.5), Sending("b", 10.0, math.inf)
+    one.offer(a, now=0.5)
+    one.offer(b, now=0.5)
+    assert one.leaves_at == 1.5
+    assert one.take(now=1.5) is None
+    assert one.given_up == [a]
+    assert one.leaves_at == pytest.approx(2.1)
+    assert one.message_at(now=1.2) == 2.0
+
+
+def test_a_negative_latency_is_named() -> None:
+    with pytest.raises(WorkloadError, match="latency"):
+        link(1.0, latency=-1.0)
+
+
+@settings(deadline=None)
+@given(
+    rates=st.lists(st.sampled_from([0.0, 10.0, 100.0]), min_size=1, max_size=4),
+    sent=st.lists(
+        st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 200.0), st.floats(0.1, 3.0)), max_size=12
+    ),
+    dropped=st.sets(st.integers(0, 11)),
+)
+def test_everything_offered_has_one_end(
+    rates: list[float], sent: list[tuple[float, float, float]], dropped: set[int]
+) -> None:
+    one = link(*rates, latency=0.01)
+    arrived, withdrawn = [], []
+
+    def pass_until(now: float) -> None:
+        while one.leaves_at <= now:
+            at = one.leaves_at
+            found = one.take(now=at)
+            if found is not None:
+                assert at + one.latency <= found.until + 1e-9
+                arrived.append(found)
+
+    offered = []
+    for number, (at, nbytes, left) in enumerate(sorted(sent)):
+        pass_until(at)
+        sending = Sending(number, nbytes, at + left)
+        offered.append(sending)
+        one.offer(sending, now=at)  # type: ignore[arg-type]
+        if number in dropped:
+            before = len(one)
+            one.drop(sending, now=at)  # type: ignore[arg-type]
+            if len(one) < before:
+                withdrawn.append(sending)
+    pass_until(100.0)
+    ended = [*arrived, *withdrawn, *one.given_up]
+    assert len(one) == 0
+    assert sorted(map(id, ended)) == sorted(map(id, offered))
