@@ -71,5 +71,5 @@ def test_a_file_that_cannot_be_is_refused(tmp_path):
 
 def test_the_fingerprint_follows_the_code():
     assert fingerprint(("domain",)) == fingerprint(("domain",))
-    assert fingerprint(("domain",)) != fingerprint(("domain", "workloads"))
+    assert fingerprint(("domain",)) != fingerprint(("domain", "lab/workloads"))
     assert len(fingerprint(("reproduce/orloj/cases.py",))) == 16
