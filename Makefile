@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 USERS := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.users)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-network test-lowest proxies fuzz mutants chaos check format bench clean wheels test-wheel test-compiled
+.PHONY: help setup demo serve test test-slow test-network test-lowest proxies fuzz mutants chaos check format bench clean wheels test-wheel test-compiled
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -32,8 +32,13 @@ serve: $(USERS) ## make the example models and serve them
 	$(BIN)/slacktide models make .cache/example-models
 	$(BIN)/slacktide serve .cache/example-models
 
-test: setup ## run the tests
-	$(BIN)/python -m pytest
+# Two at a time, each with tests of its own; the slow ones are a step of their own.
+SIDE_BY_SIDE := --numprocesses 2 --dist worksteal
+test: setup ## run the tests (six minutes on two cores)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not network"
+
+test-slow: setup ## run the tests that take more than five seconds
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "slow and not network"
 
 test-network: setup ## run the tests that need a package index: real models, perf_analyzer (two minutes)
 	$(BIN)/python -m pytest -m network
@@ -52,8 +57,9 @@ proxies: ## install HAProxy, nghttpx and h2load for the tests that use them (Deb
 	  $$as_root apt-get install --yes --quiet --no-install-recommends haproxy nghttp2-proxy nghttp2-client; \
 	fi
 
-fuzz: setup ## damage what every parser reads, FUZZ_SECONDS each (60); some: make fuzz FUZZ="http yaml --seed 7"
+fuzz: setup ## damage what every parser reads, FUZZ_SECONDS each (60), and try 300 examples of every property; some: make fuzz FUZZ="http yaml --seed 7"
 	$(BIN)/python tests/fuzz $(FUZZ)
+	$(if $(FUZZ),,$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "hypothesis and not network" --hypothesis-profile=thorough)
 
 check: setup ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -90,7 +96,7 @@ INSTALLED := $(addprefix tests/,domain engine planning profiles recording runtim
   lab/workloads end_to_end/test_stock_clients.py frontends/grpc frontends/http/test_http_inference.py)
 test-wheel: wheels ## run the tests of the pure rooms and of stock clients against the compiled wheel
 	$(WHEELS)/env-compiled/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo $(WHEELS)/compiled/*.whl)[dev]"
-	$(WHEELS)/env-compiled/bin/python -m pytest $(UNPATCHED) $(INSTALLED)
+	$(WHEELS)/env-compiled/bin/python -m pytest $(SIDE_BY_SIDE) $(UNPATCHED) $(INSTALLED)
 
 COMPILED := .cache/compiled
 test-compiled: setup ## compile, then run all tests against that; some: make test-compiled TESTS=tests/engine

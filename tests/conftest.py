@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,9 +13,41 @@ from slacktide.scheduling import POLICIES
 
 # A busy machine makes examples slow; only pytest's own timeout ends a test that hangs.
 settings.register_profile(
-    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("any-machine")
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
+settings.load_profile("quick")
+
+PROCESSES = (
+    "end_to_end", "chaos", "cli", "executors", "server", "frontends", "models", "client", "cluster",
+    "docs", "lab/load", "lab/netem", "lab/examples", "fuzz", "wheels", "bench", "mutation",
+)  # fmt: skip
+"""Folders whose tests start processes or open sockets."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests with processes and sockets first.
+
+    Of two processes (`make test`), one then begins with these and the other with the tests of pure
+    packages; whichever is done first takes over a part of what the other has left.
+    """
+    here = Path(__file__).parent
+
+    def is_pure(item: pytest.Item) -> bool:
+        return not item.path.relative_to(here).as_posix().startswith(PROCESSES)
+
+    items.sort(key=is_pure)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what a test logged of names that are not UTF-8: reports go from process to process
+    as UTF-8."""
+    report = yield
+    report.sections = [
+        (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
 
 
 @pytest.fixture(autouse=True)

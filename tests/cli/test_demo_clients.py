@@ -136,6 +136,7 @@ def test_sizes_are_not_compared_where_other_programs_held_the_cores(report: Any)
     assert "client 1" in text
 
 
+@pytest.mark.slow
 def test_a_short_run_of_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_family(tmp_path / "models")
     monkeypatch.chdir(tmp_path)

@@ -201,6 +201,7 @@ function:
 """
 
 
+@pytest.mark.slow
 def test_check_and_profile_know_the_functions_that_they_are_given(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

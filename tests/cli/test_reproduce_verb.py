@@ -17,8 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from slacktide.cli import output
-from slacktide.cli import reproduce as verb
 from slacktide.cli.main import app
+from slacktide.reproduce import command as verb
 from slacktide.reproduce.orloj import paper
 from slacktide.reproduce.orloj.experiments import OrlojScope
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.virtual import SIZES, VARIANTS, World
 
@@ -332,7 +332,6 @@ RATES = st.sampled_from([0.0, 1e3, 2e4, 1e5, 1e6, 2e7])
 MOST_BYTES = 60_000
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_in_any_world_each_frame_has_one_outcome(data):
     def draw(*choices):

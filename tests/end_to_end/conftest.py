@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import http.client
 import json
 import os
@@ -31,6 +32,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import slacktide
 from slacktide.engine.invariants import check_invariants
+from slacktide.models.repository.profile_store import hash_file
 from slacktide.server.app import App
 
 PATIENCE = 30.0
@@ -670,17 +672,55 @@ def _nothing_left(app: App) -> None:
 
 
 @contextlib.contextmanager
-def housed(zoo: Zoo, *, hang_floor: float = PATIENCE, **settings: Any) -> Iterator[House]:
+def housed(
+    zoo: Zoo, *, hang_floor: float = PATIENCE, measure: bool = False, **settings: Any
+) -> Iterator[House]:
     """Serve `zoo`, and see that nothing is left behind.
 
     `hang_floor`: no batch is taken to hang before (seconds). The product says 1; machines that
     run tests may stand still for longer, and tests make models work for longer than they said.
+    `measure`: measure every model, even if a server of this session has measured its like.
     """
+    if not measure:
+        _fetch_profiles(zoo.root)
     with slacktide.Server(zoo.root, **{"profile_budget_s": 0.2, **settings}) as server:
+        _store_profiles(zoo.root)
         house = House(server, zoo)
         house.look(lambda app: _be_patient(app, hang_floor))
         yield house
         house.settle()
+
+
+_PROFILES: dict[bytes, dict[str, bytes]] = {}
+"""Profiles that servers of this session have measured: by model folder, file by file."""
+
+
+def _fetch_profiles(root: Path) -> None:
+    """Put the profiles of models that were served before into the repository."""
+    for folder in root.iterdir():
+        key, profiles = _identity(folder)
+        for name, content in ({} if profiles else _PROFILES.get(key, {})).items():
+            (folder / name).write_bytes(content)
+
+
+def _store_profiles(root: Path) -> None:
+    for folder in root.iterdir():
+        key, profiles = _identity(folder)
+        if profiles:
+            _PROFILES.setdefault(key, profiles)
+
+
+def _identity(folder: Path) -> tuple[bytes, dict[str, bytes]]:
+    """A digest of the files of a model folder, and the profiles in it."""
+    digest, profiles = hashlib.sha256(), {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.name.startswith("profile."):
+            if not path.name.endswith(".learnt.json"):
+                profiles[name] = path.read_bytes()
+        elif path.is_file():
+            digest.update(f"{name} {hash_file(path)}\n".encode("utf-8", "surrogateescape"))
+    return digest.digest(), profiles
 
 
 class Program:

@@ -41,6 +41,8 @@ from slacktide.planning.exits import StatedExits
 from slacktide.recording import Call, Recording
 from slacktide.server.app import App
 
+pytestmark = pytest.mark.slow  # each of its servers learns and measures for seconds
+
 
 def slow_weights() -> NDArray[np.float32]:
     """From its features to its classes, at the position as at the end."""
@@ -250,7 +252,6 @@ def early_scores(folder: Path, data: NDArray[Any]) -> tuple[str, NDArray[np.floa
     return ramp.tensor, np.asarray(ramp.logits(pooled), np.float32)
 
 
-@pytest.mark.slow
 def test_frames_leave_an_example_model_with_what_its_ramp_says(leaving: Any) -> None:
     house = leaving
     data = np.stack([frame for frame, _ in video("day", 400, 440)])
@@ -276,7 +277,6 @@ def exit_of(answer: Any) -> str:
     return str(answer.get_response()["parameters"]["exit"])
 
 
-@pytest.mark.slow
 def test_early_answers_are_what_the_ramp_says_and_the_others_the_models(leaving: Any) -> None:
     house, data = leaving, rows(60, seed=3)
     folder = house.zoo.root / "chain/1"
@@ -304,7 +304,6 @@ def test_early_answers_are_what_the_ramp_says_and_the_others_the_models(leaving:
     assert ramps["judged_rows"] >= left, "all rows run on"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{"final": True}, {}])
 def test_what_must_come_from_the_end_does(leaving: Any, asked: dict[str, bool]) -> None:
     """A client says so, or wants an output that no ramp makes; all are wanted if none is named."""
@@ -319,7 +318,6 @@ def test_what_must_come_from_the_end_does(leaving: Any, asked: dict[str, bool]) 
             assert answer.as_numpy("state")[0] == pytest.approx(states[place], abs=1e-2)
 
 
-@pytest.mark.slow
 def test_over_grpc_it_is_the_same(leaving: Any) -> None:
     house, (row,) = leaving, rows(40, seed=3)[:1]
     with tritonclient.grpc.InferenceServerClient(house.grpc) as client:
@@ -336,7 +334,6 @@ def test_over_grpc_it_is_the_same(leaving: Any) -> None:
         assert exit(final=True) == ""
 
 
-@pytest.mark.slow
 def test_a_worker_killed_after_a_release_leaves_what_was_answered(leaving: Any) -> None:
     house = leaving
 
@@ -367,7 +364,6 @@ def test_models_that_state_none_have_none(exits: Any) -> None:
         assert exits.look(lambda app, name=name: app.catalog.find(name, None).exits) is None
 
 
-@pytest.mark.slow
 def test_a_stage_of_a_pipeline_is_left_early(
     tmp_path: Path, zoo: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

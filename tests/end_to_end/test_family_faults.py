@@ -12,6 +12,8 @@ import pytest
 
 from slacktide.domain import Plan, PlanChanged
 
+pytestmark = pytest.mark.slow  # each of its servers learns and measures for seconds
+
 SETTINGS = """
 slo: 60s
 max_batch: 2

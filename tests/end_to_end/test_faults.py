@@ -146,6 +146,7 @@ def stand_still(house: Any, seconds: float) -> None:
     house.server.call(hold_up)
 
 
+@pytest.mark.slow
 def test_a_worker_is_not_blamed_for_what_its_server_did_not_read(fragile: Any) -> None:
     worker = fragile.worker("hanging")
     with fragile.taken_to_hang_after(1.0):

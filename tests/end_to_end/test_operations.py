@@ -56,6 +56,7 @@ def status(house: Any, port: int, path: str) -> int | None:
         return None
 
 
+@pytest.mark.slow
 def test_a_signal_drains_and_a_clean_end_exits_0(program: Any, zoo: Any, common: Any) -> None:
     """Readiness fails first; what is in flight is answered; then it ends."""
     zoo.slow(turns=40_000)

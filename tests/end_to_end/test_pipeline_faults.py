@@ -184,6 +184,7 @@ def test_a_stage_whose_worker_dies_runs_again(house: Any) -> None:
         agree(outputs(answer.result()), IMAGE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "told"),
     [

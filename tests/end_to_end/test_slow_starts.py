@@ -69,6 +69,7 @@ def until(process: subprocess.Popen[bytes], port: int, path: str, token: str) ->
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_models_with_a_profile_serve_and_calls_are_answered_while_others_load(
     zoo: Any, tmp_path: Path
 ) -> None:

@@ -42,7 +42,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_it_commands_what_it_would_in_full(make_world, steps):
     quick, full = make_world(), make_world()

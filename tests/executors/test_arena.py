@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.executors.arena import (
@@ -25,7 +25,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(STEPS)
 def test_live_slots_never_overlap_and_freeing_all_returns_to_zero(
     steps: list[int | str],

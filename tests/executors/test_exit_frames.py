@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import ExitMode, ExitPolicy, PoolId
@@ -111,7 +111,6 @@ FIELDS = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
 @given(
     st.sampled_from([x.decode_exits, x.decode_arranged, x.decode_features, x.decode_released]),
     st.one_of(

@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slacktide.domain import BatchFailed, BatchFinished
@@ -209,7 +209,6 @@ def test_an_image_is_turned_as_its_exif_data_say(size: int) -> None:
 SIDES = st.integers(1, 96)
 
 
-@settings(deadline=None)
 @given(st.tuples(SIDES, SIDES), st.tuples(SIDES, SIDES), st.integers(0, 99))
 @example((64, 64), (32, 32), 0)  # means of whole blocks
 @example((60, 87), (88, 72), 1)  # it grows and shrinks, and borders lie on pixels

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -156,7 +156,6 @@ def planned(sizes: list[int], ends: list[list[float]]) -> StageChain:
     st.tuples(*[st.floats(0.1, 9.0)] * 3),
     st.sets(st.integers(0, 11)),
 )
-@settings(deadline=None)
 def test_rows_go_on_only_in_the_time_that_others_have_left(
     said: list[tuple[float, float]], threshold: float, cost: Any, final: set[int]
 ) -> None:
@@ -186,7 +185,6 @@ def test_rows_go_on_only_in_the_time_that_others_have_left(
     st.booleans(),
     st.floats(0.5, 2.0),
 )
-@settings(deadline=None)
 def test_virtual_time_has_the_same_rows_leave_as_the_worker(
     members: list[tuple[float, float, int, bool]],
     limits: tuple[float, float],

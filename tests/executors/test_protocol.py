@@ -4,7 +4,7 @@ import contextlib
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import BatchTiming, ExitReport, Leaving
@@ -165,7 +165,6 @@ def test_what_a_ready_worker_tells_comes_back() -> None:
     assert p.decode_ready(only(p.encode_ready(opened), p.FrameKind.READY)) == opened
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(DECODERS), st.one_of(st.binary(max_size=200), st.lists(
     st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1)), max_size=30
 ).map(p.to_bytes)))  # fmt: skip

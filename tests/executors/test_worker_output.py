@@ -39,6 +39,7 @@ def test_lines_are_logged_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
     assert {record.name for record in caplog.records} == {"slacktide.worker"}
 
 
+@pytest.mark.slow
 def test_a_flood_does_not_block_its_worker_and_is_mostly_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

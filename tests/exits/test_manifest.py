@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.exits.errors import ExitError
@@ -94,7 +94,6 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-@settings(deadline=None, max_examples=60)
 @given(share=st.floats(0.0, 0.999), of_weights=st.booleans())
 def test_truncated_files_are_refused(
     tmp_path_factory: pytest.TempPathFactory, share: float, of_weights: bool
@@ -110,7 +109,6 @@ def test_truncated_files_are_refused(
         read_manifest(folder)
 
 
-@settings(deadline=None, max_examples=100)
 @given(at=st.floats(0.0, 0.999), value=st.integers(0, 255))
 def test_edited_weights_are_refused(
     tmp_path_factory: pytest.TempPathFactory, at: float, value: int

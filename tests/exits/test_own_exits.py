@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -92,7 +92,6 @@ def chain(
 
 
 @given(models(), st.integers(1, 5), st.data())
-@settings(deadline=None, max_examples=40)
 def test_stages_give_what_the_model_gives_though_rows_leave(
     whole: Any, count: int, data: st.DataObject
 ) -> None:

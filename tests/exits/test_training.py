@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -56,7 +56,6 @@ def batch_ridge(x: Rows, y: Rows, ridge: float, counts: Rows) -> tuple[Rows, Row
 shapes = st.tuples(st.integers(3, 40), st.integers(1, 6), st.integers(2, 5), st.integers(0, 99))
 
 
-@settings(deadline=None, max_examples=60)
 @given(shapes, st.sampled_from([1e-4, 1e-2, 1.0]), st.sampled_from([0.0, 0.01, 0.2]))
 def test_sums_give_the_regression_of_all_rows_at_once(
     shape: tuple[int, int, int, int], ridge: float, forget: float
@@ -71,7 +70,6 @@ def test_sums_give_the_regression_of_all_rows_at_once(
     np.testing.assert_allclose(x @ weights + bias, x @ expected + expected_bias, atol=1e-5)
 
 
-@settings(deadline=None, max_examples=40)
 @given(shapes, st.randoms(use_true_random=False))
 def test_without_forgetting_the_order_of_rows_does_not_matter(
     shape: tuple[int, int, int, int], random: Any
@@ -85,7 +83,6 @@ def test_without_forgetting_the_order_of_rows_does_not_matter(
     np.testing.assert_allclose(x @ shuffled + shuffled_bias, x @ weights + bias, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=40)
 @given(shapes, st.sampled_from([0.0, 0.05, 0.5]), st.lists(st.integers(0, 40), max_size=4))
 def test_how_rows_are_cut_into_batches_does_not_matter(
     shape: tuple[int, int, int, int], forget: float, cuts: list[int]
@@ -127,7 +124,6 @@ def test_a_share_that_is_forgotten_is_below_one() -> None:
         RunningSums(2, 2, forget=1.0)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 99), st.floats(0.05, 20.0), st.integers(2, 8))
 def test_the_temperature_is_the_likeliest(seed: int, scale: float, classes: int) -> None:
     rng = np.random.default_rng(seed)

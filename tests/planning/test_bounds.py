@@ -51,7 +51,7 @@ def test_a_variant_that_there_is_not_is_refused():
         bounded(ServedFamily(), largest="512")
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.integers(0, 3),
     st.integers(0, 3),

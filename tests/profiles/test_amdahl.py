@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
@@ -38,7 +38,6 @@ def timed(model: AmdahlModel, cores: tuple[int, ...]) -> list[Timed]:
 
 
 @given(models(), CORES)
-@settings(max_examples=60)
 def test_exact_points_give_back_the_coefficients(model: AmdahlModel, cores: tuple[int, ...]):
     fit = fit_amdahl(timed(model, cores))
     largest = max(model.gamma, model.epsilon, model.delta, model.eta)
@@ -54,7 +53,6 @@ def test_exact_points_give_back_the_coefficients(model: AmdahlModel, cores: tupl
     st.lists(st.floats(-3.0, 3.0), min_size=3, max_size=3),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=60)
 def test_a_tenth_of_the_points_may_say_what_it_likes(
     model: AmdahlModel, cores: tuple[int, ...], logs: list[float], random: Random
 ):
@@ -80,7 +78,6 @@ def test_a_tenth_of_the_points_may_say_what_it_likes(
         max_size=20,
     )
 )
-@settings(max_examples=100)
 def test_any_points_give_a_model_that_rises_with_rows_and_falls_with_cores(points: list[Timed]):
     model = fit_amdahl(points).model  # raises if a coefficient is negative or not finite
     for cores in (1, 3, 16):
@@ -92,7 +89,6 @@ def test_any_points_give_a_model_that_rises_with_rows_and_falls_with_cores(point
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.booleans())
-@settings(max_examples=100)
 def test_bounded_least_squares_agree_with_scipy(seed: int, count: int, as_fitted: bool):
     generator = np.random.default_rng(seed)
     if as_fitted:

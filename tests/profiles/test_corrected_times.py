@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.engine.ports import BatchTimes
@@ -47,7 +47,6 @@ def test_is_what_the_engine_asks_for(resnet: LatencyTable) -> None:
 
 
 @given(st.from_type(LatencyTable), OBSERVATIONS, st.floats(0.001, 0.9999), st.floats(1e-5, 50.0))
-@settings(max_examples=120)
 def test_monotone_in_rows_and_cores_whatever_was_seen(
     table: LatencyTable,
     seen: list[tuple[float, int, int]],
@@ -74,7 +73,6 @@ def test_monotone_in_rows_and_cores_whatever_was_seen(
 
 
 @given(st.from_type(LatencyTable), OBSERVATIONS)
-@settings(max_examples=50)
 def test_never_moved_by_more_than_ten(
     table: LatencyTable, seen: list[tuple[float, int, int]]
 ) -> None:

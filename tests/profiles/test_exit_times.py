@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import (
@@ -195,7 +195,6 @@ def test_of_requests_without_a_chance_nine_in_ten_are_let_in_on_an_idle_lane(tim
     assert 850 < tried < 950
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.integers(-1, 1), min_size=1, max_size=12),
     st.sampled_from(ExitMode),

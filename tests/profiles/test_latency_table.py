@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.profiles import LatencyTable, ProfileError, batch_sizes
@@ -52,7 +52,6 @@ def test_projection_is_monotone_never_below_and_idempotent(values: list[list[flo
 
 
 @given(st.from_type(LatencyTable), ROWS, ROWS, CORES, CORES)
-@settings(max_examples=150)
 def test_predictions_rise_with_rows_and_fall_with_cores(
     table: LatencyTable, rows: int, more_rows: int, cores: int, more_cores: int
 ) -> None:
@@ -202,7 +201,6 @@ def test_a_gap_in_the_samples_is_named() -> None:
 
 
 @given(st.from_type(LatencyTable))
-@settings(max_examples=50)
 def test_a_table_survives_a_file(table: LatencyTable) -> None:
     assert LatencyTable.from_dict(json.loads(json.dumps(table.to_dict()))) == table
 

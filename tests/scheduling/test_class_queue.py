@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Request
@@ -96,7 +96,6 @@ def share(classes: RunClasses, of: int) -> float:
 
 
 @given(steps, st.sampled_from([0, 4096]))
-@settings(max_examples=150)
 def test_it_is_what_sorting_gives(steps, crowded: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(class_queue_module, "CROWDED", crowded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Request
@@ -56,7 +56,6 @@ def check_against(queue: DeadlineQueue, naive: list[Request]) -> None:
 
 
 @given(steps)
-@settings(max_examples=150)
 def test_it_equals_a_sorted_list(script: list[tuple[str, object]]) -> None:
     queue = DeadlineQueue()
     naive: list[Request] = []

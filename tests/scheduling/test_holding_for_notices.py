@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Batch, Notice
@@ -227,7 +227,6 @@ class TestTrust:
         assert self.soon(known, 0.0) == [20]
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 1.0), st.booleans()), max_size=40))
-    @settings(max_examples=100)
     def test_what_is_awaited_is_ahead_and_known(self, steps) -> None:
         known = Announcements()
         here: dict[int, Notice] = {}

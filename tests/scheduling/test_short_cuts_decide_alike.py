@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Batch, PoolId, Replica, Request
@@ -61,7 +61,6 @@ def the_long_way(scheduler: Scheduler, replica: Replica, now: float) -> object:
     st.integers(0, 3),
     st.sampled_from([{}, {"deferral_discount": 0.5, "levels": 1}, {"guarantee": "p99"}]),
 )
-@settings(max_examples=150)
 def test_requests_that_are_all_alike(
     lab, policy, increments, sigma, now, limit, from_now, spread, penalty, before, options
 ) -> None:
@@ -104,7 +103,6 @@ def test_patient_requests_are_decided_by_the_short_cut_and_ties_are_not(lab) -> 
 
 
 @given(increments, st.integers(1, 30), st.integers(1, MAX_BATCH))
-@settings(max_examples=100)
 def test_best_effort_requests_of_one_row(lab, increments, pending, limit) -> None:
     table = slack_table(lab, increments, 0.1)
     entries = [(1.0 + id, id, lab.request(id, 1.0 + id)) for id in range(pending)]
@@ -123,7 +121,6 @@ def test_a_best_effort_batch_whose_rate_is_just_near_enough_grows_no_further(lab
 
 
 @given(increments, st.lists(st.integers(1, MAX_BATCH), min_size=1, max_size=6))
-@settings(max_examples=60)
 def test_the_paying_sizes_are_the_same_in_whatever_order_they_are_asked_for(
     lab, increments, asked
 ) -> None:
@@ -146,7 +143,6 @@ def test_the_paying_sizes_are_the_same_in_whatever_order_they_are_asked_for(
     st.integers(1, 5),
     st.integers(1, 2),
 )
-@settings(max_examples=150)
 def test_admission_without_the_best_rate(lab, increments, pending, budget, rows, lanes) -> None:
     """Budgets are in times alone. With an infinite time alone there is never room at that rate."""
     times = lab.LogNormalTimes(lab.steps(increments), 0.1)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
@@ -172,7 +172,6 @@ def brute_force(
     setting=(0.9, 4),
     best_effort=[],
 )
-@settings(max_examples=150)
 def test_the_chosen_batch_is_the_best_of_all(
     lab, drawn, single: bool, latency: str, sigma: float, setting: tuple[float, int], best_effort
 ) -> None:
@@ -264,7 +263,6 @@ def test_the_chosen_batch_is_the_best_of_all(
     st.sampled_from([0.02, 0.3]),
     st.sampled_from([(0.9, 4), (0.0, 1)]),
 )
-@settings(max_examples=150)
 def test_the_lane_is_held_when_the_rule_says_so(
     lab, drawn, coming, latency: str, sigma: float, setting: tuple[float, int]
 ) -> None:

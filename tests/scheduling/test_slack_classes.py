@@ -7,7 +7,7 @@ from math import exp, prod
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slacktide.domain import Notice, Request
@@ -241,7 +241,6 @@ drawn = st.lists(
     setting={},
     best_effort=[],
 )
-@settings(max_examples=150)
 def test_the_chosen_batch_is_the_first_of_the_best(
     lab, shapes, latency, drawn, single: bool, plain: bool, setting, best_effort
 ) -> None:
@@ -329,7 +328,6 @@ def test_too_many_classes_for_one_number_are_refused() -> None:
         max_size=6,
     ),
 )
-@settings(max_examples=100)
 def test_the_lane_is_held_when_the_rule_says_so(lab, shapes, latency, waiting, coming) -> None:
     options = SlackOptions(admission=False, lead=0.5)
     classes = run_classes(shapes, latency)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.frontends.doubles import decode_response
 
@@ -147,7 +147,6 @@ replies = st.builds(
 )
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(replies, st.sampled_from([(), ("a",), ("b", "a")])), max_size=8))
 def test_whatever_came_before_an_answer_says_the_same(pairs):
     codec = GrpcCodec()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.frontends.doubles import decode_response
 
@@ -106,7 +106,6 @@ def test_a_reply_survives_the_wire(outputs, extra, id):
     assert stream.infer_response == plain
 
 
-@settings(max_examples=300)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_as_the_runtime_reads_them_or_refused(data):
     try:
@@ -118,7 +117,6 @@ def test_any_bytes_are_read_as_the_runtime_reads_them_or_refused(data):
     assert ours.model == theirs.model_name
 
 
-@settings(max_examples=200)
 @given(calls(), st.data())
 def test_damaged_messages_make_a_call_or_a_wire_error(call, data):
     message = bytearray(encode_call(call))

@@ -970,7 +970,6 @@ def test_an_id_in_the_headers_is_logged_whatever_becomes_of_the_request(run, ser
 # ------------------------------------------------------------------------------- fuzz
 
 
-@settings(max_examples=60)
 @given(noise=st.binary(max_size=60), place=st.integers(0, 200), cut=st.integers(0, 200))
 def test_mutated_requests_never_break_the_server(serve, post, binary, noise, place, cut):
     async def body():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.frontends.http2.frames import ErrorCode, Http2Error
@@ -33,7 +33,6 @@ PIECES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     heads=st.lists(st.tuples(FIELDS, st.booleans()), min_size=1, max_size=8),
     sizes=st.lists(st.sampled_from([0, 64, 200, 4096]), min_size=8, max_size=8),
@@ -45,7 +44,6 @@ def test_what_hpack_encodes_is_decoded(heads, sizes):
         assert decoder.decode(encoder.encode(fields, huffman=huffman)) == fields
 
 
-@settings(deadline=None, max_examples=300)
 @given(blocks=st.lists(st.lists(PIECES, max_size=8).map(b"".join), min_size=1, max_size=6))
 def test_any_block_is_read_as_hpack_reads_it_or_refused(blocks):
     decoder, reference = BlockDecoder(32_768), hpack.Decoder(32_768)

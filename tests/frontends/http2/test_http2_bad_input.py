@@ -4,7 +4,7 @@ legal but in excess ends it too. Each case says what is sent and what becomes of
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.frontends.http2 import frames as f
@@ -464,7 +464,6 @@ def test_a_list_of_headers_is_told_apart_from_one_far_too_long(http2):
     assert bench.end() is None
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     data=st.binary(max_size=300),
     kind=st.integers(0, 11),

@@ -8,7 +8,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.frontends.http2 import frames as f
@@ -105,7 +105,6 @@ def exchange(bench, client: Client, cuts: list[int], answer) -> None:
             client.take(piece)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 150_000), min_size=1, max_size=6),
     cuts=st.lists(
@@ -141,7 +140,6 @@ def test_every_body_comes_back_whole(http2, sizes, cuts, window, frame, table, c
     assert not bench.connection.blocked
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     messages=st.lists(st.integers(1, 60_000), min_size=1, max_size=12),
     cuts=st.lists(st.integers(1, 30_000), min_size=1, max_size=4).filter(
@@ -341,7 +339,6 @@ def test_an_answer_that_is_taken_in_morsels_is_stuck(http2):
     assert not connection.is_stuck(bench.now + 1, 30.0, elapsed)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=30))
 def test_frames_are_the_same_however_they_are_cut(cuts):
     raw = f.PREFACE + b"".join(

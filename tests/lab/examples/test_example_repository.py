@@ -29,6 +29,7 @@ def files(directory: Path) -> set[str]:
     return {str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_every_model_is_written_in_tritons_layout(tmp_path: Path) -> None:
     steps: list[tuple[str, int, int]] = []
     folders = make_repository(
@@ -153,6 +154,7 @@ def test_written_samples_are_those_of_a_known_seed(tmp_path: Path) -> None:
     assert (written.batch()["features"] == drawn.batch()["features"]).all()
 
 
+@pytest.mark.slow
 def test_the_repository_reads_back_without_a_warning(tmp_path: Path) -> None:
     make_repository(tmp_path)
     listed = Repository(tmp_path).scan()

@@ -68,7 +68,7 @@ def test_nothing_is_drawn_outside_the_boxes(size: int) -> None:
     assert seen > 60
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=seeds, frame=st.integers(0, 10_000))
 def test_a_scene_follows_from_its_seed_and_frame(seed: int, frame: int) -> None:
     video = Street(seed)

@@ -45,6 +45,7 @@ def test_it_runs_at_each_size(size: int, open_session: Open) -> None:
     assert set(kinds.ravel()) <= set(range(len(KINDS)))
 
 
+@pytest.mark.slow
 def test_larger_pictures_are_worth_their_time(open_session: Open) -> None:
     scenes = [Street(30_000 + seed).scene() for seed in range(60)]
     truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]

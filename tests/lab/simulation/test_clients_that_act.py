@@ -220,6 +220,7 @@ def test_planners_hear_of_sessions(make: Any) -> None:
     assert measured[-1].bytes_per_pixel * measured[-1].pixels == pytest.approx(10_000, rel=0.01)
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 5),
     rates=st.lists(st.sampled_from((0.0, 0.5, 3.0, 20.0)), min_size=2, max_size=5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.lab.simulation.device_links import PartLink, Sending
@@ -72,7 +72,6 @@ def test_a_negative_latency_is_named() -> None:
         link(1.0, latency=-1.0)
 
 
-@settings(deadline=None)
 @given(
     rates=st.lists(st.sampled_from([0.0, 10.0, 100.0]), min_size=1, max_size=4),
     sent=st.lists(

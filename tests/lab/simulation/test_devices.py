@@ -76,7 +76,8 @@ def test_the_device_alone_and_the_server_alone_see_the_same_objects() -> None:
     assert everywhere[0].in_time == everywhere[0].offered
 
 
-@settings(deadline=None, max_examples=25)
+@pytest.mark.slow
+@settings(max_examples=25)
 @given(
     seed=st.integers(1, 1_000),
     cars=st.sampled_from([0.0, 3.0, 20.0]),
@@ -179,7 +180,6 @@ def test_a_plan_may_change_under_frames_in_flight() -> None:
 # ── rows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(deadline=None)
 @given(
     cuts=st.lists(st.integers(0, 40), max_size=6),
     rows=st.integers(0, 40),

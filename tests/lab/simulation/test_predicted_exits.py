@@ -68,6 +68,7 @@ def record(path: Path, table: ExitTable, stated: StatedExits, rate: float) -> Re
     return Recording(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [ExitMode.RELEASE, ExitMode.AUTO])
 @pytest.mark.parametrize("rate", [30.0, 55.0])
 def test_it_agrees_with_what_came(mode: ExitMode, rate: float, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.lab.simulation.beam import Case, best_finish
 
@@ -138,7 +138,6 @@ def exhaustive(
         max_size=4,
     )
 )
-@settings(max_examples=60)
 @example([(0.0, 9.0, 0.2), (0.0, 9.0, 0.5), (4.0, 5.0, 0.2)])  # the family misses the best
 def test_the_beam_finds_the_best_of_its_family(requests) -> None:
     requests.sort()
@@ -172,7 +171,6 @@ def told(latency: BatchLatency, requests: Iterable[tuple[float, float]]) -> Orac
     st.sampled_from([0.3, 4.0]),
     st.sampled_from([(), (1, 2, 4, 8)]),
 )
-@settings(deadline=None)
 def test_the_told_rule_takes_the_best_of_all_its_candidates(requests, c0, sizes) -> None:
     latency = BatchLatency(c0, 1.0, sizes)
     oracle = told(latency, requests)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.lab.workloads import (
@@ -47,7 +47,6 @@ PROCESSES = st.one_of(
 
 
 @given(PROCESSES, st.floats(0.01, 8.0), st.integers(0, 2**31))
-@settings(max_examples=80)
 def test_times_are_sorted_float64_inside_the_run(
     process: Arrivals, duration: float, seed: int
 ) -> None:
@@ -59,7 +58,6 @@ def test_times_are_sorted_float64_inside_the_run(
 
 
 @given(PROCESSES, st.floats(0.1, 4.0), st.floats(1.0, 3.0), st.integers(0, 2**31))
-@settings(max_examples=60)
 def test_a_longer_run_begins_with_the_shorter_one(
     process: Arrivals, duration: float, factor: float, seed: int
 ) -> None:
@@ -70,7 +68,6 @@ def test_a_longer_run_begins_with_the_shorter_one(
 
 
 @given(PROCESSES, st.integers(0, 2**31))
-@settings(max_examples=40)
 def test_they_come_in_pieces_that_do_not_grow_with_the_run(process: Arrivals, seed: int) -> None:
     pieces = [*process.chunks(40.0, np.random.default_rng(seed))]
     window = getattr(process, "window", 0.0)

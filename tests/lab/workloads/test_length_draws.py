@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.lab.workloads import Empirical, Exponential, Lengths, Mode, Modes, WorkloadError
@@ -37,7 +37,6 @@ def test_draws_have_the_mean_and_the_quantiles_of_their_source(source: Lengths) 
 
 
 @given(st.sampled_from(SOURCES), st.integers(0, 50), st.integers(0, 50), st.integers(0, 2**31))
-@settings(max_examples=50)
 def test_a_longer_draw_begins_with_the_shorter_one(
     source: Lengths, count: int, more: int, seed: int
 ) -> None:
@@ -53,7 +52,6 @@ def test_a_longer_draw_begins_with_the_shorter_one(
     st.lists(st.integers(0, 40), max_size=5),
     st.integers(0, 2**31),
 )
-@settings(max_examples=50)
 def test_draws_one_after_another_are_those_of_one_draw(
     source: Lengths, counts: list[int], seed: int
 ) -> None:

@@ -125,7 +125,7 @@ def _zip(member: str) -> bytes:
         (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "an XML document"),
         (b'{"error": "Repository Not Found"}', "a JSON document"),
         (b"Not Found\n", "a text file"),
-        (gzip.compress(b"x"), "a gzip file; unpack it first"),
+        (gzip.compress(b"x", mtime=0), "a gzip file; unpack it first"),
         (lzma.compress(b"x"), "an xz file; unpack it first"),
         (_zip("model.onnx"), "a zip archive; unpack it first"),
         (_zip("archive/data.pkl"), "a PyTorch checkpoint; export the model to ONNX"),

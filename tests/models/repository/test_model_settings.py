@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.options import options_of, written
@@ -340,7 +340,6 @@ _documents = st.recursive(
 )
 
 
-@settings(max_examples=300)
 @given(st.dictionaries(_words, _documents, max_size=4))
 def test_no_document_is_worse_than_a_settings_error(document: dict[str, object]) -> None:
     message = ""

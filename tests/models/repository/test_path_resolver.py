@@ -114,7 +114,7 @@ def test_what_is_not_there_and_loops(root: Path) -> None:
         resolve(root, "loop", kind=PathKind.FILE)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml, parse_yaml_lines
@@ -49,7 +49,6 @@ def test_merge_keys_are_ordinary_keys() -> None:
     assert parse_yaml("<<: {a: 1}\nb: 2") == {"<<": {"a": 1}, "b": 2}
 
 
-@settings(max_examples=300)
 @given(st.text(alphabet="ab:-[]{},!&*?|>'\"#%@` \n\t0123456789.<=~\\x", max_size=60))
 def test_no_text_is_worse_than_a_yaml_error(text: str) -> None:
     try:

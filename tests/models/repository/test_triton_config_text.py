@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.models.repository.errors import ModelConfigError
@@ -112,7 +112,6 @@ _values = st.recursive(
 )
 
 
-@settings(max_examples=300)
 @given(st.dictionaries(_fields, _values, max_size=3))
 def test_no_json_is_worse_than_a_config_error(document: dict[str, Any]) -> None:
     try:
@@ -122,7 +121,6 @@ def test_no_json_is_worse_than_a_config_error(document: dict[str, Any]) -> None:
     assert parse_text(to_text(plain), where="") == plain
 
 
-@settings(max_examples=300)
 @given(st.text(alphabet='name:"{}[]<>, \n#0123.-\\x/inputdims', max_size=40))
 def test_no_text_is_worse_than_a_config_error(text: str) -> None:
     try:

@@ -34,7 +34,7 @@ def eases(kind: str, rows: int) -> Array:
     return np.full(rows, {"easy": 2.0, "hard": -1.0}[kind])
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 10**6),
     kind=st.sampled_from(["easy", "hard", "drift", "abrupt"]),
@@ -51,7 +51,7 @@ def test_every_window_and_every_run_is_as_accurate_as_promised(
     assert (so_far <= loss * np.arange(1, rows + 1)).all()
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), right=st.floats(0.0, 0.9))
 def test_few_answers_differ_when_ramps_are_suddenly_wrong_of_what_they_are_sure(
     seed: int, right: float

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
 from tests.planning.exits.streams import Array, answers, exits
@@ -45,7 +45,6 @@ def test_of_few_rows_nothing_can_be_told() -> None:
     assert [most_wrong(rows, 0.01) for rows in (1, 160, 161, 298, 299, 512)] == [-1, -1, 0, 0, 1, 2]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     rows=st.integers(1, 120),

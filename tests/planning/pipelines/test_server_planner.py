@@ -411,7 +411,7 @@ def test_portions_become_windows_of_the_lanes():
         assert models <= {each.model for each in lane.timetable.windows}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.tuples(st.integers(1, 30), st.integers(0, 20), st.integers(1, 6)),

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.pipelines.questions import TRAFFIC, at_random, question
 
@@ -79,7 +79,6 @@ def residents(draw) -> Resident:
 
 
 @given(st.lists(st.tuples(st.booleans(), residents()), max_size=40))
-@settings(deadline=None)
 def test_whatever_comes_and_goes_portions_stay_sound(steps):
     streams, there = DeviceStreams(DEVICE), {}
     for goes, one in steps:

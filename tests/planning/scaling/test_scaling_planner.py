@@ -508,8 +508,6 @@ WISHES = st.builds(
 
 
 @settings(
-    max_examples=60,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     phases=[Phase.explicit, Phase.generate],

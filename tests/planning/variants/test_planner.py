@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.variants.served_family import (
     FAST,
@@ -362,7 +362,7 @@ def items_of(happens: list[tuple[float, SessionEvent | Submitted | Cancelled]]) 
     ]
 
 
-@settings(max_examples=40)
+@pytest.mark.slow
 @given(sessions(), st.sampled_from((SIZES, FILES)), st.integers(1, 3), st.booleans())
 def test_whatever_comes_no_request_is_lost_and_every_plan_is_sound(
     happens: list[tuple[float, SessionEvent | Submitted | Cancelled]],

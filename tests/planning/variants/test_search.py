@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.variants.fleets import VARIANTS, assert_sound, drawn, fleets
 
@@ -16,7 +16,6 @@ from slacktide.reproduce.jellyfish.setting import KBIT, SIDES, load_data
 
 
 @given(fleets(), st.lists(st.integers(0, len(VARIANTS) - 1), max_size=3))
-@settings(max_examples=50)
 def test_a_plan_is_sound_and_maps_no_fewer_clients_than_the_smallest_variant(
     fleet: Fleet, start: list[int]
 ) -> None:

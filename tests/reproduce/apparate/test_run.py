@@ -90,6 +90,7 @@ def test_without_exits_just_under_a_fifth_of_texts_is_dropped(scope: ExitScope) 
     assert 0.78 <= vanilla.answered / vanilla.requests <= 0.85
 
 
+@pytest.mark.slow
 def test_rows_goals_and_tables(scope: ExitScope, tmp_path: Path) -> None:
     names = ("figure-9", "figure-11", "figure-13", "figure-16", "table-2", "deadline")
     results = Results(tmp_path / "state", "code")

@@ -41,6 +41,7 @@ def test_every_contender_plays_the_same_frames_twice_alike(name: str) -> None:
     assert len(first.instances) == 3
 
 
+@pytest.mark.slow
 def test_what_is_made_for_a_surge_follows_links_and_nothing_else() -> None:
     run = _PlayedCell(cell("pipeline", "surges", seconds=20, fixed=3.0))
     first = run.asked

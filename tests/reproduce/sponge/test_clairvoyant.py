@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.reproduce.sponge.clairvoyant import clairvoyant, servable
@@ -47,7 +47,6 @@ requests = st.lists(st.tuples(st.floats(0.0, 1.6), st.floats(0.2, 1.0)), min_siz
 
 
 @given(requests=requests, least=st.integers(1, 2))
-@settings(max_examples=60)
 def test_no_choice_is_cheaper(requests: list[tuple[float, float]], least: int) -> None:
     ready = sorted(at for at, _ in requests)
     due: list[float] = []
