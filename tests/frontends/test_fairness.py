@@ -41,62 +41,53 @@ async def a_turn() -> None:
     await asyncio.sleep(0)
 
 
-def test_a_client_that_has_had_its_share_is_shut_out_until_the_next_turn():
-    async def body():
-        clock = Clock()
-        turns = FairLoop(clock)
-        since = clock()
-        clock.now += SHARE_S
-        turns.spent("greedy", since)
-        assert not turns.open_to("greedy")
-        assert turns.open_to("other")
+async def test_a_client_that_has_had_its_share_is_shut_out_until_the_next_turn():
+    clock = Clock()
+    turns = FairLoop(clock)
+    since = clock()
+    clock.now += SHARE_S
+    turns.spent("greedy", since)
+    assert not turns.open_to("greedy")
+    assert turns.open_to("other")
+    await a_turn()
+    assert turns.open_to("greedy")
+
+
+async def test_those_that_wait_take_turns_by_address_and_a_turn_ends_with_the_piece_that_fills_it():
+    clock = Clock()
+    turns, log = FairLoop(clock), []
+    for pieces in (5, 5, 5):
+        turns.wait("many", Busy(turns, clock, log, "many", pieces).go_on)
+    turns.wait("one", Busy(turns, clock, log, "one", 2).go_on)
+    assert not turns.open_to("many")
+    lengths = []
+    while turns.waiting:
+        before = clock.now
         await a_turn()
-        assert turns.open_to("greedy")
-
-    asyncio.run(body())
-
-
-def test_those_that_wait_take_turns_by_address_and_a_turn_ends_with_the_piece_that_fills_it():
-    async def body():
-        clock = Clock()
-        turns, log = FairLoop(clock), []
-        for pieces in (5, 5, 5):
-            turns.wait("many", Busy(turns, clock, log, "many", pieces).go_on)
-        turns.wait("one", Busy(turns, clock, log, "one", 2).go_on)
-        assert not turns.open_to("many")
-        lengths = []
-        while turns.waiting:
-            before = clock.now
-            await a_turn()
-            lengths.append(clock.now - before)
-        assert log.count("many") == 15
-        assert log[:4] == ["many", "one", "many", "one"]
-        assert max(lengths) < WAITING_S * 2
-
-    asyncio.run(body())
+        lengths.append(clock.now - before)
+    assert log.count("many") == 15
+    assert log[:4] == ["many", "one", "many", "one"]
+    assert max(lengths) < WAITING_S * 2
 
 
-def test_a_piece_of_work_that_fails_does_not_stop_the_others():
-    async def body():
-        complaints = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
-        clock = Clock()
-        turns, log = FairLoop(clock), []
+async def test_a_piece_of_work_that_fails_does_not_stop_the_others():
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    clock = Clock()
+    turns, log = FairLoop(clock), []
 
-        class Broken:
-            client = "broken"
+    class Broken:
+        client = "broken"
 
-            def go_on(self) -> None:
-                raise ValueError("a bug")
+        def go_on(self) -> None:
+            raise ValueError("a bug")
 
-        turns.wait("broken", Broken().go_on)
-        turns.wait("other", Busy(turns, clock, log, "other", 1).go_on)
-        while turns.waiting:
-            await a_turn()
-        assert log == ["other"]
-        assert len(complaints) == 1
-
-    asyncio.run(body())
+    turns.wait("broken", Broken().go_on)
+    turns.wait("other", Busy(turns, clock, log, "other", 1).go_on)
+    while turns.waiting:
+        await a_turn()
+    assert log == ["other"]
+    assert len(complaints) == 1
 
 
 def test_what_failed_work_held_goes_with_it_and_not_with_the_collector():

@@ -99,25 +99,20 @@ def test_broken_cut_and_padded_streams_are_refused_at_any_length(size):
         assert refusal_of(lambda: inflation.step(MIB)) is Reason.BAD_INPUT  # noqa: B023
 
 
-def test_memory_of_an_inflation_is_counted_before_each_step_and_given_back():
-    async def body():
-        budget = MemoryBudget(100 * MIB, per_owner=6 * STEP_BYTES)
-        unpacker = Unpacker(budget)
-        data = os.urandom(4 * MIB)
-        packed = zlib.compress(data, 1)
-        inflation = Inflation(packed, b"deflate", 64 * MIB)
-        with pytest.raises(WireError) as caught:
-            await unpacker.inflate(inflation, "c")
-        assert caught.value.reason is Reason.CLIENT_LIMIT
-        assert len(inflation.data) <= 3 * STEP_BYTES
-        assert budget.bytes_in_use == 0
-        other = await unpacker.inflate(
-            Inflation(packed[:0] + zlib.compress(b"x"), b"deflate", 9), "d"
-        )
-        assert other == b"x"
-        unpacker.close()
-
-    asyncio.run(body())
+async def test_memory_of_an_inflation_is_counted_before_each_step_and_given_back():
+    budget = MemoryBudget(100 * MIB, per_owner=6 * STEP_BYTES)
+    unpacker = Unpacker(budget)
+    data = os.urandom(4 * MIB)
+    packed = zlib.compress(data, 1)
+    inflation = Inflation(packed, b"deflate", 64 * MIB)
+    with pytest.raises(WireError) as caught:
+        await unpacker.inflate(inflation, "c")
+    assert caught.value.reason is Reason.CLIENT_LIMIT
+    assert len(inflation.data) <= 3 * STEP_BYTES
+    assert budget.bytes_in_use == 0
+    other = await unpacker.inflate(Inflation(packed[:0] + zlib.compress(b"x"), b"deflate", 9), "d")
+    assert other == b"x"
+    unpacker.close()
 
 
 # ------------------------------------------------------------------------------- the same in binary
@@ -183,21 +178,18 @@ def typed_message(values: int) -> bytes:
     return request.SerializeToString()
 
 
-def test_texts_with_a_deadline_are_read_at_normal_priority_and_behind_no_others():
-    async def body():
-        unpacker = Unpacker(MemoryBudget(1024 * MIB))
-        text, message = long_json(100_000), typed_message(50_000)
-        await unpacker.binary_form(text, None, "c", urgent=True)
-        await unpacker.raw_form(message, "c", urgent=True)
-        await unpacker.binary_form(text, None, "c")
-        readers = unpacker._readers
-        urgent, patient = readers[True, True]._process, readers[True, False]._process
-        ours = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, urgent.pid) == ours
-        assert os.getpriority(os.PRIO_PROCESS, patient.pid) > ours or ours == 19
-        unpacker.close()
-
-    asyncio.run(body())
+async def test_texts_with_a_deadline_are_read_at_normal_priority_and_behind_no_others():
+    unpacker = Unpacker(MemoryBudget(1024 * MIB))
+    text, message = long_json(100_000), typed_message(50_000)
+    await unpacker.binary_form(text, None, "c", urgent=True)
+    await unpacker.raw_form(message, "c", urgent=True)
+    await unpacker.binary_form(text, None, "c")
+    readers = unpacker._readers
+    urgent, patient = readers[True, True]._process, readers[True, False]._process
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, urgent.pid) == ours
+    assert os.getpriority(os.PRIO_PROCESS, patient.pid) > ours or ours == 19
+    unpacker.close()
 
 
 @pytest.mark.parametrize(
@@ -225,118 +217,100 @@ def test_a_deadline_is_seen_before_a_text_is_read(body, stated):
     assert states_timeout(memoryview(body)) is stated
 
 
-def test_long_texts_are_read_by_a_nice_process_and_their_memory_is_counted():
-    async def body():
-        budget = MemoryBudget(1024 * MIB)
-        unpacker = Unpacker(budget)
-        text = long_json(100_000)
-        reader = unpacker._readers[True, False]
-        start, counted = reader._start, []
+async def test_long_texts_are_read_by_a_nice_process_and_their_memory_is_counted():
+    budget = MemoryBudget(1024 * MIB)
+    unpacker = Unpacker(budget)
+    text = long_json(100_000)
+    reader = unpacker._readers[True, False]
+    start, counted = reader._start, []
 
-        def begin() -> None:
-            counted.append(budget.owned("c"))
-            start()
+    def begin() -> None:
+        counted.append(budget.owned("c"))
+        start()
 
-        reader._start = begin
-        form, length = await unpacker.binary_form(text, None, "c")
-        assert counted == [MEMORY_FACTOR * len(text)]
-        assert budget.bytes_in_use == 0
-        call, _ = parse_infer("m", None, form, length)
-        assert bytes(call.inputs[0].data) == np.arange(100_000, dtype=np.int32).tobytes()
-        message = await unpacker.raw_form(typed_message(50_000), "c")
-        (raw,) = read_request(message).raw
-        assert bytes(raw) == np.arange(50_000, dtype=np.float32).tobytes()
-        process = unpacker._readers[True, False]._process
-        ours = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, ours + text_reader.NICENESS)
-        assert unpacker._readers[False, False]._process is None  # none for middling ones was needed
-        unpacker.close()
-        while process.poll() is None:
-            await asyncio.sleep(0.01)
-
-    asyncio.run(body())
+    reader._start = begin
+    form, length = await unpacker.binary_form(text, None, "c")
+    assert counted == [MEMORY_FACTOR * len(text)]
+    assert budget.bytes_in_use == 0
+    call, _ = parse_infer("m", None, form, length)
+    assert bytes(call.inputs[0].data) == np.arange(100_000, dtype=np.int32).tobytes()
+    message = await unpacker.raw_form(typed_message(50_000), "c")
+    (raw,) = read_request(message).raw
+    assert bytes(raw) == np.arange(50_000, dtype=np.float32).tobytes()
+    process = unpacker._readers[True, False]._process
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, ours + text_reader.NICENESS)
+    assert unpacker._readers[False, False]._process is None  # none for middling ones was needed
+    unpacker.close()
+    while process.poll() is None:
+        await asyncio.sleep(0.01)
 
 
-def test_what_is_wrong_with_a_long_text_is_told_as_with_a_short_one():
-    async def body():
-        unpacker = Unpacker()
-        bad = long_json(10_000).replace(b",77,", b',"77",')
-        with pytest.raises(WireError) as caught:
-            await unpacker.binary_form(bad, None, "c")
-        with pytest.raises(WireError) as directly:
-            parse_infer("m", None, bad, None)
-        assert (caught.value.reason, caught.value.message) == (
-            directly.value.reason,
-            directly.value.message,
-        )
-        assert caught.value.message.startswith("inputs[0].data: expected integers")
-        unpacker.close()
-
-    asyncio.run(body())
+async def test_what_is_wrong_with_a_long_text_is_told_as_with_a_short_one():
+    unpacker = Unpacker()
+    bad = long_json(10_000).replace(b",77,", b',"77",')
+    with pytest.raises(WireError) as caught:
+        await unpacker.binary_form(bad, None, "c")
+    with pytest.raises(WireError) as directly:
+        parse_infer("m", None, bad, None)
+    assert (caught.value.reason, caught.value.message) == (
+        directly.value.reason,
+        directly.value.message,
+    )
+    assert caught.value.message.startswith("inputs[0].data: expected integers")
+    unpacker.close()
 
 
-def test_a_text_whose_memory_does_not_fit_is_refused_before_it_is_read():
-    async def body():
-        text = long_json(10_000)
-        unpacker = Unpacker(MemoryBudget(MEMORY_FACTOR * len(text) - 1))
-        with pytest.raises(WireError) as caught:
-            await unpacker.binary_form(text, None, "c")
-        assert caught.value.reason is Reason.MEMORY_LIMIT
-        assert unpacker._readers[False, False]._process is None
-        unpacker.close()
-
-    asyncio.run(body())
+async def test_a_text_whose_memory_does_not_fit_is_refused_before_it_is_read():
+    text = long_json(10_000)
+    unpacker = Unpacker(MemoryBudget(MEMORY_FACTOR * len(text) - 1))
+    with pytest.raises(WireError) as caught:
+        await unpacker.binary_form(text, None, "c")
+    assert caught.value.reason is Reason.MEMORY_LIMIT
+    assert unpacker._readers[False, False]._process is None
+    unpacker.close()
 
 
-def test_a_process_that_dies_costs_one_request():
-    async def body():
-        budget = MemoryBudget(1024 * MIB)
-        unpacker = Unpacker(budget)
-        text = long_json(10_000)
-        whole = await unpacker.binary_form(text, None, "c")
-        unpacker._readers[False, False]._process.send_signal(signal.SIGKILL)
-        with pytest.raises(WireError) as caught:
-            await unpacker.binary_form(text, None, "c")
-        assert caught.value.reason is Reason.RUNTIME_ERROR
-        assert await unpacker.binary_form(text, None, "c") == whole
-        assert budget.bytes_in_use == 0
-        unpacker.close()
-
-    asyncio.run(body())
+async def test_a_process_that_dies_costs_one_request():
+    budget = MemoryBudget(1024 * MIB)
+    unpacker = Unpacker(budget)
+    text = long_json(10_000)
+    whole = await unpacker.binary_form(text, None, "c")
+    unpacker._readers[False, False]._process.send_signal(signal.SIGKILL)
+    with pytest.raises(WireError) as caught:
+        await unpacker.binary_form(text, None, "c")
+    assert caught.value.reason is Reason.RUNTIME_ERROR
+    assert await unpacker.binary_form(text, None, "c") == whole
+    assert budget.bytes_in_use == 0
+    unpacker.close()
 
 
-def test_memory_of_a_text_that_its_client_gave_up_is_counted_until_the_work_is_over():
-    async def body():
-        budget = MemoryBudget(1024 * MIB)
-        unpacker = Unpacker(budget)
-        text = long_json(10_000)
-        gone = asyncio.ensure_future(unpacker.binary_form(text, None, "c"))
-        behind = asyncio.ensure_future(unpacker.binary_form(text, None, "c"))
-        while not budget.bytes_in_use:
-            await asyncio.sleep(0)
-        gone.cancel()
+async def test_memory_of_a_text_that_its_client_gave_up_is_counted_until_the_work_is_over():
+    budget = MemoryBudget(1024 * MIB)
+    unpacker = Unpacker(budget)
+    text = long_json(10_000)
+    gone = asyncio.ensure_future(unpacker.binary_form(text, None, "c"))
+    behind = asyncio.ensure_future(unpacker.binary_form(text, None, "c"))
+    while not budget.bytes_in_use:
         await asyncio.sleep(0)
-        assert gone.cancelled()
-        assert budget.owned("c") == MEMORY_FACTOR * len(text)  # one at a time
-        await behind
-        assert budget.bytes_in_use == 0
-        unpacker.close()
+    gone.cancel()
+    await asyncio.sleep(0)
+    assert gone.cancelled()
+    assert budget.owned("c") == MEMORY_FACTOR * len(text)  # one at a time
+    await behind
+    assert budget.bytes_in_use == 0
+    unpacker.close()
 
-    asyncio.run(body())
 
-
-def test_short_messages_and_raw_tensors_of_any_length_are_left_alone():
-    async def body():
-        unpacker = Unpacker()
-        raw = InputTensor("x", Datatype.UINT8, (MIB,), bytes(MIB))
-        for message in (typed_message(100), encode_call(InferCall("m", None, "r", [raw], []))):
-            assert await unpacker.raw_form(message, "c") is message
-        with pytest.raises(WireError) as caught:
-            await unpacker.raw_form(typed_message(MOST_TYPED // 4 + 1), "c")
-        assert caught.value.reason is Reason.TOO_LARGE
-        unpacker.close()
-
-    asyncio.run(body())
+async def test_short_messages_and_raw_tensors_of_any_length_are_left_alone():
+    unpacker = Unpacker()
+    raw = InputTensor("x", Datatype.UINT8, (MIB,), bytes(MIB))
+    for message in (typed_message(100), encode_call(InferCall("m", None, "r", [raw], []))):
+        assert await unpacker.raw_form(message, "c") is message
+    with pytest.raises(WireError) as caught:
+        await unpacker.raw_form(typed_message(MOST_TYPED // 4 + 1), "c")
+    assert caught.value.reason is Reason.TOO_LARGE
+    unpacker.close()
 
 
 def test_the_direct_way_is_for_short_ones():

@@ -97,7 +97,10 @@ ROOMS = (
             "frontends/http/protocol.py",
             "frontends/http/infer.py",
         ),
-        (("tests/server", "tests/frontends/http", "-m", "not slow"), LIVE),
+        (
+            ("tests/server", "tests/frontends/contract", "tests/frontends/http", "-m", "not slow"),
+            LIVE,
+        ),
     ),
 )
 NOT_CHANGED = {"engine/invariants.py"}

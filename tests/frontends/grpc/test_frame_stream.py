@@ -11,6 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 import uvloop
+from tests.frontends.doubles import FakeDataPlane, refusing
+from tests.frontends.grpc.grpc_client import channel_to, serving
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
@@ -64,12 +66,12 @@ def request(nbytes: int, model: str = "m") -> m.ModelInferRequest:
 
 @asynccontextmanager
 async def streaming(
-    fakes: Any, data: Any = None, *, greet: bool = True, **settings: Any
+    data: Any = None, *, greet: bool = True, **settings: Any
 ) -> AsyncIterator[Client]:
     made = GrpcSettings(**settings) if settings else None
     async with (
-        fakes.serving(data, settings=made) as server,
-        fakes.channel(server) as channel,
+        serving(data, settings=made) as server,
+        channel_to(server) as channel,
     ):
         client = Client(channel.stream_stream(METHOD)())
         if greet:
@@ -85,26 +87,23 @@ def refused(kind: str, answer: Any) -> str:
     return answer.refusal.reason
 
 
-def test_a_hello_is_welcomed_with_what_there_is(fakes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data, greet=False) as client:
-            hello = m.Hello(
-                model="m",
-                version="3",
-                rate=25,
-                slo_ms=100,
-                accuracy_floor=0.3,
-                weight=2,
-                name="cam",
-            )
-            await client.send(hello=hello)
-            first = await client.read()
-            data.sessions[0].advice = SizeAdvice(256, "256", True, 1e6)
-            await client.send(hello=m.Hello(model="m", rate=5, slo_ms=200))
-            return first, await client.read(), data.sessions
-
-    (kind, welcome), (_, again), sessions = uvloop.run(main())
+async def test_a_hello_is_welcomed_with_what_there_is():
+    data = FakeDataPlane()
+    async with streaming(data, greet=False) as client:
+        hello = m.Hello(
+            model="m",
+            version="3",
+            rate=25,
+            slo_ms=100,
+            accuracy_floor=0.3,
+            weight=2,
+            name="cam",
+        )
+        await client.send(hello=hello)
+        first = await client.read()
+        data.sessions[0].advice = SizeAdvice(256, "256", True, 1e6)
+        await client.send(hello=m.Hello(model="m", rate=5, slo_ms=200))
+        (kind, welcome), (_, again), sessions = first, await client.read(), data.sessions
     assert kind == "welcome"
     assert (welcome.session, welcome.input) == ("s:1", "x")
     assert [(each.name, each.size) for each in welcome.variants] == [("128", 128), ("256", 256)]
@@ -132,43 +131,39 @@ def test_a_hello_is_welcomed_with_what_there_is(fakes):
         (m.Hello(model="m", rate=1, slo_ms=1, bytes_per_s=float("nan")), "bytes_per_s"),
     ],
 )
-def test_a_bad_hello_is_refused_with_the_field_named(fakes, hello, field):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data, greet=False) as client:
-            await client.send(hello=hello)
-            return await client.read(), await client.call.details(), data.sessions
-
-    (kind, code), details, sessions = uvloop.run(main())
+async def test_a_bad_hello_is_refused_with_the_field_named(hello, field):
+    data = FakeDataPlane()
+    async with streaming(data, greet=False) as client:
+        await client.send(hello=hello)
+        kind, code = await client.read()
+        details = await client.call.details()
+        sessions = data.sessions
     assert (kind, code) == ("end", grpc.StatusCode.INVALID_ARGUMENT)
     assert details.startswith(f"{field}: ")
     assert not sessions
 
 
-def test_a_session_that_may_not_be_ends_the_stream(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(no_session=WireError(Reason.CLIENT_LIMIT, "too many"))
-        async with streaming(fakes, data, greet=False) as client:
-            await client.send(hello=HELLO)
-            return await client.read(), await client.call.details()
-
-    assert uvloop.run(main()) == (("end", grpc.StatusCode.RESOURCE_EXHAUSTED), "too many")
+async def test_a_session_that_may_not_be_ends_the_stream():
+    data = FakeDataPlane(no_session=WireError(Reason.CLIENT_LIMIT, "too many"))
+    async with streaming(data, greet=False) as client:
+        await client.send(hello=HELLO)
+        assert (await client.read(), await client.call.details()) == (
+            ("end", grpc.StatusCode.RESOURCE_EXHAUSTED),
+            "too many",
+        )
 
 
 @pytest.mark.parametrize("nbytes", [16, LONG])
-def test_an_announced_frame_is_acknowledged_and_answered(fakes, nbytes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data) as client:
-            session = data.sessions[0]
-            session.advice = SizeAdvice(128, "128", True, 2e6)
-            session.rtt = 7.0  # measured anew with each announcement
-            await client.announce(7, nbytes, age_us=100_000, width=128, height=96)
-            await data.until(lambda: data.announced)
-            await client.frame(7, nbytes, rate=3e6)
-            return await client.read(), await client.read(), data, session
-
-    taken, (kind, answer), data, session = uvloop.run(main())
+async def test_an_announced_frame_is_acknowledged_and_answered(nbytes):
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        session = data.sessions[0]
+        session.advice = SizeAdvice(128, "128", True, 2e6)
+        session.rtt = 7.0  # measured anew with each announcement
+        await client.announce(7, nbytes, age_us=100_000, width=128, height=96)
+        await data.until(lambda: data.announced)
+        await client.frame(7, nbytes, rate=3e6)
+        taken, (kind, answer) = await client.read(), await client.read()
     assert taken[0] == "acknowledgement"
     assert taken[1].id == 7
     assert taken[1].transfer_us > 0
@@ -191,7 +186,7 @@ def test_an_announced_frame_is_acknowledged_and_answered(fakes, nbytes):
     assert answered == ("answered", Reason.ON_TIME)
 
 
-def test_a_pause_between_announcement_and_frame_is_not_the_links(fakes):
+async def test_a_pause_between_announcement_and_frame_is_not_the_links():
     class Clock:
         now = 100.0
 
@@ -199,31 +194,28 @@ def test_a_pause_between_announcement_and_frame_is_not_the_links(fakes):
             self.now += 0.001  # whenever it is looked at, and so with each piece
             return self.now
 
-    async def main():
-        data, clock = fakes.FakeDataPlane(), Clock()
-        async with (
-            fakes.serving(data, clock=clock) as server,
-            fakes.channel(server) as channel,
-        ):
-            client = Client(channel.stream_stream(METHOD)())
-            await client.send(hello=HELLO)
-            await client.announce(1, 900_000)
-            await data.until(lambda: data.announced)
-            clock.now += 2.0
-            await client.frame(1, 900_000)
-            await client.read()
-            return await client.read(), data.sessions[0].steps[0]
-
-    (_, taken), (_, nbytes, seconds, _) = uvloop.run(main())
+    data, clock = FakeDataPlane(), Clock()
+    async with (
+        serving(data, clock=clock) as server,
+        channel_to(server) as channel,
+    ):
+        client = Client(channel.stream_stream(METHOD)())
+        await client.send(hello=HELLO)
+        await client.announce(1, 900_000)
+        await data.until(lambda: data.announced)
+        clock.now += 2.0
+        await client.frame(1, 900_000)
+        await client.read()
+        (_, taken), (_, nbytes, seconds, _) = await client.read(), data.sessions[0].steps[0]
     assert taken.transfer_us > 2_000_000
     assert nbytes > 900_000
     assert 0.0 < seconds < 1.0
 
 
-def test_a_long_frame_comes_straight_into_its_place(fakes):
+def test_a_long_frame_comes_straight_into_its_place():
     async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with streaming(fakes, data) as client:
+        data = FakeDataPlane(holds=True)
+        async with streaming(data) as client:
             await client.announce(1, LONG)
             await client.frame(1, LONG)
             await data.until(lambda: data.held)
@@ -234,66 +226,60 @@ def test_a_long_frame_comes_straight_into_its_place(fakes):
 
 
 @pytest.mark.parametrize("nbytes", [16, LONG])
-def test_a_frame_without_announcement_is_served(fakes, nbytes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data) as client:
-            await client.frame(3, nbytes)
-            return await client.read(), await client.read(), data.sessions[0].steps
-
-    taken, (kind, answer), steps = uvloop.run(main())
+async def test_a_frame_without_announcement_is_served(nbytes):
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        await client.frame(3, nbytes)
+        taken = await client.read()
+        kind, answer = await client.read()
+        steps = data.sessions[0].steps
     assert taken == ("acknowledgement", m.Acknowledgement(id=3, transfer_us=0))
     assert (kind, answer.id) == ("answer", 3)
     assert answer.HasField("response")
     assert steps[0][2] == 0.0  # nothing was timed
 
 
-def test_a_frame_whose_fields_come_in_another_order_is_served(fakes):
+async def test_a_frame_whose_fields_come_in_another_order_is_served():
     frame = m.Frame(request=request(16)).SerializeToString() + m.Frame(id=4).SerializeToString()
     message = bytes((3 << 3 | 2, len(frame))) + frame
 
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data) as client:
-            await client.announce(4)
-            await client.call.write(message)
-            return await client.read(), await client.read()
-
-    (_, taken), (kind, answer) = uvloop.run(main())
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        await client.announce(4)
+        await client.call.write(message)
+        (_, taken), (kind, answer) = await client.read(), await client.read()
     assert taken.id == 4
     assert (kind, answer.id) == ("answer", 4)
     assert answer.response.raw_output_contents[0] == request(16).raw_input_contents[0]
 
 
-def test_compressed_frames_are_served(fakes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            call = channel.stream_stream(METHOD)(compression=grpc.Compression.Gzip)
-            client = Client(call)
-            await client.send(hello=HELLO)
-            await client.announce(1, LONG)
-            await client.frame(1, LONG)
-            return [(await client.read())[0] for _ in range(3)]
+async def test_compressed_frames_are_served():
+    data = FakeDataPlane()
+    async with serving(data) as server, channel_to(server) as channel:
+        call = channel.stream_stream(METHOD)(compression=grpc.Compression.Gzip)
+        client = Client(call)
+        await client.send(hello=HELLO)
+        await client.announce(1, LONG)
+        await client.frame(1, LONG)
+        assert [(await client.read())[0] for _ in range(3)] == [
+            "welcome",
+            "acknowledgement",
+            "answer",
+        ]
 
-    assert uvloop.run(main()) == ["welcome", "acknowledgement", "answer"]
 
-
-def test_a_frame_refused_at_its_announcement_is_answered_at_once_and_passed_over(fakes):
-    async def main():
-        reply = fakes.refusing(Reason.BEHIND_WORK, "busy")(InferCall("m", None, "", []))
-        data = fakes.FakeDataPlane(refusal=reply)
-        async with streaming(fakes, data) as client:
-            await client.announce(1, LONG)
-            answer = await client.read()
-            await client.frame(1, LONG)
-            taken = await client.read()
-            data.refusal = None
-            await client.announce(2)
-            await client.frame(2)
-            return answer, taken, [await client.read(), await client.read()], data
-
-    answer, (kind, taken), others, data = uvloop.run(main())
+async def test_a_frame_refused_at_its_announcement_is_answered_at_once_and_passed_over():
+    reply = refusing(Reason.BEHIND_WORK, "busy")(InferCall("m", None, "", []))
+    data = FakeDataPlane(refusal=reply)
+    async with streaming(data) as client:
+        await client.announce(1, LONG)
+        answer = await client.read()
+        await client.frame(1, LONG)
+        taken = await client.read()
+        data.refusal = None
+        await client.announce(2)
+        await client.frame(2)
+        (kind, taken), others = taken, [await client.read(), await client.read()]
     assert refused(*answer) == "behind_work"
     assert (kind, taken.id) == ("acknowledgement", 1)
     assert taken.transfer_us > 0
@@ -307,22 +293,19 @@ def late_reply() -> InferReply:
     return InferReply(Outcome(Reason.EXPIRED, 0.0), "m", "1", "", None, "late")
 
 
-def test_an_announcement_without_frame_is_answered_when_it_is_given_up(fakes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data) as client:
-            await client.announce(1, 50_000)
-            await data.until(lambda: data.announced)
-            (call,) = data.announced
-            call.given_up(late_reply())
-            answer = await client.read()
-            await client.frame(1, 50_000)  # too late: acknowledged, and no more
-            taken = await client.read()
-            await client.announce(2)
-            await client.frame(2)
-            return answer, taken, [await client.read(), await client.read()], call, data
-
-    answer, taken, others, call, data = uvloop.run(main())
+async def test_an_announcement_without_frame_is_answered_when_it_is_given_up():
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        await client.announce(1, 50_000)
+        await data.until(lambda: data.announced)
+        (call,) = data.announced
+        call.given_up(late_reply())
+        answer = await client.read()
+        await client.frame(1, 50_000)  # too late: acknowledged, and no more
+        taken = await client.read()
+        await client.announce(2)
+        await client.frame(2)
+        others = [await client.read(), await client.read()]
     assert refused(*answer) == "expired"
     assert answer[1].server_us == 0
     assert taken[0] == "acknowledgement"
@@ -331,23 +314,20 @@ def test_an_announcement_without_frame_is_answered_when_it_is_given_up(fakes):
     assert ("stalled", 0, 50_000) in data.sessions[0].steps
 
 
-def test_a_frame_given_up_on_its_way_keeps_its_place_until_it_is_here(fakes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data) as client:
-            await client.announce(1, 900_000)
-            whole = m.ClientMessage(frame=m.Frame(id=1, request=request(900_000)))
-            # The stream's window holds the rest back: a stock client sends no half messages.
-            sending = asyncio.ensure_future(client.call.write(whole.SerializeToString()))
-            await data.until(lambda: data.announced)
-            (call,) = data.announced
-            call.given_up(late_reply())
-            answer = await client.read()
-            await sending
-            taken = await client.read()
-            return answer, taken, call.steps
-
-    answer, taken, steps = uvloop.run(main())
+async def test_a_frame_given_up_on_its_way_keeps_its_place_until_it_is_here():
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        await client.announce(1, 900_000)
+        whole = m.ClientMessage(frame=m.Frame(id=1, request=request(900_000)))
+        # The stream's window holds the rest back: a stock client sends no half messages.
+        sending = asyncio.ensure_future(client.call.write(whole.SerializeToString()))
+        await data.until(lambda: data.announced)
+        (call,) = data.announced
+        call.given_up(late_reply())
+        answer = await client.read()
+        await sending
+        taken = await client.read()
+        steps = call.steps
     assert refused(*answer) == "expired"
     assert taken[0] == "acknowledgement"
     assert steps[0] == "announce"
@@ -355,30 +335,27 @@ def test_a_frame_given_up_on_its_way_keeps_its_place_until_it_is_here(fakes):
     assert len(steps) == 2
 
 
-def test_what_cannot_be_fails_alone(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with streaming(fakes, data, max_request_bytes=1_000_000) as client:
-            await client.announce(1, 2_000_000)
-            too_long = await client.read()
-            await client.announce(2, 0)
-            empty = await client.read()
-            await client.announce(3, 100)
-            await client.frame(3, LONG)  # far more than announced
-            longer = [await client.read(), await client.read()]
-            await client.announce(4, 16)
-            await client.frame(4, model="other")
-            other = [await client.read(), await client.read()]
-            await client.announce(5)
-            await client.announce(5)
-            twice = await client.read()
-            await client.frame(5)
-            await data.until(lambda: data.held)
-            taken = await client.read()
-            data.held[0].answer()
-            return too_long, empty, longer, other, twice, taken, await client.read()
-
-    too_long, empty, longer, other, twice, taken, last = uvloop.run(main())
+async def test_what_cannot_be_fails_alone():
+    data = FakeDataPlane(holds=True)
+    async with streaming(data, max_request_bytes=1_000_000) as client:
+        await client.announce(1, 2_000_000)
+        too_long = await client.read()
+        await client.announce(2, 0)
+        empty = await client.read()
+        await client.announce(3, 100)
+        await client.frame(3, LONG)  # far more than announced
+        longer = [await client.read(), await client.read()]
+        await client.announce(4, 16)
+        await client.frame(4, model="other")
+        other = [await client.read(), await client.read()]
+        await client.announce(5)
+        await client.announce(5)
+        twice = await client.read()
+        await client.frame(5)
+        await data.until(lambda: data.held)
+        taken = await client.read()
+        data.held[0].answer()
+        last = await client.read()
     assert refused(*too_long) == refused(*empty) == "too_large"
     assert sorted(kind for kind, _ in longer) == ["acknowledgement", "answer"]
     (wrong,) = (each for kind, each in longer if kind == "answer")
@@ -393,169 +370,141 @@ def test_what_cannot_be_fails_alone(fakes):
 
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b"", m.ClientMessage().SerializeToString()])
-def test_a_message_that_is_none_ends_the_stream(fakes, message):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data) as client:
-            await client.call.write(message)
-            end = await client.read()
-            return end, data.sessions[0].closed
-
-    (kind, code), closed = uvloop.run(main())
+async def test_a_message_that_is_none_ends_the_stream(message):
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        await client.call.write(message)
+        end = await client.read()
+        (kind, code), closed = end, data.sessions[0].closed
     assert (kind, code) == ("end", grpc.StatusCode.INVALID_ARGUMENT)
     assert closed == 1
 
 
 @pytest.mark.parametrize("nbytes", [16, LONG])
-def test_nothing_goes_before_the_hello(fakes, nbytes):
-    async def main():
-        async with streaming(fakes, greet=False) as client:
-            await client.frame(1, nbytes)
-            return await client.read()
-
-    assert uvloop.run(main()) == ("end", grpc.StatusCode.INVALID_ARGUMENT)
+async def test_nothing_goes_before_the_hello(nbytes):
+    async with streaming(greet=False) as client:
+        await client.frame(1, nbytes)
+        assert (await client.read()) == ("end", grpc.StatusCode.INVALID_ARGUMENT)
 
 
-def test_advice_is_pushed_while_nothing_is_answered(fakes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data) as client:
-            data.sessions[0].advise(SizeAdvice(0, "", False, 5.0))
-            return await client.read()
-
-    assert uvloop.run(main()) == ("advice", m.Advice(mapped=False, bytes_per_s=5.0))
+async def test_advice_is_pushed_while_nothing_is_answered():
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        data.sessions[0].advise(SizeAdvice(0, "", False, 5.0))
+        assert (await client.read()) == ("advice", m.Advice(mapped=False, bytes_per_s=5.0))
 
 
-def test_a_flood_is_held_back_and_every_frame_answered(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with streaming(fakes, data, stream_in_flight=4) as client:
-            for id in range(1, 21):
-                await client.announce(id)
-                await client.frame(id)
-            await data.until(lambda: len(data.held) == 4)
-            most, answers = len(data.held), []
-            while len(answers) < 20:
-                if data.held:
-                    data.held.pop(0).answer()
-                    most = max(most, len(data.held))
-                kind, message = await client.read()
-                if kind == "answer":
-                    answers.append(message.id)
-            return most, answers
-
-    most, answers = uvloop.run(main())
+async def test_a_flood_is_held_back_and_every_frame_answered():
+    data = FakeDataPlane(holds=True)
+    async with streaming(data, stream_in_flight=4) as client:
+        for id in range(1, 21):
+            await client.announce(id)
+            await client.frame(id)
+        await data.until(lambda: len(data.held) == 4)
+        most, answers = len(data.held), []
+        while len(answers) < 20:
+            if data.held:
+                data.held.pop(0).answer()
+                most = max(most, len(data.held))
+            kind, message = await client.read()
+            if kind == "answer":
+                answers.append(message.id)
     assert most <= 4
     assert answers == list(range(1, 21))
 
 
-def test_a_client_that_is_silent_for_three_seconds_is_gone(fakes):
+async def test_a_client_that_is_silent_for_three_seconds_is_gone():
     class Clock:
         now = 100.0
 
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with (
-            fakes.serving(
-                data, settings=GrpcSettings(tick_s=0.02), clock=lambda: Clock.now
-            ) as server,
-            fakes.channel(server) as channel,
-        ):
-            client = Client(channel.stream_stream(METHOD)())
-            await client.send(hello=HELLO)
-            await client.read()
-            Clock.now += 2.9
-            await client.announce(1)
-            await data.until(lambda: data.announced)
-            Clock.now += 2.9
-            await asyncio.sleep(0.1)
-            assert not data.sessions[0].closed
-            loop_watch()._stalls.append((Clock.now, Clock.now + 60.0))
-            Clock.now += 60.0  # the server stands still: nobody was heard meanwhile
-            await asyncio.sleep(0.1)
-            assert not data.sessions[0].closed
-            Clock.now += 0.2
-            return await client.read(), await client.call.details(), data
-
-    (kind, code), details, data = uvloop.run(main())
+    data = FakeDataPlane()
+    async with (
+        serving(data, settings=GrpcSettings(tick_s=0.02), clock=lambda: Clock.now) as server,
+        channel_to(server) as channel,
+    ):
+        client = Client(channel.stream_stream(METHOD)())
+        await client.send(hello=HELLO)
+        await client.read()
+        Clock.now += 2.9
+        await client.announce(1)
+        await data.until(lambda: data.announced)
+        Clock.now += 2.9
+        await asyncio.sleep(0.1)
+        assert not data.sessions[0].closed
+        loop_watch()._stalls.append((Clock.now, Clock.now + 60.0))
+        Clock.now += 60.0  # the server stands still: nobody was heard meanwhile
+        await asyncio.sleep(0.1)
+        assert not data.sessions[0].closed
+        Clock.now += 0.2
+        (kind, code), details = await client.read(), await client.call.details()
     assert (kind, code) == ("end", grpc.StatusCode.CANCELLED)
     assert details == "the client has been silent for 3 s"
     assert data.sessions[0].closed
     assert data.announced[0].steps == ["announce", "cancel client_cancelled"]
 
 
-def test_a_cut_stream_gives_everything_back(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with streaming(fakes, data) as client:
-            await client.announce(1)
-            await client.frame(1)
-            await client.announce(2, LONG)
-            await data.until(lambda: len(data.announced) == 2 and data.held)
-            client.call.cancel()
-            await data.until(lambda: len(data.cancelled) == 2)
-            return data.sessions[0].closed, [call.steps[-1] for call in data.announced]
+async def test_a_cut_stream_gives_everything_back():
+    data = FakeDataPlane(holds=True)
+    async with streaming(data) as client:
+        await client.announce(1)
+        await client.frame(1)
+        await client.announce(2, LONG)
+        await data.until(lambda: len(data.announced) == 2 and data.held)
+        client.call.cancel()
+        await data.until(lambda: len(data.cancelled) == 2)
+        assert (data.sessions[0].closed, [call.steps[-1] for call in data.announced]) == (
+            1,
+            ["cancel client_cancelled"] * 2,
+        )
 
-    assert uvloop.run(main()) == (1, ["cancel client_cancelled"] * 2)
 
-
-def test_a_half_closed_stream_still_gets_its_answers(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with streaming(fakes, data) as client:
-            await client.announce(1)
-            await client.frame(1)
-            await client.announce(2)  # never comes
-            await client.call.done_writing()
-            await data.until(lambda: data.held and len(data.announced) == 2)
-            data.held[0].answer()
-            seen = [await client.read() for _ in range(3)]
-            return [kind for kind, _ in seen], seen[2][1], data.sessions[0].closed
-
-    kinds, code, closed = uvloop.run(main())
+async def test_a_half_closed_stream_still_gets_its_answers():
+    data = FakeDataPlane(holds=True)
+    async with streaming(data) as client:
+        await client.announce(1)
+        await client.frame(1)
+        await client.announce(2)  # never comes
+        await client.call.done_writing()
+        await data.until(lambda: data.held and len(data.announced) == 2)
+        data.held[0].answer()
+        seen = [await client.read() for _ in range(3)]
+        kinds, code, closed = [kind for kind, _ in seen], seen[2][1], data.sessions[0].closed
     assert kinds == ["acknowledgement", "answer", "end"]
     assert code is grpc.StatusCode.OK
     assert closed == 1
 
 
-def test_a_server_that_drains_answers_what_is_here_and_ends_the_stream(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            client = Client(channel.stream_stream(METHOD)())
-            await client.send(hello=HELLO)
-            await client.announce(1)
-            await client.frame(1)
-            await data.until(lambda: data.held)
-            draining = asyncio.ensure_future(server.drain(10))
-            await asyncio.sleep(0)
-            data.held[0].answer()
-            seen = [await client.read() for _ in range(4)]
-            await draining
-            return seen
-
-    seen = uvloop.run(main())
+async def test_a_server_that_drains_answers_what_is_here_and_ends_the_stream():
+    data = FakeDataPlane(holds=True)
+    async with serving(data) as server, channel_to(server) as channel:
+        client = Client(channel.stream_stream(METHOD)())
+        await client.send(hello=HELLO)
+        await client.announce(1)
+        await client.frame(1)
+        await data.until(lambda: data.held)
+        draining = asyncio.ensure_future(server.drain(10))
+        await asyncio.sleep(0)
+        data.held[0].answer()
+        seen = [await client.read() for _ in range(4)]
+        await draining
     assert [kind for kind, _ in seen] == ["welcome", "acknowledgement", "answer", "end"]
     assert seen[3][1] is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_hundred_sessions_share_a_connection(fakes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
+async def test_a_hundred_sessions_share_a_connection():
+    data = FakeDataPlane()
+    async with serving(data) as server, channel_to(server) as channel:
 
-            async def one(number: int) -> list[str]:
-                client = Client(channel.stream_stream(METHOD)())
-                await client.send(hello=m.Hello(model="m", rate=2, slo_ms=900, name=str(number)))
-                for id in (1, 2):
-                    await client.announce(id, 3_000)
-                    await client.frame(id, 3_000)
-                return [(await client.read())[0] for _ in range(5)]
+        async def one(number: int) -> list[str]:
+            client = Client(channel.stream_stream(METHOD)())
+            await client.send(hello=m.Hello(model="m", rate=2, slo_ms=900, name=str(number)))
+            for id in (1, 2):
+                await client.announce(id, 3_000)
+                await client.frame(id, 3_000)
+            return [(await client.read())[0] for _ in range(5)]
 
-            seen = await asyncio.gather(*map(one, range(100)))
-            return seen, server.connections, data
-
-    seen, connections, data = uvloop.run(main())
+        seen = await asyncio.gather(*map(one, range(100)))
+        connections = server.connections
     assert all(
         sorted(each) == ["acknowledgement"] * 2 + ["answer"] * 2 + ["welcome"] for each in seen
     )
@@ -563,16 +512,13 @@ def test_a_hundred_sessions_share_a_connection(fakes):
     assert len({session.terms.name for session in data.sessions}) == 100
 
 
-def test_the_round_trip_is_measured(fakes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        async with streaming(fakes, data) as client:
-            data.sessions[0].rtt = -1.0
-            for id in range(1, 4):
-                await client.announce(id)
-                await client.frame(id)
-                await client.read()
-                await client.read()
-            return data.sessions[0].rtt
-
-    assert 0.0 < uvloop.run(main()) < 1.0
+async def test_the_round_trip_is_measured():
+    data = FakeDataPlane()
+    async with streaming(data) as client:
+        data.sessions[0].rtt = -1.0
+        for id in range(1, 4):
+            await client.announce(id)
+            await client.frame(id)
+            await client.read()
+            await client.read()
+        assert 0.0 < data.sessions[0].rtt < 1.0

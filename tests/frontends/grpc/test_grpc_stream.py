@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
-import uvloop
+from tests.frontends.doubles import FakeCall, FakeDataPlane, echo, refusing
+from tests.frontends.grpc.grpc_client import channel_to, serving, stream_method
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
@@ -35,22 +36,19 @@ async def read(stream) -> ModelStreamInferResponse | None:
     return None if raw is grpc.aio.EOF else parse(raw)
 
 
-def test_answers_come_as_they_finish(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            stream = fakes.stream_method(channel)()
-            for id in "abc":
-                await stream.write(message(id))
-            await data.until(lambda: len(data.held) == 3)
-            seen = []
-            for id in "cab":
-                data.release(id)
-                seen.append(await read(stream))
-            await stream.done_writing()
-            return seen, await read(stream), await stream.code()
-
-    seen, end, code = uvloop.run(main())
+async def test_answers_come_as_they_finish():
+    data = FakeDataPlane(holds=True)
+    async with serving(data) as server, channel_to(server) as channel:
+        stream = stream_method(channel)()
+        for id in "abc":
+            await stream.write(message(id))
+        await data.until(lambda: len(data.held) == 3)
+        seen = []
+        for id in "cab":
+            data.release(id)
+            seen.append(await read(stream))
+        await stream.done_writing()
+        end, code = await read(stream), await stream.code()
     assert [answer.infer_response.id for answer in seen] == ["c", "a", "b"]
     for answer in seen:
         assert answer.error_message == ""
@@ -60,38 +58,32 @@ def test_answers_come_as_they_finish(fakes):
     assert code is grpc.StatusCode.OK
 
 
-def test_a_half_closed_stream_still_gets_its_answers(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            stream = fakes.stream_method(channel)()
-            await stream.write(message("a"))
-            await stream.done_writing()
-            await data.until(lambda: "a" in data.held_ids)
-            data.release("a")
-            return await read(stream), await stream.code()
-
-    answer, code = uvloop.run(main())
+async def test_a_half_closed_stream_still_gets_its_answers():
+    data = FakeDataPlane(holds=True)
+    async with serving(data) as server, channel_to(server) as channel:
+        stream = stream_method(channel)()
+        await stream.write(message("a"))
+        await stream.done_writing()
+        await data.until(lambda: "a" in data.held_ids)
+        data.release("a")
+        answer, code = await read(stream), await stream.code()
     assert answer.infer_response.id == "a"
     assert code is grpc.StatusCode.OK
 
 
-def test_an_error_leaves_the_stream_open(fakes):
-    async def main():
-        data = fakes.FakeDataPlane()
-        busy = fakes.refusing(Reason.QUEUE_FULL, "the queue is full")
-        data.answer = lambda call: (busy if call.id == "busy" else fakes.echo)(call)
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            stream = fakes.stream_method(channel)()
-            seen = []
-            sent = (message("busy"), b"\xff", message("bad", datatype=Datatype.FP64), message("a"))
-            for raw in sent:
-                await stream.write(raw)
-                seen.append(await read(stream))
-            await stream.done_writing()
-            return seen, await stream.code(), data.refused
-
-    (busy, broken, bad, good), code, refused = uvloop.run(main())
+async def test_an_error_leaves_the_stream_open():
+    data = FakeDataPlane()
+    busy = refusing(Reason.QUEUE_FULL, "the queue is full")
+    data.answer = lambda call: (busy if call.id == "busy" else echo)(call)
+    async with serving(data) as server, channel_to(server) as channel:
+        stream = stream_method(channel)()
+        seen = []
+        sent = (message("busy"), b"\xff", message("bad", datatype=Datatype.FP64), message("a"))
+        for raw in sent:
+            await stream.write(raw)
+            seen.append(await read(stream))
+        await stream.done_writing()
+        (busy, broken, bad, good), code, refused = seen, await stream.code(), data.refused
     assert busy.error_message == "the queue is full"
     assert busy.infer_response.id == "busy"
     assert busy.infer_response.parameters["reason"].string_param == "queue_full"
@@ -103,123 +95,107 @@ def test_an_error_leaves_the_stream_open(fakes):
     assert [row[0] for row in refused] == ["m"]
 
 
-def test_with_triton_grpc_error_the_first_error_ends_the_stream(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True, answer=fakes.refusing(Reason.QUEUE_FULL, "full"))
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            stream = fakes.stream_method(channel)(metadata=(("triton_grpc_error", "true"),))
-            await stream.write(message("a"))
-            await stream.write(message("b"))
-            await data.until(lambda: len(data.held) == 2)
-            data.release("a")
-            code, details = await stream.code(), await stream.details()
-            await data.until(lambda: bool(data.cancelled))
-            return code, details, data.cancelled
-
-    code, details, cancelled = uvloop.run(main())
+async def test_with_triton_grpc_error_the_first_error_ends_the_stream():
+    data = FakeDataPlane(holds=True, answer=refusing(Reason.QUEUE_FULL, "full"))
+    async with serving(data) as server, channel_to(server) as channel:
+        stream = stream_method(channel)(metadata=(("triton_grpc_error", "true"),))
+        await stream.write(message("a"))
+        await stream.write(message("b"))
+        await data.until(lambda: len(data.held) == 2)
+        data.release("a")
+        code, details = await stream.code(), await stream.details()
+        await data.until(lambda: bool(data.cancelled))
+        cancelled = data.cancelled
     assert (code, details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
     assert cancelled == [("b", Reason.CLIENT_CANCELLED)]
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline", "disconnect"])
-def test_a_stream_that_closes_cancels_what_is_pending(fakes, how):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with fakes.serving(data) as server:
-            async with fakes.channel(server) as channel:
-                timeout = 0.3 if how == "deadline" else None
-                stream = fakes.stream_method(channel)(timeout=timeout)
-                await stream.write(message("a"))
-                await stream.write(message("b"))
-                await data.until(lambda: len(data.calls) == 2)
-                if how == "cancel":
-                    stream.cancel()
-                if how == "deadline":
-                    await data.until(lambda: len(data.cancelled) == 2)
-            await data.until(lambda: len(data.cancelled) == 2)
-            return data
-
-    data = uvloop.run(main())
+async def test_a_stream_that_closes_cancels_what_is_pending(how):
+    data = FakeDataPlane(holds=True)
+    async with serving(data) as server:
+        async with channel_to(server) as channel:
+            timeout = 0.3 if how == "deadline" else None
+            stream = stream_method(channel)(timeout=timeout)
+            await stream.write(message("a"))
+            await stream.write(message("b"))
+            await data.until(lambda: len(data.calls) == 2)
+            if how == "cancel":
+                stream.cancel()
+            if how == "deadline":
+                await data.until(lambda: len(data.cancelled) == 2)
+        await data.until(lambda: len(data.cancelled) == 2)
     assert sorted(data.cancelled) == sorted((id, Reason.CLIENT_CANCELLED) for id in "ab")
     if how == "deadline":
         assert all(0 <= call.context.transport_budget_s < 0.5 for call in data.calls)
 
 
-def test_a_bug_ends_the_stream_at_once(fakes, caplog, monkeypatch):
-    submit = fakes.FakeCall.submit
+async def test_a_bug_ends_the_stream_at_once(caplog, monkeypatch):
+    submit = FakeCall.submit
 
     def broken(self, call, reply):
         if call.id == "bad":
             raise RuntimeError("/secret/path")
         submit(self, call, reply)
 
-    monkeypatch.setattr(fakes.FakeCall, "submit", broken)
+    monkeypatch.setattr(FakeCall, "submit", broken)
 
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            stream = fakes.stream_method(channel)()
-            await stream.write(message("good"))
-            await stream.write(message("bad"))
-            async with asyncio.timeout(20):
-                code = await stream.code()
-            await data.until(lambda: bool(data.cancelled))
-            return code, data.cancelled
-
-    code, cancelled = uvloop.run(main())
+    data = FakeDataPlane(holds=True)
+    async with serving(data) as server, channel_to(server) as channel:
+        stream = stream_method(channel)()
+        await stream.write(message("good"))
+        await stream.write(message("bad"))
+        async with asyncio.timeout(20):
+            code = await stream.code()
+        await data.until(lambda: bool(data.cancelled))
+        cancelled = data.cancelled
     assert code is grpc.StatusCode.INTERNAL
     assert cancelled == [("good", Reason.CLIENT_CANCELLED)]
     assert "/secret/path" in caplog.text
 
 
-def test_no_more_than_the_limit_is_taken_in_at_once(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        settings = GrpcSettings(stream_in_flight=2)
-        async with fakes.serving(data, settings=settings) as server, fakes.channel(server) as ch:
-            stream = fakes.stream_method(ch)()
-            for number in range(5):
-                await stream.write(message(str(number)))
-            most = 0
-            for number in range(5):
-                await data.until(lambda number=number: str(number) in data.held_ids)
-                most = max(most, len(data.held))
-                data.release(str(number))
-                await read(stream)
-            await stream.done_writing()
-            return most, await stream.code()
-
-    most, code = uvloop.run(main())
+async def test_no_more_than_the_limit_is_taken_in_at_once():
+    data = FakeDataPlane(holds=True)
+    settings = GrpcSettings(stream_in_flight=2)
+    async with serving(data, settings=settings) as server, channel_to(server) as ch:
+        stream = stream_method(ch)()
+        for number in range(5):
+            await stream.write(message(str(number)))
+        most = 0
+        for number in range(5):
+            await data.until(lambda number=number: str(number) in data.held_ids)
+            most = max(most, len(data.held))
+            data.release(str(number))
+            await read(stream)
+        await stream.done_writing()
+        code = await stream.code()
     assert 1 <= most <= 2
     assert code is grpc.StatusCode.OK
 
 
-def test_draining_answers_what_is_in_flight_and_ends_streams(fakes):
-    async def main():
-        data = fakes.FakeDataPlane(holds=True)
-        async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            busy = fakes.stream_method(channel)()
-            await busy.write(message("a"))
-            idle = fakes.stream_method(channel)()
-            await idle.write(message("b"))
-            await data.until(lambda: len(data.held) == 2)
-            data.release("b")
-            await read(idle)
-            draining = asyncio.create_task(server.drain(20))
-            idle_code = await idle.code()
-            data.release("a")
-            answer = await read(busy)
-            busy_code = await busy.code()
-            await draining
-            return idle_code, answer.infer_response.id, busy_code, data.cancelled
-
-    idle_code, id, busy_code, cancelled = uvloop.run(main())
+async def test_draining_answers_what_is_in_flight_and_ends_streams():
+    data = FakeDataPlane(holds=True)
+    async with serving(data) as server, channel_to(server) as channel:
+        busy = stream_method(channel)()
+        await busy.write(message("a"))
+        idle = stream_method(channel)()
+        await idle.write(message("b"))
+        await data.until(lambda: len(data.held) == 2)
+        data.release("b")
+        await read(idle)
+        draining = asyncio.create_task(server.drain(20))
+        idle_code = await idle.code()
+        data.release("a")
+        answer = await read(busy)
+        busy_code = await busy.code()
+        await draining
+        id, cancelled = answer.infer_response.id, data.cancelled
     assert idle_code is busy_code is grpc.StatusCode.UNAVAILABLE
     assert id == "a"
     assert cancelled == []
 
 
-def test_the_stock_client_streams(fakes):
+async def test_the_stock_client_streams():
     tensor = triton.InferInput("x", [1, 4], "FP32")
     tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
 
@@ -235,20 +211,17 @@ def test_the_stock_client_streams(fakes):
             client.stop_stream()
         return got
 
-    async def main():
-        data = fakes.FakeDataPlane()
-        busy = fakes.refusing(Reason.QUEUE_FULL, "full")
-        data.answer = lambda call: (busy if call.id == "busy" else fakes.echo)(call)
-        async with fakes.serving(data) as server:
-            return await asyncio.to_thread(ask, server.port)
-
-    got = uvloop.run(main())
+    data = FakeDataPlane()
+    busy = refusing(Reason.QUEUE_FULL, "full")
+    data.answer = lambda call: (busy if call.id == "busy" else echo)(call)
+    async with serving(data) as server:
+        got = await asyncio.to_thread(ask, server.port)
     good = [result.get_response().id for result, error in got if error is None]
     assert good == ["good", "good again"]
     assert [error.message() for result, error in got if error is not None] == ["full"]
 
 
-def test_the_stock_asyncio_client_streams(fakes):
+async def test_the_stock_asyncio_client_streams():
     tensor = triton.InferInput("x", [1, 4], "FP32")
     tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
 
@@ -256,12 +229,11 @@ def test_the_stock_asyncio_client_streams(fakes):
         for number in range(20):
             yield {"model_name": "m", "inputs": [tensor], "request_id": str(number)}
 
-    async def main():
-        async with (
-            fakes.serving() as server,
-            triton_aio.InferenceServerClient(f"127.0.0.1:{server.port}") as client,
-        ):
-            stream = client.stream_infer(requests())
-            return [(result.get_response().id, error) async for result, error in stream]
-
-    assert uvloop.run(main()) == [(str(number), None) for number in range(20)]
+    async with (
+        serving() as server,
+        triton_aio.InferenceServerClient(f"127.0.0.1:{server.port}") as client,
+    ):
+        stream = client.stream_infer(requests())
+        assert [(result.get_response().id, error) async for result, error in stream] == [
+            (str(number), None) for number in range(20)
+        ]

@@ -6,25 +6,18 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tests.frontends.doubles import Clock
+from tests.frontends.http.http_client import binary, post, serve
 
 from slacktide.domain import Reason
 from slacktide.executors.loop_watch import loop_watch
 from slacktide.frontends.http import HttpServer, metrics_routes
 from slacktide.frontends.settings import HttpSettings
 
+pytestmark = pytest.mark.usefixtures("run")
+"""Every test runs on both kinds of event loops."""
+
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
-
-
-class Clock:
-    """Monotonic seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def limits(**changes) -> HttpSettings:
@@ -34,285 +27,213 @@ def limits(**changes) -> HttpSettings:
 # ------------------------------------------------------------------------------- framing
 
 
-def test_a_connection_serves_one_request_after_another(run, serve):
-    async def body():
-        async with serve() as here:
+async def test_a_connection_serves_one_request_after_another():
+    async with serve() as here:
+        client = await here.connect()
+        for _ in range(3):
+            client.send(GET)
+            answer = await client.answer()
+            assert (answer.status, answer.json) == (200, {"live": True})
+            assert not answer.closes
+        client.close()
+
+
+async def test_byte_by_byte_is_the_same_as_at_once():
+    async with serve() as here:
+        data, line = binary(b"abc")
+        raw = post(data, line)
+        whole = await here.ask(raw)
+        client = await here.connect()
+        for index in range(len(raw)):
+            client.send(raw[index : index + 1])
+            await asyncio.sleep(0)
+        dripped = await client.answer()
+        client.close()
+        assert (dripped.status, dripped.body) == (whole.status, whole.body)
+        assert here.data.tensors == [[b"abc"], [b"abc"]]
+
+
+async def test_pipelined_answers_keep_the_order_of_requests():
+    async with serve() as here:
+        here.data.holds = True
+        client = await here.connect()
+        bodies = [binary(b"x", request_id=str(number)) for number in range(5)]
+        client.send(b"".join(post(data, line) for data, line in bodies) + GET)
+        await here.data.until(lambda: len(here.data.calls) == 5)
+        for call in reversed(here.data.calls):
+            call.answer()
+        got = [await client.answer() for _ in range(6)]
+        client.close()
+        assert [b'"id":"%d"' % n in got[n].body for n in range(5)] == [True] * 5
+        assert got[5].json == {"live": True}
+
+
+async def test_pipelining_is_bounded():
+    async with serve(limits(max_pipelined=3)) as here:
+        here.data.holds = True
+        client = await here.connect()
+        data, line = binary(b"x")
+        client.send(post(data, line) * 10)
+        await here.data.until(lambda: len(here.data.calls) == 3)
+        for answered in range(10):
+            assert len(here.data.calls) == min(3 + answered, 10)
+            here.data.calls[answered].answer()
+            assert (await client.answer()).status == 200
+        client.close()
+
+
+async def test_a_flood_of_requests_waits_for_turns_while_another_client_is_answered():
+    async with serve() as here:
+        ticks = iter(range(1_000_000))
+        here.context.turns.clock = lambda: next(ticks) / 1000  # each look costs a millisecond
+        other = await here.connect()
+        flood = await here.connect("127.0.0.2")
+        flood.send(GET * 4000)
+        await here.until(lambda: here.context.turns.waiting)
+        assert len(here.log) < 1000  # a few turns' shares, in pieces
+        other.send(GET)
+        assert (await other.answer()).status == 200
+        clients = [access.client for access in here.log]
+        assert clients.count("127.0.0.2") < 2000
+        for _ in range(4000):
+            assert (await flood.answer()).status == 200
+        flood.close()
+        other.close()
+
+
+async def test_large_bodies_go_straight_into_the_upload():
+    async with serve(limits(receive_bytes=1024)) as here:
+        payload = bytes(range(256)) * 800
+        data, line = binary(payload)
+        client = await here.connect()
+        client.send(post(data, line, "slacktide-application: cam") * 2 + GET)
+        first, second, third = [await client.answer() for _ in range(3)]
+        client.close()
+        assert first.status == second.status == third.status == 200
+        assert first.body.endswith(payload)
+        announced = here.data.announced[0]
+        assert (announced.model, announced.version) == ("m", None)
+        assert announced.length == len(data)
+        assert announced.parameters == {"application": "cam"}
+        assert announced.context.client == "127.0.0.1"
+        assert announced.context.transport == "http"
+        assert bytes(announced.memory) == data
+        assert [call.steps for call in here.data.announced] == [["announce", "submit"]] * 2
+
+
+async def test_a_known_head_with_its_body_cut_short_is_no_request():
+    async with serve() as here:
+        data, line = binary(b"hello")
+        raw = post(data, line)
+        assert (await here.ask(raw + raw)).status == 200  # two in one read
+        assert len(here.context.heads) == 1
+        for cut in (1, len(data), len(data) + 1):
             client = await here.connect()
-            for _ in range(3):
-                client.send(GET)
-                answer = await client.answer()
-                assert (answer.status, answer.json) == (200, {"live": True})
-                assert not answer.closes
+            client.send(raw + raw[:-cut])
+            assert (await client.answer()).status == 200
             client.close()
-
-    run(body())
-
-
-def test_byte_by_byte_is_the_same_as_at_once(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            data, line = binary(b"abc")
-            raw = post(data, line)
-            whole = await here.ask(raw)
-            client = await here.connect()
-            for index in range(len(raw)):
-                client.send(raw[index : index + 1])
-                await asyncio.sleep(0)
-            dripped = await client.answer()
-            client.close()
-            assert (dripped.status, dripped.body) == (whole.status, whole.body)
-            assert here.data.tensors == [[b"abc"], [b"abc"]]
-
-    run(body())
+        assert len(here.context.heads) == 1
+        await here.until(lambda: not here.context.connections)
+        assert here.data.tensors == [[b"hello"]] * 5
+        ended = [call.steps for call in here.data.announced]
+        assert ended == [["announce", "cancel disconnected"]] * 2
+        other = raw.replace(b"Host: test", b"Host: tesu")
+        assert (await here.ask(other)).body == (await here.ask(raw)).body
+        assert len(here.context.heads) == 2
 
 
-@settings(max_examples=15)
-@given(cuts=st.lists(st.integers(1, 700), max_size=6), size=st.integers(0, 2000))
-def test_any_cut_of_pipelined_requests_gives_the_same_answers(serve, post, binary, cuts, size):
-    async def body():
-        async with serve(HttpSettings(receive_bytes=512)) as here:
+async def test_expect_continue_is_met_when_the_body_is_wanted():
+    async with serve() as here:
+        data, line = binary(b"hello")
+        client = await here.connect()
+        client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
+        assert (await client.answer()).status == 100
+        client.send(data)
+        assert (await client.answer()).body.endswith(b"hello")
+        client.send(post(b"", line, "Expect: 100-continue", path="/nope", length=len(data)))
+        refused = await client.answer()
+        assert (refused.status, refused.closes) == (404, True)
+        client.close()
+
+
+async def test_an_interim_answer_does_not_overtake_an_earlier_one():
+    async with serve() as here:
+        here.data.holds = True
+        data, line = binary(b"hello")
+        client = await here.connect()
+        client.send(post(data, line))
+        client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
+        await here.data.until(lambda: here.data.calls and here.data.announced)
+        here.data.calls[0].answer()
+        assert (await client.answer()).status == 200
+        assert (await client.answer()).status == 100
+        client.send(data)
+        await here.data.until(lambda: len(here.data.calls) == 2)
+        here.data.calls[1].answer()
+        assert (await client.answer()).status == 200
+        client.close()
+
+
+async def test_an_offered_upgrade_is_passed_over():
+    async with serve(limits(receive_bytes=256)) as here:
+        offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: x")
+        client = await here.connect()
+        for size in (5, 5000):
             data, line = binary(bytes(size))
-            chunked = b"3\r\n" + data[:3] + b"\r\n%x;x=y\r\n" % (len(data) - 3)
-            raw = (
-                post(data, line)
-                + b"POST /v2/models/m/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
-                + line.encode()
-                + b"\r\n\r\n"
-                + chunked
-                + data[3:]
-                + b"\r\n0\r\n\r\n"
-                + GET
-                + post(data, line)
-            )
-            client = await here.connect()
-            for cut in cuts:
-                client.send(raw[:cut])
-                raw = raw[cut:]
-                await asyncio.sleep(0.001)
-            client.send(raw)
-            answers = [await client.answer() for _ in range(4)]
-            client.close()
-            assert [answer.status for answer in answers] == [200] * 4
-            assert answers[0].body == answers[1].body == answers[3].body
-            assert here.data.tensors == [[bytes(size)]] * 3
-
-    asyncio.run(body())
-
-
-def test_pipelined_answers_keep_the_order_of_requests(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            here.data.holds = True
-            client = await here.connect()
-            bodies = [binary(b"x", request_id=str(number)) for number in range(5)]
-            client.send(b"".join(post(data, line) for data, line in bodies) + GET)
-            await here.data.until(lambda: len(here.data.calls) == 5)
-            for call in reversed(here.data.calls):
-                call.answer()
-            got = [await client.answer() for _ in range(6)]
-            client.close()
-            assert [b'"id":"%d"' % n in got[n].body for n in range(5)] == [True] * 5
-            assert got[5].json == {"live": True}
-
-    run(body())
-
-
-def test_pipelining_is_bounded(run, serve, post, binary):
-    async def body():
-        async with serve(limits(max_pipelined=3)) as here:
-            here.data.holds = True
-            client = await here.connect()
-            data, line = binary(b"x")
-            client.send(post(data, line) * 10)
-            await here.data.until(lambda: len(here.data.calls) == 3)
-            for answered in range(10):
-                assert len(here.data.calls) == min(3 + answered, 10)
-                here.data.calls[answered].answer()
-                assert (await client.answer()).status == 200
-            client.close()
-
-    run(body())
-
-
-def test_a_flood_of_requests_waits_for_turns_while_another_client_is_answered(run, serve):
-    async def body():
-        async with serve() as here:
-            ticks = iter(range(1_000_000))
-            here.context.turns.clock = lambda: next(ticks) / 1000  # each look costs a millisecond
-            other = await here.connect()
-            flood = await here.connect("127.0.0.2")
-            flood.send(GET * 4000)
-            await here.until(lambda: here.context.turns.waiting)
-            assert len(here.log) < 1000  # a few turns' shares, in pieces
-            other.send(GET)
-            assert (await other.answer()).status == 200
-            clients = [access.client for access in here.log]
-            assert clients.count("127.0.0.2") < 2000
-            for _ in range(4000):
-                assert (await flood.answer()).status == 200
-            flood.close()
-            other.close()
-
-    run(body())
-
-
-def test_large_bodies_go_straight_into_the_upload(run, serve, post, binary):
-    async def body():
-        async with serve(limits(receive_bytes=1024)) as here:
-            payload = bytes(range(256)) * 800
-            data, line = binary(payload)
-            client = await here.connect()
-            client.send(post(data, line, "slacktide-application: cam") * 2 + GET)
-            first, second, third = [await client.answer() for _ in range(3)]
-            client.close()
-            assert first.status == second.status == third.status == 200
-            assert first.body.endswith(payload)
-            announced = here.data.announced[0]
-            assert (announced.model, announced.version) == ("m", None)
-            assert announced.length == len(data)
-            assert announced.parameters == {"application": "cam"}
-            assert announced.context.client == "127.0.0.1"
-            assert announced.context.transport == "http"
-            assert bytes(announced.memory) == data
-            assert [call.steps for call in here.data.announced] == [["announce", "submit"]] * 2
-
-    run(body())
-
-
-def test_a_known_head_with_its_body_cut_short_is_no_request(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            data, line = binary(b"hello")
-            raw = post(data, line)
-            assert (await here.ask(raw + raw)).status == 200  # two in one read
-            assert len(here.context.heads) == 1
-            for cut in (1, len(data), len(data) + 1):
-                client = await here.connect()
-                client.send(raw + raw[:-cut])
-                assert (await client.answer()).status == 200
-                client.close()
-            assert len(here.context.heads) == 1
-            await here.until(lambda: not here.context.connections)
-            assert here.data.tensors == [[b"hello"]] * 5
-            ended = [call.steps for call in here.data.announced]
-            assert ended == [["announce", "cancel disconnected"]] * 2
-            other = raw.replace(b"Host: test", b"Host: tesu")
-            assert (await here.ask(other)).body == (await here.ask(raw)).body
-            assert len(here.context.heads) == 2
-
-    run(body())
-
-
-def test_expect_continue_is_met_when_the_body_is_wanted(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            data, line = binary(b"hello")
-            client = await here.connect()
-            client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
-            assert (await client.answer()).status == 100
-            client.send(data)
-            assert (await client.answer()).body.endswith(b"hello")
-            client.send(post(b"", line, "Expect: 100-continue", path="/nope", length=len(data)))
-            refused = await client.answer()
-            assert (refused.status, refused.closes) == (404, True)
-            client.close()
-
-    run(body())
-
-
-def test_an_interim_answer_does_not_overtake_an_earlier_one(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            here.data.holds = True
-            data, line = binary(b"hello")
-            client = await here.connect()
-            client.send(post(data, line))
-            client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
-            await here.data.until(lambda: here.data.calls and here.data.announced)
-            here.data.calls[0].answer()
+            client.send(post(data, line, *offer) + GET)
             assert (await client.answer()).status == 200
-            assert (await client.answer()).status == 100
-            client.send(data)
-            await here.data.until(lambda: len(here.data.calls) == 2)
-            here.data.calls[1].answer()
             assert (await client.answer()).status == 200
-            client.close()
-
-    run(body())
-
-
-def test_an_offered_upgrade_is_passed_over(run, serve, post, binary):
-    async def body():
-        async with serve(limits(receive_bytes=256)) as here:
-            offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: x")
-            client = await here.connect()
-            for size in (5, 5000):
-                data, line = binary(bytes(size))
-                client.send(post(data, line, *offer) + GET)
-                assert (await client.answer()).status == 200
-                assert (await client.answer()).status == 200
-            client.close()
-            assert here.data.tensors == [[bytes(5)], [bytes(5000)]]
-
-    run(body())
+        client.close()
+        assert here.data.tensors == [[bytes(5)], [bytes(5000)]]
 
 
-def test_http_1_0_closes_unless_asked_not_to(run, serve):
-    async def body():
-        async with serve() as here:
-            client = await here.connect()
-            client.send(b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-            assert (await client.answer()).headers["connection"] == "keep-alive"
-            client.send(b"GET /v2 HTTP/1.0\r\n\r\n")
-            assert (await client.answer()).closes
-            assert await client.ended() == b""
-            client.close()
-
-    run(body())
+async def test_http_1_0_closes_unless_asked_not_to():
+    async with serve() as here:
+        client = await here.connect()
+        client.send(b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert (await client.answer()).headers["connection"] == "keep-alive"
+        client.send(b"GET /v2 HTTP/1.0\r\n\r\n")
+        assert (await client.answer()).closes
+        assert await client.ended() == b""
+        client.close()
 
 
 @pytest.mark.parametrize(
     "target", ["/v2", "/v2/models/m/config", "/v2/models/x", "/nope", "/v2/models/m/infer"]
 )
-def test_head_is_answered_like_get_without_the_body(run, serve, target):
-    async def body():
-        async with serve() as here:
-            client = await here.connect()
-            request = b"%b " + target.encode() + b" HTTP/1.1\r\nHost: t\r\n\r\n"
-            for _ in range(2):  # the second head is remembered
-                client.send(request % b"GET" + request % b"HEAD" + request % b"GET")
-                with_body = await client.answer()
-                assert with_body.body
-                head = await client.answer(head_only=True)
-                assert (head.status, head.headers) == (with_body.status, with_body.headers)
-                assert (await client.answer()).body == with_body.body
-            client.close()
-            sizes = [record.bytes_sent for record in here.log]
-            assert sizes == [len(with_body.body), 0, len(with_body.body)] * 2
-
-    run(body())
+async def test_head_is_answered_like_get_without_the_body(target):
+    async with serve() as here:
+        client = await here.connect()
+        request = b"%b " + target.encode() + b" HTTP/1.1\r\nHost: t\r\n\r\n"
+        for _ in range(2):  # the second head is remembered
+            client.send(request % b"GET" + request % b"HEAD" + request % b"GET")
+            with_body = await client.answer()
+            assert with_body.body
+            head = await client.answer(head_only=True)
+            assert (head.status, head.headers) == (with_body.status, with_body.headers)
+            assert (await client.answer()).body == with_body.body
+        client.close()
+        sizes = [record.bytes_sent for record in here.log]
+        assert sizes == [len(with_body.body), 0, len(with_body.body)] * 2
 
 
-def test_head_of_a_long_answer_has_the_coding_and_length_of_get(run):
+async def test_head_of_a_long_answer_has_the_coding_and_length_of_get():
     routes = metrics_routes(lambda: (200, "text/plain; version=0.0.4", [b"up 1\n" * 1000] * 8))
 
-    async def body():
-        server = HttpServer(routes)
-        await server.start("127.0.0.1", 0)
-        heads = []
-        for method in (b"GET", b"HEAD"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            line = b"Host: t\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
-            writer.write(method + b" /metrics HTTP/1.1\r\n" + line)
-            head, _, content = (await reader.read()).partition(b"\r\n\r\n")
-            heads.append(head)
-            assert bool(content) is (method == b"GET")
-            writer.close()
-        await server.close()
-        assert heads[0] == heads[1]
-        assert b"Content-Encoding: gzip" in heads[1]
-
-    run(body())
+    server = HttpServer(routes)
+    await server.start("127.0.0.1", 0)
+    heads = []
+    for method in (b"GET", b"HEAD"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        line = b"Host: t\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+        writer.write(method + b" /metrics HTTP/1.1\r\n" + line)
+        head, _, content = (await reader.read()).partition(b"\r\n\r\n")
+        heads.append(head)
+        assert bool(content) is (method == b"GET")
+        writer.close()
+    await server.close()
+    assert heads[0] == heads[1]
+    assert b"Content-Encoding: gzip" in heads[1]
 
 
 PAGE = [bytes([65 + number % 26]) * 700_000 for number in range(40)]
@@ -364,36 +285,30 @@ def test_long_answers_are_written_in_pieces_and_in_order(run, last):
     run(body())
 
 
-def test_a_server_drains_once_a_long_answer_is_written(run):
-    async def body():
-        server = HttpServer(metrics_routes(lambda: (200, "text/plain", PAGE)))
-        await server.start("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\n")
-        drained = asyncio.create_task(server.drain())
-        await asyncio.sleep(0)
-        assert not drained.done()
-        assert await reader.read() == b"".join(PAGE)
-        assert await drained is True
-        writer.close()
-        await server.close()
-
-    run(body())
+async def test_a_server_drains_once_a_long_answer_is_written():
+    server = HttpServer(metrics_routes(lambda: (200, "text/plain", PAGE)))
+    await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    drained = asyncio.create_task(server.drain())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    assert await reader.read() == b"".join(PAGE)
+    assert await drained is True
+    writer.close()
+    await server.close()
 
 
-def test_a_client_that_leaves_amid_a_long_answer_ends_it(run):
-    async def body():
-        server = HttpServer(metrics_routes(lambda: (200, "text/plain", PAGE)))
-        await server.start("127.0.0.1", 0)
-        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n")
-        await writer.drain()
-        writer.transport.abort()
-        assert await server.drain() is True
-        await server.close()
-
-    run(body())
+async def test_a_client_that_leaves_amid_a_long_answer_ends_it():
+    server = HttpServer(metrics_routes(lambda: (200, "text/plain", PAGE)))
+    await server.start("127.0.0.1", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n")
+    await writer.drain()
+    writer.transport.abort()
+    assert await server.drain() is True
+    await server.close()
 
 
 # ------------------------------------------------------------------------------- bad input
@@ -441,248 +356,186 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_http_gets_a_status_and_disturbs_nobody(run, serve, case):
+async def test_bad_http_gets_a_status_and_disturbs_nobody(case):
     raw, status = BAD[case]
 
-    async def body():
-        async with serve() as here:
-            bystander = await here.connect()
-            bystander.send(GET)
-            assert (await bystander.answer()).status == 200
-            client = await here.connect()
-            client.send(raw)
-            answer = await client.answer()
-            assert answer.status == status
-            assert next(iter(answer.json)) == "error"
-            assert answer.json.get("reason") == answer.headers.get("slacktide-reason")
-            if status != 404 and case != "other expectation":
-                assert answer.closes
-                assert await client.ended() == b""
-            client.close()
-            bystander.send(GET)
-            assert (await bystander.answer()).status == 200
-            bystander.close()
-            assert here.data.calls == []
-
-    run(body())
+    async with serve() as here:
+        bystander = await here.connect()
+        bystander.send(GET)
+        assert (await bystander.answer()).status == 200
+        client = await here.connect()
+        client.send(raw)
+        answer = await client.answer()
+        assert answer.status == status
+        assert next(iter(answer.json)) == "error"
+        assert answer.json.get("reason") == answer.headers.get("slacktide-reason")
+        if status != 404 and case != "other expectation":
+            assert answer.closes
+            assert await client.ended() == b""
+        client.close()
+        bystander.send(GET)
+        assert (await bystander.answer()).status == 200
+        bystander.close()
+        assert here.data.calls == []
 
 
-def test_chunked_bodies_are_bounded(run, serve):
+async def test_chunked_bodies_are_bounded():
     head = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
 
-    async def body():
-        async with serve(limits(max_request_bytes=1000, max_chunks=50)) as here:
-            many = await here.ask(head + b"1\r\na\r\n" * 60)
-            assert (many.status, many.closes) == (413, True)
-            large = await here.ask(head + b"3e9\r\n" + b"a" * 1001 + b"\r\n")
-            assert (large.status, large.closes) == (413, True)
-
-    run(body())
+    async with serve(limits(max_request_bytes=1000, max_chunks=50)) as here:
+        many = await here.ask(head + b"1\r\na\r\n" * 60)
+        assert (many.status, many.closes) == (413, True)
+        large = await here.ask(head + b"3e9\r\n" + b"a" * 1001 + b"\r\n")
+        assert (large.status, large.closes) == (413, True)
 
 
-def test_the_common_buffer_is_bounded_and_given_back(run, serve, binary):
+async def test_the_common_buffer_is_bounded_and_given_back():
     data, line = binary(bytes(600))
     head = LINE + line.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
     whole = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
 
-    async def body():
-        async with serve(limits(max_buffered_bytes=1000)) as here:
-            first = await here.connect()
-            first.send(whole[:-200])
-            await here.until(lambda: here.context.buffers.bytes_in_use)
-            assert (await here.ask(whole)).status == 429
-            first.send(whole[-200:])
-            assert (await first.answer()).status == 200
-            first.close()
-            assert (await here.ask(whole)).status == 200
-            assert here.context.buffers.bytes_in_use == 0
-
-    run(body())
+    async with serve(limits(max_buffered_bytes=1000)) as here:
+        first = await here.connect()
+        first.send(whole[:-200])
+        await here.until(lambda: here.context.buffers.bytes_in_use)
+        assert (await here.ask(whole)).status == 429
+        first.send(whole[-200:])
+        assert (await first.answer()).status == 200
+        first.close()
+        assert (await here.ask(whole)).status == 200
+        assert here.context.buffers.bytes_in_use == 0
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_one_client_has_only_its_part_of_the_common_buffer(run, serve, binary, strict):
+async def test_one_client_has_only_its_part_of_the_common_buffer(strict):
     data, line = binary(bytes(600))
     head = LINE + line.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
     whole = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
 
-    async def body():
-        async with serve(limits(max_buffered_per_client=500, triton_strict=strict)) as here:
-            assert (await here.ask(whole)).status == (503 if strict else 429)
-            assert here.context.buffers.bytes_in_use == 0
-
-    run(body())
+    async with serve(limits(max_buffered_per_client=500, triton_strict=strict)) as here:
+        assert (await here.ask(whole)).status == (503 if strict else 429)
+        assert here.context.buffers.bytes_in_use == 0
 
 
-def test_refused_bodies_are_skipped_if_short_and_closed_on_if_long(run, serve, post):
-    async def body():
-        async with serve(limits(max_request_bytes=1000, skip_bytes=10_000)) as here:
-            client = await here.connect()
-            client.send(post(length=5000))
-            short = await client.answer()
-            assert (short.status, short.closes) == (413, False)
-            client.send(b"x" * 5000 + GET)
-            assert (await client.answer()).status == 200
-            client.send(post(length=50_000))
-            long = await client.answer()
-            assert (long.status, long.closes) == (413, True)
-            client.close()
-            assert [reason for _, reason, _ in here.data.refused] == [Reason.TOO_LARGE] * 2
-            assert here.data.announced == []
-
-    run(body())
+async def test_refused_bodies_are_skipped_if_short_and_closed_on_if_long():
+    async with serve(limits(max_request_bytes=1000, skip_bytes=10_000)) as here:
+        client = await here.connect()
+        client.send(post(length=5000))
+        short = await client.answer()
+        assert (short.status, short.closes) == (413, False)
+        client.send(b"x" * 5000 + GET)
+        assert (await client.answer()).status == 200
+        client.send(post(length=50_000))
+        long = await client.answer()
+        assert (long.status, long.closes) == (413, True)
+        client.close()
+        assert [reason for _, reason, _ in here.data.refused] == [Reason.TOO_LARGE] * 2
+        assert here.data.announced == []
 
 
-def test_a_client_that_sends_all_first_still_reads_the_refusal(run, serve, post):
+async def test_a_client_that_sends_all_first_still_reads_the_refusal():
     """Without lingering, the reset for its unread bytes would overtake the answer."""
 
-    async def body():
-        async with serve(limits(max_request_bytes=1000, skip_bytes=10)) as here:
-            client = await here.connect()
-            client.send(post(length=3_000_000))
-            for _ in range(30):
-                client.send(bytes(100_000))
-                await client.writer.drain()
-            assert (await client.answer()).status == 413
-            assert await client.ended() == b""
-            client.close()
-
-    run(body())
+    async with serve(limits(max_request_bytes=1000, skip_bytes=10)) as here:
+        client = await here.connect()
+        client.send(post(length=3_000_000))
+        for _ in range(30):
+            client.send(bytes(100_000))
+            await client.writer.drain()
+        assert (await client.answer()).status == 413
+        assert await client.ended() == b""
+        client.close()
 
 
 # ------------------------------------------------------------------------------- disconnects
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_client_that_leaves_cancels_what_waits(run, serve, post, binary, how):
-    async def body():
-        async with serve() as here:
-            here.data.holds = True
-            client = await here.connect()
-            data, line = binary(b"x")
-            client.send(post(data, line) * 2)
-            await here.data.until(lambda: len(here.data.calls) == 2)
-            getattr(client, how)()
-            await here.data.until(lambda: len(here.data.cancelled) == 2)
-            assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED] * 2
-            assert [access.status for access in here.log] == [499, 499]
-            here.data.calls[0].answer()  # an answer that crosses the cancellation goes nowhere
-
-    run(body())
+async def test_a_client_that_leaves_cancels_what_waits(how):
+    async with serve() as here:
+        here.data.holds = True
+        client = await here.connect()
+        data, line = binary(b"x")
+        client.send(post(data, line) * 2)
+        await here.data.until(lambda: len(here.data.calls) == 2)
+        getattr(client, how)()
+        await here.data.until(lambda: len(here.data.cancelled) == 2)
+        assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED] * 2
+        assert [access.status for access in here.log] == [499, 499]
+        here.data.calls[0].answer()  # an answer that crosses the cancellation goes nowhere
 
 
-def test_a_client_that_leaves_in_its_body_cancels_the_upload(run, serve, post):
-    async def body():
-        async with serve() as here:
-            client = await here.connect()
-            client.send(post(b"partial", length=100_000))
-            await here.data.until(lambda: len(here.data.announced) == 1)
-            client.close()
-            await here.data.until(lambda: bool(here.data.cancelled))
-            assert here.data.announced[0].steps[-1].startswith("cancel")
-            assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED]
-
-    run(body())
-
-
-def test_an_answered_request_is_not_cancelled(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            data, line = binary(b"x")
-            client = await here.connect()
-            client.send(post(data, line, "Connection: close"))
-            assert (await client.answer()).closes
-            assert await client.ended() == b""
-            client.close()
-            await here.server.close()
-            assert here.data.cancelled == []
-
-    run(body())
-
-
-def test_a_client_that_does_not_read_is_not_read_from(run, serve, post, binary):
-    async def body():
-        async with serve(limits(write_high_bytes=10_000)) as here:
-            client = await here.connect()
-            data, line = binary(bytes(500_000))
-            request = post(data, line)
-            client.writer.transport.set_write_buffer_limits(high=1)
-            client.reader._limit = 1 << 30
-            client.writer.transport.pause_reading()
-            sent = 0
-            while sent < 200:
-                client.send(request)
-                try:
-                    async with asyncio.timeout(0.3):
-                        await client.writer.drain()
-                except TimeoutError:
-                    break
-                sent += 1
-            # The kernel's buffers hold some MB each way; 200 requests are 100 MB.
-            assert sent < 200
-            client.writer.transport.resume_reading()
-            for _ in range(sent + 1):
-                assert (await client.answer()).status == 200
-            client.close()
-
-    run(body())
-
-
-def test_reading_stops_while_answers_are_unread_and_goes_on_after(run, serve, post, binary):
-    async def body():
-        async with serve(limits(write_high_bytes=10_000)) as here:
-            client = await here.connect()
-            (connection,) = here.context.connections
-            client.writer.transport.pause_reading()
-            client.send(post(*binary(bytes(8_000_000))))
-            await here.until(lambda: connection._clogged_since is not None)
-            await here.until(lambda: not connection._transport.is_reading())
-            assert not connection._reader.ready, "nothing else keeps it from reading"
-            client.writer.transport.resume_reading()
+async def test_a_client_that_does_not_read_is_not_read_from():
+    async with serve(limits(write_high_bytes=10_000)) as here:
+        client = await here.connect()
+        data, line = binary(bytes(500_000))
+        request = post(data, line)
+        client.writer.transport.set_write_buffer_limits(high=1)
+        client.reader._limit = 1 << 30
+        client.writer.transport.pause_reading()
+        sent = 0
+        while sent < 200:
+            client.send(request)
+            try:
+                async with asyncio.timeout(0.3):
+                    await client.writer.drain()
+            except TimeoutError:
+                break
+            sent += 1
+        # The kernel's buffers hold some MB each way; 200 requests are 100 MB.
+        assert sent < 200
+        client.writer.transport.resume_reading()
+        for _ in range(sent + 1):
             assert (await client.answer()).status == 200
-            await here.until(connection._transport.is_reading)
-            client.close()
-
-    run(body())
+        client.close()
 
 
-def test_reading_stops_while_requests_find_no_place(run, serve, post, binary):
-    async def body():
-        async with serve(limits(max_pipelined=1)) as here:
-            here.data.holds = True
-            client = await here.connect()
-            (connection,) = here.context.connections
-            client.send(post(*binary(b"x")) * 4)
-            await here.until(lambda: not connection._transport.is_reading())
-            assert connection._clogged_since is None, "its answers have a place"
-            for index in range(4):
-                await here.data.until(lambda index=index: len(here.data.calls) > index)
-                assert len(here.data.calls) == index + 1
-                here.data.calls[index].answer()
-                assert (await client.answer()).status == 200
-            await here.until(connection._transport.is_reading)
-            client.close()
+async def test_reading_stops_while_answers_are_unread_and_goes_on_after():
+    async with serve(limits(write_high_bytes=10_000)) as here:
+        client = await here.connect()
+        (connection,) = here.context.connections
+        client.writer.transport.pause_reading()
+        client.send(post(*binary(bytes(8_000_000))))
+        await here.until(lambda: connection._clogged_since is not None)
+        await here.until(lambda: not connection._transport.is_reading())
+        assert not connection._reader.ready, "nothing else keeps it from reading"
+        client.writer.transport.resume_reading()
+        assert (await client.answer()).status == 200
+        await here.until(connection._transport.is_reading)
+        client.close()
 
-    run(body())
+
+async def test_reading_stops_while_requests_find_no_place():
+    async with serve(limits(max_pipelined=1)) as here:
+        here.data.holds = True
+        client = await here.connect()
+        (connection,) = here.context.connections
+        client.send(post(*binary(b"x")) * 4)
+        await here.until(lambda: not connection._transport.is_reading())
+        assert connection._clogged_since is None, "its answers have a place"
+        for index in range(4):
+            await here.data.until(lambda index=index: len(here.data.calls) > index)
+            assert len(here.data.calls) == index + 1
+            here.data.calls[index].answer()
+            assert (await client.answer()).status == 200
+        await here.until(connection._transport.is_reading)
+        client.close()
 
 
 # ------------------------------------------------------------------------------- time-outs
 
 
-def test_slow_headers_get_408(run, serve):
+async def test_slow_headers_get_408():
     clock = Clock()
 
-    async def body():
-        async with serve(limits(header_timeout_s=10), clock=clock) as here:
-            client = await here.connect()
-            client.send(GET + GET[:9])
-            assert (await client.answer()).status == 200
-            clock.now += 10
-            answer = await client.answer()
-            assert (answer.status, answer.closes) == (408, True)
-            client.close()
-
-    run(body())
+    async with serve(limits(header_timeout_s=10), clock=clock) as here:
+        client = await here.connect()
+        client.send(GET + GET[:9])
+        assert (await client.answer()).status == 200
+        clock.now += 10
+        answer = await client.answer()
+        assert (answer.status, answer.closes) == (408, True)
+        client.close()
 
 
 def stand_still(clock, seconds):
@@ -691,296 +544,203 @@ def stand_still(clock, seconds):
     clock.now += seconds
 
 
-def test_a_client_is_not_late_while_the_server_stands_still(run, serve, post):
+async def test_a_client_is_not_late_while_the_server_stands_still():
     clock = Clock()
     settings = limits(header_timeout_s=10, body_timeout_s=10, idle_timeout_s=10, write_timeout_s=10)
 
-    async def body():
-        async with serve(settings, clock=clock) as here:
-            head, upload, idle = [await here.connect() for _ in range(3)]
-            head.send(GET[:9])
-            upload.send(post(b"", length=100_000))
-            idle.send(GET)
-            assert (await idle.answer()).status == 200
-            await here.data.until(lambda: len(here.data.announced) == 1)
-            readers = [connection._reader for connection in here.context.connections]
-            await here.until(lambda: sum(reader.current is not None for reader in readers) == 2)
-            stand_still(clock, 60.0)
-            here.check()
-            clock.now += 9
-            here.check()
-            assert here.data.cancelled == []
-            assert here.server.connections == 3
-            clock.now += 2
-            assert (await head.answer()).status == 408
-            assert (await upload.answer()).status == 408
-            assert await idle.ended() == b""
-            for client in (head, upload, idle):
-                client.close()
-
-    run(body())
-
-
-def test_a_body_that_does_not_come_gets_408_and_ends_its_upload(run, serve, post):
-    clock = Clock()
-
-    async def body():
-        async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
-            client = await here.connect()
-            client.send(post(b"x" * 1000, length=100_000))
-            await here.data.until(lambda: len(here.data.announced) == 1)
-            clock.now += 14  # 1,000 bytes have earned ten seconds more
-            here.check()
-            assert here.data.cancelled == []
-            clock.now += 2
-            assert (await client.answer()).status == 408
-            assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
-            assert here.data.announced[0].steps[-1].startswith("cancel")
+    async with serve(settings, clock=clock) as here:
+        head, upload, idle = [await here.connect() for _ in range(3)]
+        head.send(GET[:9])
+        upload.send(post(b"", length=100_000))
+        idle.send(GET)
+        assert (await idle.answer()).status == 200
+        await here.data.until(lambda: len(here.data.announced) == 1)
+        readers = [connection._reader for connection in here.context.connections]
+        await here.until(lambda: sum(reader.current is not None for reader in readers) == 2)
+        stand_still(clock, 60.0)
+        here.check()
+        clock.now += 9
+        here.check()
+        assert here.data.cancelled == []
+        assert here.server.connections == 3
+        clock.now += 2
+        assert (await head.answer()).status == 408
+        assert (await upload.answer()).status == 408
+        assert await idle.ended() == b""
+        for client in (head, upload, idle):
             client.close()
 
-    run(body())
 
-
-def test_a_body_given_up_behind_an_unanswered_request_is_written_no_further(run, serve, post):
+async def test_a_body_that_does_not_come_gets_408_and_ends_its_upload():
     clock = Clock()
 
-    async def body():
-        async with serve(limits(body_timeout_s=5), clock=clock) as here:
-            here.data.holds = True
-            client = await here.connect()
-            client.send(post(b"{}", "Inference-Header-Content-Length: 0"))
-            await here.data.until(lambda: len(here.data.calls) == 1)
-            client.send(post(b"", length=100_000))
-            await here.data.until(lambda: len(here.data.announced) == 1)
-            (connection,) = here.context.connections
-            clock.now += 6
-            here.check()
-            assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
-            assert connection.get_buffer(-1) is here.context.scratch
-            here.data.calls[0].answer()
-            assert (await client.answer()).status == 200
-            assert (await client.answer()).status == 408
-            client.close()
-
-    run(body())
+    async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
+        client = await here.connect()
+        client.send(post(b"x" * 1000, length=100_000))
+        await here.data.until(lambda: len(here.data.announced) == 1)
+        clock.now += 14  # 1,000 bytes have earned ten seconds more
+        here.check()
+        assert here.data.cancelled == []
+        clock.now += 2
+        assert (await client.answer()).status == 408
+        assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
+        assert here.data.announced[0].steps[-1].startswith("cancel")
+        client.close()
 
 
-def test_bytes_that_go_straight_into_the_upload_earn_time_as_well(run, serve, post):
+async def test_a_body_given_up_behind_an_unanswered_request_is_written_no_further():
     clock = Clock()
 
-    async def body():
-        async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
-            client = await here.connect()
-            client.send(post(b"", length=100_000))
-            await here.data.until(lambda: len(here.data.announced) == 1)
-            (connection,) = here.context.connections
-            client.send(b"x" * 1000)
-            await here.until(lambda: connection._reader.current.filled == 1000)
-            clock.now += 14
-            here.check()
-            assert here.data.cancelled == []
-            clock.now += 2
-            assert (await client.answer()).status == 408
-            client.close()
+    async with serve(limits(body_timeout_s=5), clock=clock) as here:
+        here.data.holds = True
+        client = await here.connect()
+        client.send(post(b"{}", "Inference-Header-Content-Length: 0"))
+        await here.data.until(lambda: len(here.data.calls) == 1)
+        client.send(post(b"", length=100_000))
+        await here.data.until(lambda: len(here.data.announced) == 1)
+        (connection,) = here.context.connections
+        clock.now += 6
+        here.check()
+        assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
+        assert connection.get_buffer(-1) is here.context.scratch
+        here.data.calls[0].answer()
+        assert (await client.answer()).status == 200
+        assert (await client.answer()).status == 408
+        client.close()
 
-    run(body())
 
-
-def test_idle_connections_are_closed_and_busy_ones_are_not(run, serve, post, binary):
+async def test_bytes_that_go_straight_into_the_upload_earn_time_as_well():
     clock = Clock()
 
-    async def body():
-        async with serve(limits(idle_timeout_s=7), clock=clock) as here:
-            here.data.holds = True
-            busy, idle = await here.connect(), await here.connect()
-            busy.send(post(*binary(b"x")))
-            await here.data.until(lambda: len(here.data.calls) == 1)
-            clock.now += 8
-            assert await idle.ended() == b""
-            here.data.calls[0].answer()
-            assert (await busy.answer()).status == 200
-            idle.close()
-            busy.close()
+    async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
+        client = await here.connect()
+        client.send(post(b"", length=100_000))
+        await here.data.until(lambda: len(here.data.announced) == 1)
+        (connection,) = here.context.connections
+        client.send(b"x" * 1000)
+        await here.until(lambda: connection._reader.current.filled == 1000)
+        clock.now += 14
+        here.check()
+        assert here.data.cancelled == []
+        clock.now += 2
+        assert (await client.answer()).status == 408
+        client.close()
 
-    run(body())
 
-
-def test_a_client_that_leaves_its_answer_unread_is_cut(run, serve, post, binary):
+async def test_idle_connections_are_closed_and_busy_ones_are_not():
     clock = Clock()
 
-    async def body():
-        async with serve(limits(write_high_bytes=1000, write_timeout_s=9), clock=clock) as here:
-            client = await here.connect()
-            client.writer.transport.pause_reading()
-            data, line = binary(bytes(500_000))
-            for _ in range(40):
-                client.send(post(data, line))
-            (connection,) = here.context.connections
-            await here.until(lambda: connection._clogged_since is not None)
-            clock.now += 8
-            here.check()
-            assert here.server.connections == 1
-            clock.now += 1
-            await here.until(lambda: here.server.connections == 0)
-            client.writer.transport.abort()
-
-    run(body())
+    async with serve(limits(idle_timeout_s=7), clock=clock) as here:
+        here.data.holds = True
+        busy, idle = await here.connect(), await here.connect()
+        busy.send(post(*binary(b"x")))
+        await here.data.until(lambda: len(here.data.calls) == 1)
+        clock.now += 8
+        assert await idle.ended() == b""
+        here.data.calls[0].answer()
+        assert (await busy.answer()).status == 200
+        idle.close()
+        busy.close()
 
 
-def test_a_lingering_connection_is_cut_in_the_end(run, serve, post):
+async def test_a_client_that_leaves_its_answer_unread_is_cut():
     clock = Clock()
 
-    async def body():
-        async with serve(limits(max_request_bytes=10, skip_bytes=10), clock=clock) as here:
-            client = await here.connect()
-            client.send(post(length=1_000_000))
-            assert (await client.answer()).closes
-            client.send(bytes(100_000))
-            assert here.server.connections == 1
-            clock.now += HttpSettings().linger_s
-            await here.until(lambda: here.server.connections == 0)
-            client.writer.transport.abort()
+    async with serve(limits(write_high_bytes=1000, write_timeout_s=9), clock=clock) as here:
+        client = await here.connect()
+        client.writer.transport.pause_reading()
+        data, line = binary(bytes(500_000))
+        for _ in range(40):
+            client.send(post(data, line))
+        (connection,) = here.context.connections
+        await here.until(lambda: connection._clogged_since is not None)
+        clock.now += 8
+        here.check()
+        assert here.server.connections == 1
+        clock.now += 1
+        await here.until(lambda: here.server.connections == 0)
+        client.writer.transport.abort()
 
-    run(body())
+
+async def test_a_lingering_connection_is_cut_in_the_end():
+    clock = Clock()
+
+    async with serve(limits(max_request_bytes=10, skip_bytes=10), clock=clock) as here:
+        client = await here.connect()
+        client.send(post(length=1_000_000))
+        assert (await client.answer()).closes
+        client.send(bytes(100_000))
+        assert here.server.connections == 1
+        clock.now += HttpSettings().linger_s
+        await here.until(lambda: here.server.connections == 0)
+        client.writer.transport.abort()
 
 
 # ------------------------------------------------------------------------------- limits, drain
 
 
-def test_connections_are_limited(run, serve):
-    async def body():
-        async with serve(limits(max_connections=2)) as here:
-            first, second = await here.connect(), await here.connect()
-            for client in (first, second):
-                client.send(GET)
-                assert (await client.answer()).status == 200
-            third = await here.connect()
-            answer = await third.answer()
-            assert (answer.status, answer.closes) == (503, True)
-            for client in (first, second, third):
-                client.close()
-
-    run(body())
-
-
-def test_drain_answers_what_is_here_and_closes_what_is_idle(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            here.data.holds = True
-            idle, busy, partial = [await here.connect() for _ in range(3)]
-            data, line = binary(b"x")
-            idle.send(GET)
-            await idle.answer()
-            busy.send(post(data, line) * 2)
-            partial.send(post(data, line)[:-1])
-            await here.data.until(lambda: len(here.data.calls) == 2)
-            await here.data.until(lambda: len(here.data.announced) == 1)
-            port = here.server.port
-            drained = asyncio.create_task(here.server.drain())
-            assert await idle.ended() == b""
-            with pytest.raises(ConnectionError):
-                await asyncio.open_connection("127.0.0.1", port)
-            partial.send(data[-1:])
-            await here.data.until(lambda: len(here.data.calls) == 3)
-            assert not drained.done()
-            for call in here.data.calls:
-                call.answer()
-            answers = [await busy.answer(), await busy.answer(), await partial.answer()]
-            assert [answer.closes for answer in answers] == [False, True, True]
-            assert [answer.status for answer in answers] == [200] * 3
-            assert await busy.ended() == b""
-            partial.close()
-            busy.close()
-            idle.close()
-            assert await drained is True
-
-    run(body())
+async def test_drain_answers_what_is_here_and_closes_what_is_idle():
+    async with serve() as here:
+        here.data.holds = True
+        idle, busy, partial = [await here.connect() for _ in range(3)]
+        data, line = binary(b"x")
+        idle.send(GET)
+        await idle.answer()
+        busy.send(post(data, line) * 2)
+        partial.send(post(data, line)[:-1])
+        await here.data.until(lambda: len(here.data.calls) == 2)
+        await here.data.until(lambda: len(here.data.announced) == 1)
+        port = here.server.port
+        drained = asyncio.create_task(here.server.drain())
+        assert await idle.ended() == b""
+        with pytest.raises(ConnectionError):
+            await asyncio.open_connection("127.0.0.1", port)
+        partial.send(data[-1:])
+        await here.data.until(lambda: len(here.data.calls) == 3)
+        assert not drained.done()
+        for call in here.data.calls:
+            call.answer()
+        answers = [await busy.answer(), await busy.answer(), await partial.answer()]
+        assert [answer.closes for answer in answers] == [False, True, True]
+        assert [answer.status for answer in answers] == [200] * 3
+        assert await busy.ended() == b""
+        partial.close()
+        busy.close()
+        idle.close()
+        assert await drained is True
 
 
-def test_drain_gives_up_in_the_end_and_close_cancels(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            here.data.holds = True
-            client = await here.connect()
-            client.send(post(*binary(b"x")))
-            await here.data.until(lambda: len(here.data.calls) == 1)
-            assert await here.server.drain(0.02) is False
-            await here.server.close()
-            await here.server.close()
-            assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED]
-            assert here.server.connections == 0
-            client.close()
-
-    run(body())
+async def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines():
+    async with serve() as here:
+        data, line = binary(b"x", request_id="a\nb")
+        await here.ask(post(data, line, path="/v2/models/m/infer?secret=1"))
+        await here.ask(b"GET /nope HTTP/1.1\r\nHost: t\r\n\r\n")
+        await here.ask(b"nonsense\r\n\r\n")
+        first, second, third = here.log
+        assert (first.method, first.target, first.status) == ("POST", "/v2/models/m/infer", 200)
+        assert (first.request_id, first.client) == (r"'a\nb'", "127.0.0.1")
+        assert first.bytes_sent > 0
+        assert first.seconds >= 0
+        assert (second.target, second.status) == ("/nope", 404)
+        assert third.status == 400
 
 
-def test_a_busy_port_is_an_os_error(run, serve):
-    async def body():
-        async with serve() as here, serve() as other:
-            port = here.server.port
-            await other.server.close()
-            with pytest.raises(OSError):
-                await other.server.start("127.0.0.1", port)
-
-    run(body())
-
-
-def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            data, line = binary(b"x", request_id="a\nb")
-            await here.ask(post(data, line, path="/v2/models/m/infer?secret=1"))
-            await here.ask(b"GET /nope HTTP/1.1\r\nHost: t\r\n\r\n")
-            await here.ask(b"nonsense\r\n\r\n")
-            first, second, third = here.log
-            assert (first.method, first.target, first.status) == ("POST", "/v2/models/m/infer", 200)
-            assert (first.request_id, first.client) == (r"'a\nb'", "127.0.0.1")
-            assert first.bytes_sent > 0
-            assert first.seconds >= 0
-            assert (second.target, second.status) == ("/nope", 404)
-            assert third.status == 400
-
-    run(body())
-
-
-def test_an_id_in_the_headers_is_logged_whatever_becomes_of_the_request(run, serve, post, binary):
-    async def body():
-        async with serve() as here:
-            data, line = binary(b"x", request_id="inside")
-            asked = [b"GET /nope HTTP/1.1\r\nHost: t\r\nX-Request-Id: lost\r\n\r\n"]
-            asked.append(post(b"no JSON", "X-Request-Id: wrong"))
-            asked.append(post(data, line, "X-Request-Id: outside"))
-            for request in asked:
-                await here.ask(request)
-            client = await here.connect()
-            client.send(post(data, line, "X-Request-Id: left")[:-1])
-            client.writer.write_eof()
-            await client.ended()
-            client.close()
-            assert [(access.request_id, access.status) for access in here.log] == [
-                ("lost", 404),
-                ("wrong", 400),
-                ("inside", 200),
-                ("left", 499),
-            ]
-
-    run(body())
-
-
-# ------------------------------------------------------------------------------- fuzz
-
-
-@given(noise=st.binary(max_size=60), place=st.integers(0, 200), cut=st.integers(0, 200))
-def test_mutated_requests_never_break_the_server(serve, post, binary, noise, place, cut):
-    async def body():
-        async with serve() as here:
-            raw = post(*binary(b"abcd"))
-            client = await here.connect()
-            client.send(raw[:place] + noise + raw[place + cut :])
-            client.writer.write_eof()
-            await client.ended()
-            client.close()
-            assert (await here.ask(GET)).status == 200
-            assert all(access.status != 500 for access in here.log)
-
-    asyncio.run(body())
+async def test_an_id_in_the_headers_is_logged_whatever_becomes_of_the_request():
+    async with serve() as here:
+        data, line = binary(b"x", request_id="inside")
+        asked = [b"GET /nope HTTP/1.1\r\nHost: t\r\nX-Request-Id: lost\r\n\r\n"]
+        asked.append(post(b"no JSON", "X-Request-Id: wrong"))
+        asked.append(post(data, line, "X-Request-Id: outside"))
+        for request in asked:
+            await here.ask(request)
+        client = await here.connect()
+        client.send(post(data, line, "X-Request-Id: left")[:-1])
+        client.writer.write_eof()
+        await client.ended()
+        client.close()
+        assert [(access.request_id, access.status) for access in here.log] == [
+            ("lost", 404),
+            ("wrong", 400),
+            ("inside", 200),
+            ("left", 499),
+        ]

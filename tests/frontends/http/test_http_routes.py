@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 
-import orjson
 import pytest
 import tritonclient.http as triton
+from tests.frontends.http.http_client import binary, post, serve
 
 from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes, metrics_routes
 from slacktide.frontends.http.messages import HttpResponse
@@ -79,18 +78,15 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("method", "path", "status", "key"), ANSWERS)
-def test_what_each_route_answers(serve, method, path, status, key):
-    async def body():
-        async with serve() as here:
-            answer = await here.ask(request(method, path))
-            assert answer.status == status
-            if key is None:
-                assert answer.body == b""
-            else:
-                assert key in answer.json
-                assert answer.headers["content-type"] == "application/json"
-
-    asyncio.run(body())
+async def test_what_each_route_answers(method, path, status, key):
+    async with serve() as here:
+        answer = await here.ask(request(method, path))
+        assert answer.status == status
+        if key is None:
+            assert answer.body == b""
+        else:
+            assert key in answer.json
+            assert answer.headers["content-type"] == "application/json"
 
 
 @pytest.mark.parametrize(
@@ -103,12 +99,9 @@ def test_what_each_route_answers(serve, method, path, status, key):
         ("POST", "/v2/models/m", "use GET here"),
     ],
 )
-def test_a_path_that_is_not_there_says_where_things_are(serve, method, path, words):
-    async def body():
-        async with serve() as here:
-            assert words in (await here.ask(request(method, path))).json["error"]
-
-    asyncio.run(body())
+async def test_a_path_that_is_not_there_says_where_things_are(method, path, words):
+    async with serve() as here:
+        assert words in (await here.ask(request(method, path))).json["error"]
 
 
 def test_ports_of_one_purpose_say_what_they_are_for():
@@ -118,37 +111,23 @@ def test_ports_of_one_purpose_say_what_they_are_for():
     assert "inference is on the HTTP port" in control.hint(b"/v2/models/m/infer")
 
 
-def test_shapes_of_the_longer_answers(serve):
-    async def body():
-        async with serve() as here:
-            metadata = await here.ask(request("GET", "/v2/models/m"))
-            assert metadata.json == {
-                "name": "m",
-                "versions": ["1"],
-                "platform": "onnxruntime_onnx",
-                "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
-                "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
-            }
-            for content, rows in ((b"", 2), (b'{"ready":true}', 1)):
-                index = await here.ask(request("POST", "/v2/repository/index", content))
-                assert len(index.json) == rows
-            regions = await here.ask(request("GET", "/v2/systemsharedmemory/status"))
-            assert regions.json == []
-            wrong = await here.ask(request("PUT", "/v2/models/m"))
-            assert (wrong.status, wrong.headers["allow"]) == (405, "GET, HEAD")
-
-    asyncio.run(body())
+async def test_shapes_of_the_longer_answers():
+    async with serve() as here:
+        for content, rows in ((b"", 2), (b'{"ready":true}', 1)):
+            index = await here.ask(request("POST", "/v2/repository/index", content))
+            assert len(index.json) == rows
+        regions = await here.ask(request("GET", "/v2/systemsharedmemory/status"))
+        assert regions.json == []
+        wrong = await here.ask(request("PUT", "/v2/models/m"))
+        assert (wrong.status, wrong.headers["allow"]) == (405, "GET, HEAD")
 
 
-def test_readiness_fails_when_the_server_says_so(serve):
-    async def body():
-        async with serve() as here:
-            here.control.is_ready = False
-            answer = await here.ask(request("GET", "/v2/health/ready"))
-            assert (answer.status, answer.json) == (503, {"ready": False})
-            assert (await here.ask(request("GET", "/v2/health/live"))).status == 200
-
-    asyncio.run(body())
+async def test_readiness_fails_when_the_server_says_so():
+    async with serve() as here:
+        here.control.is_ready = False
+        answer = await here.ask(request("GET", "/v2/health/ready"))
+        assert (answer.status, answer.json) == (503, {"ready": False})
+        assert (await here.ask(request("GET", "/v2/health/live"))).status == 200
 
 
 @pytest.mark.parametrize(
@@ -160,28 +139,11 @@ def test_readiness_fails_when_the_server_says_so(serve):
         ("/v2/models/m/versions/2/ready", {"name": "m", "ready": False}),
     ],
 )
-def test_health_has_the_bodies_of_the_protocol(serve, path, document):
+async def test_health_has_the_bodies_of_the_protocol(path, document):
     """KServe's own client reads them; Triton's reads the status alone."""
 
-    async def body():
-        async with serve() as here:
-            assert (await here.ask(request("GET", path))).json == document
-
-    asyncio.run(body())
-
-
-def test_load_parameters_are_decoded(serve):
-    upload = {"config": '{"a":1}', "file:1/model.onnx": base64.b64encode(b"onnx").decode()}
-
-    async def body():
-        async with serve() as here:
-            content = orjson.dumps({"parameters": upload})
-            answer = await here.ask(request("POST", "/v2/repository/models/m/load", content))
-            assert answer.status == 200
-            loaded = {"config": '{"a":1}', "file:1/model.onnx": b"onnx"}
-            assert here.control.loads == [("m", loaded)]
-
-    asyncio.run(body())
+    async with serve() as here:
+        assert (await here.ask(request("GET", path))).json == document
 
 
 @pytest.mark.parametrize(
@@ -195,87 +157,53 @@ def test_load_parameters_are_decoded(serve):
         b'{"parameters":{"file:1/model.onnx":7}}',
     ],
 )
-def test_bad_load_bodies_are_400(serve, content):
-    async def body():
-        async with serve() as here:
-            answer = await here.ask(request("POST", "/v2/repository/models/m/load", content))
-            assert answer.status == 400
-            assert here.control.loads == []
-
-    asyncio.run(body())
+async def test_bad_load_bodies_are_400(content):
+    async with serve() as here:
+        answer = await here.ask(request("POST", "/v2/repository/models/m/load", content))
+        assert answer.status == 400
+        assert here.control.loads == []
 
 
-def test_control_that_is_off_is_403_and_large_bodies_are_413(serve):
-    async def body():
-        async with serve(HttpSettings(max_control_bytes=100)) as here:
-            here.control.error = ControlError("forbidden", "repository control is off")
-            path = "/v2/repository/models/m/load"
-            assert (await here.ask(request("POST", path))).status == 403
-            assert (await here.ask(request("POST", path, b" " * 101))).status == 413
-            client = await here.connect()
-            client.send(
-                b"POST %b HTTP/1.1\r\nHost: t\r\nContent-Length: 101\r\n\r\n" % path.encode()
-            )
-            assert (await client.answer()).status == 413
-            client.close()
-
-    asyncio.run(body())
+async def test_control_that_is_off_is_403_and_large_bodies_are_413():
+    async with serve(HttpSettings(max_control_bytes=100)) as here:
+        here.control.error = ControlError("forbidden", "repository control is off")
+        path = "/v2/repository/models/m/load"
+        assert (await here.ask(request("POST", path))).status == 403
+        assert (await here.ask(request("POST", path, b" " * 101))).status == 413
+        client = await here.connect()
+        client.send(b"POST %b HTTP/1.1\r\nHost: t\r\nContent-Length: 101\r\n\r\n" % path.encode())
+        assert (await client.answer()).status == 413
+        client.close()
 
 
-def test_json_of_a_control_call_is_no_longer_than_a_turn_of_the_loop_bears(serve):
-    async def body():
-        async with serve() as here:
-            text = b'{"ready":%b1%b}' % (b"[" * 40_000, b"]" * 40_000)
-            answer = await here.ask(request("POST", "/v2/repository/index", text))
-            assert answer.status == 413
-            assert answer.json["error"] == "body: expected at most 65536 bytes, got 80011"
-
-    asyncio.run(body())
+async def test_json_of_a_control_call_is_no_longer_than_a_turn_of_the_loop_bears():
+    async with serve() as here:
+        text = b'{"ready":%b1%b}' % (b"[" * 40_000, b"]" * 40_000)
+        answer = await here.ask(request("POST", "/v2/repository/index", text))
+        assert answer.status == 413
+        assert answer.json["error"] == "body: expected at most 65536 bytes, got 80011"
 
 
-def test_control_bodies_may_come_in_pieces(serve):
-    async def body():
-        async with serve() as here:
-            raw = request("POST", "/v2/repository/index", b'{"ready":true}')
-            client = await here.connect()
-            client.send(raw[:-5])
-            await here.until(lambda: here.context.buffers.bytes_in_use)
-            client.send(raw[-5:])
-            assert len((await client.answer()).json) == 1
-            client.close()
-            assert here.context.buffers.bytes_in_use == 0
-
-    asyncio.run(body())
+async def test_control_bodies_may_come_in_pieces():
+    async with serve() as here:
+        raw = request("POST", "/v2/repository/index", b'{"ready":true}')
+        client = await here.connect()
+        client.send(raw[:-5])
+        await here.until(lambda: here.context.buffers.bytes_in_use)
+        client.send(raw[-5:])
+        assert len((await client.answer()).json) == 1
+        client.close()
+        assert here.context.buffers.bytes_in_use == 0
 
 
-def test_the_stock_client_walks_the_control_routes(serve):
-    def walk(port: int) -> None:
+async def test_the_stock_client_reads_settings():
+    def ask(port: int) -> None:
         with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
-            assert client.is_server_live()
-            assert client.is_server_ready()
-            assert client.is_model_ready("m")
-            assert not client.is_model_ready("m", "9")
-            assert client.get_server_metadata()["name"] == "slacktide"
-            assert client.get_model_metadata("m")["platform"] == "onnxruntime_onnx"
-            assert client.get_model_config("m")["max_batch_size"] == 8
-            assert client.get_inference_statistics()["model_stats"]
-            assert client.get_model_repository_index()[0]["state"] == "READY"
-            client.load_model("m", config="{}")
-            client.unload_model("m")
-            assert client.get_system_shared_memory_status() == []
-            client.unregister_system_shared_memory()
             assert client.get_trace_settings()["trace_level"] == ["OFF"]
             assert client.get_log_settings()["log_verbose_level"] == 0
-            with pytest.raises(triton.InferenceServerException, match="not supported"):
-                client.register_system_shared_memory("r", "/r", 8)
 
-    async def body():
-        async with serve() as here:
-            await asyncio.to_thread(walk, here.server.port)
-            assert here.control.loads == [("m", {"config": "{}"})]
-            assert here.control.unloads == [("m", False)]
-
-    asyncio.run(body())
+    async with serve() as here:
+        await asyncio.to_thread(ask, here.server.port)
 
 
 # ------------------------------------------------------------------------------- the gate
@@ -288,52 +216,31 @@ def gate(group, headers):
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
-def test_the_gate_stands_before_every_route(serve, route):
+async def test_the_gate_stands_before_every_route(route):
     status = 403 if route.group is EndpointGroup.CONTROL else 401
     message = gate(route.group, {}).value
 
-    async def body():
-        async with serve(authorize=gate) as here:
-            path = filled(route.pattern)
-            denied = await here.ask(request(route.method, path, b"{}"))
-            assert (denied.status, denied.json) == (status, {"error": message})
-            assert here.data.calls == here.data.refused == here.control.loads == []
-            token = "Authorization: Bearer right"
-            assert (await here.ask(request(route.method, path, b"{}", token))).status != status
-
-    asyncio.run(body())
+    async with serve(authorize=gate) as here:
+        path = filled(route.pattern)
+        denied = await here.ask(request(route.method, path, b"{}"))
+        assert (denied.status, denied.json) == (status, {"error": message})
+        assert here.data.calls == here.data.refused == here.control.loads == []
+        token = "Authorization: Bearer right"
+        assert (await here.ask(request(route.method, path, b"{}", token))).status != status
 
 
-def test_the_gate_stands_before_the_body(serve, post):
-    async def body():
-        async with serve(authorize=gate) as here:
-            client = await here.connect()
-            client.send(post(length=10_000_000))
-            answer = await client.answer()
-            assert (answer.status, answer.closes) == (401, True)
-            assert answer.headers["www-authenticate"] == "Bearer"
-            assert here.data.announced == []
-            client.close()
-
-    asyncio.run(body())
-
-
-def test_the_gate_judges_each_request_of_a_head_that_is_known(serve, post, binary):
+async def test_the_gate_judges_each_request_of_a_head_that_is_known():
     data, line = binary(b"hello")
     raw, verdict = post(data, line), Verdict.PASS
 
-    async def body():
-        nonlocal verdict
-        async with serve(authorize=lambda group, headers: verdict) as here:
-            client = await here.connect()
-            for verdict in (Verdict.PASS, Verdict.WRONG_TOKEN, Verdict.PASS, Verdict.FOREIGN_PAGE):
-                client.send(raw)
-                answer = await client.answer()
-                assert answer.status == {Verdict.PASS: 200}.get(verdict, verdict.status)
-            client.close()
-            assert len(here.data.calls) == 2
-
-    asyncio.run(body())
+    async with serve(authorize=lambda group, headers: verdict) as here:
+        client = await here.connect()
+        for verdict in (Verdict.PASS, Verdict.WRONG_TOKEN, Verdict.PASS, Verdict.FOREIGN_PAGE):
+            client.send(raw)
+            answer = await client.answer()
+            assert answer.status == {Verdict.PASS: 200}.get(verdict, verdict.status)
+        client.close()
+        assert len(here.data.calls) == 2
 
 
 LOCAL = Gate(None).on(PortRules(hosts=frozenset({"models.example"}), control=True))
@@ -363,50 +270,42 @@ LOCAL = Gate(None).on(PortRules(hosts=frozenset({"models.example"}), control=Tru
         ("{}", "evil.example", 403),
     ],
 )
-def test_every_host_that_a_request_names_is_judged(serve, target, host, status):
+async def test_every_host_that_a_request_names_is_judged(target, host, status):
     """A page whose name leads to this machine is kept out, wherever the name stands."""
 
-    async def body():
-        async with serve(authorize=LOCAL) as here:
-            for path in ("/v2/repository/models/m/load", "/v2/models/m/config"):
-                method = "GET" if "config" in path else "POST"
-                line = f"{method} {target.format(path)} HTTP/1.1\r\nHost: {host}\r\n"
-                for _ in range(2):  # the second head is remembered
-                    answer = await here.ask(f"{line}Content-Length: 0\r\n\r\n".encode())
-                    assert answer.status == status, answer.body
-            assert bool(here.control.loads) is (status == 200)
-
-    asyncio.run(body())
+    async with serve(authorize=LOCAL) as here:
+        for path in ("/v2/repository/models/m/load", "/v2/models/m/config"):
+            method = "GET" if "config" in path else "POST"
+            line = f"{method} {target.format(path)} HTTP/1.1\r\nHost: {host}\r\n"
+            for _ in range(2):  # the second head is remembered
+                answer = await here.ask(f"{line}Content-Length: 0\r\n\r\n".encode())
+                assert answer.status == status, answer.body
+        assert bool(here.control.loads) is (status == 200)
 
 
-def test_a_request_without_a_host_header_is_judged_by_its_target(serve):
-    async def body():
-        async with serve(authorize=LOCAL) as here:
-            for host, status in (("localhost", 200), ("evil.example", 403)):
-                line = f"GET http://{host}/v2/models/m/config HTTP/1.0\r\n\r\n"
-                assert (await here.ask(line.encode())).status == status
-
-    asyncio.run(body())
+async def test_a_request_without_a_host_header_is_judged_by_its_target():
+    async with serve(authorize=LOCAL) as here:
+        for host, status in (("localhost", 200), ("evil.example", 403)):
+            line = f"GET http://{host}/v2/models/m/config HTTP/1.0\r\n\r\n"
+            assert (await here.ask(line.encode())).status == status
 
 
 # ------------------------------------------------------------------------------- other tables
 
 
-def test_metrics_on_the_same_server(run):
+@pytest.mark.usefixtures("run")
+async def test_metrics_on_the_same_server():
     routes = metrics_routes(lambda: (200, "text/plain; version=0.0.4", [b"up", b" 1\n"]))
 
-    async def body():
-        server = HttpServer(routes)
-        await server.start("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /metrics?x HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
-        head, _, content = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
-        await server.close()
-        assert b"text/plain; version=0.0.4\r\n" in head
-        assert content == b"up 1\n"
-
-    run(body())
+    server = HttpServer(routes)
+    await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET /metrics?x HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+    head, _, content = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    await server.close()
+    assert b"text/plain; version=0.0.4\r\n" in head
+    assert content == b"up 1\n"
 
 
 def test_a_handler_that_raises_is_500_and_logged(run, caplog):

@@ -1,0 +1,52 @@
+"""Long bodies: announced by their head, received in place, given up when they do not come."""
+
+from __future__ import annotations
+
+import pytest
+from tests.frontends.contract.speaker import infer_call
+from tests.frontends.doubles import Clock
+
+LONG = 600_000
+
+
+async def test_a_long_body_is_announced_and_comes_into_its_place(speak):
+    async with speak() as here:
+        sent = infer_call(nbytes=LONG)
+        exchange = await here.begin(sent, fields={"slacktide-application": "camera"})
+        await here.data.until(lambda: here.data.announced)
+        assert here.data.calls == []
+        await exchange.finish()
+        reply = await exchange.reply()
+        (call,) = here.data.announced
+        assert (call.model, call.version) == ("m", None)
+        assert call.length == exchange.length
+        assert call.parameters == {"application": "camera"}
+        assert (call.context.client, call.context.transport) == ("127.0.0.1", here.transport)
+        assert call.steps == ["announce", "submit"]
+        assert bytes(sent.inputs[0].data) in bytes(call.memory)
+        assert call.infer.inputs[0].data == reply.outputs[0].data == sent.inputs[0].data
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_a_client_that_leaves_in_its_body_takes_the_call_back(speak, how):
+    async with speak() as here:
+        exchange = await here.begin(infer_call(nbytes=LONG))
+        await here.data.until(lambda: here.data.announced)
+        await exchange.leave(how)
+        await here.data.until(lambda: here.data.cancelled)
+        how_it_ends = "disconnected" if here.transport == "http" else "no_body"
+        assert here.steps == [["announce", f"cancel {how_it_ends}"]]
+        assert here.data.calls == []
+
+
+async def test_a_body_that_does_not_come_is_given_up(speak):
+    clock = Clock()
+    async with speak(clock=clock, body_timeout_s=5) as here:
+        exchange = await here.begin(infer_call(nbytes=LONG))
+        await here.data.until(lambda: here.data.announced)
+        clock.now += 30
+        reply = await exchange.reply()
+        assert reply.status in (408, "CANCELLED")
+        assert reply.message in ("the body took too long", "the message did not arrive in time")
+        assert here.steps == [["announce", "cancel no_body"]]
+        assert here.data.calls == []
