@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from bench.machine import CACHE, cores
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
-from slacktide.lab.cli.demo.clients import run_clients
-from slacktide.lab.cli.demo.clients_run import ClientsRun
+from slacktide.lab.cli.demo.clients import ClientsRun, play_clients
+from slacktide.lab.cli.demo.shared import DemoContext
 from slacktide.lab.examples import make_repository
 
 
@@ -20,9 +20,10 @@ def run(options: Options) -> Result:
     make_repository(root, models=["street"])
     seconds = 60.0 if options.quick else 600.0
     both = (cores().server,), (cores().client,)
-    report = run_clients(
-        ClientsRun(root, "street", both, seconds=seconds, change_s=20.0),
-        CACHE / "live_clients.log",
+    folder = CACHE / "live_clients_demo"
+    folder.mkdir(exist_ok=True)
+    report = play_clients(
+        ClientsRun(repository=root, seconds=seconds, change_s=20.0), DemoContext(folder, both)
     )
     live, simulated = report["live"], dict(report["simulated"])
     ours = simulated.pop("ours")

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from slacktide.cli import output
 from slacktide.cli.main import app
-from slacktide.lab.cli.demo.run import Demo, DemoResult, QueueLimit
-from slacktide.lab.cli.demo.show import headline
+from slacktide.lab.cli.demo import policies
 from slacktide.lab.cli.demo.traffic import (
     LOADS,
     DemoTraffic,
     MeasuredModel,
+    QueueLimit,
     backlog,
     by_default,
     fifo_limited,
@@ -64,12 +64,12 @@ def test_the_limit_is_calibrated_on_other_arrivals_than_it_is_judged_by():
 
 
 def test_a_queue_limit_holds_what_its_model_does_in_that_time():
-    settings = fifo_limited(BOTH.measured, 0.1).settings
+    settings = fifo_limited(BOTH.measured, 0.1)
     assert settings == {
         "text": "{name: fifo, max_queue: 18}",
         "residual": "{name: fifo, max_queue: 4}",
     }
-    assert fifo_limited(BOTH.measured, 1e-6).settings["residual"].endswith("max_queue: 1}")
+    assert fifo_limited(BOTH.measured, 1e-6)["residual"].endswith("max_queue: 1}")
 
 
 def test_the_limits_tried_reach_from_half_the_shortest_deadline_to_the_longest():
@@ -84,8 +84,8 @@ def test_a_backlog_is_there_at_once_and_waits_for_ever():
 
 
 def test_policies_differ_in_nothing_but_the_scheduler():
-    assert by_default("fifo", ["a"]).settings == {"a": "{name: fifo}"}
-    assert by_default("slack", ["a"]).settings == {"a": "{name: slack}"}
+    assert by_default("fifo", ["a"]) == {"a": "{name: fifo}"}
+    assert by_default("slack", ["a"]) == {"a": "{name: slack}"}
 
 
 def test_cores_are_split_and_never_empty():
@@ -96,7 +96,7 @@ def test_cores_are_split_and_never_empty():
     assert client == (tuple(allowed[1:]) or server)
 
 
-def result(*on_time: int) -> DemoResult:
+def result(*on_time: int) -> dict[str, Any]:
     """Of a demo whose policies answered so many requests on time, each under one load."""
 
     def report(count: int) -> Report:
@@ -107,18 +107,19 @@ def result(*on_time: int) -> DemoResult:
         made, total = Provenance("2026-01-01T00:00:00+00:00", {}, "m"), score.report("total")
         return Report("load", "t", 1, {}, made, 0.0, 4.0, total, streams, lateness=None)
 
-    policies = "fifo", "fifo + limit", "slack"
-    runs = [(name, "2 × peak", report(n)) for name, n in zip(policies, on_time, strict=True)]
+    names = "fifo", "fifo + limit", "slack"
+    runs = [(name, "2 × peak", report(n)) for name, n in zip(names, on_time, strict=True)]
     limit = QueueLimit(0.03, fifo_limited(BOTH.measured, 0.03), 0.5)
-    return DemoResult(BOTH, (0,), (1,), (limit,), Comparison.of("t", runs), report(20))
+    comparison = Comparison.of("t", runs)
+    return policies.document(BOTH, ((0,), (1,)), [limit], comparison, report(20))
 
 
 def test_the_headline_says_what_was_gained():
-    assert headline(result(20, 100, 150)) == (
+    assert result(20, 100, 150)["headline"] == (
         "slack answered on time 7.5 times as many requests as dynamic batching (fifo), "
         "and 1.5 times as many requests as fifo with the best queue limit."
     )
-    assert headline(result(0, 1, 2)).startswith("Too few")
+    assert result(0, 1, 2)["headline"].startswith("Too few")
 
 
 def test_there_is_no_headline_where_other_programs_held_the_cores(
@@ -127,7 +128,7 @@ def test_there_is_no_headline_where_other_programs_held_the_cores(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("slacktide.executors.core_probe.cpu_share", lambda cores: 0.4)
     monkeypatch.setattr(output, "find_spec", lambda name: None)
-    monkeypatch.setattr(Demo, "run", lambda self: result(20, 100, 150))
+    monkeypatch.setattr(policies, "play_policies", lambda *arguments: result(20, 100, 150))
     done = CliRunner().invoke(app, ["demo"])
     assert done.exit_code == 0, done.output
     warning = "other programs used 60 % of these cores"
@@ -143,7 +144,7 @@ def test_without_matplotlib_there_is_a_table_and_no_page(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(output, "find_spec", lambda name: None)
-    monkeypatch.setattr(Demo, "run", lambda self: result(20, 100, 150))
+    monkeypatch.setattr(policies, "play_policies", lambda *arguments: result(20, 100, 150))
     done = CliRunner().invoke(app, ["demo"])
     assert done.exit_code == 0, done.output
     assert "pip install 'slacktide[report]'" in done.stderr
@@ -172,13 +173,7 @@ def test_the_whole_of_it(run: Run, tmp_path: Path):
     done = run("demo", "--models", "text", "--seconds", "0.3", "--dir", "work", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "demo-report.json").read_text())
-    comparison = Comparison.of(
-        document["title"],
-        [
-            (entry["policy"], entry["load"], Report.from_dict(entry["report"]))
-            for entry in document["entries"]
-        ],
-    )
+    comparison = Comparison.from_dict(document)
     assert comparison.policies == ("fifo", "fifo + limit", "slack")
     assert len(comparison.loads) == len(LOADS)
     for load in comparison.loads:

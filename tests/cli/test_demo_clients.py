@@ -17,8 +17,15 @@ from typer.testing import CliRunner
 
 from slacktide.cli.main import app
 from slacktide.client import FrameOutcome, FrameResult
-from slacktide.lab.cli.demo.clients_report import clients_report, show_clients
-from slacktide.lab.cli.demo.clients_run import FASTEST, SLOWEST, ClientsRun, Seen
+from slacktide.lab.cli.demo.clients import (
+    FASTEST,
+    SLOWEST,
+    ClientsRun,
+    clients_report,
+    show_clients,
+)
+from slacktide.lab.cli.demo.shared import show_parts
+from slacktide.lab.load.played_frames import Seen
 from slacktide.planning.variants import FamilyVariant
 
 SETTINGS = """
@@ -54,7 +61,7 @@ def tiny_family(folder: Path, settings: str = SETTINGS) -> None:
 
 
 def run_of(**changed: Any) -> ClientsRun:
-    return ClientsRun(Path("models"), "sight", ((0,), (1,)), **changed)
+    return ClientsRun("sight", Path("models"), **changed)
 
 
 def test_links_change_in_turn_and_repeat_with_the_seed() -> None:
@@ -113,7 +120,7 @@ def test_encoding_is_told_apart(report: Any) -> None:
 
 def test_the_tables_say_so(report: Any) -> None:
     out = Console(width=160, record=True, file=StringIO())
-    show_clients(json.loads(json.dumps(report)), out)
+    show_parts(show_clients(json.loads(json.dumps(report))), out)
     text = out.export_text()
     for part in (
         "client 1",
@@ -129,7 +136,7 @@ def test_the_tables_say_so(report: Any) -> None:
 
 def test_sizes_are_not_compared_where_other_programs_held_the_cores(report: Any) -> None:
     out = Console(width=160, record=True, file=StringIO())
-    show_clients({**report, "cpu_share": 0.5}, out)
+    show_parts(show_clients({**report, "cpu_share": 0.5}), out)
     text = out.export_text()
     assert "other programs used 50 % of these cores" in text
     assert "simulated" not in text

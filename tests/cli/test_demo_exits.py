@@ -12,11 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from slacktide.cli.main import app
-from slacktide.lab.cli.demo.exits import ExitsRun
-from slacktide.lab.cli.demo.exits_report import exits_report, show_exits
+from slacktide.lab.cli.demo.exits import ExitsRun, exits_report, show_exits
+from slacktide.lab.cli.demo.shared import show_parts
 from slacktide.lab.load.played_rows import PlayedRow
 
-RUN = ExitsRun("residual", ("day", "night"), ((0,), (1,)), seconds=2.0, rate=2.0, learn=100)
+RUN = ExitsRun("residual", ("day", "night"), seconds=2.0, rate=2.0, learn=100)
 RAMP = {
     "position": 3,
     "tensor": "r3",
@@ -41,7 +41,7 @@ def report() -> dict[str, Any]:
 
 def text_of(report: Any) -> str:
     out = Console(width=160, record=True, file=StringIO())
-    show_exits(json.loads(json.dumps(report)), out)
+    show_parts(show_exits(json.loads(json.dumps(report))), out)
     return out.export_text()
 
 

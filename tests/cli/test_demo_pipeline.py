@@ -14,21 +14,23 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from slacktide.cli.main import app
-from slacktide.lab.cli.demo import mechanisms
-from slacktide.lab.cli.demo.mechanisms import acted, equip
-from slacktide.lab.cli.demo.pipeline import PipelineRun, judge, seen
+from slacktide.lab.cli.demo.mechanisms import Acted, acted, equip
+from slacktide.lab.cli.demo.pipeline import PipelineRun, judge, judged_frame
 from slacktide.lab.cli.demo.pipeline_report import (
     Judged,
     JudgedFrame,
     pipeline_report,
     show_pipeline,
 )
+from slacktide.lab.cli.demo.shared import show_parts
 from slacktide.lab.examples import make_repository
 from slacktide.lab.examples.street import BRANDS, CHARACTERS, KINDS, RoadUser, Scene
+from slacktide.lab.load import played_calls
 from slacktide.lab.load.played_calls import MetricSample, get_metrics
 from slacktide.models.check import Severity, check_repository
 
-RUN = PipelineRun("traffic", ((0,), (1,)), seconds=2.0, loads=(0.5, 1.5))
+RUN = PipelineRun("traffic", seconds=2.0, loads=(0.5, 1.5))
+MEASURED = {"cores": ((0,), (1,)), "cpu_share": 1.0}
 CAR = RoadUser(0, (0.1, 0.1, 0.3, 0.3), "left", BRANDS[2], "A0X7")
 SCENE = Scene(np.zeros((8, 8, 3), np.uint8), (CAR,))
 
@@ -84,10 +86,10 @@ def test_an_answer_is_complete_partial_or_late(
             if name.partition(".")[0] not in missing
         ],
     }
-    frame = seen(SCENE, ["brand", "plate"], 200, 0.1, answer)
+    frame = judged_frame(SCENE, ["brand", "plate"], 200, 0.1, answer)
     assert (frame.reason, frame.missing, frame.slack) == (reason, missing, {"street": 0.02})
     assert len(frame.boxes) == 2
-    refused = seen(SCENE, ["brand"], 504, 0.01, {"error": "no", "reason": "expired"})
+    refused = judged_frame(SCENE, ["brand"], 504, 0.01, {"error": "no", "reason": "expired"})
     assert (refused.reason, refused.boxes) == ("expired", ())
 
 
@@ -106,9 +108,9 @@ def report() -> dict[str, Any]:
         JudgedFrame(0.01, "expired"),
     ]
     stats = {"stage_stats": [1]}
-    did = [{"mechanism": "placement", "stage": "traffic", "count": 7, "told": "as frames came"}]
+    did = [Acted("placement", "traffic", 7, "as frames came")]
     made = pipeline_report(RUN, "200ms", 10.0, {0.5: calm, 1.5: busy}, stats, did)
-    return made | {"cpu_share": 1.0}
+    return made | MEASURED
 
 
 def test_loads_are_summed_up_one_by_one(report: Any) -> None:
@@ -125,7 +127,7 @@ def test_loads_are_summed_up_one_by_one(report: Any) -> None:
 
 def test_the_tables_say_so(report: Any) -> None:
     out = Console(width=160, record=True, file=StringIO())
-    show_pipeline(json.loads(json.dumps(report)), out)
+    show_parts(show_pipeline(json.loads(json.dumps(report))), out)
     text = out.export_text()
     for part in (
         "At 1.5 x capacity 50% of the frames were answered within 200ms: 25% by all stages, 25%",
@@ -145,14 +147,14 @@ def test_the_tables_say_so(report: Any) -> None:
 def test_a_run_in_which_nothing_was_answered_is_shown_as_well() -> None:
     nothing = {1.0: [JudgedFrame(0.01, "expired")]}
     out = Console(width=120, record=True, file=StringIO())
-    report = pipeline_report(RUN, "200ms", 10.0, nothing, {}) | {"cpu_share": 1.0}
-    show_pipeline(report, out)
+    report = pipeline_report(RUN, "200ms", 10.0, nothing, {}) | MEASURED
+    show_parts(show_pipeline(report), out)
     assert "At 1 x capacity 0% of the frames" in out.export_text()
 
 
 def test_there_is_no_headline_where_other_programs_held_the_cores(report: Any) -> None:
     out = Console(width=160, record=True, file=StringIO())
-    show_pipeline({**report, "cpu_share": 0.5}, out)
+    show_parts(show_pipeline({**report, "cpu_share": 0.5}), out)
     text = out.export_text()
     assert "other programs used 50 % of these cores" in text
     assert "of the frames were answered within" not in text
@@ -206,7 +208,9 @@ def test_what_acted_is_read_off_the_server(tmp_path: Path, monkeypatch: pytest.M
         "traffic": {"placement": placed},
     }
     monkeypatch.setattr(
-        mechanisms, "get_json", lambda target, path: {"model_stats": [stats[path.split("/")[3]]]}
+        played_calls,
+        "get_json",
+        lambda target, path: {"model_stats": [stats[path.split("/")[3]]]},
     )
     metrics = [
         MetricSample("slacktide_variant_switches_total", {"model": "street"}, 2.0),
@@ -216,15 +220,15 @@ def test_what_acted_is_read_off_the_server(tmp_path: Path, monkeypatch: pytest.M
         MetricSample("slacktide_lane_core_seconds_total", {"lane": "traffic"}, 41.7),
     ]
     nowhere: Any = None
-    found = acted(nowhere, metrics, "traffic", tmp_path)
-    assert [(each["mechanism"], each["stage"], each["count"]) for each in found] == [
+    found = list(acted(nowhere, metrics, "traffic", tmp_path))
+    assert [(entry.mechanism, entry.stage, entry.count) for entry in found] == [
         ("variants", "street", 7),
         ("early exits", "brand", 5),
         ("times by width", "plate", 3),
         ("cores that move", "traffic", 6),
         ("placement", "traffic", 3),
     ]
-    told = " ".join(each["told"] for each in found)
+    told = " ".join(entry.told for entry in found)
     for part in (
         "2 sizes answered, 256 to 576",
         "of 25 requests",

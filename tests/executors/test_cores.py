@@ -12,6 +12,7 @@ from slacktide.executors.cores import (
     cpu_quota,
     hardware_fingerprint,
     move_threads,
+    pinned,
     thread_cores,
 )
 
@@ -124,3 +125,13 @@ def test_move_threads_moves_every_thread_and_reads_back() -> None:
             move_threads(process.pid, [10_000])
     with pytest.raises(ProcessLookupError):
         move_threads(process.pid, [core])
+
+
+def test_a_thread_is_pinned_for_a_while_even_if_it_fails() -> None:
+    before = os.sched_getaffinity(0)
+    with pinned((min(before),)):
+        assert os.sched_getaffinity(0) == {min(before)}
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(ZeroDivisionError), pinned((min(before),)):
+        _ = 1 / 0
+    assert os.sched_getaffinity(0) == before

@@ -7,10 +7,10 @@ wants all of.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 
+from slacktide.executors.cores import pinned
 from slacktide.profiles import busy_note, is_quiet
 
 MOMENT_S = 0.1
@@ -56,12 +56,8 @@ def busy_warning(share: float | None) -> str:
 
 def cpu_share(cores: Sequence[int]) -> float:
     """CPU time ÷ wall time of this thread, computing on `cores` for `MOMENT_S`; 0 to 1."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
+    with pinned(cores):
         begin, used = time.perf_counter(), time.thread_time()
         while (wall := time.perf_counter() - begin) < MOMENT_S:
             pass
         return min(1.0, (time.thread_time() - used) / wall)
-    finally:
-        os.sched_setaffinity(0, before)

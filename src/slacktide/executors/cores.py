@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +33,17 @@ def available_cores(*, root: Path = ROOT, affinity: Iterable[int] | None = None)
     cores = sorted(os.sched_getaffinity(0) if affinity is None else affinity)
     quota = cpu_quota(root=root)
     return tuple(cores if quota is None else cores[: max(1, int(quota + 1e-6))])
+
+
+@contextmanager
+def pinned(cores: Iterable[int]) -> Iterator[None]:
+    """Run this thread on `cores` meanwhile; processes that it starts inherit them."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def cpu_quota(*, root: Path = ROOT) -> float | None:

@@ -13,13 +13,15 @@ import bisect
 import math
 import random
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.lab.examples._canvas import DRAW, Canvas, Colour, VehicleSpot, houses
 
+OVERLAP: Final = 0.5
+"""A box shows a road user if at least this part of their union is of both."""
 SIZE: Final = 608
 """Height and width of a scene, pixels, where nothing else is asked for."""
 
@@ -114,6 +116,19 @@ class Scene:
     def boxes(self) -> NDArray[np.float32]:
         """(road users, 4): x0, y0, x1, y1 in fractions."""
         return np.array([r.box for r in self.road_users], np.float32).reshape(-1, 4)
+
+    def shown_in(self, box: NDArray[np.floating[Any]]) -> RoadUser | None:
+        """The road user that overlaps most with a box, if at least `OVERLAP` of the union of both
+        is of both. `box`: x0, y0, x1, y1 in fractions."""
+        if not self.road_users:
+            return None
+        truth = self.boxes().astype(float)
+        low, high = np.maximum(box[:2], truth[:, :2]), np.minimum(box[2:], truth[:, 2:])
+        shared = np.prod(np.clip(high - low, 0, None), axis=1)
+        areas = np.prod(truth[:, 2:] - truth[:, :2], axis=1) + np.prod(box[2:] - box[:2])
+        overlap = shared / np.maximum(areas - shared, 1e-12)
+        best = int(overlap.argmax())
+        return self.road_users[best] if overlap[best] >= OVERLAP else None
 
     def kinds(self) -> NDArray[np.int64]:
         """(road users,): indices into KINDS."""

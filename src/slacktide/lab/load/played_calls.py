@@ -109,6 +109,12 @@ def get_metrics(port: int) -> list[MetricSample]:
     ]
 
 
+def model_stats(target: Target, model: str) -> Any:
+    """Statistics of the served version of a model or pipeline."""
+    (stats,) = get_json(target, f"/v2/models/{model}/stats")["model_stats"]
+    return stats
+
+
 def get_json(target: Target, path: str) -> Any:
     """A document of the server."""
     with urlopen(f"http://{target.host}:{target.port}{path}", timeout=10.0) as answer:

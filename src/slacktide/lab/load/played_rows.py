@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slacktide.lab.load.played_calls import Row, call_body, get_json, play_calls
+from slacktide.lab.load.played_calls import Row, call_body, get_json, model_stats, play_calls
 from slacktide.lab.load.server_process import ProcessError
 from slacktide.lab.load.spec import Target
 
@@ -60,8 +60,7 @@ def play_rows(
 
 def exit_stats(target: Target, model: str) -> dict[str, Any]:
     """What the server says of a model's early exits; nothing where it has none."""
-    (stats,) = get_json(target, f"/v2/models/{model}/stats")["model_stats"]
-    return dict(stats.get("exit_stats", {}))
+    return dict(model_stats(target, model).get("exit_stats", {}))
 
 
 def _scores(metadata: Mapping[str, Any], classes: int) -> str:

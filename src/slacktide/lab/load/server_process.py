@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from slacktide.executors.cores import pinned
 from slacktide.lab.load.spec import Target, Transport
 
 _START_LIMIT = 180.0
@@ -79,9 +80,7 @@ def _started(
     output: int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The process; asked to end when the block does, then made to."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)  # inherited
-    try:
+    with pinned(cores):
         process = subprocess.Popen(
             # -P: modules of the folder the demo is run in have nothing to do with it.
             [sys.executable, "-P", "-m", "slacktide", *arguments],
@@ -91,8 +90,6 @@ def _started(
             env={key: value for key, value in os.environ.items() if key[:10] != "SLACKTIDE_"},
             start_new_session=True,  # Ctrl-C is for the demo, which then stops the process
         )
-    finally:
-        os.sched_setaffinity(0, before)
     with process:
         try:
             yield process

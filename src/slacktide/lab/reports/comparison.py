@@ -5,7 +5,7 @@ Only runs of the same arrivals may be compared; the maker of the reports sees to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,18 @@ class Comparison:
             return f"at least {least} times as many"
         more = " or more" if any(bounded for _, bounded in times) else ""
         return f"{least}{f' to {most}' if least != most else ''}{more} times as many"
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Comparison:
+        """From what `to_dict` made. Raises ReportError."""
+        entries = document["entries"]
+        return cls.of(
+            document["title"],
+            [
+                (entry["policy"], entry["load"], Report.from_dict(entry["report"]))
+                for entry in entries
+            ],
+        )
 
     def __iter__(self) -> Iterator[ComparedRun]:
         return iter(self.entries)

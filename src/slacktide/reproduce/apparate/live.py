@@ -8,7 +8,6 @@ they were right, and how long they took.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from slacktide.executors.cores import pinned
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest
 from slacktide.lab.examples import example, make_repository, make_stream
@@ -131,14 +131,10 @@ def _served(order: TableOrder, instants: Sequence[float]) -> tuple[list[PlayedRo
             settings.write(f"\nearly_exit: {LOSS:.0%}\n")
         cores, mine = split_cores(1)
         with serving(repository, cores, Path(folder, "server.log")) as targets:
-            before = os.sched_getaffinity(0)
-            os.sched_setaffinity(0, mine)
-            try:
-                target = targets[Transport.HTTP]
+            target = targets[Transport.HTTP]
+            with pinned(mine):
                 classes = len(example(model).classes)
                 played = play_rows(target, model, classes, rows, instants)
-            finally:
-                os.sched_setaffinity(0, before)
             stats = exit_stats(target, model)
     return played, stats
 

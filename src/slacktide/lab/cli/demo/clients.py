@@ -1,78 +1,85 @@
 """Cameras on links that change, live: the server and its worker on some cores, the clients and
-their links (`netem`) on the others; then the same again in virtual time."""
+their links (`netem`) on the others; then the same again in virtual time.
+
+A frame's answer is worth the accuracy of the smaller of the size that was sent and the variant that
+ran; a frame that was missed is worth nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import inf
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
-from urllib.request import urlopen
 
-from slacktide.client import AioConnection, AioSession, FrameOutcome, FrameReply
-from slacktide.lab.cli.demo.clients_report import clients_report
-from slacktide.lab.cli.demo.clients_run import ClientsRun, Picture, Seen
-from slacktide.lab.cli.demo.simulated_clients import SimulatedRun, family_of, prepared
+import numpy as np
+
+from slacktide.domain.units import percent
+from slacktide.executors.core_probe import busy_warning
+from slacktide.executors.cores import pinned
+from slacktide.lab.cli.demo.shared import DemoContext, Part, Report, headline, share
+from slacktide.lab.cli.demo.simulated_clients import SimulatedCameras
+from slacktide.lab.examples import make_repository
 from slacktide.lab.examples.street import Street
-from slacktide.lab.load.server_process import serving
-from slacktide.lab.load.spec import Transport
-from slacktide.lab.netem import LinkProcess
-from slacktide.lab.workloads import TraceLink
+from slacktide.lab.load.played_frames import Camera, play_frames
+from slacktide.lab.reports import TextTable
+from slacktide.lab.workloads import BandwidthTrace, TraceLink
+from slacktide.lab.workloads.bandwidth import MBIT
+from slacktide.planning.variants import FamilyVariant
+from slacktide.planning.variants.family import expected_accuracy
 
-WATCH_S = 0.25
-"""Seconds from one look at the server's sessions to the next."""
+SLOWEST, FASTEST = 1.5 * MBIT, 25.0 * MBIT
+"""Rates of links are drawn between these, evenly by their logarithm."""
+RTT = 0.01
 SCENES = 30
 """Different frames of each camera; then they begin again."""
+SETTLED_S, NEAR = 2.0, 0.15
+"""So long after a change the server's estimate should be so near to the true rate."""
+STEPS = 6
+"""Columns of the table over time."""
 
-Move = Callable[[float, str], None]
 
+@dataclass(frozen=True, slots=True)
+class ClientsRun:
+    """What is run, as the flags of the command say it; times in seconds."""
 
-@dataclass(slots=True)
-class Camera:
-    """One client, live. Seconds count from the start of the links."""
-
-    name: str
-    link: TraceLink
-    film: Sequence[Picture]
-    captured: list[float] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
-    """Of the server's page of sessions."""
-    encoding_s: float = 0.0
-    """CPU time."""
-    late_s: float = 0.0
-    """By which its link was late itself, at p99: above a few milliseconds it looks slower than it
-    is."""
-    _replies: list[asyncio.Future[FrameReply]] = field(default_factory=list)
-
-    async def play(self, session: AioSession, run: ClientsRun, origin: float) -> None:
-        loop, number = asyncio.get_running_loop(), 0
-        while (at := (number + 1) / run.rate) < run.seconds:
-            await asyncio.sleep(origin + at - loop.time())
-            self.captured.append(at)
-            picture = self.film[number % len(self.film)]
-            self._replies.append(session.submit(picture, captured_at=origin + at))
-            number += 1
-        await session.close()
+    model: str = "street"
+    """A family of sizes of one file."""
+    repository: Path | None = None
+    """None: the example model is made."""
+    clients: int = 4
+    seconds: float = 60.0
+    rate: float = 10.0
+    slo: float = 0.15
+    change_s: float = 6.0
+    seed: int = 1
 
     @property
-    def outcomes(self) -> list[FrameOutcome]:
-        """Of each captured frame, once the session is closed."""
-        return [reply.result().outcome for reply in self._replies]
+    def links(self) -> list[TraceLink]:
+        """One for each client; they change one after the other."""
+        links = []
+        for number in range(self.clients):
+            draw = np.random.default_rng((self.seed, number))
+            first = self.change_s * (number + 1) / self.clients
+            later = np.arange(first, self.seconds + 2.0 * self.change_s, self.change_s)
+            rates = np.exp(draw.uniform(np.log(SLOWEST), np.log(FASTEST), len(later) + 1))
+            links.append(TraceLink(BandwidthTrace([0.0, *later], rates), RTT))
+        return links
 
 
-def run_clients(
-    run: ClientsRun, log: Path, move: Move = lambda share, what: None
-) -> dict[str, Any]:
-    """The report, as JSON values (clients_report.py). `log`: of the server. Raises ProcessError,
-    LinkError, ClientError, RepositoryError, MeasuringError; ValueError if the model is no family
-    of sizes."""
-    family_of(run)
-    move(0.0, "drawing what the cameras see")
+def play_clients(run: ClientsRun, context: DemoContext) -> Report:
+    """The report, see `clients_report`. Raises ProcessError, LinkError, ClientError,
+    RepositoryError, MeasuringError; ends the program if the model is no family of sizes."""
+    if run.repository is None:
+        make_repository(context.models, models=[run.model])
+    repository = run.repository or context.models
+    simulation = SimulatedCameras(run, repository)
+    context.move(0.0, "drawing what the cameras see")
     films = [
         [street.scene(frame).picture for frame in range(SCENES)]
         for street in map(Street, range(run.seed, run.seed + run.clients))
@@ -81,75 +88,124 @@ def run_clients(
         Camera(f"client {number}", link, film)
         for number, (link, film) in enumerate(zip(run.links, films, strict=True), 1)
     ]
-    move(0.1, "measuring and loading the model")
-    with serving(run.repository, run.cores[0], log) as targets, _on(run.cores[1]):
-        move(0.2, f"{run.clients} clients for {run.seconds:g} s")
-        ports = (targets[Transport.GRPC].port, targets[Transport.HTTP].port)
-        cpu_s = asyncio.run(_live(run, cameras, *ports))
-    with _on(run.cores[0]):
-        version = asyncio.run(prepared(run))
-    simulation, simulated = SimulatedRun(run, version, films), {}
+    context.move(0.1, "measuring and loading the model")
+    with context.serve(models=repository) as targets, pinned(context.cores[1]):
+        context.move(0.2, f"{run.clients} clients for {run.seconds:g} s")
+        played = play_frames(
+            cameras, targets, run.model, slo=run.slo, rate=run.rate, seconds=run.seconds
+        )
+        cpu_s = asyncio.run(played)
+    with pinned(context.cores[0]):
+        asyncio.run(simulation.prepare(films, context.cores[0]))
+    simulated = {}
     for place, variant in enumerate((None, *simulation.variants)):
         name = "ours" if variant is None else variant.name
-        move(0.8 + 0.2 * place / len(simulation.variants), f"simulating {name}")
+        context.move(0.8 + 0.2 * place / len(simulation.variants), f"simulating {name}")
         simulated[name] = simulation.play(variant)
-    return clients_report(run, cameras, simulation.variants, simulated, cpu_s)
+    report = clients_report(run, cameras, simulation.variants, simulated, cpu_s)
+    return report | {"cores": context.cores}
 
 
-@contextmanager
-def _on(cores: Sequence[int]) -> Iterator[None]:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+def clients_report(
+    run: ClientsRun,
+    cameras: Sequence[Camera],
+    variants: Sequence[FamilyVariant],
+    simulated: Mapping[str, Mapping[str, float]],
+    cpu_s: float,
+) -> Report:
+    """Accuracy is a mean over all frames, rates of links are in bytes per second, instants in
+    seconds from the start; `course`: captured at, side sent, variant, seconds to the outcome, on
+    time. `cpu_s`: of all clients."""
+    clients = [_client(camera, variants) for camera in cameras]
+    frames = max(1, sum(client["frames"] for client in clients))
+    encoding_s = sum(camera.encoding_s for camera in cameras)
+    live = {
+        name: sum(client["frames"] * client[name] for client in clients) / frames
+        for name in ("missed", "accuracy")
+    }
+    live |= {
+        "near": fmean(client["near"] for client in clients),
+        "late_s": max(camera.late_s for camera in cameras),
+        "client_cores": (cpu_s - encoding_s) / run.seconds / run.clients,
+        "encoding_cores": encoding_s / run.seconds / run.clients,
+    }
+    parameters = asdict(run)
+    del parameters["repository"]
+    return {
+        "kind": "clients",
+        **parameters,
+        "variants": [asdict(variant) for variant in variants],
+        "clients": clients,
+        "live": live,
+        "simulated": dict(simulated),
+    }
 
 
-async def _live(run: ClientsRun, cameras: Sequence[Camera], grpc: int, http: int) -> float:
-    """Let the cameras play; CPU seconds of this process meanwhile. Ports of the server."""
-    loop = asyncio.get_running_loop()
-    async with AsyncExitStack() as stack:
-        links = [
-            await stack.enter_async_context(LinkProcess(camera.link, "127.0.0.1", grpc))
-            for camera in cameras
+def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> Report:
+    outcomes, trace = camera.outcomes, camera.link.trace
+    worth = [
+        expected_accuracy(variants, outcome.variant, outcome.size or inf) * outcome.on_time
+        for outcome in outcomes
+    ]
+    near = [
+        abs(look.estimate / look.rate - 1.0) <= NEAR
+        for look in camera.seen
+        if look.at - trace.starts[trace.starts <= look.at][-1] >= SETTLED_S
+    ]
+    return {
+        "name": camera.name,
+        "frames": len(outcomes),
+        "missed": share([not outcome.on_time for outcome in outcomes]),
+        "accuracy": sum(worth) / max(1, len(worth)),
+        "results": Counter(outcome.result.value for outcome in outcomes),
+        "near": share(near),
+        "link": list(zip(trace.starts.tolist(), trace.rates.tolist(), strict=True)),
+        "seen": [look._asdict() for look in camera.seen],
+        "course": [
+            (at, outcome.size, outcome.variant, outcome.seconds, outcome.on_time)
+            for at, outcome in zip(camera.captured, outcomes, strict=True)
+        ],
+    }
+
+
+def show_clients(report: Report) -> Iterator[Part]:
+    """Two tables and a sentence; a warning in the place of the second, which compares, where other
+    programs held the cores."""
+    length = report["seconds"] / STEPS
+    lines = []
+    for client in report["clients"]:
+        course = map(partial(_step, client, length), range(STEPS))
+        shares = [percent(client[name]) for name in ("missed", "near")]
+        lines.append((client["name"], *course, f"{client['accuracy']:.3f}", *shares))
+    spans = [f"{step * length:.0f} s" for step in range(STEPS)]
+    title = "Side of frames, pixels (median) @ rate of the link, Mbit/s (mean), from …"
+    yield TextTable(title, ("live", *spans, "accuracy", "missed", f"± {NEAR:.0%}"), lines)
+    live = report["live"]
+    if busy_warning(report["cpu_share"]):
+        yield headline(report, "")
+        yield ""
+    else:
+        runs = {"live": live}
+        runs |= {f"simulated, {name}": run for name, run in report["simulated"].items()}
+        lines = [
+            (name, f"{run['accuracy']:.3f}", percent(run["missed"])) for name, run in runs.items()
         ]
-        origin = loop.time()
-        plays, connections = [], []
-        for camera, link in zip(cameras, links, strict=True):
-            link.begin(origin)
-            connection = await stack.enter_async_context(AioConnection(f"127.0.0.1:{link.port}"))
-            session = await connection.open(
-                run.model, slo=run.slo, rate=run.rate, name=camera.name, rgb=True
-            )
-            connections.append(connection)
-            plays.append(camera.play(session, run, origin))
-        watch = asyncio.create_task(_watch(cameras, http, origin))
-        before = time.process_time()
-        await asyncio.gather(*plays)
-        used = time.process_time() - before
-        watch.cancel()
-        for camera, connection in zip(cameras, connections, strict=True):
-            encoder = connection._encoder  # its one thread has done nothing else
-            camera.encoding_s = await loop.run_in_executor(encoder, time.thread_time)
-    for camera, link in zip(cameras, links, strict=True):
-        camera.late_s = 0.0 if link.carried is None else link.carried.lateness_p99
-    return used
+        title = "The same links: sizes as planned (ours), or one for all"
+        yield TextTable(title, ("", "accuracy", "missed"), lines)
+    yield (
+        f"{len(report['clients'])} clients of {report['rate']:g} frames/s, answers due "
+        f"{report['slo'] * 1e3:g} ms after capture; accuracy over all frames, missed ones "
+        f"count as 0. ± {NEAR:.0%}: part of the time from {SETTLED_S:g} s after a change of "
+        "the link for which the server's estimate was so near. A client took "
+        f"{100 * live['client_cores']:.1f} % of a core, and {100 * live['encoding_cores']:.1f} "
+        f"% to resize and encode. Links were late by {live['late_s'] * 1e3:.1f} ms at p99."
+    )
 
 
-async def _watch(cameras: Sequence[Camera], port: int, origin: float) -> None:
-    """Note what the server believes of each link."""
-    loop, named = asyncio.get_running_loop(), {camera.name: camera for camera in cameras}
-
-    def page() -> Any:
-        with urlopen(f"http://127.0.0.1:{port}/v2/slacktide/sessions", timeout=10.0) as answer:
-            return json.load(answer)
-
-    while True:
-        sessions = (await asyncio.to_thread(page))["sessions"]
-        now = loop.time() - origin
-        for each in sessions:
-            camera = named[each["name"]]
-            true = float(camera.link.trace.rate(now))
-            camera.seen.append(Seen(now, true, each["bytes_per_s"], each["size"]))
-        await asyncio.sleep(WATCH_S)
+def _step(client: Mapping[str, Any], length: float, step: int) -> str:
+    """What a client sent over which rate, in one part of the run."""
+    begin, end = step * length, (step + 1) * length
+    sides = [side for at, side, *_ in client["course"] if begin <= at < end and side]
+    rates = [look["rate"] for look in client["seen"] if begin <= look["at"] < end]
+    side = f"{median(sides):.0f}" if sides else "–"
+    return f"{side} @ {8e-6 * fmean(rates):.1f}" if rates else side

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 
-from slacktide.cli.output import (
-    FELL_SHORT,
-    console,
-    fail,
-    plots_missing,
-    progress,
-    seconds_of,
-)
-
-if TYPE_CHECKING:
-    from slacktide.executors.core_probe import CoreProbe
+from slacktide.cli.output import fail, plots_missing, seconds_of
 
 demo = typer.Typer(name="demo", add_completion=False, rich_markup_mode="rich")
 
@@ -32,10 +17,8 @@ Cores = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
-CLIENTS_JSON, EXITS_JSON = "clients-report.json", "exits-report.json"
-PIPELINE_JSON = "pipeline-report.json"
-LAST_LOOK = "summing up"
-_JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+REPORT_JSON, CLIENTS_JSON = "demo-report.json", "clients-report.json"
+EXITS_JSON, PIPELINE_JSON = "exits-report.json", "pipeline-report.json"
 
 
 @demo.callback(invoke_without_command=True)
@@ -76,28 +59,20 @@ def policies(
     """
     if context.invoked_subcommand is not None:
         return
-    from slacktide.lab.cli.demo.run import Demo
-    from slacktide.lab.cli.demo.show import HTML_NAME, show, write_json, write_page
-    from slacktide.lab.load.server_process import split_cores
-    from slacktide.lab.reports import ReportError
+    from slacktide.lab.cli.demo.policies import page, play_policies, show_policies
+    from slacktide.lab.cli.demo.shared import perform
 
-    if missing := plots_missing(HTML_NAME):
+    if missing := plots_missing(Path(REPORT_JSON).with_suffix(".html").name):
         typer.echo(f"a table only: {missing}", err=True)
-    names = list(dict.fromkeys(name.strip() for name in models.split(",")))
-    split = split_cores(cores)
-    with _running(json, split, directory) as (folder, move, probe):
-        result = Demo(folder, names, split, seconds, seed, move).run()
-        move(1.0, LAST_LOOK)
-    result = replace(result, cpu_share=probe.share)
-    try:
-        written = [write_json(result, Path.cwd())]
-        if not missing:
-            written.append(write_page(result, Path.cwd()))
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
-    except ReportError as error:
-        fail(str(error), FELL_SHORT)
-    _tell(written, json, lambda: show(result, console()))
+    perform(
+        partial(play_policies, _words(models), seconds, seed),
+        show_policies,
+        REPORT_JSON,
+        cores,
+        json=json,
+        folder=directory,
+        page=None if missing else page,
+    )
 
 
 @demo.command("clients")
@@ -142,38 +117,22 @@ def clients(
     """
     from slacktide.client.images import require_extra
     from slacktide.client.messages import ClientError
-    from slacktide.lab.examples import make_repository
-    from slacktide.lab.load.server_process import split_cores
 
     try:
         require_extra()
     except ClientError as error:
         fail(str(error))
-    from slacktide.lab.cli.demo.clients import run_clients
-    from slacktide.lab.cli.demo.clients_report import show_clients
-    from slacktide.lab.cli.demo.clients_run import ClientsRun
+    from slacktide.lab.cli.demo.clients import ClientsRun, play_clients, show_clients
+    from slacktide.lab.cli.demo.shared import perform
 
-    path = Path.cwd() / CLIENTS_JSON
-    changes = seconds_of("--change", change or ("20s" if seconds >= 300.0 else "6s"))
-    deadline = seconds_of("--slo", slo)
-    if not 0.01 <= deadline <= 10.0:
+    change_s = seconds_of("--change", change or ("20s" if seconds >= 300.0 else "6s"))
+    slo_s = seconds_of("--slo", slo)
+    if not 0.01 <= slo_s <= 10.0:
         fail(f"--slo: expected 10ms to 10s, got {slo}")
-    if changes < 0.5:
+    if change_s < 0.5:
         fail(f"--change: expected at least 500ms, got {change}")
-    split = split_cores(cores)
-    with _running(json, split) as (folder, move, probe):
-        if repository is None:
-            make_repository(folder / "models", models=[model])
-        run = ClientsRun(
-            repository or folder / "models", model, split,
-            clients, seconds, rate, deadline, changes, seed,
-        )  # fmt: skip
-        try:
-            report = run_clients(run, folder / "server.log", move)
-        except ValueError as error:
-            fail(str(error))
-        _save(report, path, move, probe)
-    _tell([path], json, lambda: show_clients(report, console()))
+    run = ClientsRun(model, repository, clients, seconds, rate, slo_s, change_s, seed)
+    perform(partial(play_clients, run), show_clients, CLIENTS_JSON, cores, json=json)
 
 
 @demo.command("exits")
@@ -200,21 +159,15 @@ def exits(
     Example: slacktide demo exits --model residual --loss 0.5%
     """
     from slacktide.domain.units import parse_percent
-    from slacktide.lab.cli.demo.exits import ExitsRun, run_exits
-    from slacktide.lab.cli.demo.exits_report import show_exits
-    from slacktide.lab.load.server_process import split_cores
+    from slacktide.lab.cli.demo.exits import ExitsRun, play_exits, show_exits
+    from slacktide.lab.cli.demo.shared import perform
 
-    path = Path.cwd() / EXITS_JSON
     try:
         parse_percent(loss)
     except ValueError as error:
         fail(f"--loss: {error}")
-    names = tuple(name.strip() for name in streams.split(","))
-    run = ExitsRun(model, names, split_cores(cores), seconds, rate, learn, loss)
-    with _running(json, run.cores) as (folder, move, probe):
-        report = run_exits(run, folder, move)
-        _save(report, path, move, probe)
-    _tell([path], json, lambda: show_exits(report, console()))
+    run = ExitsRun(model, _words(streams), seconds, rate, learn, loss)
+    perform(partial(play_exits, run), show_exits, EXITS_JSON, cores, json=json)
 
 
 @demo.command("pipeline")
@@ -247,75 +200,20 @@ def pipeline(
 
     Example: slacktide demo pipeline --loads 1,2
     """
-    from slacktide.lab.cli.demo.pipeline import PipelineRun, run_pipeline
+    from slacktide.lab.cli.demo.pipeline import PipelineRun, play_pipeline
     from slacktide.lab.cli.demo.pipeline_report import show_pipeline
-    from slacktide.lab.load.server_process import split_cores
+    from slacktide.lab.cli.demo.shared import perform
 
-    path = Path.cwd() / PIPELINE_JSON
     try:
-        parts = tuple(float(part) for part in loads.split(","))
+        parts = tuple(map(float, loads.split(",")))
     except ValueError:
         parts = ()
     if not parts or not all(0.0 < part <= 20.0 for part in parts):
         fail(f"--loads: expected numbers above 0, 20 at most, with commas between, got {loads!r}")
-    run = PipelineRun(name, split_cores(cores), seconds, parts, plain=plain)
-    with _running(json, run.cores) as (folder, move, probe):
-        report = run_pipeline(run, folder, move)
-        _save(report, path, move, probe)
-    _tell([path], json, lambda: show_pipeline(report, console()))
+    run = PipelineRun(name, seconds, parts, plain=plain)
+    perform(partial(play_pipeline, run), show_pipeline, PIPELINE_JSON, cores, json=json)
 
 
-@contextlib.contextmanager
-def _running(
-    json: bool, cores: Sequence[Sequence[int]], directory: Path | None = None
-) -> Iterator[tuple[Path, Any, CoreProbe]]:
-    """A folder (by default a temporary one), a progress bar, and a probe of the server's and the
-    client's cores for a demo, whose errors end the program. Whenever the bar moves, the probe
-    looks: nothing is measured then."""
-    from slacktide.client.messages import ClientError
-    from slacktide.executors.core_probe import CoreProbe
-    from slacktide.executors.timed_replica import MeasuringError
-    from slacktide.lab.examples import ExamplesError
-    from slacktide.lab.load.server_process import ProcessError
-    from slacktide.lab.load.spec import LoadError
-    from slacktide.lab.netem import LinkError
-    from slacktide.models.repository.errors import RepositoryError
-
-    try:
-        with contextlib.ExitStack() as stack:
-            if directory is None:
-                made = tempfile.TemporaryDirectory(prefix="slacktide-demo-")
-                directory = Path(stack.enter_context(made))
-            directory.mkdir(parents=True, exist_ok=True)
-            show = stack.enter_context(progress(shown=not json))
-            server, client = cores
-            probe = CoreProbe(*([core] for core in server), *([client] if client != server else ()))
-
-            def move(share: float, text: str) -> None:
-                show(share, text)
-                probe.look()
-
-            yield directory, move, probe
-    except OSError as error:
-        fail(f"{error.filename or 'system'}: {error.strerror or error}")
-    except ExamplesError as error:
-        fail(str(error))
-    except (
-        ProcessError, LoadError, LinkError, ClientError, MeasuringError, RepositoryError
-    ) as error:  # fmt: skip
-        fail(str(error), FELL_SHORT)
-
-
-def _save(report: dict[str, Any], path: Path, move: Any, probe: CoreProbe) -> None:
-    """Look at the cores a last time, and write what came of a demo."""
-    move(1.0, LAST_LOOK)
-    report["cpu_share"] = probe.share
-    path.write_bytes(orjson.dumps(report, option=_JSON))
-
-
-def _tell(written: list[Path], json: bool, show: Callable[[], None]) -> None:
-    if json:
-        sys.stdout.write(written[0].read_text())
-    else:
-        show()
-        typer.echo("written: " + ", ".join(path.name for path in written))
+def _words(text: str) -> tuple[str, ...]:
+    """Words between commas."""
+    return tuple(word.strip() for word in text.split(","))

@@ -7,63 +7,95 @@ as often as it takes, with the deadline that the pipeline states.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 
 from slacktide.lab.cli.demo.mechanisms import acted, equip
-from slacktide.lab.cli.demo.pipeline_report import ANSWERED, Judged, JudgedFrame, pipeline_report
+from slacktide.lab.cli.demo.pipeline_report import (
+    ANSWERED,
+    Judged,
+    JudgedFrame,
+    pipeline_report,
+)
+from slacktide.lab.cli.demo.shared import DemoContext, Report
 from slacktide.lab.examples import PIPELINES, ExamplesError, make_repository, pipeline_frames
 from slacktide.lab.examples.road_users import QUESTIONS
 from slacktide.lab.examples.street import Scene
-from slacktide.lab.load.played_calls import CallBody, call_body, get_json, get_metrics, play_calls
-from slacktide.lab.load.server_process import ProcessError, serving
+from slacktide.lab.load.played_calls import call_body, get_metrics, model_stats, play_calls
+from slacktide.lab.load.server_process import ProcessError
 from slacktide.lab.load.spec import Target, Transport
-
-Move = Callable[[float, str], None]
 
 STREETS, PROBES = 4, 40
 """Of which the frames are, and how many of them find out the capacity."""
 AT_ONCE, CONNECTIONS = 3, 24
 """Frames in flight while capacity is measured, and later at most."""
-OVERLAP = 0.5
-"""A box shows a road user if at least this part of their union is of both."""
+PATIENT_US = 20_000_000
+"""Deadline of frames that measure the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """What is run."""
+    """What is run, as the flags of the command say it."""
 
     pipeline: str
-    """An example pipeline."""
-    cores: tuple[tuple[int, ...], tuple[int, ...]]
-    """The server's, and the client's."""
     seconds: float = 10.0
-    """Length of each load."""
     loads: tuple[float, ...] = (0.5, 1.0, 1.5)
-    """As parts of the capacity."""
     frames: int = 24
     """Different ones."""
     seed: int = 1
     plain: bool = False
-    """Whether its models are served as they come: without early exits, cores that move and
-    placement."""
 
 
-def run_pipeline(
-    run: PipelineRun, folder: Path, move: Move = lambda share, what: None
-) -> dict[str, Any]:
-    """The report, as JSON values (pipeline_report.py). Raises ExamplesError, ProcessError,
-    OSError."""
+class Asked(NamedTuple):
+    """Frames that one pipeline of one server is sent, over and over."""
+
+    target: Target
+    pipeline: str
+    scenes: Sequence[Scene]
+    stages: Sequence[str]
+    """That say something of the boxes of the first."""
+
+    def play(
+        self, instants: Sequence[float], connections: int, **parameters: object
+    ) -> list[JudgedFrame]:
+        """What the client makes of the answers to frames that leave at these instants."""
+        outputs = [f"{stage}.{name}" for stage in self.stages for name in ("logits", "rows")]
+        outputs += ["street.boxes", "street.classes"]
+        bodies = [
+            call_body({"image": scene.picture[None]}, outputs, report_timing=True, **parameters)
+            for scene in self.scenes
+        ]
+        sent = [bodies[number % len(bodies)] for number in range(len(instants))]
+
+        def read(number: int, status: int, seconds: float, answer: Any) -> JudgedFrame:
+            scene = self.scenes[number % len(self.scenes)]
+            return judged_frame(scene, self.stages, status, seconds, answer)
+
+        return play_calls(self.target, self.pipeline, sent, instants, read, connections=connections)
+
+    def capacity(self) -> float:
+        """Frames a second, where a few are always in flight. Raises ProcessError if one is
+        refused."""
+        self.play([0.0] * 4, 1, timeout=PATIENT_US)  # the first are slow
+        began = time.monotonic()
+        frames = self.play([0.0] * PROBES, AT_ONCE, timeout=PATIENT_US)
+        seconds = time.monotonic() - began
+        if refused := [frame.reason for frame in frames if frame.reason not in ANSWERED]:
+            raise ProcessError(f"a frame was not answered although it had time: {refused[0]}")
+        return len(frames) / seconds
+
+
+def play_pipeline(run: PipelineRun, context: DemoContext) -> Report:
+    """The report, see `pipeline_report`. Raises ExamplesError, ProcessError, OSError."""
     if run.pipeline not in PIPELINES:
-        known = ", ".join(PIPELINES)
-        raise ExamplesError(f"no example pipeline is called {run.pipeline!r} (all: {known})")
-    move(0.0, f"drawing {run.frames} frames")
+        names = ", ".join(PIPELINES)
+        raise ExamplesError(f"no example pipeline is called {run.pipeline!r} (all: {names})")
+    context.move(0.0, f"drawing {run.frames} frames")
     scenes = [
         scene
         for street in range(STREETS)
@@ -72,64 +104,34 @@ def run_pipeline(
             len(range(street, run.frames, STREETS)),
         )
     ]
-    make_repository(folder / "models", models=[run.pipeline])
+    make_repository(context.models, models=[run.pipeline])
     if not run.plain:
-        equip(folder / "models", run.pipeline, len(run.cores[0]))
+        equip(context.models, run.pipeline, len(context.cores[0]))
     stated = yaml.safe_load(PIPELINES[run.pipeline].extras()["pipeline.yaml"])
-    slo = f"{stated['slo']}"
     stages = [name for name in stated["stages"] if name in QUESTIONS]
-    wanted = [f"{name}.{output}" for name in stages for output in ("logits", "rows")]
-    wanted += ["street.boxes", "street.classes"]
-
-    def bodies(count: int, **parameters: object) -> list[CallBody]:
-        made = [
-            call_body({"image": scene.picture[None]}, wanted, report_timing=True, **parameters)
-            for scene in scenes
-        ]
-        return [made[number % len(made)] for number in range(count)]
-
-    def read(number: int, status: int, seconds: float, answer: Any) -> JudgedFrame:
-        return seen(scenes[number % len(scenes)], stages, status, seconds, answer)
-
-    move(0.15, "measuring and loading the models")
-    flags = () if run.plain else ("--placement", "pipeline")
-    with serving(folder / "models", run.cores[0], folder / "server.log", flags) as targets:
+    context.move(0.15, "measuring and loading the models")
+    with context.serve(*(() if run.plain else ("--placement", "pipeline"))) as targets:
         target = targets[Transport.HTTP]
-        move(0.4, "measuring the capacity")
-        patient = bodies(PROBES, timeout=20_000_000)
-        capacity = _capacity(target, run.pipeline, patient, read)
+        asked = Asked(target, run.pipeline, scenes, stages)
+        context.move(0.4, "measuring the capacity")
+        capacity = asked.capacity()
         played = {}
         for place, load in enumerate(run.loads):
-            move(0.5 + 0.5 * place / len(run.loads), f"{run.seconds:g} s at {load:g} x capacity")
+            text = f"{run.seconds:g} s at {load:g} x capacity"
+            context.move(0.5 + 0.5 * place / len(run.loads), text)
             rate = load * capacity
             count = max(1, round(rate * run.seconds))
-            instants = [number / rate for number in range(count)]
-            played[load] = play_calls(
-                target, run.pipeline, bodies(count), instants, read, connections=CONNECTIONS
-            )
-        (stats,) = get_json(target, f"/v2/models/{run.pipeline}/stats")["model_stats"]
-        did: list[dict[str, Any]] = []
-        if not run.plain:
-            metrics = get_metrics(targets.metrics_port)
-            did = acted(target, metrics, run.pipeline, folder / "models")
-    return pipeline_report(run, slo, capacity, played, stats, did)
+            played[load] = asked.play([number / rate for number in range(count)], CONNECTIONS)
+        stats = model_stats(target, run.pipeline)
+        metrics = [] if run.plain else get_metrics(targets.metrics_port)
+        did = [] if run.plain else [*acted(target, metrics, run.pipeline, context.models)]
+    report = pipeline_report(run, str(stated["slo"]), capacity, played, stats, did)
+    return report | {"cores": context.cores}
 
 
-def _capacity(
-    target: Target, name: str, bodies: list[CallBody], read: Callable[..., JudgedFrame]
-) -> float:
-    """Frames a second, where a few are always in flight. Raises ProcessError if one is refused."""
-    at_once = [0.0] * len(bodies)
-    play_calls(target, name, bodies[:4], at_once, read, connections=1)  # the first are slow
-    began = time.monotonic()
-    answered = play_calls(target, name, bodies, at_once, read, connections=AT_ONCE)
-    took = time.monotonic() - began
-    if refused := [each.reason for each in answered if each.reason not in ANSWERED]:
-        raise ProcessError(f"a frame was not answered although it had time: {refused[0]}")
-    return len(bodies) / took
-
-
-def seen(scene: Scene, stages: list[str], status: int, seconds: float, answer: Any) -> JudgedFrame:
+def judged_frame(
+    scene: Scene, stages: Sequence[str], status: int, seconds: float, answer: Any
+) -> JudgedFrame:
     """What the client makes of an answer."""
     if status != 200:
         return JudgedFrame(seconds, str(answer.get("reason", status)))
@@ -142,13 +144,14 @@ def seen(scene: Scene, stages: list[str], status: int, seconds: float, answer: A
         if name.endswith(".budget_us")
     }
     outputs = {
-        each["name"]: np.array(each["data"]).reshape(each["shape"]) for each in answer["outputs"]
+        output["name"]: np.array(output["data"]).reshape(output["shape"])
+        for output in answer["outputs"]
     }
-    judged = judge(scene, [name for name in stages if name not in missing], outputs)
-    return JudgedFrame(seconds, reason, missing, slack, judged)
+    boxes = judge(scene, [name for name in stages if name not in missing], outputs)
+    return JudgedFrame(seconds, reason, missing, slack, boxes)
 
 
-def judge(scene: Scene, stages: list[str], outputs: dict[str, Any]) -> tuple[Judged, ...]:
+def judge(scene: Scene, stages: Sequence[str], outputs: Mapping[str, Any]) -> tuple[Judged, ...]:
     """What was said of each box, beside what is so; empty where nothing was asked."""
     boxes = outputs["street.boxes"].reshape(-1, 4)
     kinds = outputs["street.classes"].ravel()
@@ -158,26 +161,10 @@ def judge(scene: Scene, stages: list[str], outputs: dict[str, Any]) -> tuple[Jud
         best = outputs[f"{stage}.logits"].argmax(-1)
         for row, box in enumerate(outputs[f"{stage}.rows"].tolist()):
             letters = np.atleast_1d(best[row])
-            said.setdefault(box, {})[stage] = "".join(answers[int(each)] for each in letters)
-    found = []
-    truth = scene.boxes().astype(float)
-    for box, told in said.items():
-        user = _nearest(boxes[box], truth)
-        known = {
-            stage: None if user is None else QUESTIONS[stage].of(scene.road_users[user])
-            for stage in told
-        }
-        found.append(Judged(tuple(boxes[box].tolist()), int(kinds[box]), told, known))
-    return tuple(found)
-
-
-def _nearest(box: Any, truth: Any) -> int | None:
-    """The road user that a box shows."""
-    if not len(truth):
-        return None
-    low, high = np.maximum(box[:2], truth[:, :2]), np.minimum(box[2:], truth[:, 2:])
-    shared = np.prod(np.clip(high - low, 0, None), axis=1)
-    areas = np.prod(truth[:, 2:] - truth[:, :2], axis=1) + np.prod(box[2:] - box[:2])
-    overlap = shared / np.maximum(areas - shared, 1e-12)
-    best = int(overlap.argmax())
-    return best if overlap[best] >= OVERLAP else None
+            said.setdefault(box, {})[stage] = "".join(answers[int(letter)] for letter in letters)
+    judged = []
+    for box, texts in said.items():
+        user = scene.shown_in(boxes[box])
+        true = {stage: None if user is None else QUESTIONS[stage].of(user) for stage in texts}
+        judged.append(Judged(tuple(boxes[box].tolist()), int(kinds[box]), texts, true))
+    return tuple(judged)

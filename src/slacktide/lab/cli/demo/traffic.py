@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from slacktide.lab.load.spec import LoadSpec, RandomPayload, Shape, Stream, Target
 from slacktide.lab.workloads import Gamma, Mix, Replay
 
 LOADS = (0.8, 1.3, 2.0)
 """Offered load as multiples of the measured peak."""
+CALIBRATION_LOAD = LOADS[1]
+"""Where the queue limit is chosen: overloaded, as limits are for."""
 CV = 3.0
 """Coefficient of variation of the gaps between arrivals: 1 would be Poisson, above is bursty."""
 DEADLINES = (3.0, 6.0, 12.0)
@@ -27,6 +30,9 @@ BACKLOG_CONNECTIONS = 64
 PATIENCE = 0.5
 """Seconds after its deadline at which the client gives a request up: an overloaded queue must
 not eat into the next run."""
+
+Settings: TypeAlias = Mapping[str, str]
+"""What each model's `slacktide.yaml` says of its scheduler, as YAML."""
 
 _SHAPES: Mapping[str, Mapping[str, tuple[Shape, ...]]] = {
     "text": {"input_ids": ((16,), (44,), (96,)), "attention_mask": ((16,), (44,), (96,))}
@@ -48,14 +54,12 @@ class MeasuredModel:
     """Requests per second over HTTP, server and model on the demo's cores."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchingPolicy:
-    """One way to run the same server."""
+class QueueLimit(NamedTuple):
+    """One queue limit that was tried."""
 
-    name: str
-    """In tables."""
-    settings: Mapping[str, str]
-    """What each model's `slacktide.yaml` says of its scheduler, as YAML."""
+    wait_s: float
+    settings: Settings
+    goodput: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +121,18 @@ def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
     )
 
 
-def by_default(policy: str, models: Sequence[str]) -> BatchingPolicy:
+def by_default(policy: str, models: Sequence[str]) -> Settings:
     """With default options; `fifo` is plain dynamic batching, with no limit on the queue."""
-    return BatchingPolicy(policy, dict.fromkeys(models, f"{{name: {policy}}}"))
+    return dict.fromkeys(models, f"{{name: {policy}}}")
 
 
-def fifo_limited(measured: Sequence[MeasuredModel], wait: float) -> BatchingPolicy:
+def fifo_limited(measured: Sequence[MeasuredModel], wait: float) -> Settings:
     """`fifo` where each queue holds what its model can do in `wait` seconds of its share."""
     limits = {
         model.model: max(1, round(wait * model.served_peak_rps / len(measured)))
         for model in measured
     }
-    return BatchingPolicy(
-        "fifo + limit",
-        {model: f"{{name: fifo, max_queue: {limit}}}" for model, limit in limits.items()},
-    )
+    return {model: f"{{name: fifo, max_queue: {limit}}}" for model, limit in limits.items()}
 
 
 def waits(deadlines: Mix) -> tuple[float, ...]:

@@ -1,0 +1,125 @@
+"""Frames of cameras, each sent over a link of its own when it is captured, and what became of it.
+
+Beside the load generator proper (`run.py`), which knows no sessions: a camera sends what the
+server advises, and each link is carried by a process of its own (`netem`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.client import AioConnection, AioSession, FrameOutcome, FrameReply
+from slacktide.lab.load.played_calls import get_json
+from slacktide.lab.load.spec import Target, Transport
+from slacktide.lab.netem import LinkProcess
+from slacktide.lab.workloads import TraceLink
+
+WATCH_S = 0.25
+"""Seconds from one look at the server's sessions to the next."""
+
+Picture: TypeAlias = NDArray[np.uint8]
+"""[height, width, 3], red first."""
+
+
+class Seen(NamedTuple):
+    """A link at one moment, `at` seconds from its start; bytes per second."""
+
+    at: float
+    rate: float
+    estimate: float
+    """What the server believes."""
+    size: int
+    """That it advises."""
+
+
+@dataclass(slots=True)
+class Camera:
+    """One client. Seconds count from the start of the links."""
+
+    name: str
+    link: TraceLink
+    film: Sequence[Picture]
+    """Its frames; after the last they begin again."""
+    captured: list[float] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    """Of the server's page of sessions."""
+    encoding_s: float = 0.0
+    """CPU time."""
+    late_s: float = 0.0
+    """By which its link was late itself, at p99: above a few milliseconds it looks slower than it
+    is."""
+    _replies: list[asyncio.Future[FrameReply]] = field(default_factory=list)
+
+    async def play(self, session: AioSession, rate: float, seconds: float, origin: float) -> None:
+        loop, number = asyncio.get_running_loop(), 0
+        while (at := (number + 1) / rate) < seconds:
+            await asyncio.sleep(origin + at - loop.time())
+            self.captured.append(at)
+            picture = self.film[number % len(self.film)]
+            self._replies.append(session.submit(picture, captured_at=origin + at))
+            number += 1
+        await session.close()
+
+    @property
+    def outcomes(self) -> list[FrameOutcome]:
+        """Of each captured frame, once the session is closed."""
+        return [reply.result().outcome for reply in self._replies]
+
+
+async def play_frames(
+    cameras: Sequence[Camera],
+    targets: Mapping[Transport, Target],
+    model: str,
+    *,
+    slo: float,
+    rate: float,
+    seconds: float,
+) -> float:
+    """Let the cameras send `rate` frames per second each, due `slo` seconds after capture. Returns
+    the CPU seconds of this process meanwhile. Raises LinkError, ClientError."""
+    loop, server = asyncio.get_running_loop(), targets[Transport.GRPC]
+    async with AsyncExitStack() as stack:
+        links = [
+            await stack.enter_async_context(LinkProcess(camera.link, server.host, server.port))
+            for camera in cameras
+        ]
+        origin = loop.time()
+        plays, connections = [], []
+        for camera, link in zip(cameras, links, strict=True):
+            link.begin(origin)
+            connection = await stack.enter_async_context(AioConnection(f"127.0.0.1:{link.port}"))
+            session = await connection.open(model, slo=slo, rate=rate, name=camera.name, rgb=True)
+            connections.append(connection)
+            plays.append(camera.play(session, rate, seconds, origin))
+        watch = asyncio.create_task(_watch(cameras, targets[Transport.HTTP], origin))
+        before = time.process_time()
+        await asyncio.gather(*plays)
+        used = time.process_time() - before
+        watch.cancel()
+        for camera, connection in zip(cameras, connections, strict=True):
+            encoder = connection._encoder  # its one thread has done nothing else
+            camera.encoding_s = await loop.run_in_executor(encoder, time.thread_time)
+    for camera, link in zip(cameras, links, strict=True):
+        camera.late_s = 0.0 if link.carried is None else link.carried.lateness_p99
+    return used
+
+
+async def _watch(cameras: Sequence[Camera], server: Target, origin: float) -> None:
+    """Note what the server believes of each link."""
+    loop, by_name = asyncio.get_running_loop(), {camera.name: camera for camera in cameras}
+    while True:
+        page = await asyncio.to_thread(get_json, server, "/v2/slacktide/sessions")
+        now = loop.time() - origin
+        for session in page["sessions"]:
+            camera = by_name[session["name"]]
+            rate = float(camera.link.trace.rate(now))
+            camera.seen.append(Seen(now, rate, session["bytes_per_s"], session["size"]))
+        await asyncio.sleep(WATCH_S)
