@@ -8,27 +8,25 @@ from typing import Any
 
 import numpy as np
 from tests.planning.exits.streams import Array
+from tests.planning.harness import SteppedPlanners, parts_of
 
 from slacktide.domain import (
     BatchFinished,
+    Command,
     Deployment,
     ExitPolicy,
     ExitReport,
     LaneSpec,
     Plan,
-    PlanChanged,
     PoolId,
-    ReplicaUp,
     Request,
     Route,
     RowsReleased,
     RunBatch,
-    StartReplica,
     Submitted,
     TimerFired,
     is_judged,
 )
-from slacktide.engine import Engine, PoolParts
 from slacktide.planning.exits import (
     ExitsArranged,
     ExitsPlanner,
@@ -39,8 +37,7 @@ from slacktide.planning.exits import (
     StatedExits,
 )
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.runtime import Runtime, RuntimeEvent
-from slacktide.scheduling import make_scheduler
+from slacktide.runtime import RuntimeEvent
 
 POOL = PoolId("m", "1")
 BASE = Plan((LaneSpec("m", (0,)),), (Deployment(POOL, "m", 4),), (Route("m", POOL),))
@@ -67,23 +64,15 @@ def chain_s(ramps: Sequence[int], positions: int, cut: float = CUT) -> list[floa
     return [WHOLE_S * each for each in (*front, 1.0 + cut * len(ramps))]
 
 
-class ServedExits:
+class ServedExits(SteppedPlanners):
     """See the module."""
 
     def __init__(self, stated: StatedExits | None = None, *, job_rows: int = 1) -> None:
         """`job_rows`: rows that are served while a job runs."""
         self.planner = ExitsPlanner()
         times = CorrectedTimes(LatencyTable.flat(WHOLE_S, max_batch=4))
-        self.runtime = Runtime(
-            Engine(
-                lambda pool, most, view: PoolParts(
-                    make_scheduler("fifo", {}, max_batch=most, times=times, view=view), times
-                )
-            ),
-            (self.planner,),
-        )
+        super().__init__(parts_of("fifo", lambda pool: times), (self.planner,))
         self.job_rows = job_rows
-        self.now = 0.0
         self.ids = 0
         self.wrong: list[bool] = []
         """By row: whether its answer was not the model's."""
@@ -99,19 +88,18 @@ class ServedExits:
         """From the arrival of a request to its deadline."""
         self.job: tuple[int, Any] | None = None
         self.started: list[RunBatch] = []
-        stated_all = {"m": stated or StatedExits()}
-        self.turn(PlanChanged(self.runtime.rebase(BASE, stated_all, now=0.0)))
+        self.stated = {"m": stated or StatedExits()}
+        self.rebase(BASE)
 
-    def turn(self, *events: RuntimeEvent) -> None:
-        """One turn of a driver."""
-        for command in self.runtime.handle(events, now=self.now):
-            if isinstance(command, RunBatch):
-                self.started.append(command)
-            elif isinstance(command, StartReplica):
-                self.turn(ReplicaUp(command.replica.id))
-        policy = next(iter(self.runtime.engine.plan.exits), None)
+    def turn(self, *events: RuntimeEvent, **when: float) -> list[Command]:
+        """Replicas are up at once."""
+        commands = super().turn(*events, **when)
+        self.started += [each for each in commands if isinstance(each, RunBatch)]
+        self.bring_up()
+        policy = next(iter(self.plan.exits), None)
         if policy is not None and policy not in self.policies[-1:]:
             self.policies.append(policy)
+        return commands
 
     @property
     def policy(self) -> ExitPolicy:

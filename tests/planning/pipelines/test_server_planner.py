@@ -11,10 +11,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.planning.harness import (
+    CertainTimes,
+    SteppedPlanners,
+    family_pools,
+    lanes_of,
+    parts_of,
+    spread,
+)
 
 from slacktide.domain import (
+    Command,
     Deployment,
-    LaneSpec,
     Plan,
     PlanChanged,
     PoolId,
@@ -22,12 +30,10 @@ from slacktide.domain import (
     ReplicaUp,
     Request,
     Route,
-    StartReplica,
     Submitted,
     TimerFired,
 )
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
-from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.engine.ledger import ModelCounts
 from slacktide.lab.replay.decisions import Decision, Notes, PlacesChanged
 from slacktide.pipelines import FanOut
@@ -42,10 +48,7 @@ from slacktide.planning.pipelines import (
 from slacktide.planning.pipelines.planner import OF_FAMILY, OWNED
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
-from slacktide.profiles import PointTime
 from slacktide.recording import Call
-from slacktide.runtime import Runtime
-from slacktide.scheduling import make_scheduler
 
 SIZES = (128, 256, 416, 608)
 SECONDS = {"128": 0.005, "256": 0.010, "416": 0.020, "608": 0.040, "brand": 0.004}
@@ -61,42 +64,23 @@ STREET = Pipeline(
 PLACED = PlacedPipeline({"find": "street", "brand": "brand"}, STREET)
 
 
-class Times:
-    """Certain: each row takes as long; two cores are worth 1.7."""
-
-    def __init__(self, pool: PoolId) -> None:
-        self.alone = SECONDS[pool.variant or pool.model]
-        self.revision = 0
-
-    def of(self, rows: int, cores: int, members: object = ()) -> PointTime:
-        return PointTime(self.alone * rows / cores**0.8)
-
-    def classes(self, cores: int) -> None:
-        """All alike."""
-
-
-def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-    times = Times(pool)
-    scheduler = make_scheduler("slack", {}, max_batch=max_batch, times=times, view=view)
-    return PoolParts(scheduler, times, size=int(pool.variant or 0))
+def times_of(pool: PoolId) -> CertainTimes:
+    """Each row takes as long; two cores are worth 1.7."""
+    return CertainTimes(lambda rows, cores: SECONDS[pool.variant or pool.model] * rows / cores**0.8)
 
 
 def base_plan(lanes: int = 1, *, brands: int = 1, version: str = "1") -> Plan:
     names = [f"lane{number}" for number in range(lanes)]
-    pools = [PoolId("street", version, str(side)) for side in SIZES]
-    brand = PoolId("brand", "1")
+    pools, brand = family_pools("street", SIZES, version), PoolId("brand", "1")
     return Plan(
-        tuple(LaneSpec(name, (number,)) for number, name in enumerate(names)),
-        (
-            *(Deployment(pool, names[0], 8) for pool in pools),
-            *(Deployment(brand, name, 16) for name in names[lanes - brands :]),
-        ),
+        lanes_of(names),
+        (*spread(pools, names[:1], 8), *spread([brand], names[lanes - brands :], 16)),
         (Route("street", pools[-1]), Route("brand", brand)),
     )
 
 
-class Server:
-    """Stepped by hand, a second at a time; frames are only counted."""
+class Server(SteppedPlanners):
+    """Stepped a second at a time; frames are only counted."""
 
     def __init__(
         self,
@@ -125,29 +109,22 @@ class Server:
         planners = (self.placement, self.scaling, self.variants)
         self.told: list[Decision] = []
         self.notes = Notes(self.told.append)
-        self.runtime = Runtime(Engine(parts), planners, watch=self.watch)
+        super().__init__(parts_of("slack", times_of), planners, watch=self.watch)
         self.stated = {"street": FAMILY, "traffic": PLACED} | stated
-        self.now = 0.0
         self.ids = 0
         self.up = True
-        self.starting: list[int] = []
         self.rebase(base or base_plan())
 
     def watch(self, events: Any, now: float, commands: Any) -> None:
         changes = tuple(each for each in events if isinstance(each, PlanChanged))
         self.notes.after(Call(now, changes), self.runtime.engine, [])
 
-    def rebase(self, base: Plan) -> None:
-        self.turn(PlanChanged(self.runtime.rebase(base, self.stated, now=self.now)))
-
-    def turn(self, *events: Any) -> None:
-        for command in self.runtime.handle(events, now=self.now):
-            if isinstance(command, StartReplica):
-                self.starting.append(command.replica.id)
-        while self.up and self.starting:
-            self.turn(ReplicaUp(self.starting.pop()))
-        for job in self.runtime.take_jobs():
-            self.turn(job.run())
+    def turn(self, *events: Any, **when: float) -> list[Command]:
+        commands = super().turn(*events, **when)
+        if self.up:
+            self.bring_up()
+        self.run_jobs()
+        return commands
 
     def runs(
         self, seconds: float, *, frames: int, rows: int = 3, end: Reason = Reason.PARTIAL
@@ -163,16 +140,8 @@ class Server:
             self.turn(Submitted(request), TimerFired())
 
     @property
-    def plan(self) -> Plan:
-        return self.runtime.engine.plan
-
-    def lanes(self, model: str) -> set[str]:
-        return {each.lane for each in self.plan.deployments if each.pool.model == model}
-
-    @property
     def plain(self) -> str:
-        (found,) = [each.pool.variant for each in self.plan.routes if each.model == "street"]
-        return found
+        return self.route(model="street")
 
 
 def test_nothing_is_placed_before_frames_come():
@@ -247,15 +216,10 @@ def test_a_model_may_be_loaded_with_other_variants(sizes, monkeypatch):
         monkeypatch.setitem(SECONDS, str(side), side / 2e4)
     variants = [FamilyVariant(str(side), 0.3 + 1e-3 * side, side) for side in sizes]
     server.stated["street"] = Family(tuple(variants))
-    pools = [PoolId("street", "2", str(side)) for side in sizes]
-    brand = [each for each in base_plan().deployments if each.pool.model == "brand"]
-    server.rebase(
-        replace(
-            base_plan(),
-            deployments=(*(Deployment(pool, "lane0", 8) for pool in pools), *brand),
-            routes=(Route("street", pools[-1]), Route("brand", brand[0].pool)),
-        )
-    )
+    pools, brand = family_pools("street", sizes, "2"), PoolId("brand", "1")
+    deployments = (*spread(pools, ["lane0"], 8), Deployment(brand, "lane0", 16))
+    routes = (Route("street", pools[-1]), Route("brand", brand))
+    server.rebase(replace(base_plan(), deployments=deployments, routes=routes))
     server.runs(5, frames=15, rows=12)
     largest = server.placement.status().within["street"].largest
     assert int(server.plain) <= int(largest or sizes[-1])
@@ -380,8 +344,8 @@ def test_replicas_that_come_up_while_nothing_can_be_placed_are_waited_for_no_mor
     pool, brand = PoolId("street", "1", "416"), PoolId("brand", "1")
     names = [f"lane{number}" for number in range(3)]
     base = Plan(
-        tuple(LaneSpec(name, (number,)) for number, name in enumerate(names)),
-        (Deployment(pool, "lane0", 8), *(Deployment(brand, name, 8) for name in names)),
+        lanes_of(names),
+        (Deployment(pool, "lane0", 8), *spread([brand], names, 8)),
         (Route("street", pool), Route("brand", brand)),
     )
     server = Server(base, street=Family((FamilyVariant("416", 0.5, 416),)))
@@ -449,13 +413,7 @@ def test_bounds_do_not_make_planners_forget():
 
 def test_a_lane_may_have_the_cores_that_no_other_lane_needs():
     """Of four cores the detector's lane may have three: what is behind it needs one."""
-    pools = [PoolId("street", "1", str(side)) for side in SIZES]
-    brand = PoolId("brand", "1")
-    base = Plan(
-        (LaneSpec("lane0", (0,)), LaneSpec("lane1", (1,))),
-        (*(Deployment(pool, "lane0", 8) for pool in pools), Deployment(brand, "lane1", 16)),
-        (Route("street", pools[-1]), Route("brand", brand)),
-    )
+    base = base_plan(2)
     scaled = ScaledModel(ScalingLimits(1, 4, batch_max=8))
     for machine, most in ((4, 3), (8, None), (0, None)):
         server = Server(base, cores=machine, street=(FAMILY, scaled), brand=scaled)
@@ -526,8 +484,8 @@ def test_a_group_of_lanes_has_the_capacity_of_all_of_them():
     pool, brand = PoolId("street", "1", "416"), PoolId("brand", "1")
     names = [f"lane{number}" for number in range(3)]
     base = Plan(
-        tuple(LaneSpec(name, (number,)) for number, name in enumerate(names)),
-        tuple(Deployment(each, name, 8) for name in names for each in (pool, brand)),
+        lanes_of(names),
+        spread([pool, brand], names, 8),
         (Route("street", pool), Route("brand", brand)),
     )
     server = Server(base, street=Family((limits,)))

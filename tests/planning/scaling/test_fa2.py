@@ -7,23 +7,24 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planning.harness import CertainTimes, model_view
 
 from slacktide.planning.scaling import ModelView, ScalingLimits, ScalingTarget, make_planner
-from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=16, replicas_max=16, batch_max=16)
 
 
-class Table1:
+def table1(rows: int, cores: int) -> float:
     """Sponge Table 1: l(1, 1) = 55 ms, l(2, 1) = 97 ms; linear beyond."""
+    assert cores == 1
+    return 0.013 + 0.042 * rows
 
-    def of(self, rows: int, cores: int) -> PointTime:
-        assert cores == 1
-        return PointTime(0.013 + 0.042 * rows)
+
+TABLE1 = CertainTimes(table1)
 
 
 def _view(rate: float, budget: float, limits: ScalingLimits = LIMITS) -> ModelView:
-    return ModelView("m", (), (), rate, budget, 1, Table1(), limits)
+    return model_view(TABLE1, limits, rate=rate, budget=budget)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_the_fewest_instances_with_the_smallest_batch(rate, budget, target):
 @given(rate=st.floats(0.0, 400.0), budget=st.floats(0.0, 3.0))
 def test_what_it_accepts_carries_the_rate_within_the_budget(rate, budget):
     target = make_planner("fa2", {}).decide(_view(rate, budget), now=0.0)
-    taken = Table1().of(target.batch, 1).expected
+    taken = TABLE1.of(target.batch, 1).expected
     holds = 2.0 * taken <= budget and target.replicas * target.batch >= rate * taken
     assert holds == (target.reason == "fewest")
 

@@ -8,6 +8,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
+from tests.planning.scaling.scripted_scaling import ScriptedScaling, scaled
 
 from slacktide.domain import (
     Deployment,
@@ -47,8 +48,8 @@ def family_base(*, generation: int = 0, pin: str | None = None, resident: str = 
 
 
 @pytest.fixture
-def family(driver, scaled, scripts):
-    world = driver()
+def family():
+    world = ScriptedScaling()
     world.serve(family_base(), f=(scaled("f"), FAMILY))
     return world
 
@@ -60,52 +61,53 @@ def routes(world) -> dict[str, str]:
     }
 
 
-def choose(world, script, variant: str) -> None:
+def choose(world, variant: str) -> None:
+    script = world.scripts["f"]
     script.target, script.endangered = replace(script.target, variant=variant), True
     world.tick()
     world.settle()
     script.endangered = False
 
 
-def test_the_policy_sees_the_variants_that_are_up(family, scripts):
-    _, view = scripts["f"].views[-1]
+def test_the_policy_sees_the_variants_that_are_up(family):
+    _, view = family.scripts["f"].views[-1]
     assert {each.name: each.accuracy for each in view.variants} == ACCURACIES
     assert view.times is family.engine.snapshot().pools[POOLS["s"]].times
     (replica,) = family.engine.snapshot().pools[POOLS["m"]].replicas
-    family.send(ReplicaLost(replica.replica.id, "killed"))
+    family.turn(ReplicaLost(replica.replica.id, "killed"))
     family.tick()
-    _, view = scripts["f"].views[-1]
+    _, view = family.scripts["f"].views[-1]
     assert [each.name for each in view.variants] == ["s", "l"]
 
 
-def test_its_choice_is_the_plain_route_and_no_other(family, scripts):
+def test_its_choice_is_the_plain_route_and_no_other(family):
     assert routes(family) == {"": "s", "mapped": "l", "batch": "l"}
-    choose(family, scripts["f"], "m")
+    choose(family, "m")
     assert routes(family) == {"": "m", "mapped": "l", "batch": "l"}
     family.submit(1, model="f")
     assert family.batches[-1].batch.replica.pool == POOLS["m"]
     family.tick()
-    _, view = scripts["f"].views[-1]
+    _, view = family.scripts["f"].views[-1]
     assert view.times is family.engine.snapshot().pools[POOLS["m"]].times
 
 
-def test_what_waits_goes_along(family, scripts):
+def test_what_waits_goes_along(family):
     family.submit(1, 2, 3, model="f", slo=9.0)
     family.submit(4, model="f", slo=8.0)
-    choose(family, scripts["f"], "l")
+    choose(family, "l")
     family.finish(after=0.1)
     batch = family.batches[-1].batch
     assert batch.replica.pool == POOLS["l"]
     assert 4 in {member.id for member in batch.members}
 
 
-def test_without_a_choice_the_route_stays(family, scripts):
-    choose(family, scripts["f"], "")
+def test_without_a_choice_the_route_stays(family):
+    choose(family, "")
     assert routes(family)[""] == "s"
 
 
-def test_the_choice_outlives_a_reload_and_holds_for_every_version(family, scripts, scaled):
-    choose(family, scripts["f"], "l")
+def test_the_choice_outlives_a_reload_and_holds_for_every_version(family):
+    choose(family, "l")
     again, old = family_base(generation=1), family_base(pin="1")
     both = Plan(again.lanes, again.deployments + old.deployments, again.routes + old.routes)
     family.serve(both, f=(scaled("f"), FAMILY))
@@ -114,20 +116,20 @@ def test_the_choice_outlives_a_reload_and_holds_for_every_version(family, script
     ]
     assert plain == [POOLS["l"]._replace(generation=1), POOLS["l"]]
     family.tick()
-    _, view = scripts["f"].views[-1]
+    _, view = family.scripts["f"].views[-1]
     assert [each.name for each in view.variants] == ["s", "m", "l"]
     new = family.engine.snapshot().pools[POOLS["l"]._replace(generation=1)]
     assert view.times is new.times
 
 
-def test_a_variant_that_is_not_deployed_is_not_routed_to(driver, scaled, scripts):
-    world = driver()
+def test_a_variant_that_is_not_deployed_is_not_routed_to():
+    world = ScriptedScaling()
     world.serve(family_base(resident="sm"), f=(scaled("f"), FAMILY))
-    choose(world, scripts["f"], "l")
+    choose(world, "l")
     assert routes(world)[""] == "s"
 
 
-def test_routes_belong_to_one_planner(family, scaled):
+def test_routes_belong_to_one_planner(family):
     alone = {"f": (scaled("f"), FAMILY)}
     beside = {"f": (scaled("f"), replace(FAMILY, planner="variants"))}
     owned = [family.planner.owns(stated) for stated in (alone, beside, {"f": scaled("f")})]
@@ -136,13 +138,11 @@ def test_routes_belong_to_one_planner(family, scaled):
     assert not any(field is PlanField.ROUTES for each in owned[1:] for _, field in each)
 
 
-def test_where_a_planner_of_variants_has_the_routes_none_are_shown_or_changed(
-    driver, scaled, scripts
-):
-    world = driver()
+def test_where_a_planner_of_variants_has_the_routes_none_are_shown_or_changed():
+    world = ScriptedScaling()
     world.serve(family_base(), f=(scaled("f"), replace(FAMILY, planner="variants")))
-    choose(world, scripts["f"], "l")
-    assert scripts["f"].views[-1][1].variants == ()
+    choose(world, "l")
+    assert world.scripts["f"].views[-1][1].variants == ()
     assert routes(world)[""] == "s"
 
 

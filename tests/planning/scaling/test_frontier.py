@@ -8,27 +8,21 @@ from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planning.harness import CertainTimes, model_view
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
 from slacktide.planning.scaling.search import fewest_cores
 from slacktide.planning.scaling.vertical import VerticalOptions
 from slacktide.planning.scaling.view import Waiting
-from slacktide.profiles import PointTime
 
 NOW = 100.0
 SEARCH = partial(VerticalOptions().search, now=NOW)
 
 
-class Amdahl:
+def amdahl(gamma: float, epsilon: float, delta: float, eta: float) -> CertainTimes:
     """l(b, c) = γb/c + ε/c + δb + η, in seconds."""
-
-    def __init__(self, gamma: float, epsilon: float, delta: float, eta: float) -> None:
-        self._of = gamma, epsilon, delta, eta
-
-    def of(self, rows: int, cores: int) -> PointTime:
-        gamma, epsilon, delta, eta = self._of
-        return PointTime((gamma * rows + epsilon) / cores + delta * rows + eta)
+    return CertainTimes(lambda rows, cores: (gamma * rows + epsilon) / cores + delta * rows + eta)
 
 
 @st.composite
@@ -42,7 +36,7 @@ def views(draw: st.DrawFn) -> ModelView:
         replicas_max=draw(st.integers(least, 4)),
         batch_max=draw(st.integers(1, 4)),
     )
-    times = Amdahl(*(draw(st.floats(0.001, 0.05)) for _ in range(4)))
+    times = amdahl(*(draw(st.floats(0.001, 0.05)) for _ in range(4)))
     offsets = st.floats(-0.2, 0.4)
     waiting = draw(
         st.lists(st.tuples(offsets, st.floats(0.0, 0.8), st.integers(1, 2)), max_size=10)
@@ -111,9 +105,9 @@ def test_the_fewest_cores_are_those_of_all_plans_tried_one_by_one(view):
 
 def test_more_and_smaller_replicas_can_be_cheaper():
     # The part that does not shrink with cores, δb + η, is what several replicas share.
-    times = Amdahl(0.11, 0.27, 0.027, 0.006)  # Sponge's fit × 6
+    times = amdahl(0.11, 0.27, 0.027, 0.006)  # Sponge's fit × 6
     limits = ScalingLimits(cores_max=16, replicas_max=4, batch_max=16)
-    view = ModelView("m", (), (), 20.0, 1.0, 1, times, limits)
+    view = model_view(times, limits, rate=20.0, budget=1.0)
     cores = fewest_cores(view, SEARCH, now=NOW)
     assert cores[1] is not None
     assert cores[2] is not None
@@ -121,10 +115,12 @@ def test_more_and_smaller_replicas_can_be_cheaper():
 
 
 def test_replicas_that_start_do_not_serve_yet():
-    times = Amdahl(0.1, 0.0, 0.0, 0.0)
+    times = amdahl(0.1, 0.0, 0.0, 0.0)
     limits = ScalingLimits(cores_max=4, replicas_max=2)
     waiting = (Waiting(NOW, NOW + 0.11), Waiting(NOW, NOW + 0.11))
-    view = ModelView("m", waiting, (ReplicaView(1, NOW, NOW),), 0.0, 1.0, 1, times, limits)
+    view = model_view(
+        times, limits, waiting=waiting, replicas=(ReplicaView(1, NOW, NOW),), budget=1.0
+    )
     assert fewest_cores(view, SEARCH, now=NOW) == {1: 2, 2: 1}
     slow = replace(view, start_time=1.0)
     assert fewest_cores(slow, SEARCH, now=NOW) == {1: 2, 2: 2}

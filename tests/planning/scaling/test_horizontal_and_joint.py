@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planning.harness import CertainTimes, model_view
 
 from slacktide.domain.options import OptionError, plain
 from slacktide.planning.scaling import (
@@ -21,26 +22,22 @@ from slacktide.planning.scaling import (
 )
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.planning.scaling.view import VariantView, Waiting
-from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
 START = 3.0
 
 
-class Fit:
+def fit(factor: float = 1.0) -> CertainTimes:
     """Sponge's fit, times a factor; seconds."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        self._factor = factor / 1000.0
-
-    def of(self, rows: int, cores: int) -> PointTime:
-        return PointTime(self._factor * ((18.29 * rows + 45.469) / cores + 4.488 * rows + 1.046))
+    return CertainTimes(
+        lambda rows, cores: factor / 1e3 * ((18.29 * rows + 45.469) / cores + 4.488 * rows + 1.046)
+    )
 
 
 def _view(rate: float, limits: ScalingLimits = LIMITS, **others: object) -> ModelView:
     there = (ReplicaView(limits.cores_min, 0.0, 0.0),) * limits.replicas_min
-    view = ModelView("m", (), there, rate, 1.0, 1, Fit(), limits, start_time=START)
-    return replace(view, **others)  # type: ignore[arg-type]
+    usual = {"times": fit(), "replicas": there, "budget": 1.0, "start_time": START}
+    return model_view(limits=limits, rate=rate, **usual | others)
 
 
 def _run(
@@ -190,7 +187,7 @@ def test_joint_gives_cores_back_as_soon_as_vertical():
 
 def test_economy_takes_the_cheaper_number_after_a_minute_of_evidence():
     limits = replace(LIMITS, cores_max=16)
-    view = _view(0.0, limits, times=Fit(6.0))
+    view = _view(0.0, limits, times=fit(6.0))
     seen = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, view)
     counts = [target.replicas for _, target in seen]
     before, after = seen[59][1], seen[-1][1]
@@ -203,7 +200,7 @@ def test_economy_takes_the_cheaper_number_after_a_minute_of_evidence():
 def test_economy_may_take_as_many_replicas_as_there_may_be():
     """Nine cores' worth in replicas of one core, at most: the last one allowed is the best."""
     limits = replace(LIMITS, cores_max=16, replicas_max=3)
-    view = _view(0.0, limits, times=Fit(6.0))
+    view = _view(0.0, limits, times=fit(6.0))
     seen = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, view)
     free = replace(limits, replicas_max=8)
     more = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, replace(view, limits=free))
@@ -213,7 +210,7 @@ def test_economy_may_take_as_many_replicas_as_there_may_be():
 
 def test_fewer_variants_than_before_are_chosen_from_at_once():
     variants = tuple(
-        VariantView(name, accuracy, Fit(factor))
+        VariantView(name, accuracy, fit(factor))
         for name, accuracy, factor in [("s", 0.5, 1.0), ("l", 0.8, 12.0), ("m", 0.7, 4.0)]
     )
     planner = make_planner("joint", {})
@@ -226,7 +223,7 @@ def test_fewer_variants_than_before_are_chosen_from_at_once():
 
 def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
     variants = tuple(
-        VariantView(name, accuracy, Fit(factor))
+        VariantView(name, accuracy, fit(factor))
         for name, accuracy, factor in [("s", 0.5, 1.0), ("l", 0.8, 12.0), ("m", 0.7, 4.0)]
     )
     view = _view(0.0, variants=variants, times=variants[0].times)
@@ -269,7 +266,7 @@ def test_joint_asks_to_be_asked_when_somebody_would_be_late():
 def test_a_replica_that_starts_small_is_no_reason_to_be_asked():
     planner = make_planner("joint", {})
     limits = replace(LIMITS, replicas_min=2)
-    alone = Fit().of(1, 4).expected
+    alone = fit().of(1, 4).expected
     there = (ReplicaView(4, 0.0, 0.0), ReplicaView(1, 0.5 * alone, 0.0))
     waiting = (Waiting(0.0, 1.1 * alone), Waiting(0.0, 1.6 * alone))
     view = _view(0.0, limits, replicas=there, waiting=waiting)

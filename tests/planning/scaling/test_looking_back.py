@@ -8,22 +8,16 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planning.harness import CertainTimes, model_view
 
 from slacktide.planning.scaling.forecast import MinuteForecast, ReplicaHistory, WindowMax
 from slacktide.planning.scaling.rates import ArrivalCounts
 from slacktide.planning.scaling.view import ModelView, ScalingLimits
-from slacktide.profiles import PointTime
-
-
-class OneSecond:
-    def of(self, rows: int, cores: int) -> PointTime:
-        return PointTime(1.0)
 
 
 def _view(arrived: float, budget: float = 1.0) -> ModelView:
-    return ModelView(
-        "m", (), (), 0.0, budget, 1, OneSecond(), ScalingLimits(), arrived=int(arrived)
-    )
+    times = CertainTimes(lambda rows, cores: 1.0)
+    return model_view(times, ScalingLimits(), budget=budget, arrived=int(arrived))
 
 
 def test_rates_are_differences_of_the_count():

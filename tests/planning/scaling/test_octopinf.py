@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
+from tests.planning.harness import CertainTimes, model_view
 
 from slacktide.domain.options import OptionError
 from slacktide.planning.scaling import (
-    ModelView,
     ReplicaView,
     ScalingLimits,
     make_planner,
 )
-from slacktide.profiles.time_distribution import SplitLogLogistic
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
 
 
-class TenRowsASecond:
-    def of(self, rows: int, cores: int) -> SplitLogLogistic:
-        return SplitLogLogistic(0.05 * rows, 0.1 * rows, lower=0.1, tail=0.1)
+TEN_ROWS_A_SECOND = CertainTimes(lambda rows, cores: 0.05 * rows, p99=2.0)
 
 
 def _run(rate: Callable[[float], float], until: float) -> Iterator[tuple[float, int, str]]:
@@ -31,9 +27,7 @@ def _run(rate: Callable[[float], float], until: float) -> Iterator[tuple[float, 
     replicas, arrived, now = 1, 0.0, 0.0
     while now <= until:
         there = (ReplicaView(2, 0.0, 0.0),) * replicas
-        view = ModelView(
-            "m", (), there, 0.0, math.inf, 4, TenRowsASecond(), LIMITS, arrived=int(arrived)
-        )
+        view = model_view(TEN_ROWS_A_SECOND, LIMITS, replicas=there, batch=4, arrived=int(arrived))
         target = planner.decide(view, now=now)
         assert (target.cores, target.batch) == (2, 4)
         replicas = target.replicas

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
+from tests.planning.harness import model_view
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
+from slacktide.planning.scaling import ReplicaView, ScalingLimits
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions, p50_rescue
 from slacktide.planning.scaling.view import Waiting
 from slacktide.profiles.time_distribution import SplitLogLogistic
@@ -20,16 +20,14 @@ class Jittery:
         return SplitLogLogistic(0.8 * rows / cores, 1.2 * rows / cores, lower=0.1, tail=0.1)
 
 
-def view(*budgets: float, free_at: float = 0.0, rate: float = 0.0, budget: float = math.inf):
-    return ModelView(
-        model="m",
+def view(*budgets: float, free_at: float = 0.0, **fields: float):
+    return model_view(
+        Jittery(),
+        ScalingLimits(cores_max=8, batch_max=4),
         waiting=tuple(Waiting(0.0, each) for each in budgets),
         replicas=(ReplicaView(1, 0.0, free_at),),
-        rate=rate,
-        budget=budget,
         batch=4,
-        times=Jittery(),
-        limits=ScalingLimits(cores_max=8, batch_max=4),
+        **fields,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.planning.harness import CertainTimes, model_view
 
 from slacktide.domain.options import OptionError, plain
 from slacktide.domain.registry import Registered
@@ -22,18 +23,11 @@ from slacktide.planning.scaling import (
 from slacktide.planning.scaling.baselines import StaticOptions
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.planning.scaling.view import Waiting
-from slacktide.profiles import PointTime
-
-
-class OneSecond:
-    """Every batch takes a second."""
-
-    def of(self, rows: int, cores: int) -> PointTime:
-        return PointTime(1.0)
 
 
 def _view(limits: ScalingLimits) -> ModelView:
-    return ModelView("m", (), (), 0.0, math.inf, 1, OneSecond(), limits)
+    """Every batch takes a second."""
+    return model_view(CertainTimes(lambda rows, cores: 1.0), limits)
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))

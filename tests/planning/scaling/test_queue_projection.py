@@ -8,22 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.planning.harness import CertainTimes, model_view
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
+from slacktide.planning.scaling import ReplicaView, ScalingLimits
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
 from slacktide.planning.scaling.view import Waiting
-from slacktide.profiles import PointTime
-
-
-class Times:
-    """Seconds by (rows, cores)."""
-
-    def __init__(self, seconds):
-        self._seconds = seconds
-
-    def of(self, rows, cores):
-        return PointTime(self._seconds(rows, cores))
-
 
 LIMITS = ScalingLimits(cores_max=8, batch_max=8)
 
@@ -33,17 +22,13 @@ def affine(rows, cores):
     return 2.0 + 3.0 * rows
 
 
-def view_of(waiting=(), rate=0.0, budget=math.inf, burst=0.0, replicas=None, times=affine, batch=4):
-    return ModelView(
-        "m",
-        tuple(sorted(waiting, key=lambda each: each.deadline)),
-        replicas or (ReplicaView(1, 0.0, 0.0),),
-        rate,
-        budget,
-        batch,
-        Times(times),
-        LIMITS,
-        burst=burst,
+IDLE = ReplicaView(1, 0.0, 0.0)
+
+
+def view_of(waiting=(), replicas=(IDLE,), times=affine, batch=4, **fields):
+    in_order = tuple(sorted(waiting, key=lambda request: request.deadline))
+    return model_view(
+        CertainTimes(times), LIMITS, waiting=in_order, replicas=replicas, batch=batch, **fields
     )
 
 
@@ -158,7 +143,7 @@ def test_what_no_plan_saves_is_left_out():
 
 class TestFreeTimes:
     def table(self, times):
-        return SecondsByCores(Times(times), most_rows=8, p99=False)
+        return SecondsByCores(CertainTimes(times), most_rows=8, p99=False)
 
     def test_what_runs_goes_on_with_the_cores_that_are_there_then(self):
         halved = self.table(lambda rows, cores: rows / cores)

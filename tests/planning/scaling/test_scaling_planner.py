@@ -6,8 +6,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.planning.scaling.scripted_scaling import (
+    ScriptedScaling,
+    base_plan,
+    scaled,
+    serving,
+)
 
 from slacktide.domain import (
     Announced,
@@ -28,110 +34,91 @@ M = PoolId("m", "1")
 
 
 class TestWhenPlannersAreAsked:
-    def test_as_soon_as_the_pool_is_there_and_then_once_in_a_period(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        planner = scripts["m"]
+    def test_as_soon_as_the_pool_is_there_and_then_once_in_a_period(self):
+        world = serving("m")
+        planner = world.scripts["m"]
         assert {now for now, _ in planner.views} == {0.0}
         planner.views.clear()
-        assert one.next_look() == 1.0
-        one.tick()
-        one.tick()
+        assert world.next_look() == 1.0
+        world.tick()
+        world.tick()
         assert [now for now, _ in planner.views] == [1.0, 2.0]
 
-    def test_at_once_and_before_the_request_if_somebody_would_be_late(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        scripts["m"].endangered, scripts["m"].target = True, ScalingTarget(1, 4, 2)
-        one.submit(1, after=0.5)
-        assert one.sizes == {"m": (1, 4)}
-        assert one.batches == [], "it waits for the cores"
-        one.settle()
-        assert len(one.batches[0].batch.replica.cores) == 4
-        assert one.next_look() == pytest.approx(1.5), "a period from that plan"
+    def test_at_once_and_before_the_request_if_somebody_would_be_late(self):
+        world = serving("m")
+        world.scripts["m"].endangered, world.scripts["m"].target = True, ScalingTarget(1, 4, 2)
+        world.submit(1, after=0.5)
+        assert world.sizes == {"m": (1, 4)}
+        assert world.batches == [], "it waits for the cores"
+        world.settle()
+        assert len(world.batches[0].batch.replica.cores) == 4
+        assert world.next_look() == pytest.approx(1.5), "a period from that plan"
 
-    def test_nobody_looks_more_often_than_the_interval(self, driver, base_plan, scaled, scripts):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
+    def test_nobody_looks_more_often_than_the_interval(self):
+        world = serving("m")
         for id in range(1, 8):
-            one.submit(id, after=0.001)
-        assert scripts["m"].looks == [pytest.approx(0.001), pytest.approx(0.006)]
-        assert one.next_look() == pytest.approx(0.011), "the last are looked at too"
+            world.submit(id, after=0.001)
+        assert world.scripts["m"].looks == [pytest.approx(0.001), pytest.approx(0.006)]
+        assert world.next_look() == pytest.approx(0.011), "the last are looked at too"
 
-    def test_a_look_in_vain_is_not_soon_followed_by_another(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        scripts["m"].endangered = True
+    def test_a_look_in_vain_is_not_soon_followed_by_another(self):
+        world = serving("m")
+        world.scripts["m"].endangered = True
         for id in range(1, 150):
-            one.submit(id, after=0.001)
-        assert scripts["m"].looks == [pytest.approx(0.001), pytest.approx(0.101)]
+            world.submit(id, after=0.001)
+        assert world.scripts["m"].looks == [pytest.approx(0.001), pytest.approx(0.101)]
 
-    def test_the_more_requests_wait_the_less_often_they_are_looked_at(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        one.submit(*range(1, 2001), slo=1e4)
-        before = len(scripts["m"].looks)
-        one.submit(2001, after=0.015)
-        one.submit(2002, after=0.01)
-        assert scripts["m"].looks[before:] == [pytest.approx(one.now)]
+    def test_the_more_requests_wait_the_less_often_they_are_looked_at(self):
+        world = serving("m")
+        world.submit(*range(1, 2001), slo=1e4)
+        before = len(world.scripts["m"].looks)
+        world.submit(2001, after=0.015)
+        world.submit(2002, after=0.01)
+        assert world.scripts["m"].looks[before:] == [pytest.approx(world.now)]
 
-    def test_a_batch_that_takes_longer_than_expected_is_a_reason_to_look(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        one.submit(1)
-        one.finish(after=0.1)
-        assert scripts["m"].looks == [0.0]
-        one.submit(2)
-        scripts["m"].looks.clear()
-        one.finish(after=0.2)
-        assert scripts["m"].looks == [pytest.approx(0.3)]
+    def test_a_batch_that_takes_longer_than_expected_is_a_reason_to_look(self):
+        world = serving("m")
+        world.submit(1)
+        world.finish(after=0.1)
+        assert world.scripts["m"].looks == [0.0]
+        world.submit(2)
+        world.scripts["m"].looks.clear()
+        world.finish(after=0.2)
+        assert world.scripts["m"].looks == [pytest.approx(0.3)]
 
-    def test_when_a_replica_has_come_up(self, driver, base_plan, scaled, scripts):
-        one = driver()
-        one.rebase(base_plan("m"), m=scaled())
-        one.settle()
-        scripts["m"].views.clear()
-        one.send(ReplicaUp(one.starting.pop()), after=0.3)
-        one.tick()
-        (now, view) = scripts["m"].views[-1]
+    def test_when_a_replica_has_come_up(self):
+        world = ScriptedScaling()
+        world.state(base_plan("m"), m=scaled())
+        world.settle()
+        world.scripts["m"].views.clear()
+        world.turn(ReplicaUp(world.starting.pop()), after=0.3)
+        world.tick()
+        (now, view) = world.scripts["m"].views[-1]
         assert now == pytest.approx(0.3)
         assert view.replicas[0].ready_at == now
 
-    def test_a_planner_that_never_changes_its_mind_wants_no_timer(self, driver, base_plan):
-        one = driver()
+    def test_a_planner_that_never_changes_its_mind_wants_no_timer(self):
+        world = ScriptedScaling()
         fixed = ScaledModel(ScalingLimits(1, 8, batch_max=8), "static", {"cores": 3})
-        one.serve(base_plan("m"), m=fixed)
-        assert one.sizes == {"m": (3, 3)}
-        assert one.next_look() is None
+        world.serve(base_plan("m"), m=fixed)
+        assert world.sizes == {"m": (3, 3)}
+        assert world.next_look() is None
 
-    def test_unknown_planners_are_refused(self, driver, base_plan):
+    def test_unknown_planners_are_refused(self):
         with pytest.raises(OptionError, match="expected a planner, got 'verticle'"):
-            driver().rebase(base_plan("m"), m=ScaledModel(ScalingLimits(), "verticle"))
+            ScriptedScaling().state(base_plan("m"), m=ScaledModel(ScalingLimits(), "verticle"))
 
 
 class TestWhatPlannersSee:
-    def test_who_waits_who_is_announced_and_who_is_just_coming(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        one.submit(1, 2, 3)  # the first batch takes all of them
-        one.submit(4, slo=2.0)
-        one.send(Announced(Notice(5, "m", one.now, one.now + 0.9, 100, one.now + 0.4)))
-        one.send(Announced(Notice(6, "m", 0.0, 0.5, 100, 0.2, best_effort=True)))
-        scripts["m"].endangered = True
-        one.submit(7, slo=0.7, after=0.005)
-        now, view = scripts["m"].views[-1]
+    def test_who_waits_who_is_announced_and_who_is_just_coming(self):
+        world = serving("m")
+        world.submit(1, 2, 3)  # the first batch takes all of them
+        world.submit(4, slo=2.0)
+        world.turn(Announced(Notice(5, "m", world.now, world.now + 0.9, 100, world.now + 0.4)))
+        world.turn(Announced(Notice(6, "m", 0.0, 0.5, 100, 0.2, best_effort=True)))
+        world.scripts["m"].endangered = True
+        world.submit(7, slo=0.7, after=0.005)
+        now, view = world.scripts["m"].views[-1]
         assert view.waiting == (
             Waiting(now, now + 0.7),
             Waiting(0.4, 0.9),
@@ -146,47 +133,41 @@ class TestWhatPlannersSee:
         assert view.rate > 0.0
         assert view.limits.batch_max == 8
 
-    def test_a_request_is_counted_once_whether_announced_or_not(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        one.send(Announced(Notice(1, "m", 0.0, 1.0, 100, 0.3)))
-        one.submit(1, after=0.3)
-        one.tick()
-        assert scripts["m"].views[-1][1].arrived == 1
+    def test_a_request_is_counted_once_whether_announced_or_not(self):
+        world = serving("m")
+        world.turn(Announced(Notice(1, "m", 0.0, 1.0, 100, 0.3)))
+        world.submit(1, after=0.3)
+        world.tick()
+        assert world.scripts["m"].views[-1][1].arrived == 1
 
-    def test_the_body_tells_what_its_notice_could_not(self, driver, base_plan, scaled, scripts):
+    def test_the_body_tells_what_its_notice_could_not(self):
         """Headers name neither rows nor, mostly, a deadline; before the engine hears of the body,
         the planner has."""
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        one.submit(1, slo=9.0)  # the lane is busy: what comes next is looked at, not run
-        one.send(Announced(Notice(2, "m", one.now, math.inf, 100, 0.3, best_effort=True)))
-        scripts["m"].endangered = True
-        one.submit(2, slo=0.2, rows=4, after=0.3)
-        now, view = scripts["m"].views[-1]
+        world = serving("m")
+        world.submit(1, slo=9.0)  # the lane is busy: what comes next is looked at, not run
+        world.turn(Announced(Notice(2, "m", world.now, math.inf, 100, 0.3, best_effort=True)))
+        world.scripts["m"].endangered = True
+        world.submit(2, slo=0.2, rows=4, after=0.3)
+        now, view = world.scripts["m"].views[-1]
         assert now == 0.3
         assert view.waiting == (Waiting(0.3, 0.5, rows=4),)
         assert view.arrived == 5
         assert view.budget == pytest.approx(0.2)
 
-    def test_requests_that_no_cores_can_save_change_nothing(
-        self, driver, base_plan, scaled, scripts
-    ):
+    def test_requests_that_no_cores_can_save_change_nothing(self):
         """One row takes 22.5 ms on all eight cores: 20 ms are too few, and 25 ms are not."""
         seen = {}
         for hopeless in (False, True):
-            one = driver()
-            one.serve(base_plan("m"), m=scaled("with" if hopeless else "without"))
+            world = ScriptedScaling()
+            world.serve(base_plan("m"), m=scaled("with" if hopeless else "without"))
             for k in range(60):
-                one.submit(k, slo=0.025, after=0.04)
+                world.submit(k, slo=0.025, after=0.04)
                 if hopeless:
-                    one.submit(1_000 + k, slo=0.02)
-                    late = Notice(2_000 + k, "m", one.now, one.now + 0.4, 100, one.now + 0.39)
-                    one.send(Announced(late))
-            one.tick()
-            _, seen[hopeless] = scripts["with" if hopeless else "without"].views[-1]
+                    world.submit(1_000 + k, slo=0.02)
+                    late = Notice(2_000 + k, "m", world.now, world.now + 0.4, 100, world.now + 0.39)
+                    world.turn(Announced(late))
+            world.tick()
+            _, seen[hopeless] = world.scripts["with" if hopeless else "without"].views[-1]
         with_them, without = seen[True], seen[False]
         assert with_them.arrived == without.arrived == 60
         assert with_them.rate == pytest.approx(without.rate)
@@ -198,303 +179,241 @@ class TestWhatPlannersSee:
         [(0.1, 0.1, 1), (0.1, 0.49, 0), (0.49, 0.1, 1), (0.49, 0.49, 0)],
     )
     def test_whether_a_request_can_be_saved_is_known_for_good_with_its_body(
-        self, driver, base_plan, scaled, scripts, promised, came, counted
+        self, promised, came, counted
     ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        one.submit(1, slo=9.0)
-        one.send(Announced(Notice(2, "m", 0.0, 0.5, 100, promised)))
-        one.submit(2, slo=0.5 - came, after=came)
-        one.tick()
-        _, view = scripts["m"].views[-1]
+        world = serving("m")
+        world.submit(1, slo=9.0)
+        world.turn(Announced(Notice(2, "m", 0.0, 0.5, 100, promised)))
+        world.submit(2, slo=0.5 - came, after=came)
+        world.tick()
+        _, view = world.scripts["m"].views[-1]
         assert view.arrived == 1 + counted
         budgets = [0.5 - at for at in (promised, came) if at < 0.4]
         assert view.budget == pytest.approx(min([9.0, *budgets]))
 
-    def test_what_starts_is_ready_when_it_is_expected_to(self, driver, base_plan, scaled, scripts):
-        one = driver()
-        one.rebase(base_plan("m"), m=scaled())
-        one.settle()
-        _, view = scripts["m"].views[-1]
+    def test_what_starts_is_ready_when_it_is_expected_to(self):
+        world = ScriptedScaling()
+        world.state(base_plan("m"), m=scaled())
+        world.settle()
+        _, view = world.scripts["m"].views[-1]
         assert view.replicas[0].ready_at == view.start_time == 0.5
 
-    def test_a_shared_lane_leaves_less_time(self, driver, base_plan, scaled, scripts):
-        one = driver()
-        one.serve(base_plan("m", "n", lanes=("l", "l")), m=scaled(), n=scaled("n"))
+    def test_a_shared_lane_leaves_less_time(self):
+        world = serving("m", "n", lanes=("l", "l"))
         for id in range(20):
-            one.submit(id, model="n", after=0.05)
-        one.tick()
-        _, view = scripts["m"].views[-1]
-        rate = one.status("n").rate
+            world.submit(id, model="n", after=0.05)
+        world.tick()
+        _, view = world.scripts["m"].views[-1]
+        rate = world.status("n").rate
         assert rate > 5.0
         alone = 0.1 / 4 + 0.01
         share = 0.8 / 4 + 0.01  # of eight rows of n on four cores
         assert view.times.of(1, 4).expected == pytest.approx(alone / (1 - share * rate / 8))
-        _, other = scripts["n"].views[-1]
+        _, other = world.scripts["n"].views[-1]
         assert other.times.of(1, 4).expected == pytest.approx(alone)
 
 
 class TestWhatComesOfWishes:
-    def test_two_models_that_want_too_much_wait_for_each_others_cores(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver(6)
-        one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
-        scripts["m"].target = ScalingTarget(1, 5, 8)
-        one.tick()
-        one.settle()
-        assert one.sizes == {"m": (5, 5), "n": (1, 1)}
-        scripts["n"].target = ScalingTarget(1, 5, 8)
-        one.tick()
-        assert one.sizes == {"m": (5, 3), "n": (1, 1)}, "it has not let go of them"
-        one.settle()
-        assert one.sizes == {"m": (3, 3), "n": (3, 3)}
-        standing = one.status("n")
+    def test_two_models_that_want_too_much_wait_for_each_others_cores(self):
+        world = serving("m", "n", machine=6)
+        world.reach(m=ScalingTarget(1, 5, 8))
+        assert world.sizes == {"m": (5, 5), "n": (1, 1)}
+        world.aim(n=ScalingTarget(1, 5, 8))
+        assert world.sizes == {"m": (5, 3), "n": (1, 1)}, "it has not let go of them"
+        world.settle()
+        assert world.sizes == {"m": (3, 3), "n": (3, 3)}
+        standing = world.status("n")
         assert (standing.target.cores, standing.lanes) == (5, {"n": (3, 3)})
 
-    def test_cores_of_a_lane_that_goes_are_handed_on_when_its_last_batch_has_ended(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver(4)
-        one.serve(base_plan("m", "n"), m=scaled(replicas=2, cores=1), n=scaled("n"))
-        scripts["m"].target = ScalingTarget(2, 1, 1)
-        one.tick()
-        one.settle()
-        one.bring_up()
-        one.settle()
-        one.submit(1, 2, model="m")
-        assert len(one.batches) == 2
-        scripts["m"].target, scripts["n"].target = ScalingTarget(1, 1, 1), ScalingTarget(1, 3, 8)
-        one.tick()
-        one.settle()
-        assert one.sizes["n"] == (2, 2), "the second replica still runs on its core"
-        before = one.now
-        for batch in (one.batches[1], one.batches[0]):
-            one.send(BatchFinished(batch.batch.id), after=0.001)
-        one.settle()
-        assert one.sizes == {"m": (1, 1), "n": (3, 3)}
-        assert one.now - before < 0.1, "not only when the planner looks again"
+    def test_cores_of_a_lane_that_goes_are_handed_on_when_its_last_batch_has_ended(self):
+        world = ScriptedScaling(4)
+        world.serve(base_plan("m", "n"), m=scaled(replicas=2, cores=1), n=scaled("n"))
+        world.reach(m=ScalingTarget(2, 1, 1))
+        world.bring_up()
+        world.settle()
+        world.submit(1, 2, model="m")
+        assert len(world.batches) == 2
+        world.reach(m=ScalingTarget(1, 1, 1), n=ScalingTarget(1, 3, 8))
+        assert world.sizes["n"] == (2, 2), "the second replica still runs on its core"
+        before = world.now
+        for batch in (world.batches[1], world.batches[0]):
+            world.turn(BatchFinished(batch.batch.id), after=0.001)
+        world.settle()
+        assert world.sizes == {"m": (1, 1), "n": (3, 3)}
+        assert world.now - before < 0.1, "not only when the planner looks again"
 
-    def test_the_model_under_more_pressure_is_cut_less(self, driver, base_plan, scaled, scripts):
-        one = driver(9)
-        one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
-        scripts["m"].target = scripts["n"].target = ScalingTarget(1, 8, 8)
-        one.submit(1, 2, model="m", slo=0.05)
-        one.submit(3, 4, model="n", slo=0.5)
-        one.tick()
-        one.settle()
-        assert one.sizes["m"][0] > one.sizes["n"][0]
+    def test_the_model_under_more_pressure_is_cut_less(self):
+        world = serving("m", "n", machine=9)
+        world.scripts["m"].target = world.scripts["n"].target = ScalingTarget(1, 8, 8)
+        world.submit(1, 2, model="m", slo=0.05)
+        world.submit(3, 4, model="n", slo=0.5)
+        world.tick()
+        world.settle()
+        assert world.sizes["m"][0] > world.sizes["n"][0]
 
-    def test_models_on_one_lane_have_its_size_together_and_caps_of_their_own(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m", "n", lanes=("l", "l")), m=scaled(), n=scaled("n"))
-        scripts["m"].target, scripts["n"].target = ScalingTarget(1, 2, 3), ScalingTarget(1, 4, 5)
-        one.tick()
-        one.tick()
-        one.settle()
-        assert one.sizes == {"l": (4, 4)}
-        pools = one.engine.state.pools
+    def test_models_on_one_lane_have_its_size_together_and_caps_of_their_own(self):
+        world = serving("m", "n", lanes=("l", "l"))
+        world.aim(m=ScalingTarget(1, 2, 3), n=ScalingTarget(1, 4, 5))
+        world.tick()
+        world.settle()
+        assert world.sizes == {"l": (4, 4)}
+        pools = world.engine.state.pools
         caps = {id.model: pool.placements[0].replica.max_batch for id, pool in pools.items()}
         assert caps == {"m": 3, "n": 5}
 
-    def test_what_is_not_scaled_stays_as_it_is(self, driver, base_plan, scaled, scripts):
-        one = driver()
-        one.serve(base_plan("m", "fixed", cores=2), m=scaled())
-        scripts["m"].target = ScalingTarget(1, 8, 1)
-        one.tick()
-        one.settle()
-        assert one.sizes == {"fixed": (2, 2), "m": (6, 6)}
-        assert one.engine.state.lanes["fixed"].cores == (2, 3)
+    def test_what_is_not_scaled_stays_as_it_is(self):
+        world = ScriptedScaling()
+        world.serve(base_plan("m", "fixed", cores=2), m=scaled())
+        world.reach(m=ScalingTarget(1, 8, 1))
+        assert world.sizes == {"fixed": (2, 2), "m": (6, 6)}
+        assert world.engine.state.lanes["fixed"].cores == (2, 3)
 
-    def test_a_fixed_lane_gets_cores_that_are_given_up_whichever_it_states(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver(4)
-        one.serve(base_plan("m"), m=scaled())
-        scripts["m"].target = ScalingTarget(1, 4, 8)
-        one.tick()
-        one.settle()
+    def test_a_fixed_lane_gets_cores_that_are_given_up_whichever_it_states(self):
+        world = serving("m", machine=4)
+        world.reach(m=ScalingTarget(1, 4, 8))
         stated = base_plan("m", "fixed")
         assert stated.lanes[1].cores == (1,)
-        one.rebase(stated, m=scaled())
-        one.settle()
-        one.bring_up()
-        one.settle()
-        lanes = one.engine.state.lanes
+        world.state(stated, m=scaled())
+        world.settle()
+        world.bring_up()
+        world.settle()
+        lanes = world.engine.state.lanes
         assert lanes["m"].cores == (0, 1, 2)
         assert lanes["fixed"].cores == (3,)
 
-    def test_replicas_get_lanes_of_their_own_and_those_that_serve_stay(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled(cores=2, replicas=4))
-        scripts["m"].target = ScalingTarget(3, 2, 4, start_cores=1)
-        one.tick()
-        one.settle()
-        assert one.sizes == {"m": (2, 2), "m+1": (1, 1), "m+2": (1, 1)}
-        one.send(ReplicaUp(one.starting.pop()))
-        one.settle()
-        assert one.sizes == {"m": (2, 2), "m+1": (1, 1), "m+2": (2, 2)}
-        scripts["m"].target = ScalingTarget(2, 2, 4)
-        one.tick()
-        one.settle()
-        assert one.sizes == {"m": (2, 2), "m+2": (2, 2)}
-        placements = one.engine.state.pools[M].placements
+    def test_replicas_get_lanes_of_their_own_and_those_that_serve_stay(self):
+        world = ScriptedScaling()
+        world.serve(base_plan("m"), m=scaled(cores=2, replicas=4))
+        world.reach(m=ScalingTarget(3, 2, 4, start_cores=1))
+        assert world.sizes == {"m": (2, 2), "m+1": (1, 1), "m+2": (1, 1)}
+        world.turn(ReplicaUp(world.starting.pop()))
+        world.settle()
+        assert world.sizes == {"m": (2, 2), "m+1": (1, 1), "m+2": (2, 2)}
+        world.reach(m=ScalingTarget(2, 2, 4))
+        assert world.sizes == {"m": (2, 2), "m+2": (2, 2)}
+        placements = world.engine.state.pools[M].placements
         assert [placement.replica.max_batch for placement in placements] == [4, 4]
 
-    def test_there_are_no_more_replicas_than_there_is_room_for(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver(5)
-        one.serve(base_plan("m", cores=2), m=scaled(cores=4, replicas=4, least=2))
-        scripts["m"].target = ScalingTarget(4, 2, 8, needed=6)
-        one.tick()
-        one.settle()
-        assert {name: size for name, (size, _) in one.sizes.items()} == {"m": 3, "m+1": 2} or {
-            name: size for name, (size, _) in one.sizes.items()
+    def test_there_are_no_more_replicas_than_there_is_room_for(self):
+        world = ScriptedScaling(5)
+        world.serve(base_plan("m", cores=2), m=scaled(cores=4, replicas=4, least=2))
+        world.reach(m=ScalingTarget(4, 2, 8, needed=6))
+        assert {name: size for name, (size, _) in world.sizes.items()} == {"m": 3, "m+1": 2} or {
+            name: size for name, (size, _) in world.sizes.items()
         } == {"m": 2, "m+1": 2}
-        standing = one.status("m")
+        standing = world.status("m")
         assert (standing.target.replicas, standing.target.needed, len(standing.lanes)) == (4, 6, 2)
 
-    def test_a_wish_to_restart_starts_the_replica_anew(self, driver, base_plan, scaled, scripts):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        scripts["m"].target = ScalingTarget(1, 4, 8, restart=True)
-        one.tick()
-        assert len(one.starting) == 1
-        one.submit(1)
-        assert one.batches == []
-        one.bring_up()
-        one.settle()
-        assert len(one.batches[0].batch.replica.cores) == 4
-        one.tick()
-        assert one.starting == [], "once for each change"
+    def test_a_wish_to_restart_starts_the_replica_anew(self):
+        world = serving("m")
+        world.aim(m=ScalingTarget(1, 4, 8, restart=True))
+        assert len(world.starting) == 1
+        world.submit(1)
+        assert world.batches == []
+        world.bring_up()
+        world.settle()
+        assert len(world.batches[0].batch.replica.cores) == 4
+        world.tick()
+        assert world.starting == [], "once for each change"
 
-    def test_a_resize_that_nobody_confirms_is_told_of(self, driver, base_plan, scaled, scripts):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        scripts["m"].target = ScalingTarget(1, 2, 8)
-        one.tick()
-        assert one.status("m").lanes == {"m": (1, 2)}
-        one.confirm()
-        assert one.status("m").lanes == {"m": (2, 2)}
+    def test_a_resize_that_nobody_confirms_is_told_of(self):
+        world = serving("m")
+        world.aim(m=ScalingTarget(1, 2, 8))
+        assert world.status("m").lanes == {"m": (1, 2)}
+        world.confirm()
+        assert world.status("m").lanes == {"m": (2, 2)}
 
 
 class TestRebasing:
-    def test_sizes_and_what_planners_know_outlive_a_new_base(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        scripts["m"].target = ScalingTarget(1, 8, 3)
-        one.tick()
-        one.settle()
-        planner = scripts["m"]
-        scripts.clear()
-        one.rebase(base_plan("m", "n"), m=scaled(), n=scaled("n"))
-        assert scripts.get("m") is None, "its planner was not made anew"
-        assert one.engine.state.lanes["n"].target, "a new model gets cores that others give up"
-        assert one.sizes["m"] == (8, 7)
-        assert one.engine.state.pools[M].placements[0].replica.max_batch == 3
+    def test_sizes_and_what_planners_know_outlive_a_new_base(self):
+        world = serving("m")
+        world.reach(m=ScalingTarget(1, 8, 3))
+        planner = world.scripts["m"]
+        world.scripts.clear()
+        world.state(base_plan("m", "n"), m=scaled(), n=scaled("n"))
+        assert world.scripts.get("m") is None, "its planner was not made anew"
+        assert world.engine.state.lanes["n"].target, "a new model gets cores that others give up"
+        assert world.sizes["m"] == (8, 7)
+        assert world.engine.state.pools[M].placements[0].replica.max_batch == 3
         assert planner.views
 
-    def test_a_lane_that_comes_back_leaves_its_core_to_the_model_that_was_given_it(
-        self, driver, base_plan, scaled, scripts
-    ):
+    def test_a_lane_that_comes_back_leaves_its_core_to_the_model_that_was_given_it(self):
         """A busy replica is to go, a new model starts on its core, the replica is wanted again."""
-        one = driver(3)
+        world = ScriptedScaling(3)
         two = scaled(cores=1, replicas=2)
-        one.serve(base_plan("m"), m=two)
-        scripts["m"].target = ScalingTarget(2, 1, 1)
-        one.tick()
-        one.bring_up()
-        one.serve(base_plan("m", "o"), m=two, o=scaled("o"))
-        one.submit(1, 2, slo=9.0)
-        one.submit(3, model="o", slo=9.0)
-        busy = {run.batch.replica.cores: run.batch.id for run in one.batches}
+        world.serve(base_plan("m"), m=two)
+        world.aim(m=ScalingTarget(2, 1, 1))
+        world.bring_up()
+        world.serve(base_plan("m", "o"), m=two, o=scaled("o"))
+        world.submit(1, 2, slo=9.0)
+        world.submit(3, model="o", slo=9.0)
+        busy = {run.batch.replica.cores: run.batch.id for run in world.batches}
         assert set(busy) == {(0,), (1,), (2,)}
-        scripts["m"].target = ScalingTarget(1, 1, 1)
-        one.tick()
-        one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
-        lanes = one.engine.state.lanes
+        world.aim(m=ScalingTarget(1, 1, 1))
+        world.state(base_plan("m", "n"), m=two, n=scaled("n"))
+        lanes = world.engine.state.lanes
         assert lanes["m+1"].removed
         assert lanes["m+1"].cores == lanes["n"].target == (1,)
-        one.send(BatchFinished(busy[(2,)]), after=0.01)
-        scripts["m"].target = ScalingTarget(2, 1, 1)
-        one.tick()
+        world.turn(BatchFinished(busy[(2,)]), after=0.01)
+        world.aim(m=ScalingTarget(2, 1, 1))
         assert {name: lane.target for name, lane in lanes.items()} == {
             "m": (0,),
             "m+1": (2,),
             "n": (1,),
         }
 
-    def test_a_model_that_is_loaded_again_while_its_lane_still_runs_has_a_core(
-        self, driver, base_plan, scaled
-    ):
+    def test_a_model_that_is_loaded_again_while_its_lane_still_runs_has_a_core(self):
         """All cores are taken: `o` starts on the one of `m`, and `m` goes to that of `p`."""
-        one = driver(3)
-        one.serve(base_plan("m", "p"), m=scaled(), p=scaled("p"))
-        one.submit(1, slo=9.0)
-        one.submit(2, model="p", slo=9.0)
+        world = serving("m", "p", machine=3)
+        world.submit(1, slo=9.0)
+        world.submit(2, model="p", slo=9.0)
         others = {"n": scaled("n"), "o": scaled("o")}
-        one.rebase(base_plan("n", "o"), **others)
-        lanes = one.engine.state.lanes
+        world.state(base_plan("n", "o"), **others)
+        lanes = world.engine.state.lanes
         assert (lanes["m"].removed, lanes["o"].target) == (True, (0,))
-        one.rebase(base_plan("n", "o", "m"), **others, m=scaled())
+        world.state(base_plan("n", "o", "m"), **others, m=scaled())
         assert {name: lanes[name].target for name in "nom"} == {"n": (2,), "o": (0,), "m": (1,)}
 
-    def test_a_replica_more_waits_until_its_core_is_free_also_where_models_are_loaded(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver(3)
+    def test_a_replica_more_waits_until_its_core_is_free_also_where_models_are_loaded(self):
+        world = ScriptedScaling(3)
         two = scaled(cores=2, replicas=2)
-        one.serve(base_plan("m"), m=two)
-        scripts["m"].target = ScalingTarget(1, 2, 8)
-        one.tick()
-        scripts["m"].target = ScalingTarget(2, 1, 8)
-        one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
-        one.tick()
-        one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
-        one.bring_up()
-        assert one.sizes == {"m": (1, 1), "n": (1, 1)}, "m was told to run on core 1, and may"
-        del one.resizes[:-1]  # what was superseded is not confirmed
-        one.settle()
-        one.bring_up()
-        assert one.sizes == {"m": (1, 1), "m+1": (1, 1), "n": (1, 1)}
+        world.serve(base_plan("m"), m=two)
+        world.aim(m=ScalingTarget(1, 2, 8))
+        world.scripts["m"].target = ScalingTarget(2, 1, 8)
+        world.state(base_plan("m", "n"), m=two, n=scaled("n"))
+        world.tick()
+        world.state(base_plan("m", "n"), m=two, n=scaled("n"))
+        world.bring_up()
+        assert world.sizes == {"m": (1, 1), "n": (1, 1)}, "m was told to run on core 1, and may"
+        del world.resizes[:-1]  # what was superseded is not confirmed
+        world.settle()
+        world.bring_up()
+        assert world.sizes == {"m": (1, 1), "m+1": (1, 1), "n": (1, 1)}
 
-    def test_nothing_is_planned_between_a_rebase_and_its_plan(
-        self, driver, base_plan, scaled, scripts
-    ):
-        one = driver()
-        one.serve(base_plan("m"), m=scaled())
-        scripts["m"].target = ScalingTarget(1, 4, 8)
-        plan = one.runtime.rebase(base_plan("m", "n"), {"m": scaled()}, now=one.now)
-        assert one.next_look() is None
-        one.send(TimerFired(), after=2.0)
-        assert one.sizes == {"m": (1, 1)}
-        one.send(PlanChanged(plan))
-        one.tick()
-        assert one.sizes["m"] == (1, 4)
+    def test_nothing_is_planned_between_a_rebase_and_its_plan(self):
+        world = serving("m")
+        world.scripts["m"].target = ScalingTarget(1, 4, 8)
+        plan = world.runtime.rebase(base_plan("m", "n"), {"m": scaled()}, now=world.now)
+        assert world.next_look() is None
+        world.turn(TimerFired(), after=2.0)
+        assert world.sizes == {"m": (1, 1)}
+        world.turn(PlanChanged(plan))
+        world.tick()
+        assert world.sizes["m"] == (1, 4)
 
-    def test_a_model_that_goes_is_forgotten(self, driver, base_plan, scaled):
-        one = driver()
-        one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
-        one.rebase(base_plan("n"), n=scaled("n"))
-        assert set(one.planner.status(one.engine.snapshot())) == {"n"}
-        assert set(one.sizes) == {"n"}
+    def test_a_model_that_goes_is_forgotten(self):
+        world = serving("m", "n")
+        world.state(base_plan("n"), n=scaled("n"))
+        assert set(world.planner.status(world.engine.snapshot())) == {"n"}
+        assert set(world.sizes) == {"n"}
 
-    def test_accelerators_are_none_of_its_business(self, driver, base_plan, scaled, scripts):
-        one = driver()
+    def test_accelerators_are_none_of_its_business(self):
+        world = ScriptedScaling()
         base = base_plan("m", "g")
         gpu = LaneSpec("g", (), "cuda")
-        one.serve(replace(base, lanes=(base.lanes[0], gpu)), m=scaled())
-        scripts["m"].target = ScalingTarget(1, 8, 8)
-        one.tick()
-        one.settle()
-        assert one.sizes == {"g": (0, 0), "m": (8, 8)}
+        world.serve(replace(base, lanes=(base.lanes[0], gpu)), m=scaled())
+        world.reach(m=ScalingTarget(1, 8, 8))
+        assert world.sizes == {"g": (0, 0), "m": (8, 8)}
 
 
 WISHES = st.builds(
@@ -507,48 +426,40 @@ WISHES = st.builds(
 )
 
 
-@settings(
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    phases=[Phase.explicit, Phase.generate],
-)
+@settings(derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(data=st.data())
-def test_whatever_is_wished_and_confirmed_no_core_is_held_twice(data, request):
-    """`Driver.send` checks the cores and the engine after every event."""
-    make = request.getfixturevalue
-    driver, base_plan, scaled = make("driver"), make("base_plan"), make("scaled")
-    scripts = make("scripts")
-    scripts.clear()
+def test_whatever_is_wished_and_confirmed_no_core_is_held_twice(data):
+    """`ScriptedScaling.turn` checks the cores and the engine after every event."""
     machine = data.draw(st.integers(3, 9))
-    one = driver(machine)
+    world = ScriptedScaling(machine)
     base = base_plan("m", "n", "o", lanes=("m", "n", "n"))
     models = {key: scaled(key, cores=8, replicas=3) for key in "mno"}
-    one.rebase(base, **models)
+    world.state(base, **models)
     id = 0
     for _ in range(25):
-        for planner in scripts.values():
+        for planner in world.scripts.values():
             planner.target = data.draw(WISHES)
             planner.endangered = data.draw(st.booleans())
         step = data.draw(st.sampled_from(["tick", "submit", "confirm", "up", "finish", "base"]))
-        if step == "tick" and one.next_look() is not None:
-            one.tick()
+        if step == "tick" and world.next_look() is not None:
+            world.tick()
         elif step == "submit":
             id += 1
-            one.submit(id, model=data.draw(st.sampled_from("mno")), after=0.01)
-        elif step == "confirm" and one.resizes:
-            index = data.draw(st.integers(0, len(one.resizes) - 1))
-            resize = one.resizes[index]
-            del one.resizes[: index + 1]
-            lane = one.engine.state.lanes.get(resize.lane)
+            world.submit(id, model=data.draw(st.sampled_from("mno")), after=0.01)
+        elif step == "confirm" and world.resizes:
+            index = data.draw(st.integers(0, len(world.resizes) - 1))
+            resize = world.resizes[index]
+            del world.resizes[: index + 1]
+            lane = world.engine.state.lanes.get(resize.lane)
             if lane is not None and lane.target == resize.cores:
-                one.send(LaneResized(resize.lane, resize.cores), after=0.001)
-        elif step == "up" and one.starting:
-            one.send(ReplicaUp(one.starting.pop(0)), after=0.1)
+                world.turn(LaneResized(resize.lane, resize.cores), after=0.001)
+        elif step == "up" and world.starting:
+            world.turn(ReplicaUp(world.starting.pop(0)), after=0.1)
         elif step == "finish":
-            running = list(one.engine.state.running)
+            running = list(world.engine.state.running)
             if running:
-                one.send(BatchFinished(running[0]), after=0.05)
+                world.turn(BatchFinished(running[0]), after=0.05)
         elif step == "base":
-            one.rebase(base, **models)
-        total = sum(len(lane.target) for lane in one.engine.state.lanes.values())
+            world.state(base, **models)
+        total = sum(len(lane.target) for lane in world.engine.state.lanes.values())
         assert total <= machine

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import pytest
+from tests.planning.harness import CertainTimes, model_view
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
+from slacktide.planning.scaling import ReplicaView, ScalingLimits
 from slacktide.planning.scaling.baselines import Sponge, SpongeOptions
-from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=16)
 
 
-class Published:
-    """The fit of the published latencies, ordinary least squares; ms in the code, s here."""
-
-    def of(self, rows, cores):
-        return PointTime((18.290 * rows / cores + 4.488 * rows + 45.469 / cores + 1.046) / 1e3)
+PUBLISHED = CertainTimes(
+    lambda rows, cores: (18.290 * rows / cores + 4.488 * rows + 45.469 / cores + 1.046) / 1e3
+)
+"""The fit of the published latencies, ordinary least squares; ms in the code, s here."""
 
 
 def wish_of(expected, on_the_way_ms, present=(7, 3), **options):
     cores, batch = present
-    view = ModelView(
-        "m",
-        (),
-        (ReplicaView(cores, 0.0, 0.0),),
-        expected,
-        1.0 - on_the_way_ms / 1e3,
-        batch,
-        Published(),
+    view = model_view(
+        PUBLISHED,
         LIMITS,
+        replicas=(ReplicaView(cores, 0.0, 0.0),),
+        rate=expected,
+        budget=1.0 - on_the_way_ms / 1e3,
+        batch=batch,
     )
     target = Sponge(SpongeOptions(**options)).decide(view, now=0.0)
     return target.cores, target.batch

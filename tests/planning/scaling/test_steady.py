@@ -7,17 +7,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planning.harness import model_view
 
-from slacktide.planning.scaling import ModelView, ScalingLimits
+from slacktide.planning.scaling import ScalingLimits
 from slacktide.planning.scaling.forecast import replicas_needed, with_room
-from slacktide.profiles import PointTime
 
 SECONDS = [0.0, 0.055, 0.097, 0.139, 0.181]  # Sponge Table 1 on one core, carried on
-
-
-class Unused:
-    def of(self, rows: int, cores: int) -> PointTime:
-        raise AssertionError
 
 
 loads = st.tuples(st.floats(0.0, 2000.0), st.floats(0.05, 5.0))
@@ -46,7 +41,7 @@ def test_more_load_or_shorter_budgets_never_need_fewer(load, more):
 @given(load=loads, headroom=st.floats(0.0, 5.0))
 def test_room_shrinks_with_the_budget(load, headroom):
     rate, budget = load
-    view = ModelView("m", (), (), 9.0, 1.0, 1, Unused(), ScalingLimits(), burst=6.0)  # D = 4
+    view = model_view(None, ScalingLimits(), rate=9.0, budget=1.0, burst=6.0)  # D = 4
     assert with_room(rate, math.inf, view, headroom) == rate
     room = with_room(rate, budget, view, headroom)
     assert room == pytest.approx(rate + headroom * 2.0 * math.sqrt(rate / budget))

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planning.harness import CertainTimes, model_view
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
+from slacktide.planning.scaling import ReplicaView, ScalingLimits
 from slacktide.planning.scaling.search import Search
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
 from slacktide.planning.scaling.view import Waiting
 
 LIMITS = ScalingLimits(cores_max=8, batch_max=8)
-
-
-class Times:
-    """Seconds by (rows, cores); p99 is a tenth more."""
-
-    def __init__(self, seconds):
-        self._seconds = seconds
-
-    def of(self, rows, cores):
-        seconds = self._seconds(rows, cores)
-        return SimpleNamespace(expected=seconds, p99=1.1 * seconds)
 
 
 def divided(rows, cores):
@@ -34,9 +24,15 @@ def divided(rows, cores):
 
 
 def view_of(*budgets, rate=0.0, budget=math.inf, replicas=None, limits=LIMITS, seconds=divided):
-    waiting = tuple(Waiting(0.0, each) for each in sorted(budgets))
-    replicas = replicas or (ReplicaView(1, 0.0, 0.0),)
-    return ModelView("m", waiting, replicas, rate, budget, 4, Times(seconds), limits)
+    return model_view(
+        CertainTimes(seconds, p99=1.1),
+        limits,
+        waiting=tuple(Waiting(0.0, each) for each in sorted(budgets)),
+        replicas=replicas or (ReplicaView(1, 0.0, 0.0),),
+        rate=rate,
+        budget=budget,
+        batch=4,
+    )
 
 
 def decide(view, **options):
@@ -106,10 +102,7 @@ def test_a_high_price_of_batches_buys_cores_instead():
 
 class TestPatience:
     def cores(self, planner, now, budget):
-        waiting = (Waiting(now, now + budget),)
-        view = ModelView(
-            "m", waiting, (ReplicaView(1, 0.0, 0.0),), 0.0, math.inf, 4, Times(divided), LIMITS
-        )
+        view = replace(view_of(), waiting=(Waiting(now, now + budget),))
         return planner.decide(view, now=now).cores
 
     def test_more_at_once_fewer_after_a_while(self):
@@ -148,7 +141,7 @@ class TestMisses:
         assert not self.planner().is_urgent(view_of(0.5, replicas=(large, large)), now=0.0)
 
     def test_without_a_replica_there_is_nothing_to_change(self):
-        empty = ModelView("m", (), (), 1.0, 0.1, 4, Times(divided), LIMITS)
+        empty = replace(view_of(rate=1.0, budget=0.1), replicas=())
         assert not self.planner().is_urgent(empty, now=0.0)
         assert self.planner().decide(empty, now=0.0).replicas == 1
 

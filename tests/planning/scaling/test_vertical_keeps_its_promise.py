@@ -7,30 +7,15 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planning.harness import CertainTimes, model_view
 
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
+from slacktide.planning.scaling import ReplicaView, ScalingLimits
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
 from slacktide.planning.scaling.view import Waiting
-from slacktide.profiles import PointTime
 from slacktide.scheduling import make_scheduler
-
-
-class ExactTimes:
-    """Batches take just so long: seconds by (rows, cores)."""
-
-    revision = 0
-
-    def __init__(self, seconds):
-        self._seconds = seconds
-
-    def of(self, rows, cores, members=()):
-        return PointTime(self._seconds(rows, cores))
-
-    def classes(self, cores):
-        return None
 
 
 class Lanes:
@@ -95,9 +80,9 @@ queues = st.one_of(st.lists(single_rows, max_size=14), st.lists(several_rows, ma
 )
 
 
-def view_of(waiting, times, *, limits, free=(0.0,), rate=0.0, budget=math.inf):
+def view_of(waiting, times, *, limits, free=(0.0,), **fields):
     replicas = tuple(ReplicaView(limits.cores_max, 0.0, at) for at in free)
-    return ModelView("m", waiting, replicas, rate, budget, 4, times, limits)
+    return model_view(times, limits, waiting=waiting, replicas=replicas, batch=4, **fields)
 
 
 @given(
@@ -106,7 +91,7 @@ def view_of(waiting, times, *, limits, free=(0.0,), rate=0.0, budget=math.inf):
     st.integers(1, 6),
 )
 def test_as_many_are_late_in_the_walk_as_under_edf(waiting, free, batch):
-    times = ExactTimes(lambda rows, cores: 2.0 + 3.0 * rows)
+    times = CertainTimes(lambda rows, cores: 2.0 + 3.0 * rows)
     view = view_of(waiting, times, limits=ScalingLimits(batch_max=6), free=free)
     seconds = SecondsByCores(times, most_rows=6, p99=False)[1]
     work = QueueProjection(view, now=0.0, horizon=0.0, earliest=min(free), alone=seconds)
@@ -124,7 +109,7 @@ def test_vertical_plans_so_that_edf_makes_nobody_late_that_it_did_not_announce(
     waiting, free, rate, budget
 ):
     """Arrivals come as expected, batches take what is predicted; no fewer cores would do."""
-    times = ExactTimes(lambda rows, cores: 4.0 + 2.01 * rows + (6.07 + 12.013 * rows) / cores)
+    times = CertainTimes(lambda rows, cores: 4.0 + 2.01 * rows + (6.07 + 12.013 * rows) / cores)
     limits = ScalingLimits(cores_max=6, batch_max=5)
     view = view_of(waiting, times, limits=limits, free=free, rate=rate, budget=budget + 0.3)
     target = Vertical(VerticalOptions(period=60.0)).decide(view, now=0.0)

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.planning.harness import CertainTimes, model_view
 
 from slacktide.planning.scaling import (
     ModelView,
@@ -16,22 +17,18 @@ from slacktide.planning.scaling import (
     make_planner,
 )
 from slacktide.planning.scaling.vpa import RATIO, UsageHistogram, Vpa, VpaOptions
-from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=8)
 DAY = 86_400.0
 
 
-class Perfect:
-    """Twice the cores, half the time: a busy instance uses all that it has."""
-
-    def of(self, rows: int, cores: int) -> PointTime:
-        return PointTime(0.1 * rows / cores)
+PERFECT = CertainTimes(lambda rows, cores: 0.1 * rows / cores)
+"""Twice the cores, half the time: a busy instance uses all that it has."""
 
 
 def _view(now: float, cores: int, *, busy: bool, ready_at: float = 0.0) -> ModelView:
     replica = ReplicaView(cores, ready_at, now + 1.0 if busy else now)
-    return ModelView("m", (), (replica,), 10.0, 1.0, 4, Perfect(), LIMITS)
+    return model_view(PERFECT, LIMITS, replicas=(replica,), rate=10.0, budget=1.0, batch=4)
 
 
 def _run(vpa: Vpa, cores: int, share: float, seconds: float, begin: float = 0.0) -> ScalingTarget:

@@ -6,29 +6,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tests.planning.harness import CertainTimes, SteppedPlanners, lanes_of, parts_of, spread
+
 from slacktide.domain import (
     Batch,
-    Deployment,
     Event,
-    LaneSpec,
     Outcome,
     Plan,
     PlanChanged,
     PoolId,
-    ReplicaUp,
-    Request,
     Route,
-    StartReplica,
     TimerFired,
 )
-from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.engine import Engine
 from slacktide.lab.simulation import Item, Simulation
-from slacktide.planning import JobDone, SessionEvent, SessionMeasured, SessionOpened
+from slacktide.planning import SessionMeasured, SessionOpened
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
-from slacktide.profiles import PointTime
-from slacktide.runtime import Runtime
-from slacktide.scheduling import make_scheduler
 
 SIDES = (128, 256, 416, 608)
 ALONE = {"128": 0.010, "256": 0.016, "416": 0.030, "608": 0.060}
@@ -44,25 +38,16 @@ FAST = 50e6
 """Bytes per second of a link that carries everything."""
 
 
-class VariantTimes:
-    """Certain times of one variant."""
-
-    def __init__(self, variant: str) -> None:
-        self.alone = ALONE[variant]
-        self.revision = 0
-
-    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
-        return PointTime(self.alone * (1 + rows) / 2)
-
-    def classes(self, cores: int) -> None:
-        """All alike."""
+def times_of(pool: PoolId) -> CertainTimes:
+    """Times of a variant."""
+    return CertainTimes(lambda rows, cores: ALONE[pool.variant] * (1 + rows) / 2)
 
 
 class AsLong:
     """An execution: batches take what is predicted."""
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        return VariantTimes(batch.replica.pool.variant).of(batch.rows, cores).expected
+        return times_of(batch.replica.pool).of(batch.rows, cores).expected
 
 
 def pool_of(variant: str, version: str = "1", generation: int = 0) -> PoolId:
@@ -73,20 +58,11 @@ def base_plan(lanes: int, *, pin: str | None = None, generation: int = 0) -> Pla
     """Every variant on every lane, as loads lay it out."""
     names = [f"lane{number}" for number in range(lanes)]
     pools = [pool_of(each.name, generation=generation) for each in SIZES]
-    return Plan(
-        tuple(LaneSpec(name, (number,)) for number, name in enumerate(names)),
-        tuple(Deployment(pool, name, MAX_BATCH) for name in names for pool in pools),
-        (Route("m", pools[0], pin),),
-    )
+    route = Route("m", pools[0], pin)
+    return Plan(lanes_of(names), spread(pools, names, MAX_BATCH), (route,))
 
 
-def new_engine() -> Engine:
-    def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        times = VariantTimes(pool.variant)
-        scheduler = make_scheduler("slack", {}, max_batch=max_batch, times=times, view=view)
-        return PoolParts(scheduler, times, size=int(pool.variant))
-
-    return Engine(parts)
+PARTS = parts_of("slack", times_of)
 
 
 def opened(id: str, *, rate: float = 10.0, slo: float = 0.2, **more: Any) -> SessionOpened:
@@ -97,8 +73,8 @@ def measured(id: str, bytes_per_s: float = FAST, **more: Any) -> SessionMeasured
     return SessionMeasured(id, bytes_per_s, 0.0, 0.6, **more)
 
 
-class ServedFamily:
-    """Stepped by hand: what the planner wants computed waits until `compute` is called."""
+class ServedFamily(SteppedPlanners):
+    """What the planner wants computed waits until `compute` is called."""
 
     def __init__(
         self,
@@ -111,61 +87,25 @@ class ServedFamily:
     ) -> None:
         self.reports: list[tuple[str, int, int]] = []
         self.planner = VariantsPlanner(report=lambda *each: self.reports.append(each))
-        self.faults: list[str] = []
-        self.runtime = Runtime(
-            new_engine(),
-            (ScalingPlanner(range(lanes)), self.planner),
-            on_fault=lambda what, error, fatal=False: self.faults.append(f"{what}: {error!r}"),
-        )
-        self.now = 0.0
-        self.starting: list[int] = []
+        planners = (ScalingPlanner(range(lanes)), self.planner)
+        super().__init__(PARTS, planners, keeps_faults=True)
         self.stated = {"m": Family(tuple(variants), options=options or {}, **stated)}
         self.rebase(base or base_plan(lanes))
         self.come_up()
         self.compute()
 
-    def rebase(self, base: Plan) -> None:
-        self.turn(PlanChanged(self.runtime.rebase(base, self.stated, now=self.now)))
-
-    def turn(self, *events: Event | JobDone | SessionEvent, at: float | None = None) -> None:
-        """One turn of a driver; replicas that are to start wait for `come_up`."""
-        self.now = self.now if at is None else at
-        for command in self.runtime.handle(events, now=self.now):
-            if isinstance(command, StartReplica):
-                self.starting.append(command.replica.id)
-
     def come_up(self) -> None:
         """Every replica that is to start is up, and the planner has been asked again."""
         while self.starting:
-            starting, self.starting = self.starting, []
-            for replica in starting:
-                self.turn(ReplicaUp(replica))
+            self.bring_up()
             self.turn(TimerFired())
 
     def compute(self) -> int:
         """Run what waits to be computed, and put it in force; how many there were."""
         self.turn(TimerFired())
-        jobs = self.runtime.take_jobs()
-        for job in jobs:
-            self.turn(job.run())
-        self.turn(TimerFired(), at=self.now + GAP)
-        return len(jobs)
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, with everything that is due in it."""
-        until = self.now + seconds
-        while True:
-            for job in self.runtime.take_jobs():
-                self.turn(job.run())
-            due = self.runtime.next_wakeup()
-            if due is None or due > until:
-                break
-            self.turn(TimerFired(), at=max(due, self.now))
-        self.now = until
-
-    @property
-    def plan(self) -> Plan:
-        return self.runtime.engine.plan
+        jobs = self.run_jobs()
+        self.turn(TimerFired(), after=GAP)
+        return jobs
 
     @property
     def sizes(self) -> dict[str, str]:
@@ -175,13 +115,7 @@ class ServedFamily:
     @property
     def plain(self) -> str:
         """The variant of the plain route."""
-        (found,) = {each.pool.variant for each in self.plan.routes if each.client is None}
-        return found
-
-    def route(self, client: str) -> str:
-        """The variant that a client's frames go to."""
-        (found,) = {each.pool.variant for each in self.plan.routes if each.client == client}
-        return found
+        return self.route()
 
     def lane(self, name: str, *, standby: bool = True) -> set[str]:
         """The variants on a lane, those on standby too."""
@@ -223,7 +157,7 @@ class VirtualFamily:
         self.plans: list[tuple[float, Plan]] = []
         self.planner = VariantsPlanner()
         self.simulation = Simulation(
-            new_engine(),
+            Engine(PARTS),
             base_plan(lanes),
             AsLong(),
             planners=(ScalingPlanner(range(lanes)), self.planner),

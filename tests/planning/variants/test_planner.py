@@ -53,6 +53,14 @@ def request(id: int, *, at: float, slo: float = PLENTY, **more: Any) -> Submitte
     return Submitted(Request(id, "m", at, at + slo, **more))
 
 
+def family_of_one(**stated: Any) -> ServedFamily:
+    """A family with a session, `a`, that has had its plan."""
+    family = ServedFamily(**stated)
+    family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
+    family.wait(1.0)
+    return family
+
+
 class TestSessions:
     def test_one_that_opens_is_answered_at_once_and_planned_for_right_after(self) -> None:
         family = ServedFamily()
@@ -64,9 +72,7 @@ class TestSessions:
         assert family.route("a") == "608"
 
     def test_one_that_joins_a_plan_gets_what_that_has_room_for_without_a_search(self) -> None:
-        family = ServedFamily()
-        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        family.wait(1.0)
+        family = family_of_one()
         family.turn(opened("b", slo=PLENTY), measured("b"), at=family.now + GAP)
         assert family.sizes == {"a": "608", "b": "608"}
 
@@ -78,18 +84,14 @@ class TestSessions:
         assert_sound(family.plan, ["b"])
 
     def test_a_fall_is_answered_in_the_same_turn(self) -> None:
-        family = ServedFamily()
-        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        family.wait(1.0)
+        family = family_of_one()
         family.turn(measured("a", 1e6, fell=True), at=family.now + GAP)
         assert SIDES.index(int(family.sizes["a"])) < SIDES.index(608)
         family.wait(0.2)
         assert family.route("a") == family.sizes["a"]
 
     def test_a_link_that_carries_its_frames_no_more_has_fallen(self) -> None:
-        family = ServedFamily()
-        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        family.wait(1.0)
+        family = family_of_one()
         family.turn(measured("a", 1e5), at=family.now + GAP)
         assert family.sizes["a"] != "608"
 
@@ -192,9 +194,7 @@ class TestRequestsWithoutASession:
 
 class TestLanes:
     def test_variants_of_one_process_are_on_every_lane(self) -> None:
-        family = ServedFamily(lanes=3)
-        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        family.wait(1.0)
+        family = family_of_one(lanes=3)
         for number in range(3):
             assert family.lane(f"lane{number}") == {each.name for each in SIZES}
         status = family.planner.status()["m"]
@@ -257,9 +257,7 @@ class TestLanes:
 
     def test_requests_that_are_pinned_to_a_load_keep_their_routes(self) -> None:
         old, new = base_plan(2, pin="1.0"), base_plan(2, pin="1.7", generation=7)
-        family = ServedFamily(base=old)
-        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        family.wait(1.0)
+        family = family_of_one(base=old)
         both = Plan(old.lanes, old.deployments + new.deployments, old.routes + new.routes)
         family.rebase(both)
         routes = {(each.version, each.client): each.pool for each in family.plan.routes}
@@ -279,9 +277,7 @@ class TestFaults:
     def test_a_search_that_raises_costs_its_own_family_a_pause(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        family = ServedFamily()
-        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        family.wait(1.0)
+        family = family_of_one()
         monkeypatch.setattr(SearchResult, "__init__", lambda *_: 1 / 0)
         family.wait(1.0)
         assert len(family.faults) == 1
@@ -294,9 +290,7 @@ class TestFaults:
     def test_a_family_that_cannot_be_planned_is_left_alone_for_a_while(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        family = ServedFamily()
-        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        family.wait(1.0)
+        family = family_of_one()
         monkeypatch.setattr(PlannedFamily, "filled", lambda *_, **__: 1 / 0)
         for number in range(20):
             family.turn(opened(f"b{number}", slo=PLENTY), at=family.now + GAP)
@@ -443,9 +437,7 @@ def test_of_a_thousand_that_join_within_a_second_each_is_mapped_before_a_search_
 
 class TestMakingRoom:
     def test_others_send_less_at_once_where_a_lane_is_full(self) -> None:
-        family = ServedFamily(lanes=1, options={"lanes": "own"})
-        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
-        family.wait(1.0)
+        family = family_of_one(lanes=1, options={"lanes": "own"})
         assert family.sizes == {"a": "608"}
         family.turn(TimerFired(), at=family.now + 1.0)
         (job,) = family.runtime.take_jobs()

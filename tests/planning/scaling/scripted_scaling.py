@@ -1,11 +1,11 @@
-"""A driver to step by hand: an engine, its planner, and policies that want what tests say."""
+"""The scaling planner with policies that want what a test says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import pytest
+from tests.planning.harness import SteppedPlanners, lanes_of, parts_of
 
 from slacktide.domain import (
     BatchFinished,
@@ -13,22 +13,19 @@ from slacktide.domain import (
     Deployment,
     Event,
     LaneResized,
-    LaneSpec,
     Plan,
     PlanChanged,
     PoolId,
-    ReplicaUp,
     Request,
     ResizeLane,
     Route,
     RunBatch,
-    StartReplica,
     Submitted,
     TimerFired,
 )
 from slacktide.domain.options import Options, option
 from slacktide.domain.registry import Registered
-from slacktide.engine import Engine, PoolParts, PoolView, check_invariants
+from slacktide.engine import check_invariants
 from slacktide.planning.scaling import (
     ModelView,
     ScaledModel,
@@ -40,8 +37,6 @@ from slacktide.planning.scaling import (
 )
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.runtime import Runtime
-from slacktide.scheduling import make_scheduler
 
 ROWS, CORES = (1, 2, 4, 8), (1, 2, 4, 8)
 TABLE = [[0.1 * rows / cores + 0.01 for cores in CORES] for rows in ROWS]
@@ -73,47 +68,28 @@ class ScriptOptions(Options):
     period: float = option(1.0, "Time between two plans.", above=0)
 
 
-@dataclass
-class Driver:
-    """What a driver does, one step at a time."""
+class ScriptedScaling(SteppedPlanners):
+    """A machine with so many cores. The engine and its cores are checked after every turn."""
 
-    machine: int
-    scripts: dict[str, Scripted]
-    now: float = 0.0
-    resizes: list[ResizeLane] = field(default_factory=list)
-    """Asked for and not yet confirmed."""
-    starting: list[int] = field(default_factory=list)
-    started: list[Deployment] = field(default_factory=list)
-    batches: list[RunBatch] = field(default_factory=list)
-    plans: list[tuple[float, Plan]] = field(default_factory=list)
+    def __init__(self, machine: int = 8) -> None:
+        self.machine = machine
+        self.scripts: dict[str, Scripted] = {}
+        """Policies of the kind `scripted`, by their key."""
+        self.resizes: list[ResizeLane] = []
+        """Asked for and not yet confirmed."""
+        self.batches: list[RunBatch] = []
+        self.planner = ScalingPlanner(range(machine))
+        parts = parts_of(
+            "edf", lambda pool: CorrectedTimes(LatencyTable.from_grid(ROWS, CORES, TABLE, TABLE))
+        )
+        super().__init__(parts, (self.planner,))
 
-    def __post_init__(self) -> None:
-        self.engine = Engine(self._parts)
-        self.planner = ScalingPlanner(range(self.machine))
-        self.runtime = Runtime(self.engine, (self.planner,))
-        self.models: dict[str, ScaledModel] = {}
-        self.base = Plan()
-
-    def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        times = CorrectedTimes(LatencyTable.from_grid(ROWS, CORES, TABLE, TABLE))
-        scheduler = make_scheduler("edf", {}, max_batch=max_batch, times=times, view=view)
-        return PoolParts(scheduler, times)
-
-    def send(self, *events: Event, after: float = 0.0) -> list[Command]:
-        """Deliver events together, `after` seconds from now, with the plan that comes of them."""
-        self.now += after
+    def turn(self, *events: Event, at: float | None = None, after: float = 0.0) -> list[Command]:
         made, stated = self.runtime.plans, [e.plan for e in events if isinstance(e, PlanChanged)]
-        commands = self.runtime.handle(events, now=self.now)
-        if self.runtime.plans > made:
-            assert self.engine.plan not in stated
-            self.plans.append((self.now, self.engine.plan))
-        for command in commands:
-            if isinstance(command, ResizeLane):
-                self.resizes.append(command)
-            elif isinstance(command, StartReplica):
-                self.starting.append(command.replica.id)
-            elif isinstance(command, RunBatch):
-                self.batches.append(command)
+        commands = super().turn(*events, at=at, after=after)
+        assert self.runtime.plans == made or self.plan not in stated
+        self.resizes += [each for each in commands if isinstance(each, ResizeLane)]
+        self.batches += [each for each in commands if isinstance(each, RunBatch)]
         check_invariants(self.engine)
         self.check_cores()
         return commands
@@ -129,25 +105,27 @@ class Driver:
         assert len(held) == len(set(held)), held
         assert set(held) <= set(range(self.machine)), held
 
-    def rebase(self, base: Plan, **models: ScaledModel) -> None:
-        self.base, self.models = base, models
-        self.send(PlanChanged(self.runtime.rebase(base, models, now=self.now)))
+    def state(self, base: Plan, **models: ScaledModel) -> None:
+        """Put a base plan in force for these models."""
+
+        def make(options: ScriptOptions) -> Scripted:
+            return self.scripts.setdefault(options.key, Scripted(options.period))
+
+        PLANNERS["scripted"] = Registered("scripted", ScriptOptions, make)
+        self.stated = models
+        self.rebase(base)
 
     def serve(self, base: Plan, **models: ScaledModel) -> None:
-        """Put a base plan in force, bring everything up, and let what follows happen."""
-        self.rebase(base, **models)
+        """The same, with everything brought up, and what follows."""
+        self.state(base, **models)
         self.bring_up()
         self.settle()
-
-    def bring_up(self) -> None:
-        while self.starting:
-            self.send(ReplicaUp(self.starting.pop(0)))
 
     def confirm(self, after: float = 0.001) -> None:
         """Every resize under way is confirmed."""
         while self.resizes:
             resize = self.resizes.pop(0)
-            self.send(LaneResized(resize.lane, resize.cores), after=after)
+            self.turn(LaneResized(resize.lane, resize.cores), after=after)
 
     def next_look(self) -> float | None:
         """When the planner wants to be asked."""
@@ -160,7 +138,18 @@ class Driver:
         """Let the planner's timer fire."""
         at = self.next_look()
         assert at is not None
-        self.send(TimerFired(), after=max(0.0, at - self.now))
+        self.turn(TimerFired(), after=max(0.0, at - self.now))
+
+    def aim(self, **targets: ScalingTarget) -> None:
+        """Have policies want these targets, and the planner look."""
+        for key, target in targets.items():
+            self.scripts[key].target = target
+        self.tick()
+
+    def reach(self, **targets: ScalingTarget) -> None:
+        """The same, until nothing is to be done."""
+        self.aim(**targets)
+        self.settle()
 
     def settle(self) -> None:
         """Confirm and tick until nothing is to be done at this moment."""
@@ -177,11 +166,11 @@ class Driver:
     ) -> None:
         self.now += after
         due = self.now + slo
-        self.send(*[Submitted(Request(id, model, self.now, due, rows=rows)) for id in ids])
+        self.turn(*[Submitted(Request(id, model, self.now, due, rows=rows)) for id in ids])
 
     def finish(self, after: float = 0.01) -> None:
         """The latest batch ends."""
-        self.send(BatchFinished(self.batches[-1].batch.id), after=after)
+        self.turn(BatchFinished(self.batches[-1].batch.id), after=after)
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:
@@ -190,52 +179,30 @@ class Driver:
         return {name: (len(lane.cores), len(lane.target)) for name, lane in sorted(lanes.items())}
 
 
+def scaled(
+    key: str = "m", *, period: float = 1.0, cores: int = 8, replicas: int = 1, least: int = 1
+) -> ScaledModel:
+    """A model whose policy is the script `key`."""
+    limits = ScalingLimits(least, cores, 1, replicas, 8)
+    return ScaledModel(limits, "scripted", {"key": key, "period": period})
+
+
 def base_plan(*models: str, lanes: Sequence[str] | None = None, cores: int = 1) -> Plan:
     """Each model on a lane of its own, by its name, or on the one named beside it."""
     names = list(lanes or models)
-    distinct = list(dict.fromkeys(names))
-    specs = [
-        LaneSpec(name, tuple(range(i * cores, (i + 1) * cores))) for i, name in enumerate(distinct)
-    ]
     pools = [PoolId(model, "1") for model in models]
     return Plan(
-        tuple(specs),
+        lanes_of(dict.fromkeys(names), cores),
         tuple(Deployment(pool, name, 8) for pool, name in zip(pools, names, strict=True)),
         tuple(Route(model, pool) for model, pool in zip(models, pools, strict=True)),
     )
 
 
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Scripted]:
-    """Planners of the kind `scripted`, by their key."""
-    made: dict[str, Scripted] = {}
-
-    def make(options: ScriptOptions) -> Scripted:
-        return made.setdefault(options.key, Scripted(options.period))
-
-    monkeypatch.setitem(PLANNERS, "scripted", Registered("scripted", ScriptOptions, make))
+def serving(
+    *models: str, machine: int = 8, lanes: Sequence[str] | None = None, cores: int = 1
+) -> ScriptedScaling:
+    """A machine that serves these models, each scaled by the script of its name."""
+    made = ScriptedScaling(machine)
+    plan = base_plan(*models, lanes=lanes, cores=cores)
+    made.serve(plan, **{model: scaled(model) for model in models})
     return made
-
-
-@pytest.fixture
-def driver(scripts: dict[str, Scripted]) -> Callable[..., Driver]:
-    """Makes a driver of a machine with so many cores."""
-    return lambda machine=8: Driver(machine, scripts)
-
-
-@pytest.fixture
-def scaled() -> Callable[..., ScaledModel]:
-    """Makes a model whose planner is the script `key`."""
-
-    def make(
-        key: str = "m", *, period: float = 1.0, cores: int = 8, replicas: int = 1, least: int = 1
-    ) -> ScaledModel:
-        limits = ScalingLimits(least, cores, 1, replicas, 8)
-        return ScaledModel(limits, "scripted", {"key": key, "period": period})
-
-    return make
-
-
-@pytest.fixture(name="base_plan")
-def base_plan_fixture() -> Callable[..., Plan]:
-    return base_plan
