@@ -116,15 +116,13 @@ def test_many_sessions_share_a_connection_and_threads_may_submit(server):
     assert len(server.peers) == 1
 
 
-def test_an_async_session(server):
-    async def main() -> list[FrameReply]:
-        async with (
-            AioConnection(server.target) as connection,
-            await connection.open("street", **SLOW) as session,
-        ):
-            return list(await asyncio.gather(*(session.submit(FRAME) for _ in range(3))))
-
-    assert all(reply.on_time for reply in asyncio.run(main()))
+async def test_an_async_session(server):
+    async with (
+        AioConnection(server.target) as connection,
+        await connection.open("street", **SLOW) as session,
+    ):
+        replies = await asyncio.gather(*(session.submit(FRAME) for _ in range(3)))
+        assert all(reply.on_time for reply in replies)
 
 
 def test_an_idle_session_is_kept_alive(server):

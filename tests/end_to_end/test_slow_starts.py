@@ -139,20 +139,17 @@ def test_a_first_run_that_does_not_end_ends_its_worker() -> None:
     assert b"its first run, of one row, was not done after 0.01 s" in bytes(body)
 
 
-def test_loads_that_are_overdue_do_not_hold_up_the_next() -> None:
-    async def body() -> None:
-        wait = ModelManager._wait_for_room
-        stuck = asyncio.create_task(asyncio.Event().wait())
-        done = asyncio.create_task(asyncio.sleep(0))
-        later = asyncio.get_running_loop().time() + 600
-        running: dict[Any, float] = {stuck: later, done: later}
-        await asyncio.wait_for(wait(running, 2), 30)
-        assert [*running] == [stuck]
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wait(running, 1), 0.05)
-        running[stuck] = 0.0
-        await asyncio.wait_for(wait(running, 1), 30)
-        assert not running
-        stuck.cancel()
-
-    asyncio.run(body())
+async def test_loads_that_are_overdue_do_not_hold_up_the_next() -> None:
+    wait = ModelManager._wait_for_room
+    stuck = asyncio.create_task(asyncio.Event().wait())
+    done = asyncio.create_task(asyncio.sleep(0))
+    later = asyncio.get_running_loop().time() + 600
+    running: dict[Any, float] = {stuck: later, done: later}
+    await asyncio.wait_for(wait(running, 2), 30)
+    assert [*running] == [stuck]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(wait(running, 1), 0.05)
+    running[stuck] = 0.0
+    await asyncio.wait_for(wait(running, 1), 30)
+    assert not running
+    stuck.cancel()

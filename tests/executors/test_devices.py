@@ -244,39 +244,34 @@ class OnGpu:
         return await self.next()
 
 
-def test_a_worker_tells_memory_device_and_input_apart(
+async def test_a_worker_tells_memory_device_and_input_apart(
     workers_with_gpus: None, models: Any, kit: Any, arena: Any
 ) -> None:
-    async def body() -> None:
-        executor = ProcessExecutor()
-        try:
-            replica = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:1")
-            assert isinstance(await replica.next(), ReplicaUp)
+    executor = ProcessExecutor()
+    try:
+        replica = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:1")
+        assert isinstance(await replica.next(), ReplicaUp)
 
-            def row(number: int) -> Any:
-                return kit.put(arena, np.full((1, 4), number, np.float32))
+        def row(number: int) -> Any:
+            return kit.put(arena, np.full((1, 4), number, np.float32))
 
-            assert isinstance(await replica.run(0, row(0)), BatchFinished)
-            assert replica.sums[0] >= 1000  # the second GPU
-            assert await replica.run(1, row(2)) == BatchFailed(1, "out of memory")
-            failed = await replica.run(2, row(9))
-            assert isinstance(failed, BatchFailed)
-            assert failed.detail.endswith("CUDA failure 9: invalid configuration argument")
-            assert isinstance(await replica.run(3, row(0)), BatchFinished)
-            lost = await replica.run(4, row(700))
-            assert lost == ReplicaLost(
-                0, "CUDA failure 700: an illegal memory access was encountered"
-            )
-            again = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:0")
-            assert isinstance(await again.next(), ReplicaUp)
-            assert isinstance(await again.run(0, row(11)), ReplicaLost)
-            models.folder = models.folder / "huge"
-            huge = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:0")
-            assert await huge.next() == ReplicaLost(0, "out of memory")
-        finally:
-            await executor.close()
-
-    asyncio.run(body())
+        assert isinstance(await replica.run(0, row(0)), BatchFinished)
+        assert replica.sums[0] >= 1000  # the second GPU
+        assert await replica.run(1, row(2)) == BatchFailed(1, "out of memory")
+        failed = await replica.run(2, row(9))
+        assert isinstance(failed, BatchFailed)
+        assert failed.detail.endswith("CUDA failure 9: invalid configuration argument")
+        assert isinstance(await replica.run(3, row(0)), BatchFinished)
+        lost = await replica.run(4, row(700))
+        assert lost == ReplicaLost(0, "CUDA failure 700: an illegal memory access was encountered")
+        again = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:0")
+        assert isinstance(await again.next(), ReplicaUp)
+        assert isinstance(await again.run(0, row(11)), ReplicaLost)
+        models.folder = models.folder / "huge"
+        huge = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:0")
+        assert await huge.next() == ReplicaLost(0, "out of memory")
+    finally:
+        await executor.close()
 
 
 def test_a_pool_on_a_gpu_is_one_session(runtime: Any, models: Any, kit: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ CASES: dict[str, tuple[Any, list[Any], int | None, list[tuple[int, ...]]]] = {
 
 @pytest.mark.parametrize("executor_class", [ProcessExecutor, InProcessExecutor])
 @pytest.mark.parametrize("name", list(CASES))
-def test_first_answer_of_a_replica_may_have_no_elements(
+async def test_first_answer_of_a_replica_may_have_no_elements(
     name: str, executor_class: Any, kit: Any, arena: Any, tmp_path: Path
 ) -> None:
     build, inputs, max_batch, shapes = CASES[name]
@@ -93,34 +92,28 @@ def test_first_answer_of_a_replica_may_have_no_elements(
     first = inputs[0]
     rows = first[0][0] if isinstance(first, tuple) else len(first)
 
-    async def body() -> None:
-        executor = executor_class()
-        try:
-            case = kit.Case(executor, path, arena, max_batch=max_batch)
-            await case.ready()
-            for batch in range(2):
-                report = await case.run(batch, kit.put(arena, *inputs, rows=rows))
-                assert isinstance(report, BatchFinished), report
-                assert case.shapes == [shapes]
-                assert case.results[0][0] == b""
-        finally:
-            await executor.close()
-
-    asyncio.run(body())
+    executor = executor_class()
+    try:
+        case = kit.Case(executor, path, arena, max_batch=max_batch)
+        await case.ready()
+        for batch in range(2):
+            report = await case.run(batch, kit.put(arena, *inputs, rows=rows))
+            assert isinstance(report, BatchFinished), report
+            assert case.shapes == [shapes]
+            assert case.results[0][0] == b""
+    finally:
+        await executor.close()
 
 
-def test_members_with_and_without_elements_share_a_worker(kit, models, arena) -> None:
-    async def body() -> None:
-        executor = ProcessExecutor()
-        try:
-            case = kit.Case(executor, models.identity(TensorProto.FLOAT, ("k",)), arena)
-            await case.ready()
-            full = np.arange(6, dtype=np.float32).reshape(2, 3)
-            for batch, array in enumerate([NONE, full, NONE]):
-                members = [kit.put(arena, array), kit.put(arena, array)]
-                assert isinstance(await case.run(batch, *members), BatchFinished)
-                assert case.results == [[array.tobytes()], [array.tobytes()]]
-        finally:
-            await executor.close()
-
-    asyncio.run(body())
+async def test_members_with_and_without_elements_share_a_worker(kit, models, arena) -> None:
+    executor = ProcessExecutor()
+    try:
+        case = kit.Case(executor, models.identity(TensorProto.FLOAT, ("k",)), arena)
+        await case.ready()
+        full = np.arange(6, dtype=np.float32).reshape(2, 3)
+        for batch, array in enumerate([NONE, full, NONE]):
+            members = [kit.put(arena, array), kit.put(arena, array)]
+            assert isinstance(await case.run(batch, *members), BatchFinished)
+            assert case.results == [[array.tobytes()], [array.tobytes()]]
+    finally:
+        await executor.close()

@@ -163,18 +163,15 @@ class Watched(ProcessExecutor):
         (False, {((1, 64, 64, 3), 0), ((1, 32, 32, 3), 0)}),
     ],
 )
-def test_a_profile_of_images_decodes_and_resizes_them(images, expected, models, kit) -> None:
-    async def measured() -> None:
-        executor = Watched()
-        shapes = {"warmup_shapes": {"image": (64, 64, 3)}, "more_shapes": ({"image": (32, 32, 3)},)}
-        source = kit.source(models.mean(), images=images, max_batch=2, **shapes)
-        found = await measure(executor, source, cores=[available_cores()[:1]], budget_s=0.1)
-        assert not found.guess
-        assert executor.ran == expected
-        assert {size.signature for size in found.record.sizes} == {((32, 32, 3),)}
-        await executor.close()
-
-    asyncio.run(measured())
+async def test_a_profile_of_images_decodes_and_resizes_them(images, expected, models, kit) -> None:
+    executor = Watched()
+    shapes = {"warmup_shapes": {"image": (64, 64, 3)}, "more_shapes": ({"image": (32, 32, 3)},)}
+    source = kit.source(models.mean(), images=images, max_batch=2, **shapes)
+    found = await measure(executor, source, cores=[available_cores()[:1]], budget_s=0.1)
+    assert not found.guess
+    assert executor.ran == expected
+    assert {size.signature for size in found.record.sizes} == {((32, 32, 3),)}
+    await executor.close()
 
 
 def test_images_that_are_made_up_are_as_large_as_photographs() -> None:

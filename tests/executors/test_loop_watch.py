@@ -99,39 +99,33 @@ def test_a_timer_waits_for_as_long_as_the_loop_stood_still(watch, clock):
     assert rung == ["rang"]
 
 
-def test_patience_is_for_a_loop_that_turns(monkeypatch):
-    async def body():
-        clock = Clock()
-        module._watches[asyncio.get_running_loop()] = LoopWatch(clock)
-        read = []
+async def test_patience_is_for_a_loop_that_turns(monkeypatch):
+    clock = Clock()
+    module._watches[asyncio.get_running_loop()] = LoopWatch(clock)
+    read = []
 
-        async def wait():
-            async with patience(0.05):
-                clock.now += 60.0  # it is overdue at once, but nothing has been read yet
-                await asyncio.sleep(0.1)
-                read.append("what has arrived")
-                while True:
-                    clock.now += 0.01
-                    await asyncio.sleep(0.01)
+    async def wait():
+        async with patience(0.05):
+            clock.now += 60.0  # it is overdue at once, but nothing has been read yet
+            await asyncio.sleep(0.1)
+            read.append("what has arrived")
+            while True:
+                clock.now += 0.01
+                await asyncio.sleep(0.01)
 
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(wait(), 30)
-        assert read
-        assert clock.now > 160.0 + READ_S
-
-    asyncio.run(body())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(wait(), 30)
+    assert read
+    assert clock.now > 160.0 + READ_S
 
 
-def test_a_loop_is_watched_from_the_first_question_on(monkeypatch):
+async def test_a_loop_is_watched_from_the_first_question_on(monkeypatch):
     monkeypatch.setattr(module, "BEAT_S", 0.01)
     monkeypatch.setattr(module, "LATE_S", 0.05)
 
-    async def body():
-        watch = loop_watch()
-        assert loop_watch() is watch
-        before = watch.look()
-        time.sleep(0.1)  # the standstill
-        await asyncio.sleep(0.02)
-        assert watch.look() - before >= 0.1
-
-    asyncio.run(body())
+    watch = loop_watch()
+    assert loop_watch() is watch
+    before = watch.look()
+    time.sleep(0.1)  # the standstill
+    await asyncio.sleep(0.02)
+    assert watch.look() - before >= 0.1

@@ -430,18 +430,15 @@ def test_a_replica_that_does_not_answer_is_killed() -> None:
     assert (executor.killed, executor.stopped) == (1, 0)
 
 
-def test_a_cancelled_measurement_leaves_nothing_running() -> None:
+async def test_a_cancelled_measurement_leaves_nothing_running() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01, mute_at=10)
 
-    async def body() -> None:
-        task = asyncio.create_task(measure(executor, SOURCE, cores=[(0,)], clock=executor.clock))
-        while len(executor.ran) <= 10:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(body())
+    task = asyncio.create_task(measure(executor, SOURCE, cores=[(0,)], clock=executor.clock))
+    while len(executor.ran) <= 10:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert executor.open == 0
 
 

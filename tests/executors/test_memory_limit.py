@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -146,7 +145,7 @@ def test_a_failed_allocation_ends_a_confined_worker_alone(
     assert decode_text(text) == (2 if confined else 3, "out of memory")
 
 
-def test_a_real_worker_that_takes_too_much_is_lost_for_that(
+async def test_a_real_worker_that_takes_too_much_is_lost_for_that(
     models: Any, kit: Any, arena: Any
 ) -> None:
     path = kit.save(
@@ -171,36 +170,30 @@ def test_a_real_worker_that_takes_too_much_is_lost_for_that(
         assert case.out_of_memory
         assert [p for g in module._places(Path("/")) for p in g.folder.glob(f"*-{pid}")] == []
 
-    async def whole() -> None:
-        executor = ProcessExecutor()
-        try:
-            await body(executor)
-        finally:
-            await executor.close()
-
-    asyncio.run(whole())
+    executor = ProcessExecutor()
+    try:
+        await body(executor)
+    finally:
+        await executor.close()
 
 
-def test_a_worker_that_is_killed_or_stopped_leaves_no_group(
+async def test_a_worker_that_is_killed_or_stopped_leaves_no_group(
     models: Any, kit: Any, arena: Any
 ) -> None:
-    async def whole() -> None:
-        executor = ProcessExecutor()
-        try:
-            killed = kit.Case(executor, models.gather(), arena, worker_memory=512 * MIB)
-            stopped = kit.Case(executor, models.gather(), arena, worker_memory=512 * MIB)
-            await killed.ready()
-            await stopped.ready()
-            pids = [killed.handle.pid, stopped.handle.pid]
-            killed.handle.kill()
-            lost = await killed.next()
-            assert isinstance(lost, ReplicaLost)
-            assert not killed.out_of_memory
-            assert "signal 9" in lost.detail
-            stopped.handle.stop()
-        finally:
-            await executor.close()
-        groups = [group.folder for group in module._places(Path("/"))]
-        assert [p for g in groups for pid in pids for p in g.glob(f"slacktide-{pid}")] == []
-
-    asyncio.run(whole())
+    executor = ProcessExecutor()
+    try:
+        killed = kit.Case(executor, models.gather(), arena, worker_memory=512 * MIB)
+        stopped = kit.Case(executor, models.gather(), arena, worker_memory=512 * MIB)
+        await killed.ready()
+        await stopped.ready()
+        pids = [killed.handle.pid, stopped.handle.pid]
+        killed.handle.kill()
+        lost = await killed.next()
+        assert isinstance(lost, ReplicaLost)
+        assert not killed.out_of_memory
+        assert "signal 9" in lost.detail
+        stopped.handle.stop()
+    finally:
+        await executor.close()
+    groups = [group.folder for group in module._places(Path("/"))]
+    assert [p for g in groups for pid in pids for p in g.glob(f"slacktide-{pid}")] == []

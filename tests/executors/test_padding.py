@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import numpy as np
@@ -69,32 +68,29 @@ def expected(x: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("executor_type", [ProcessExecutor, InProcessExecutor])
-def test_answers_are_those_of_each_request_alone(
+async def test_answers_are_those_of_each_request_alone(
     executor_type: Any, models: Any, kit: Any, arena: Arena
 ) -> None:
     rng = np.random.default_rng(5)
     shapes = [(1, 4), (2, 1), (1, 9), (3, 4), (1, 2)]
     xs = [rng.standard_normal((rows, length, 3), np.float32) for rows, length in shapes]
 
-    async def main() -> None:
-        executor = executor_type()
-        try:
-            path = masked_model(models, kit)
-            case = kit.Case(executor, path, arena, padding=MASKED, warmup_shapes={"x": (4, 3)})
-            await case.ready()
-            members = [member(arena, kit, x, sent=i % 2 == 0) for i, x in enumerate(xs)]
-            for picked in ([0, 1, 2, 3, 4], [2], [0, 3], [1, 4], [4, 2]):
-                report = await case.run(1, *(members[i] for i in picked))
-                assert isinstance(report, BatchFinished), report
-                for outputs, i in zip(case.results, picked, strict=True):
-                    for data, wanted in zip(outputs, expected(xs[i]), strict=True):
-                        got = np.frombuffer(data, np.float32).reshape(wanted.shape)
-                        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-                assert case.shapes == [[w.shape for w in expected(xs[i])] for i in picked]
-        finally:
-            await executor.close()
-
-    asyncio.run(main())
+    executor = executor_type()
+    try:
+        path = masked_model(models, kit)
+        case = kit.Case(executor, path, arena, padding=MASKED, warmup_shapes={"x": (4, 3)})
+        await case.ready()
+        members = [member(arena, kit, x, sent=i % 2 == 0) for i, x in enumerate(xs)]
+        for picked in ([0, 1, 2, 3, 4], [2], [0, 3], [1, 4], [4, 2]):
+            report = await case.run(1, *(members[i] for i in picked))
+            assert isinstance(report, BatchFinished), report
+            for outputs, i in zip(case.results, picked, strict=True):
+                for data, wanted in zip(outputs, expected(xs[i]), strict=True):
+                    got = np.frombuffer(data, np.float32).reshape(wanted.shape)
+                    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+            assert case.shapes == [[w.shape for w in expected(xs[i])] for i in picked]
+    finally:
+        await executor.close()
 
 
 SPEC = TensorSpec("x", Datatype.INT16, (-1, 2, -1))

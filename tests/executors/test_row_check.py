@@ -275,7 +275,7 @@ def test_a_process_that_the_check_ends_costs_nothing_else(kit: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("executor_class", [ProcessExecutor, InProcessExecutor])
-def test_another_number_of_rows_is_reported_and_answers_a_request_alone(
+async def test_another_number_of_rows_is_reported_and_answers_a_request_alone(
     executor_class: Any, kit: Any, arena: Any, tmp_path: Path
 ) -> None:
     graph = Graph(
@@ -287,22 +287,19 @@ def test_another_number_of_rows_is_reported_and_answers_a_request_alone(
     path = graph.save(kit, tmp_path)
     few, many = np.full((1, 4), 5, np.float32), np.full((1, 4), 5000, np.float32)
 
-    async def body() -> None:
-        executor = executor_class()
-        try:
-            case = kit.Case(executor, path, arena)
-            await case.ready()
-            assert isinstance(await case.run(0, kit.put(arena, few)), BatchFinished)
-            assert isinstance(await case.run(1, kit.put(arena, many)), RowsMismatch)
-            assert isinstance(await case.next(), BatchFinished)
-            assert case.shapes == [[(0, 4)]]
-            both = [kit.put(arena, few), kit.put(arena, many)]
-            assert isinstance(await case.run(2, *both), RowsMismatch)
-            assert isinstance(await case.next(), BatchFailed)
-        finally:
-            await executor.close()
-
-    asyncio.run(body())
+    executor = executor_class()
+    try:
+        case = kit.Case(executor, path, arena)
+        await case.ready()
+        assert isinstance(await case.run(0, kit.put(arena, few)), BatchFinished)
+        assert isinstance(await case.run(1, kit.put(arena, many)), RowsMismatch)
+        assert isinstance(await case.next(), BatchFinished)
+        assert case.shapes == [[(0, 4)]]
+        both = [kit.put(arena, few), kit.put(arena, many)]
+        assert isinstance(await case.run(2, *both), RowsMismatch)
+        assert isinstance(await case.next(), BatchFailed)
+    finally:
+        await executor.close()
 
 
 def test_rounding_is_judged_by_the_operators_and_types_of_a_model(kit: Any, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -30,7 +29,7 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
-def test_workers_end_with_a_killed_server(models, kit) -> None:
+async def test_workers_end_with_a_killed_server(models, kit) -> None:
     command = [sys.executable, "-c", SERVER, str(models.matmul())]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
@@ -38,9 +37,6 @@ def test_workers_end_with_a_killed_server(models, kit) -> None:
         pidfds = [os.pidfd_open(pid) for pid in pids]
         server.send_signal(signal.SIGKILL)
 
-    async def all_gone() -> list[bool]:
-        return [await kit.gone(pidfd) for pidfd in pidfds]
-
-    assert asyncio.run(all_gone()) == [True, True]
+    assert [await kit.gone(pidfd) for pidfd in pidfds] == [True, True]
     for pidfd in pidfds:
         os.close(pidfd)

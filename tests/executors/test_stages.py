@@ -393,48 +393,42 @@ def test_a_model_that_cannot_be_left_says_why(models: Any, kit: Any, arena: Any)
     assert "states none" in plain.arrange(policy(0)).detail
 
 
-def test_a_worker_process_answers_early(layers: Any, kit: Any, arena: Any) -> None:
-    async def body() -> None:
-        executor = ProcessExecutor()
-        try:
-            case = kit.Case(executor, layers[0], arena, exits=layers[1])
-            await case.ready()
-            case.handle.publish(policy(0, 1, threshold=2.0))
-            arranged = await case.next()
-            assert (arranged.ramps, arranged.detail) == ((0, 1), "")
-            members = [kit.put(arena, member) for member in images(1, 2)]
-            case.handle.run(3, members, 0, Leaving.SHRINK, (1,))
-            assert await case.next() == MembersReleased(3, (0,), 0)
-            finished = await case.next()
-            assert isinstance(finished, BatchFinished)
-            assert finished.exits is not None
-            assert finished.exits.left == (0, -1, -1)
-            assert [len(outputs) for outputs in case.results] == [0, 2]
-        finally:
-            await executor.close()
-
-    asyncio.run(body())
+async def test_a_worker_process_answers_early(layers: Any, kit: Any, arena: Any) -> None:
+    executor = ProcessExecutor()
+    try:
+        case = kit.Case(executor, layers[0], arena, exits=layers[1])
+        await case.ready()
+        case.handle.publish(policy(0, 1, threshold=2.0))
+        arranged = await case.next()
+        assert (arranged.ramps, arranged.detail) == ((0, 1), "")
+        members = [kit.put(arena, member) for member in images(1, 2)]
+        case.handle.run(3, members, 0, Leaving.SHRINK, (1,))
+        assert await case.next() == MembersReleased(3, (0,), 0)
+        finished = await case.next()
+        assert isinstance(finished, BatchFinished)
+        assert finished.exits is not None
+        assert finished.exits.left == (0, -1, -1)
+        assert [len(outputs) for outputs in case.results] == [0, 2]
+    finally:
+        await executor.close()
 
 
-def test_an_executor_without_workers_serves_the_model_as_it_is(
+async def test_an_executor_without_workers_serves_the_model_as_it_is(
     layers: Any, kit: Any, arena: Any
 ) -> None:
-    async def body() -> None:
-        executor = InProcessExecutor()
-        try:
-            case = kit.Case(executor, layers[0], arena, exits=layers[1])
-            await case.ready()
-            case.handle.publish(policy(0, threshold=2.0))
-            arranged = await case.next()
-            assert arranged.ramps == (0,)
-            assert "worker" in arranged.detail
-            (member,) = images(1)
-            case.handle.run(3, [kit.put(arena, member)], 0, Leaving.RUN_ON)
-            assert isinstance(await case.next(), BatchFinished)
-        finally:
-            await executor.close()
-
-    asyncio.run(body())
+    executor = InProcessExecutor()
+    try:
+        case = kit.Case(executor, layers[0], arena, exits=layers[1])
+        await case.ready()
+        case.handle.publish(policy(0, threshold=2.0))
+        arranged = await case.next()
+        assert arranged.ramps == (0,)
+        assert "worker" in arranged.detail
+        (member,) = images(1)
+        case.handle.run(3, [kit.put(arena, member)], 0, Leaving.RUN_ON)
+        assert isinstance(await case.next(), BatchFinished)
+    finally:
+        await executor.close()
 
 
 async def answered_once(

@@ -69,19 +69,18 @@ def test_it_is_written_when_predictions_have_moved_and_only_then(tmp_path: Path)
     version.arena.close()
 
 
-def test_it_is_looked_at_by_the_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_looked_at_by_the_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(learnt_module, "SAVE_S", 0.001)
     version = served(tmp_path, ProfileStore())
     learn(version, 0.05, length=9)
 
-    async def main() -> None:
-        keeping = asyncio.create_task(LearntTimes(ProfileStore()).keep(lambda: [version]))
-        async with asyncio.timeout(30.0):
-            while not stored(tmp_path):
-                await asyncio.sleep(0.001)
-        keeping.cancel()
-
-    asyncio.run(main())
+    keeping = asyncio.create_task(LearntTimes(ProfileStore()).keep(lambda: [version]))
+    async with asyncio.timeout(30.0):
+        while not stored(tmp_path):
+            await asyncio.sleep(0.001)
+    keeping.cancel()
     version.arena.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -232,64 +231,58 @@ def folder(tmp_path: Path) -> Callable[[str, str], None]:
     return add
 
 
-def test_a_server_starts_pipelines_after_models_and_loads_what_one_needs(
+async def test_a_server_starts_pipelines_after_models_and_loads_what_one_needs(
     tmp_path: Path, folder: Callable[[str, str], None]
 ) -> None:
     folder("a", CHAIN.replace("second", "broken"))
 
-    async def main() -> None:
-        house = House()
-        manager = Manager(house)
-        repository = Repository(tmp_path)
-        await manager.load_all(repository)
-        assert manager.loads == ["broken", "first", "second"], "each once"
-        assert [*house.host.serving] == ["chain"]
-        why = house.catalog.absence("a", None) or ""
-        assert why.startswith("a/pipeline.yaml: stages.b.model: model 'broken' is not loaded: it d")
-        house.put("broken", interface("y", "z"))
-        assert [*house.host.serving] == ["chain", "a"], "it has waited for its model"
-        house.drop("broken")
-        await manager.unload("chain")
-        house.drop("first")
-        manager.loads.clear()
-        await manager.load(repository, "chain")
-        assert manager.loads == ["first"]
-        assert [*house.host.serving] == ["chain"]
-        with pytest.raises(ControlError, match=r"failed to load 'a': a/pipeline.yaml: stages.b"):
-            await manager.load(repository, "a")
-        assert manager.loads == ["first", "broken"], "it may have been repaired meanwhile"
-
-    asyncio.run(main())
+    house = House()
+    manager = Manager(house)
+    repository = Repository(tmp_path)
+    await manager.load_all(repository)
+    assert manager.loads == ["broken", "first", "second"], "each once"
+    assert [*house.host.serving] == ["chain"]
+    why = house.catalog.absence("a", None) or ""
+    assert why.startswith("a/pipeline.yaml: stages.b.model: model 'broken' is not loaded: it d")
+    house.put("broken", interface("y", "z"))
+    assert [*house.host.serving] == ["chain", "a"], "it has waited for its model"
+    house.drop("broken")
+    await manager.unload("chain")
+    house.drop("first")
+    manager.loads.clear()
+    await manager.load(repository, "chain")
+    assert manager.loads == ["first"]
+    assert [*house.host.serving] == ["chain"]
+    with pytest.raises(ControlError, match=r"failed to load 'a': a/pipeline.yaml: stages.b"):
+        await manager.load(repository, "a")
+    assert manager.loads == ["first", "broken"], "it may have been repaired meanwhile"
 
 
-def test_a_name_stays_a_models_or_a_pipelines_while_it_serves(
+async def test_a_name_stays_a_models_or_a_pipelines_while_it_serves(
     tmp_path: Path, folder: Callable[[str, str], None]
 ) -> None:
-    async def main() -> None:
-        manager = Manager(House())
-        repository = Repository(tmp_path)
+    manager = Manager(House())
+    repository = Repository(tmp_path)
+    await manager.load(repository, "chain")
+    with pytest.raises(ControlError, match="parameter 'config': expected none"):
+        await manager.load(repository, "chain", config_override="{}")
+    shutil.rmtree(tmp_path / "second" / "1")
+    folder("second", "stages: {a: first}")
+    with pytest.raises(ControlError, match="a model of this name is loaded; unload it first"):
+        await manager.load(repository, "second")
+    (tmp_path / "chain" / "pipeline.yaml").unlink()
+    (tmp_path / "chain" / "1").mkdir()
+    (tmp_path / "chain" / "1" / "model.onnx").write_bytes(b"")
+    with pytest.raises(ControlError, match="a pipeline of this name is loaded; unload it firs"):
         await manager.load(repository, "chain")
-        with pytest.raises(ControlError, match="parameter 'config': expected none"):
-            await manager.load(repository, "chain", config_override="{}")
-        shutil.rmtree(tmp_path / "second" / "1")
-        folder("second", "stages: {a: first}")
-        with pytest.raises(ControlError, match="a model of this name is loaded; unload it first"):
-            await manager.load(repository, "second")
-        (tmp_path / "chain" / "pipeline.yaml").unlink()
-        (tmp_path / "chain" / "1").mkdir()
-        (tmp_path / "chain" / "1" / "model.onnx").write_bytes(b"")
-        with pytest.raises(ControlError, match="a pipeline of this name is loaded; unload it firs"):
-            await manager.load(repository, "chain")
-        await manager.unload("chain")
-        await manager.load(repository, "chain")
-        with pytest.raises(ControlError, match="no model 'nothing'"):
-            await manager.load(repository, "nothing")
-
-    asyncio.run(main())
+    await manager.unload("chain")
+    await manager.load(repository, "chain")
+    with pytest.raises(ControlError, match="no model 'nothing'"):
+        await manager.load(repository, "nothing")
 
 
 @pytest.mark.parametrize("at_start", [True, False])
-def test_no_such_model_and_a_pipeline_in_its_place_are_told_apart(
+async def test_no_such_model_and_a_pipeline_in_its_place_are_told_apart(
     tmp_path: Path, folder: Callable[[str, str], None], at_start: bool
 ) -> None:
     folder("a", CHAIN.replace("second", "z"))
@@ -301,22 +294,19 @@ def test_no_such_model_and_a_pipeline_in_its_place_are_told_apart(
         "z": "expected a model, 'a' is a pipeline",
     }
 
-    async def main() -> None:
-        house, repository = House(), Repository(tmp_path)
-        manager = Manager(house)
-        if at_start:
-            await manager.load_all(repository)
-        for name, why in told.items():
-            if not at_start:
-                with pytest.raises(ControlError) as raised:
-                    await manager.load(repository, name)
-                assert str(raised.value).endswith(f"stages.b.model: {why}")
-            expected = f"{name}/pipeline.yaml: stages.b.model: {why}"
-            assert house.catalog.absence(name, None) == expected
-        assert manager.loads == (["broken", "first", "second"] if at_start else ["first"])
-        assert [*house.host.serving] == (["chain"] if at_start else [])
-
-    asyncio.run(main())
+    house, repository = House(), Repository(tmp_path)
+    manager = Manager(house)
+    if at_start:
+        await manager.load_all(repository)
+    for name, why in told.items():
+        if not at_start:
+            with pytest.raises(ControlError) as raised:
+                await manager.load(repository, name)
+            assert str(raised.value).endswith(f"stages.b.model: {why}")
+        expected = f"{name}/pipeline.yaml: stages.b.model: {why}"
+        assert house.catalog.absence(name, None) == expected
+    assert manager.loads == (["broken", "first", "second"] if at_start else ["first"])
+    assert [*house.host.serving] == (["chain"] if at_start else [])
     found = [(each.model, each.message) for each in check_repository(tmp_path)]
     for name, why in told.items():
         assert (name, f"{name}/pipeline.yaml: stages.b.model: {why}") in found

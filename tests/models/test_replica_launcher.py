@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -98,20 +97,19 @@ def test_drift_is_logged_once_when_it_comes_and_once_when_it_goes(house: Any, ca
     ]
 
 
-def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(house: Any, caplog: Any) -> None:
+async def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(
+    house: Any, caplog: Any
+) -> None:
     def ready(rows: int) -> str | None:
         return house.launcher.ready(REPLICA, OpenedModel(replace(INTERFACE, max_batch=rows)))
 
-    async def body() -> None:
-        assert ready(32) is None
-        assert house.plans == []
-        assert ready(8) is None
-        assert house.plans == [8]
-        assert ready(16) is None  # another has room for more; one for all holds
-        assert house.plans == [8]
-        assert ready(0) is not None  # no batch axis: another model
-
-    asyncio.run(body())
+    assert ready(32) is None
+    assert house.plans == []
+    assert ready(8) is None
+    assert house.plans == [8]
+    assert ready(16) is None  # another has room for more; one for all holds
+    assert house.plans == [8]
+    assert ready(0) is not None  # no batch axis: another model
     assert caplog.messages == ["m: memory has room for batches of 8 rows, not 32"]
 
 
@@ -177,16 +175,13 @@ def test_a_loss_that_counts_against_another_variant_is_not_counted_twice(house: 
     assert house.version.counters.crashes == house.version.counters.out_of_memory == 1
 
 
-def test_what_a_planner_has_taken_back_is_not_waited_for(house: Any) -> None:
-    async def body() -> None:
-        waiting = house.launcher.await_up(POOL)
-        house.launcher.stopped(REPLICA)
-        assert not waiting.done(), "the only pool of a model is"
-        house.version.family = Family((FamilyVariant("64", 0.5),))
-        house.launcher.stopped(REPLICA)
-        assert waiting.result() is None
-
-    asyncio.run(body())
+async def test_what_a_planner_has_taken_back_is_not_waited_for(house: Any) -> None:
+    waiting = house.launcher.await_up(POOL)
+    house.launcher.stopped(REPLICA)
+    assert not waiting.done(), "the only pool of a model is"
+    house.version.family = Family((FamilyVariant("64", 0.5),))
+    house.launcher.stopped(REPLICA)
+    assert waiting.result() is None
 
 
 def test_what_ramps_say_is_counted_with_the_batch(caplog: pytest.LogCaptureFixture) -> None:

@@ -74,37 +74,31 @@ def test_pools_of_a_version_share_its_payloads_counters_and_pin() -> None:
     version.retire()
 
 
-def test_payload_memory_is_given_back_once_a_version_is_idle(monkeypatch):
+async def test_payload_memory_is_given_back_once_a_version_is_idle(monkeypatch):
     monkeypatch.setattr(versions_module, "IDLE_S", 0.0)
 
-    async def main() -> None:
-        version = loaded()
-        version.enter()
-        slot = version.arena.allocate(1 << 18)
-        version.arena.view(slot)[:] = b"x" * (1 << 18)
-        version.arena.free(slot)
-        version.leave()
-        async with asyncio.timeout(20):
-            while version.arena._touched:
-                await asyncio.sleep(0)
-        assert bytes(version.arena.view(slot)[:1]) == b"\0"
-        version.retire()
-
-    asyncio.run(main())
+    version = loaded()
+    version.enter()
+    slot = version.arena.allocate(1 << 18)
+    version.arena.view(slot)[:] = b"x" * (1 << 18)
+    version.arena.free(slot)
+    version.leave()
+    async with asyncio.timeout(20):
+        while version.arena._touched:
+            await asyncio.sleep(0)
+    assert bytes(version.arena.view(slot)[:1]) == b"\0"
+    version.retire()
 
 
-def test_payloads_stay_until_the_last_call_has_left_a_retired_version():
-    async def main() -> None:
-        version = loaded()
-        version.enter()
-        slot = version.arena.allocate(64)
-        version.retire()
-        version.arena.view(slot)[:1] = b"x"
-        version.leave()
-        assert version.arena.fd < 0
-        assert version.arena.trim() == 0
-
-    asyncio.run(main())
+async def test_payloads_stay_until_the_last_call_has_left_a_retired_version():
+    version = loaded()
+    version.enter()
+    slot = version.arena.allocate(64)
+    version.retire()
+    version.arena.view(slot)[:1] = b"x"
+    version.leave()
+    assert version.arena.fd < 0
+    assert version.arena.trim() == 0
 
 
 class Unreadable:
@@ -120,32 +114,29 @@ class Unreadable:
         raise RuntimeError("nobody foresaw this")
 
 
-def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of_the_start():
-    async def main() -> None:
-        catalog = Catalog()
-        repository: Any = Unreadable()
-        manager = ModelManager(
-            ModelManagerSettings((0,)),
-            catalog,
-            ProfileCache(ProfileStore()),
-            {},
-            MemoryBudget(1 << 20),
-            NOTHING,
-            NOTHING,
-        )
-        control = ServerControlPlane(catalog, manager, repository, broken=asyncio.Event())
-        control.started = True
-        cleaned: list[str] = []
-        with pytest.raises(ControlError, match="unexpected RuntimeError"):
-            await manager.load(repository, "later", cleanup=lambda: cleaned.append("later"))
-        assert cleaned == ["later"]
-        assert catalog.absence("later", None) is not None
-        assert control.ready()
-        await manager.load_all(repository)
-        assert catalog.absence("odd", "1") is not None
-        assert not control.ready()
-
-    asyncio.run(main())
+async def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of_the_start():
+    catalog = Catalog()
+    repository: Any = Unreadable()
+    manager = ModelManager(
+        ModelManagerSettings((0,)),
+        catalog,
+        ProfileCache(ProfileStore()),
+        {},
+        MemoryBudget(1 << 20),
+        NOTHING,
+        NOTHING,
+    )
+    control = ServerControlPlane(catalog, manager, repository, broken=asyncio.Event())
+    control.started = True
+    cleaned: list[str] = []
+    with pytest.raises(ControlError, match="unexpected RuntimeError"):
+        await manager.load(repository, "later", cleanup=lambda: cleaned.append("later"))
+    assert cleaned == ["later"]
+    assert catalog.absence("later", None) is not None
+    assert control.ready()
+    await manager.load_all(repository)
+    assert catalog.absence("odd", "1") is not None
+    assert not control.ready()
 
 
 def test_what_the_machine_lacks_is_told_in_a_sentence():

@@ -309,30 +309,27 @@ def test_a_handler_of_others_gets_printable_text_too() -> None:
 
 
 @pytest.mark.parametrize("health", [True, False])
-def test_both_front_ends_write_their_lines_of_health_only_if_asked(health: bool) -> None:
+async def test_both_front_ends_write_their_lines_of_health_only_if_asked(health: bool) -> None:
     stream = configured()
     access = AccessLogger(health=health)
 
-    async def call() -> None:
-        http = HttpServer(
-            (HttpRoute("GET", "/ok", lambda request: HttpResponse(), EndpointGroup.HEALTH),),
-            access_log=access,
-        )
-        await http.start("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
-        writer.write(b"GET /ok?secret=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        await reader.read()
-        writer.close()
-        await http.close()
+    http = HttpServer(
+        (HttpRoute("GET", "/ok", lambda request: HttpResponse(), EndpointGroup.HEALTH),),
+        access_log=access,
+    )
+    await http.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
+    writer.write(b"GET /ok?secret=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    await reader.read()
+    writer.close()
+    await http.close()
 
-        server = GrpcServer(Plane(), Plane(), access_log=access)  # type: ignore[arg-type]  # no call is made of them
-        await server.start("127.0.0.1", 0)
-        method = "/inference.GRPCInferenceService/ServerLive"
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            await channel.unary_unary(method)(b"")
-        await server.close()
-
-    asyncio.run(call())
+    server = GrpcServer(Plane(), Plane(), access_log=access)  # type: ignore[arg-type]  # no call is made of them
+    await server.start("127.0.0.1", 0)
+    method = "/inference.GRPCInferenceService/ServerLive"
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        await channel.unary_unary(method)(b"")
+    await server.close()
     if not health:
         assert entries(stream) == []
         return

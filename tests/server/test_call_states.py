@@ -37,17 +37,14 @@ def test_every_state_can_be_left_for_an_end_and_reached():
     assert all(CallStep.CANCEL in steps for steps in STEPS.values())
 
 
-def test_a_step_that_is_not_in_the_table_is_a_fault():
-    async def play() -> None:
-        bench = Bench()
-        opened = bench.submit()
-        with pytest.raises(CallError, match="a call that is submitted cannot submit"):
-            opened._step(CallStep.SUBMIT)
-        opened.cancel(Reason.DISCONNECTED)
-        with pytest.raises(CallError):
-            opened.refuse(Reason.BAD_INPUT, "too late")
-
-    asyncio.run(play())
+async def test_a_step_that_is_not_in_the_table_is_a_fault():
+    bench = Bench()
+    opened = bench.submit()
+    with pytest.raises(CallError, match="a call that is submitted cannot submit"):
+        opened._step(CallStep.SUBMIT)
+    opened.cancel(Reason.DISCONNECTED)
+    with pytest.raises(CallError):
+        opened.refuse(Reason.BAD_INPUT, "too late")
 
 
 DEEDS = ("announce", "submit", "refuse", "cancel", "drop", "serve", "fail")

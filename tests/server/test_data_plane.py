@@ -411,21 +411,18 @@ def test_a_result_that_came_as_its_request_was_withdrawn_is_not_sent():
         ("m", "2", "model 'm' has no version '2'"),
     ],
 )
-def test_what_is_not_there_is_named(model: str, version: str | None, message: str) -> None:
-    async def test() -> None:
-        bench = Bench()
-        answered = asyncio.Event()
+async def test_what_is_not_there_is_named(model: str, version: str | None, message: str) -> None:
+    bench = Bench()
+    answered = asyncio.Event()
 
-        def reply(answer: InferReply) -> None:
-            bench.replies.append(answer)
-            answered.set()
+    def reply(answer: InferReply) -> None:
+        bench.replies.append(answer)
+        answered.set()
 
-        bench.plane.call(model, version, calling()).submit(call(ROW), reply)
-        await answered.wait()
-        (answer,) = bench.replies
-        assert (answer.outcome.reason, answer.message) == (Reason.NOT_FOUND, message)
-
-    asyncio.run(test())
+    bench.plane.call(model, version, calling()).submit(call(ROW), reply)
+    await answered.wait()
+    (answer,) = bench.replies
+    assert (answer.outcome.reason, answer.message) == (Reason.NOT_FOUND, message)
 
 
 def test_a_body_keeps_the_memory_it_comes_into():
@@ -478,26 +475,20 @@ def test_what_a_front_end_refused_is_told_with_its_caller():
 
 
 @pytest.mark.parametrize("announced", [False, True])
-def test_samples_make_room_for_requests(announced: bool) -> None:
-    async def play() -> None:
-        bench = Bench()
-        everything = bench.arena.allocate(bench.arena.limit)
-        bench.driver.kept.append(lambda: bench.arena.free(everything))
-        if announced:
-            assert bench.announce(64)[1].nbytes == 64
-        else:
-            bench.submit()
-        assert len(bench.driver.told) == 1
-
-    asyncio.run(play())
-
-
-def test_without_samples_there_is_no_room_to_make() -> None:
-    async def play() -> None:
-        bench = Bench()
-        bench.arena.allocate(bench.arena.limit)
+async def test_samples_make_room_for_requests(announced: bool) -> None:
+    bench = Bench()
+    everything = bench.arena.allocate(bench.arena.limit)
+    bench.driver.kept.append(lambda: bench.arena.free(everything))
+    if announced:
+        assert bench.announce(64)[1].nbytes == 64
+    else:
         bench.submit()
-        assert [reply.outcome.reason for reply in bench.replies] == [Reason.MEMORY_LIMIT]
-        assert bench.driver.told == []
+    assert len(bench.driver.told) == 1
 
-    asyncio.run(play())
+
+async def test_without_samples_there_is_no_room_to_make() -> None:
+    bench = Bench()
+    bench.arena.allocate(bench.arena.limit)
+    bench.submit()
+    assert [reply.outcome.reason for reply in bench.replies] == [Reason.MEMORY_LIMIT]
+    assert bench.driver.told == []

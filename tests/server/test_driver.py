@@ -1016,56 +1016,50 @@ def test_an_event_beyond_the_engine_costs_nobody_else_an_answer(caplog):
     staged(play)
 
 
-def test_a_replica_that_finds_no_descriptor_waits_and_is_not_a_crash(monkeypatch):
+async def test_a_replica_that_finds_no_descriptor_waits_and_is_not_a_crash(monkeypatch):
     monkeypatch.setattr(replicas_module, "START_AGAIN_S", 0.0)
 
-    async def main() -> None:
-        stage = Stage()
-        works, tries = stage.start, []
+    stage = Stage()
+    works, tries = stage.start, []
 
-        def start(replica: Replica, report: Reporter) -> Puppet:
-            tries.append(replica.id)
-            if len(tries) <= 6:
-                raise OSError(errno.EMFILE, "Too many open files")
-            return works(replica, report)
+    def start(replica: Replica, report: Reporter) -> Puppet:
+        tries.append(replica.id)
+        if len(tries) <= 6:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return works(replica, report)
 
-        stage.start = start  # type: ignore[method-assign]  # a launcher that fails at first
-        stage.deploy(0)
-        async with asyncio.timeout(20):
-            while not stage.puppets:
-                await turn()
-        assert stage.losses == []
-        assert tries == [tries[0]] * 7
-        stage.driver.close()
-
-    asyncio.run(main())
+    stage.start = start  # type: ignore[method-assign]  # a launcher that fails at first
+    stage.deploy(0)
+    async with asyncio.timeout(20):
+        while not stage.puppets:
+            await turn()
+    assert stage.losses == []
+    assert tries == [tries[0]] * 7
+    stage.driver.close()
 
 
-def test_a_replica_that_waits_for_a_descriptor_starts_on_the_cores_of_its_lane(monkeypatch):
+async def test_a_replica_that_waits_for_a_descriptor_starts_on_the_cores_of_its_lane(monkeypatch):
     monkeypatch.setattr(replicas_module, "START_AGAIN_S", 0.01)
 
-    async def main() -> None:
-        stage = Stage()
-        works, full = stage.start, True
+    stage = Stage()
+    works, full = stage.start, True
 
-        def start(replica: Replica, report: Reporter) -> Puppet:
-            if full:
-                raise OSError(errno.EMFILE, "Too many open files")
-            return works(replica, report)
+    def start(replica: Replica, report: Reporter) -> Puppet:
+        if full:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return works(replica, report)
 
-        stage.start = start  # type: ignore[method-assign]  # a launcher that fails at first
-        stage.deploy(0, 1)
-        stage.deploy(0)
-        await turn()
-        assert stage.driver.engine.state.lanes["lane"].held == (0,), "1 may be somebody else's"
-        full = False
-        async with asyncio.timeout(20):
-            while not stage.puppets:
-                await asyncio.sleep(0.001)
-        assert stage.puppet.replica.cores == (0,)
-        stage.driver.close()
-
-    asyncio.run(main())
+    stage.start = start  # type: ignore[method-assign]  # a launcher that fails at first
+    stage.deploy(0, 1)
+    stage.deploy(0)
+    await turn()
+    assert stage.driver.engine.state.lanes["lane"].held == (0,), "1 may be somebody else's"
+    full = False
+    async with asyncio.timeout(20):
+        while not stage.puppets:
+            await asyncio.sleep(0.001)
+    assert stage.puppet.replica.cores == (0,)
+    stage.driver.close()
 
 
 def test_a_sample_runs_like_a_batch_and_answers_nobody():

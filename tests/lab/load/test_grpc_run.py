@@ -13,12 +13,10 @@ import grpc.aio
 import numpy as np
 import pytest
 import trustme
-import uvloop
 
 from slacktide.lab.load import spec
 from slacktide.lab.load.discover import discover
 from slacktide.lab.load.generate import run_load as run_whole
-from slacktide.lab.load.report import Report
 from slacktide.lab.load.spec import (
     FilePayload,
     LoadError,
@@ -115,16 +113,12 @@ class FakeGrpcServer:
 
 
 @pytest.mark.parametrize("config", [True, False])
-def test_requests_say_what_they_should(kit: Kit, config: bool) -> None:
-    async def main() -> tuple[Report, FakeGrpcServer]:
-        async with FakeGrpcServer(config=config) as server:
-            spec = kit.spec(
-                server.target, rows=(2,), application="cam", priority=2, deadlines=Fixed(3.0)
-            )
-            report, _ = await kit.run(spec)
-            return report, server
-
-    report, server = uvloop.run(main())
+async def test_requests_say_what_they_should(kit: Kit, config: bool) -> None:
+    async with FakeGrpcServer(config=config) as server:
+        spec = kit.spec(
+            server.target, rows=(2,), application="cam", priority=2, deadlines=Fixed(3.0)
+        )
+        report, _ = await kit.run(spec)
     assert report.total.reasons == {"on_time": 10}
     assert report.total.rows_on_time == 20
     assert "grpcio" in report.provenance.versions
@@ -138,14 +132,11 @@ def test_requests_say_what_they_should(kit: Kit, config: bool) -> None:
         assert remaining is None or remaining > 1e6  # the transport says nothing of its own
 
 
-def test_best_effort_and_secret_deadlines_send_no_timeout(kit: Kit) -> None:
-    async def main() -> list[InferCall]:
-        async with FakeGrpcServer() as server:
-            await kit.run(kit.spec(server.target, deadlines=None))
-            await kit.run(kit.spec(server.target, send_deadlines=False))
-            return server.calls
-
-    calls = asyncio.run(main())
+async def test_best_effort_and_secret_deadlines_send_no_timeout(kit: Kit) -> None:
+    async with FakeGrpcServer() as server:
+        await kit.run(kit.spec(server.target, deadlines=None))
+        await kit.run(kit.spec(server.target, send_deadlines=False))
+        calls = server.calls
     assert len(calls) == 20
     assert all("timeout" not in call.parameters for call in calls)
 
@@ -161,81 +152,65 @@ def test_best_effort_and_secret_deadlines_send_no_timeout(kit: Kit) -> None:
         (grpc.StatusCode.CANCELLED, "failed", "server_error"),
     ],
 )
-def test_statuses_become_outcomes(kit: Kit, code: grpc.StatusCode, kind: str, reason: str) -> None:
+async def test_statuses_become_outcomes(
+    kit: Kit, code: grpc.StatusCode, kind: str, reason: str
+) -> None:
     async def refuse(number: int, call: InferCall, context: grpc.aio.ServicerContext) -> None:
         await context.abort(code, "no room")
 
-    async def main() -> Report:
-        async with FakeGrpcServer(refuse) as server:
-            report, _ = await kit.run(kit.spec(server.target))
-            return report
-
-    report = asyncio.run(main())
+    async with FakeGrpcServer(refuse) as server:
+        report, _ = await kit.run(kit.spec(server.target))
     assert report.total.reasons == {reason: 10}
     assert report.total.outcomes[kind] == 10
     assert report.errors == {f"{reason}: {code.name} no room": 10}
 
 
-def test_a_server_that_is_gone_is_a_transport_error_not_a_refusal(kit: Kit) -> None:
-    async def main() -> Report:
-        enough = asyncio.Event()
+async def test_a_server_that_is_gone_is_a_transport_error_not_a_refusal(kit: Kit) -> None:
+    enough = asyncio.Event()
 
-        async def hold(number: int, call: InferCall, context: Any) -> None:
-            if number == 3:
-                enough.set()
-                await asyncio.Event().wait()
+    async def hold(number: int, call: InferCall, context: Any) -> None:
+        if number == 3:
+            enough.set()
+            await asyncio.Event().wait()
 
-        async with FakeGrpcServer(hold) as server:
-            run = asyncio.create_task(kit.run(kit.spec(server.target)))
-            await enough.wait()
-        report, _ = await run
-        return report
-
-    total = asyncio.run(main()).total
+    async with FakeGrpcServer(hold) as server:
+        run = asyncio.create_task(kit.run(kit.spec(server.target)))
+        await enough.wait()
+    report, _ = await run
+    total = report.total
     assert total.reasons["on_time"] >= 3
     assert set(total.reasons) == {"on_time", "transport_error"}
 
 
-def test_patience_ends_and_the_server_sees_a_cancellation(kit: Kit) -> None:
-    async def main() -> tuple[Report, int]:
-        async def never(number: int, call: InferCall, context: Any) -> None:
-            await asyncio.Event().wait()
+async def test_patience_ends_and_the_server_sees_a_cancellation(kit: Kit) -> None:
+    async def never(number: int, call: InferCall, context: Any) -> None:
+        await asyncio.Event().wait()
 
-        async with FakeGrpcServer(never) as server:
-            spec = kit.spec(server.target, deadlines=Fixed(0.02), patience=0.05)
-            report, _ = await kit.run(spec)
-            while server.cancelled < 10:
-                await asyncio.sleep(0.001)
-            return report, server.cancelled
-
-    report, cancelled = asyncio.run(main())
+    async with FakeGrpcServer(never) as server:
+        spec = kit.spec(server.target, deadlines=Fixed(0.02), patience=0.05)
+        report, _ = await kit.run(spec)
+        while server.cancelled < 10:
+            await asyncio.sleep(0.001)
+        cancelled = server.cancelled
     assert report.total.reasons == {"gave_up": 10}
     assert cancelled == 10
 
 
-def test_several_channels_and_a_token(kit: Kit) -> None:
-    async def main() -> tuple[Report, FakeGrpcServer]:
-        async with FakeGrpcServer() as server:
-            target = Target(Transport.GRPC, "127.0.0.1", server.port, token="hush")
-            report, _ = await kit.run(kit.spec(target, connections=3))
-            return report, server
-
-    report, server = asyncio.run(main())
+async def test_several_channels_and_a_token(kit: Kit) -> None:
+    async with FakeGrpcServer() as server:
+        target = Target(Transport.GRPC, "127.0.0.1", server.port, token="hush")
+        report, _ = await kit.run(kit.spec(target, connections=3))
     assert report.goodput == 1.0
     assert {metadata["authorization"] for metadata in server.metadata} == {"Bearer hush"}
 
 
-def test_over_a_link_each_message_is_announced(kit: Kit) -> None:
-    async def main() -> tuple[Report, Any, FakeGrpcServer]:
-        async with FakeGrpcServer() as server:
-            link = ConstantLink(200_000.0, rtt=0.01)
-            spec = kit.spec(
-                server.target, link=link, application="cam", version="3", deadlines=Fixed(3.0)
-            )
-            report, ledger = await kit.run(spec)
-            return report, ledger, server
-
-    report, ledger, server = uvloop.run(main())
+async def test_over_a_link_each_message_is_announced(kit: Kit) -> None:
+    async with FakeGrpcServer() as server:
+        link = ConstantLink(200_000.0, rtt=0.01)
+        spec = kit.spec(
+            server.target, link=link, application="cam", version="3", deadlines=Fixed(3.0)
+        )
+        report, ledger = await kit.run(spec)
     assert report.total.reasons == {"on_time": 10}
     assert report.network is not None
     assert report.network.p50 >= 0.01
@@ -251,7 +226,7 @@ def test_over_a_link_each_message_is_announced(kit: Kit) -> None:
     assert np.all(ledger.latency() >= 0.01)
 
 
-def test_tls(kit: Kit, tmp_path: Path) -> None:
+async def test_tls(kit: Kit, tmp_path: Path) -> None:
     authority = trustme.CA()
     own = authority.issue_cert("127.0.0.1")
     chain = b"".join(blob.bytes() for blob in own.cert_chain_pems)
@@ -259,34 +234,28 @@ def test_tls(kit: Kit, tmp_path: Path) -> None:
     authority.cert_pem.write_to_path(ca_file)
     tls = grpc.ssl_server_credentials([(own.private_key_pem.bytes(), chain)])
 
-    async def main() -> Report:
-        async with FakeGrpcServer(tls=tls) as server:
-            target = Target(Transport.GRPC, "127.0.0.1", server.port, tls=True)
-            report, _ = await kit.run(kit.spec(replace(target, ca_file=ca_file)))
-            over_link = kit.spec(replace(target, ca_file=ca_file), link=ConstantLink(1e6))
-            assert (await kit.run(over_link))[0].goodput == 1.0
-            with pytest.raises(TargetError, match="cannot read"):
-                await run_whole(kit.spec(replace(target, ca_file=tmp_path / "absent")))
-            return report
-
-    assert asyncio.run(main()).goodput == 1.0
+    async with FakeGrpcServer(tls=tls) as server:
+        target = Target(Transport.GRPC, "127.0.0.1", server.port, tls=True)
+        report, _ = await kit.run(kit.spec(replace(target, ca_file=ca_file)))
+        over_link = kit.spec(replace(target, ca_file=ca_file), link=ConstantLink(1e6))
+        assert (await kit.run(over_link))[0].goodput == 1.0
+        with pytest.raises(TargetError, match="cannot read"):
+            await run_whole(kit.spec(replace(target, ca_file=tmp_path / "absent")))
+        assert report.goodput == 1.0
 
 
-def test_what_cannot_start_says_why(kit: Kit, tmp_path: Any) -> None:
+async def test_what_cannot_start_says_why(kit: Kit, tmp_path: Any) -> None:
     body = tmp_path / "body.json"
     body.write_text('{"inputs": []}')
 
-    async def main() -> None:
-        async with FakeGrpcServer() as server:
-            target = server.target
-            with pytest.raises(TargetError, match="NOT_FOUND: unknown model"):
-                await run_whole(kit.spec(target, model="other"))
-            with pytest.raises(LoadSpecError, match="needs an http:// target"):
-                await run_whole(kit.spec(target, payload=FilePayload((body,))))
-        with pytest.raises(TargetError, match="UNAVAILABLE"):
-            await run_whole(kit.spec(target))
-
-    asyncio.run(main())
+    async with FakeGrpcServer() as server:
+        target = server.target
+        with pytest.raises(TargetError, match="NOT_FOUND: unknown model"):
+            await run_whole(kit.spec(target, model="other"))
+        with pytest.raises(LoadSpecError, match="needs an http:// target"):
+            await run_whole(kit.spec(target, payload=FilePayload((body,))))
+    with pytest.raises(TargetError, match="UNAVAILABLE"):
+        await run_whole(kit.spec(target))
 
 
 def test_without_grpcio_the_extra_is_named(monkeypatch):

@@ -30,16 +30,12 @@ Kit = Any
 HTTP = Target(Transport.HTTP, "h", 1)
 
 
-def test_the_server_is_told_what_the_link_leaves_and_hears_it_first(kit: Kit) -> None:
+async def test_the_server_is_told_what_the_link_leaves_and_hears_it_first(kit: Kit) -> None:
     link = ConstantLink(bandwidth=100_000.0, rtt=0.02)
 
-    async def main() -> Any:
-        async with kit.server() as server:
-            spec = kit.spec(server.target, link=link, application="cam", deadlines=Fixed(3.0))
-            report, ledger = await kit.run(spec)
-            return report, ledger, server
-
-    report, ledger, server = uvloop.run(main())
+    async with kit.server() as server:
+        spec = kit.spec(server.target, link=link, application="cam", deadlines=Fixed(3.0))
+        report, ledger = await kit.run(spec)
     assert report.total.reasons == {"on_time": 10}
     assert report.configuration["link"] == "0.8 Mbit/s, 20 ms there and back"
     # 3 s from when the client had the input, less what it waited itself, less both ways.
@@ -59,18 +55,14 @@ def test_the_server_is_told_what_the_link_leaves_and_hears_it_first(kit: Kit) ->
     assert np.all(ledger.latency() - ledger.lateness() >= ledger.network() - 1e-6)
 
 
-def test_requests_sent_in_an_outage_wait_for_its_end(kit: Kit) -> None:
+async def test_requests_sent_in_an_outage_wait_for_its_end(kit: Kit) -> None:
     trace = BandwidthTrace([0.0, 0.15], [0.0, 1e7], period=30.0)
 
-    async def main() -> Any:
-        async with kit.server() as server:
-            spec = kit.spec(
-                server.target, link=TraceLink(trace), arrivals=Replay([0.0, 0.05]), duration=0.1
-            )
-            report, ledger = await kit.run(spec)
-            return report, ledger, server
-
-    report, ledger, server = uvloop.run(main())
+    async with kit.server() as server:
+        spec = kit.spec(
+            server.target, link=TraceLink(trace), arrivals=Replay([0.0, 0.05]), duration=0.1
+        )
+        report, ledger = await kit.run(spec)
     assert report.total.reasons == {"on_time": 2}
     assert np.all(ledger.latency() >= [0.15, 0.10])
     # The wait is counted: the server believes no more is left than there is.
@@ -80,16 +72,12 @@ def test_requests_sent_in_an_outage_wait_for_its_end(kit: Kit) -> None:
     assert told == pytest.approx(sorted(due + 5.0 - first_byte), abs=2e-6)
 
 
-def test_over_a_link_that_never_carries_anything_requests_are_given_up(kit: Kit) -> None:
+async def test_over_a_link_that_never_carries_anything_requests_are_given_up(kit: Kit) -> None:
     link = TraceLink(BandwidthTrace([0.0], [0.0]))
 
-    async def main() -> Any:
-        async with kit.server() as server:
-            spec = kit.spec(server.target, link=link, deadlines=Fixed(0.02), patience=0.01)
-            report, _ = await kit.run(spec)
-            return report, server
-
-    report, server = asyncio.run(main())
+    async with kit.server() as server:
+        spec = kit.spec(server.target, link=link, deadlines=Fixed(0.02), patience=0.01)
+        report, _ = await kit.run(spec)
     assert report.total.reasons == {"gave_up": 10}
     assert report.network is None
     assert server.seen == []
@@ -116,32 +104,28 @@ def test_all_requests_may_share_a_link(kit: Kit) -> None:
     assert np.ptp(ledger.network()) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_tls_goes_through_and_names_the_server(kit: Kit, tmp_path: Path) -> None:
+async def test_tls_goes_through_and_names_the_server(kit: Kit, tmp_path: Path) -> None:
     authority = trustme.CA()
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(tls)
     ca_file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(ca_file)
 
-    async def main() -> Report:
-        async with kit.server(tls=tls) as server:
-            target = Target(Transport.HTTP, "localhost", server.port, tls=True, ca_file=ca_file)
-            report, _ = await kit.run(kit.spec(target, link=ConstantLink(1e6, 0.01)))
-            return report
-
-    assert uvloop.run(main()).goodput == 1.0
+    async with kit.server(tls=tls) as server:
+        target = Target(Transport.HTTP, "localhost", server.port, tls=True, ca_file=ca_file)
+        report, _ = await kit.run(kit.spec(target, link=ConstantLink(1e6, 0.01)))
+        assert report.goodput == 1.0
 
 
-def test_a_proxy_that_cannot_start_says_why(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_that_cannot_start_says_why(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("slacktide.lab.netem.process._MAIN", "import slacktide.nowhere")
 
-    async def main() -> None:
-        async with kit.server() as server:
-            spec = kit.spec(server.target, link=ConstantLink(1e6))
-            with pytest.raises(LoadError, match=r"--link: no proxy: it ended with status 1: .*now"):
-                await kit.run(spec)
-
-    asyncio.run(main())
+    async with kit.server() as server:
+        spec = kit.spec(server.target, link=ConstantLink(1e6))
+        with pytest.raises(LoadError, match=r"--link: no proxy: it ended with status 1: .*now"):
+            await kit.run(spec)
 
 
 def test_a_proxy_that_dies_breaks_connections_and_the_report_says_so(kit: Kit) -> None:
@@ -191,30 +175,27 @@ sys.stdout.buffer.write(run_load_sync(spec).to_json())
 """
 
 
-def test_an_interrupt_ends_a_run_over_a_link_in_order(kit: Kit) -> None:
+async def test_an_interrupt_ends_a_run_over_a_link_in_order(kit: Kit) -> None:
     """Ctrl-C reaches the whole group; the proxy lives on until the last answers are there."""
 
-    async def main() -> tuple[int | None, bytes, bytes]:
-        enough = asyncio.Event()
+    enough = asyncio.Event()
 
-        async def script(number: int, seen: Any) -> Any:
-            if number == 10:
-                enough.set()
-            return kit.reply()
+    async def script(number: int, seen: Any) -> Any:
+        if number == 10:
+            enough.set()
+        return kit.reply()
 
-        async with kit.server(script) as server:
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", PROGRAM, server.target.url),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-            await enough.wait()
-            os.killpg(child.pid, signal.SIGINT)
-            out, err = await child.communicate()
-            return child.returncode, out, err
-
-    code, out, err = asyncio.run(main())
+    async with kit.server(script) as server:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PROGRAM, server.target.url),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        await enough.wait()
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = await child.communicate()
+        code = child.returncode
     assert (code, err) == (0, b"")
     report = Report.from_json(out)
     assert report.interrupted

@@ -21,30 +21,27 @@ sys.stdout.buffer.write(run_load_sync(spec).to_json())
 """
 
 
-def test_one_interrupt_ends_the_run_with_its_report(kit: Kit) -> None:
-    async def main() -> tuple[int | None, bytes, bytes]:
-        enough = asyncio.Event()
+async def test_one_interrupt_ends_the_run_with_its_report(kit: Kit) -> None:
+    enough = asyncio.Event()
 
-        async def script(number: int, seen: Any) -> Any:
-            if number == 10:
-                enough.set()
-            return kit.reply()
+    async def script(number: int, seen: Any) -> Any:
+        if number == 10:
+            enough.set()
+        return kit.reply()
 
-        async with kit.server(script) as server:
-            child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                PROGRAM,
-                server.target.url,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            await enough.wait()
-            os.kill(child.pid, signal.SIGINT)
-            out, err = await child.communicate()
-            return child.returncode, out, err
-
-    code, out, err = asyncio.run(main())
+    async with kit.server(script) as server:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            PROGRAM,
+            server.target.url,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        await enough.wait()
+        os.kill(child.pid, signal.SIGINT)
+        out, err = await child.communicate()
+        code = child.returncode
     assert (code, err) == (0, b"")
     report = Report.from_json(out)
     assert report.interrupted

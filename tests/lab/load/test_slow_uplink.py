@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import uvloop
 
 from slacktide.lab.load.spec import LoadSpecError, Target, Transport
-from slacktide.lab.reports import Report
 from slacktide.lab.workloads import Fixed, Replay
 
 Kit = Any
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_bodies_leave_later_than_their_headers(kit: Kit, run: Callable[..., Any]) -> None:
-    async def main() -> Any:
-        async with kit.server() as server:
-            spec = kit.spec(server.target, upload=0.02, connections=1, arrivals=Replay([0.0]))
-            report, ledger = await kit.run(spec)
-            return report, ledger, server
-
-    report, ledger, server = run(main())
+@pytest.mark.usefixtures("run")
+async def test_bodies_leave_later_than_their_headers(kit: Kit) -> None:
+    async with kit.server() as server:
+        spec = kit.spec(server.target, upload=0.02, connections=1, arrivals=Replay([0.0]))
+        report, ledger = await kit.run(spec)
     assert report.total.reasons == {"on_time": 1}
     assert report.configuration["upload_s"] == 0.02
     (seen,) = server.seen
@@ -36,19 +31,15 @@ def test_bodies_leave_later_than_their_headers(kit: Kit, run: Callable[..., Any]
     )
 
 
-def test_the_connection_is_used_again_after_a_whole_request(kit: Kit) -> None:
-    async def main() -> Any:
-        async with kit.server() as server:
-            report, _ = await kit.run(kit.spec(server.target, upload=0.001, connections=1))
-            return report, server
-
-    report, server = uvloop.run(main())
+async def test_the_connection_is_used_again_after_a_whole_request(kit: Kit) -> None:
+    async with kit.server() as server:
+        report, _ = await kit.run(kit.spec(server.target, upload=0.001, connections=1))
     assert report.total.reasons == {"on_time": 10}
     assert server.connections == 1
 
 
 @pytest.mark.parametrize(("status", "reason"), [(429, "overloaded"), (200, "on_time")])
-def test_an_answer_to_the_headers_keeps_the_body_back_and_costs_the_connection(
+async def test_an_answer_to_the_headers_keeps_the_body_back_and_costs_the_connection(
     kit: Kit, status: int, reason: str
 ) -> None:
     """A good answer, too: the server may still wait for the body."""
@@ -56,38 +47,27 @@ def test_an_answer_to_the_headers_keeps_the_body_back_and_costs_the_connection(
     def answer(number: int, headers: dict[str, str]) -> Any:
         return kit.error(status, "done")
 
-    async def main() -> Any:
-        async with kit.server(gate=answer) as server:
-            report, _ = await kit.run(kit.spec(server.target, upload=60.0, connections=1))
-            while len(server.left_over) < 10:  # until the server has seen each of them leave
-                await asyncio.sleep(0)
-            return report, server
-
-    report, server = uvloop.run(main())
+    async with kit.server(gate=answer) as server:
+        report, _ = await kit.run(kit.spec(server.target, upload=60.0, connections=1))
+        while len(server.left_over) < 10:  # until the server has seen each of them leave
+            await asyncio.sleep(0)
     assert report.total.reasons == {reason: 10}
     assert (server.left_over, server.seen) == ([b""] * 10, [])
 
 
-def test_a_server_that_leaves_before_the_body_is_a_transport_error(kit: Kit) -> None:
+async def test_a_server_that_leaves_before_the_body_is_a_transport_error(kit: Kit) -> None:
     def leave(number: int, headers: dict[str, str]) -> Any:
         raise ConnectionResetError
 
-    async def main() -> Report:
-        async with kit.server(gate=leave) as server:
-            report, _ = await kit.run(kit.spec(server.target, upload=0.02))
-            return report
-
-    assert uvloop.run(main()).total.reasons == {"transport_error": 10}
+    async with kit.server(gate=leave) as server:
+        report, _ = await kit.run(kit.spec(server.target, upload=0.02))
+        assert report.total.reasons == {"transport_error": 10}
 
 
-def test_patience_may_end_before_the_body_leaves(kit: Kit) -> None:
-    async def main() -> Any:
-        async with kit.server() as server:
-            spec = kit.spec(server.target, upload=60.0, deadlines=Fixed(0.02), patience=0.01)
-            report, _ = await kit.run(spec)
-            return report, server
-
-    report, server = uvloop.run(main())
+async def test_patience_may_end_before_the_body_leaves(kit: Kit) -> None:
+    async with kit.server() as server:
+        spec = kit.spec(server.target, upload=60.0, deadlines=Fixed(0.02), patience=0.01)
+        report, _ = await kit.run(spec)
     assert report.total.reasons == {"gave_up": 10}
     assert server.seen == []
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -100,25 +99,22 @@ NOISE = np.random.default_rng(0).bytes(60_000)
 
 @BOTH_LOOPS
 @pytest.mark.parametrize("rtt", [0.0, 0.02])
-def test_bytes_arrive_at_the_rate_of_the_trace_and_come_back_as_they_are(
-    run: Callable[..., Any], rtt: float
+@pytest.mark.usefixtures("run")
+async def test_bytes_arrive_at_the_rate_of_the_trace_and_come_back_as_they_are(
+    rtt: float,
 ) -> None:
     way = link([200_000.0, 0.0, 800_000.0], 0.1, rtt=rtt, offset=0.05)
 
-    async def main() -> tuple[Sink, LinkProxy, float, bytes, float]:
-        async with Sink(echo=True) as sink, LinkProxy(way, HOST, sink.port) as proxy:
-            reader, writer = await asyncio.open_connection(HOST, proxy.port)
-            origin = time.monotonic()
-            proxy.begin(origin)
-            writer.write(NOISE)
-            writer.write_eof()
-            came_back = await reader.read(-1)
-            ended = time.monotonic()
-            writer.close()
-            await until(lambda: sink.ended == ["end"])
-            return sink, proxy, origin, came_back, ended
-
-    sink, proxy, origin, came_back, ended = run(main())
+    async with Sink(echo=True) as sink, LinkProxy(way, HOST, sink.port) as proxy:
+        reader, writer = await asyncio.open_connection(HOST, proxy.port)
+        origin = time.monotonic()
+        proxy.begin(origin)
+        writer.write(NOISE)
+        writer.write_eof()
+        came_back = await reader.read(-1)
+        ended = time.monotonic()
+        writer.close()
+        await until(lambda: sink.ended == ["end"])
     assert bytes(sink.bodies[0]) == NOISE == came_back
     never_faster(sink, way, origin)
     assert ended - origin >= way.deliver(len(NOISE), sent=0.0).complete_at + way.way_back
@@ -129,20 +125,16 @@ def test_bytes_arrive_at_the_rate_of_the_trace_and_come_back_as_they_are(
     assert done.lateness_p99 >= 0.0
 
 
-def test_in_an_outage_nothing_arrives_not_even_the_end() -> None:
+async def test_in_an_outage_nothing_arrives_not_even_the_end() -> None:
     way = link([0.0, 4e6], 0.15)
 
-    async def main() -> tuple[Sink, float]:
-        async with Sink() as sink, LinkProxy(way, HOST, sink.port) as proxy:
-            origin = time.monotonic()
-            proxy.begin(origin)
-            _, writer = await asyncio.open_connection(HOST, proxy.port)
-            writer.write(NOISE)
-            writer.close()
-            await until(lambda: bool(sink.ended))
-            return sink, origin
-
-    sink, origin = asyncio.run(main())
+    async with Sink() as sink, LinkProxy(way, HOST, sink.port) as proxy:
+        origin = time.monotonic()
+        proxy.begin(origin)
+        _, writer = await asyncio.open_connection(HOST, proxy.port)
+        writer.write(NOISE)
+        writer.close()
+        await until(lambda: bool(sink.ended))
     assert bytes(sink.bodies[0]) == NOISE
     assert all(at - origin >= 0.15 for at, _ in sink.arrived)
     never_faster(sink, way, origin)
@@ -174,7 +166,7 @@ def test_connections_have_links_of_their_own_or_share_one() -> None:
     assert proxy.carried().bytes_there == 80_000
 
 
-def test_a_server_that_sends_without_end_is_not_read_faster_than_its_client_reads() -> None:
+async def test_a_server_that_sends_without_end_is_not_read_faster_than_its_client_reads() -> None:
     """Memory of the proxy stays bounded both ways."""
     way = link([1e9], 1.0)
     written = 0
@@ -189,81 +181,68 @@ def test_a_server_that_sends_without_end_is_not_read_faster_than_its_client_read
         except ConnectionError:
             writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(flood, HOST, 0)
-        port = server.sockets[0].getsockname()[1]
-        async with LinkProxy(way, HOST, port) as proxy:
-            proxy.begin(time.monotonic())
-            reader, writer = await asyncio.open_connection(HOST, proxy.port, limit=1 << 16)
-            before = -1
-            while written != before and written < 64 << 20:  # until everything is full
-                before = written
-                await asyncio.sleep(0.05)
-            stalled = written
-            await reader.readexactly(stalled)
-            assert written > 0
-            writer.transport.abort()
-        server.close()
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
+    server = await asyncio.start_server(flood, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    async with LinkProxy(way, HOST, port) as proxy:
+        proxy.begin(time.monotonic())
+        reader, writer = await asyncio.open_connection(HOST, proxy.port, limit=1 << 16)
+        before = -1
+        while written != before and written < 64 << 20:  # until everything is full
+            before = written
+            await asyncio.sleep(0.05)
+        stalled = written
+        await reader.readexactly(stalled)
+        assert written > 0
+        writer.transport.abort()
+    server.close()
+    await asyncio.sleep(0)
     assert written < 64 << 20
 
 
-def test_a_client_that_leaves_is_seen_to_leave_and_a_server_that_leaves_too() -> None:
-    async def main() -> None:
-        async with Sink() as sink, LinkProxy(link([1e6], 1.0), HOST, sink.port) as proxy:
-            proxy.begin(time.monotonic())
-            _, writer = await asyncio.open_connection(HOST, proxy.port)
-            writer.write(b"half a requ")
-            await until(lambda: sink.total == 11)
-            writer.transport.abort()
-            await until(lambda: len(sink.ended) == 1)
-            reader, writer = await asyncio.open_connection(HOST, proxy.port)
-            writer.write(b"x")
-            await until(lambda: sink.total == 12)
-            for task in sink._tasks:
-                task.cancel()
+async def test_a_client_that_leaves_is_seen_to_leave_and_a_server_that_leaves_too() -> None:
+    async with Sink() as sink, LinkProxy(link([1e6], 1.0), HOST, sink.port) as proxy:
+        proxy.begin(time.monotonic())
+        _, writer = await asyncio.open_connection(HOST, proxy.port)
+        writer.write(b"half a requ")
+        await until(lambda: sink.total == 11)
+        writer.transport.abort()
+        await until(lambda: len(sink.ended) == 1)
+        reader, writer = await asyncio.open_connection(HOST, proxy.port)
+        writer.write(b"x")
+        await until(lambda: sink.total == 12)
+        for task in sink._tasks:
+            task.cancel()
+        assert await reader.read(-1) == b""
+        writer.close()
+
+
+async def test_a_server_that_is_not_there_breaks_the_connection() -> None:
+    async with Sink() as sink:
+        port = sink.port
+    async with LinkProxy(link([1e6], 1.0), HOST, port) as proxy:
+        proxy.begin(time.monotonic())
+        reader, writer = await asyncio.open_connection(HOST, proxy.port)
+        writer.write(b"anybody?")
+        with suppress(ConnectionError):
             assert await reader.read(-1) == b""
-            writer.close()
-
-    asyncio.run(main())
-
-
-def test_a_server_that_is_not_there_breaks_the_connection() -> None:
-    async def main() -> LinkProxy:
-        async with Sink() as sink:
-            port = sink.port
-        async with LinkProxy(link([1e6], 1.0), HOST, port) as proxy:
-            proxy.begin(time.monotonic())
-            reader, writer = await asyncio.open_connection(HOST, proxy.port)
-            writer.write(b"anybody?")
-            with suppress(ConnectionError):
-                assert await reader.read(-1) == b""
-            writer.close()
-            return proxy
-
-    assert asyncio.run(main()).carried().unreachable == 1
+        writer.close()
+        assert proxy.carried().unreachable == 1
 
 
 @BOTH_LOOPS
-def test_nothing_moves_before_the_beginning_and_closing_breaks_what_is_on_its_way(
-    run: Callable[..., Any],
-) -> None:
-    async def main() -> None:
-        never = TraceLink(BandwidthTrace([0], [0]))
-        for way, begins in ((link([1e6], 1.0), False), (never, True)):
-            async with Sink() as sink:
-                async with LinkProxy(way, HOST, sink.port) as proxy:
-                    if begins:
-                        proxy.begin(time.monotonic())
-                    reader, writer = await asyncio.open_connection(HOST, proxy.port)
-                    writer.write(NOISE)
-                    await until(lambda: len(sink.bodies) == 1)
-                    await asyncio.sleep(0.02)
-                    assert sink.total == 0
-                with suppress(ConnectionError):
-                    assert await reader.read(-1) == b""
-                writer.close()
-
-    run(main())
+@pytest.mark.usefixtures("run")
+async def test_nothing_moves_before_the_beginning_and_closing_breaks_what_is_on_its_way() -> None:
+    never = TraceLink(BandwidthTrace([0], [0]))
+    for way, begins in ((link([1e6], 1.0), False), (never, True)):
+        async with Sink() as sink:
+            async with LinkProxy(way, HOST, sink.port) as proxy:
+                if begins:
+                    proxy.begin(time.monotonic())
+                reader, writer = await asyncio.open_connection(HOST, proxy.port)
+                writer.write(NOISE)
+                await until(lambda: len(sink.bodies) == 1)
+                await asyncio.sleep(0.02)
+                assert sink.total == 0
+            with suppress(ConnectionError):
+                assert await reader.read(-1) == b""
+            writer.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import uvloop
@@ -14,104 +13,90 @@ from slacktide.lab.netem import TimerQueue
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_it_never_wakes_early(run: Callable[..., Any]) -> None:
-    async def main() -> list[tuple[float, float]]:
-        timers = TimerQueue()
-        woken = []
-        try:
-            for delay in (0.004, 0.0003, 0.0, -1.0, 0.002):
-                instant = time.monotonic() + delay
-                await timers.until(instant)
-                woken.append((instant, time.monotonic()))
-        finally:
-            timers.close()
-        return woken
-
-    assert all(at >= instant for instant, at in run(main()))
-
-
-def test_the_past_still_gives_the_loop_a_turn() -> None:
-    async def main() -> bool:
-        timers = TimerQueue()
-        turns = []
-        asyncio.get_running_loop().call_soon(turns.append, 1)
-        try:
-            await timers.until(0.0)
-        finally:
-            timers.close()
-        return bool(turns)
-
-    assert asyncio.run(main())
-
-
-def test_a_cancelled_sleeper_leaves_the_queue_usable() -> None:
-    async def main() -> float:
-        timers = TimerQueue()
-        sleeper = asyncio.create_task(timers.until(time.monotonic() + 60.0))
-        await asyncio.sleep(0)
-        sleeper.cancel()
-        await asyncio.gather(sleeper, return_exceptions=True)
-        instant = time.monotonic() + 0.002
-        await timers.until(instant)
+@pytest.mark.usefixtures("run")
+async def test_it_never_wakes_early() -> None:
+    timers = TimerQueue()
+    woken = []
+    try:
+        for delay in (0.004, 0.0003, 0.0, -1.0, 0.002):
+            instant = time.monotonic() + delay
+            await timers.until(instant)
+            woken.append((instant, time.monotonic()))
+    finally:
         timers.close()
-        timers.close()
-        return time.monotonic() - instant
+    assert all(at >= instant for instant, at in woken)
 
-    assert asyncio.run(main()) >= 0.0
+
+async def test_the_past_still_gives_the_loop_a_turn() -> None:
+    timers = TimerQueue()
+    turns = []
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    try:
+        await timers.until(0.0)
+    finally:
+        timers.close()
+    assert bool(turns)
+
+
+async def test_a_cancelled_sleeper_leaves_the_queue_usable() -> None:
+    timers = TimerQueue()
+    sleeper = asyncio.create_task(timers.until(time.monotonic() + 60.0))
+    await asyncio.sleep(0)
+    sleeper.cancel()
+    await asyncio.gather(sleeper, return_exceptions=True)
+    instant = time.monotonic() + 0.002
+    await timers.until(instant)
+    timers.close()
+    timers.close()
+    assert (time.monotonic() - instant) >= 0.0
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_calls_come_in_order_and_never_early(run: Callable[..., Any]) -> None:
+@pytest.mark.usefixtures("run")
+async def test_calls_come_in_order_and_never_early() -> None:
     made: list[tuple[str, float]] = []
 
-    async def main() -> float:
-        timers, done = TimerQueue(), asyncio.Event()
-        begin = time.monotonic()
+    timers, done = TimerQueue(), asyncio.Event()
+    begin = time.monotonic()
 
-        def note(name: str) -> Callable[[], None]:
-            return lambda: made.append((name, time.monotonic() - begin))
+    def note(name: str) -> Callable[[], None]:
+        return lambda: made.append((name, time.monotonic() - begin))
 
-        def first() -> None:
-            note("b")()
-            timers.at(begin + 0.004, note("c"))
-            timers.at(begin + 0.003, note("d"))
+    def first() -> None:
+        note("b")()
+        timers.at(begin + 0.004, note("c"))
+        timers.at(begin + 0.003, note("d"))
 
-        timers.at(begin + 60.0, note("never"))
-        timers.at(float("inf"), note("never"))
-        timers.at(begin + 0.005, note("e"))
-        timers.at(begin + 0.002, first)
-        timers.at(begin + 0.001, note("a"))
-        timers.at(begin + 0.005, note("f"))
-        timers.at(begin + 0.006, done.set)
-        await asyncio.sleep(0)
-        timers.at(begin - 1.0, note("at once"))
-        await done.wait()
-        timers.close()
-        timers.close()
-        return begin
-
-    run(main())
+    timers.at(begin + 60.0, note("never"))
+    timers.at(float("inf"), note("never"))
+    timers.at(begin + 0.005, note("e"))
+    timers.at(begin + 0.002, first)
+    timers.at(begin + 0.001, note("a"))
+    timers.at(begin + 0.005, note("f"))
+    timers.at(begin + 0.006, done.set)
+    await asyncio.sleep(0)
+    timers.at(begin - 1.0, note("at once"))
+    await done.wait()
+    timers.close()
+    timers.close()
     assert [name for name, _ in made] == ["at once", "a", "b", "d", "c", "e", "f"]
     for (_, at), due in zip(made[1:], (0.001, 0.002, 0.003, 0.004, 0.005, 0.005), strict=True):
         assert at >= due
 
 
-def test_what_a_call_raises_is_not_swallowed() -> None:
-    async def main() -> None:
-        for close in (True, False):
-            timers, failed = TimerQueue(), asyncio.Event()
+async def test_what_a_call_raises_is_not_swallowed() -> None:
+    for close in (True, False):
+        timers, failed = TimerQueue(), asyncio.Event()
 
-            def fail(failed: asyncio.Event = failed) -> None:
-                failed.set()
-                raise RuntimeError("ours")
+        def fail(failed: asyncio.Event = failed) -> None:
+            failed.set()
+            raise RuntimeError("ours")
 
-            timers.at(0.0, fail)
-            await failed.wait()
-            await asyncio.sleep(0)
-            if not close:
-                with pytest.raises(RuntimeError, match="ours"):
-                    timers.at(0.0, fail)
+        timers.at(0.0, fail)
+        await failed.wait()
+        await asyncio.sleep(0)
+        if not close:
             with pytest.raises(RuntimeError, match="ours"):
-                timers.close()
-
-    asyncio.run(main())
+                timers.at(0.0, fail)
+        with pytest.raises(RuntimeError, match="ours"):
+            timers.close()
