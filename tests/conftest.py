@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
 settings.load_profile("quick")
+
+# The processes of pytest-xdist ignore SIGINT, which tests of Ctrl-C would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESSES = (
     "end_to_end", "chaos", "cli", "executors", "server", "frontends", "models", "client", "cluster",

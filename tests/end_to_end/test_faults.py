@@ -37,7 +37,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.slow(settings="max_batch: 1\n")
     own_lane = "cores: 1\n" if len(available_cores()) > 1 else ""
     for name in ("spin", "killed", "poison", "forked"):
-        zoo.spin(name, settings="max_batch: 8\n")
+        # What waits together runs together, whatever a busy machine has made of the profile.
+        zoo.spin(name, settings="max_batch: 8\nscheduler: fifo\n")
     zoo.spin("hanging", settings=own_lane + "max_batch: 8\n")
     zoo.matmul("five")
     zoo.matmul("again")
