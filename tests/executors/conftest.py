@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,15 @@ class Kit:
             arena.view(slot)[:] = data
             refs.append(TensorRef(slot.offset, slot.nbytes, shape))
         return Payload(refs[0].shape[0] if rows is None else rows, tuple(refs))
+
+    @staticmethod
+    @asynccontextmanager
+    async def serving(executor: Any) -> AsyncIterator[Any]:
+        """An executor that is closed whatever happens."""
+        try:
+            yield executor
+        finally:
+            await executor.close()
 
     @staticmethod
     async def gone(pidfd: int) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,10 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.crops import FrameArenas
 from slacktide.executors.images import encode_jpeg, made_up_image, resize_into
 from slacktide.executors.in_process import InProcessExecutor
-from slacktide.executors.ports import CropPayload, Executor
+from slacktide.executors.ports import CropPayload
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import TensorError, encode_strings
 
-Body = Callable[[Executor], Coroutine[Any, Any, None]]
 EXECUTORS = [ProcessExecutor, InProcessExecutor]
 FRAME = made_up_image(90, 120, np.random.default_rng(3))
 WHOLE = (0.0, 0.0, 1.0, 1.0)
@@ -38,16 +35,6 @@ def frames() -> Any:
     arena = Arena(1 << 22, name="frames")
     yield arena
     arena.close()
-
-
-def run(executor: Executor, body: Body) -> None:
-    async def whole() -> None:
-        try:
-            await body(executor)
-        finally:
-            await executor.close()
-
-    asyncio.run(whole())
 
 
 def crops(frame: Any, *boxes: tuple[float, ...], number: int = 4) -> CropPayload:
@@ -71,8 +58,8 @@ def pixels(case: Any, member: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_crops_are_cut_out_of_one_frame_and_resized(models, kit, arena, frames, kind) -> None:
-    async def body(executor: Executor) -> None:
+async def test_crops_are_cut_out_of_one_frame_and_resized(models, kit, arena, frames, kind) -> None:
+    async with kit.serving(kind()) as executor:
         case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
         case.handle.attach(4, frames, Glue())
         await case.ready()
@@ -95,12 +82,12 @@ def test_crops_are_cut_out_of_one_frame_and_resized(models, kit, arena, frames, 
         assert isinstance(await case.run(4, crops(frame, *thousand)), BatchFinished)
         assert np.array_equal(pixels(case, 0)[-1], expected(FRAME, thousand[-1], 20, 30))
 
-    run(kind(), body)
-
 
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_crops_keep_their_shape_where_the_width_is_free(models, kit, arena, frames, kind) -> None:
-    async def body(executor: Executor) -> None:
+async def test_crops_keep_their_shape_where_the_width_is_free(
+    models, kit, arena, frames, kind
+) -> None:
+    async with kit.serving(kind()) as executor:
         padding = Padding({"x": PaddedInput(2, value=7)}, {"y": 2}, (16, 64))
         path = models.identity(TensorProto.UINT8, (16, "width", 3))
         case = kit.Case(executor, path, arena, padding=padding)
@@ -121,12 +108,12 @@ def test_crops_keep_their_shape_where_the_width_is_free(models, kit, arena, fram
         assert (pixels(case, 1) == 200).all()
         assert np.array_equal(pixels(case, 2)[0], whole)
 
-    run(kind(), body)
-
 
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_a_jpeg_is_decoded_once_for_all_of_its_crops(models, kit, arena, frames, kind) -> None:
-    async def body(executor: Executor) -> None:
+async def test_a_jpeg_is_decoded_once_for_all_of_its_crops(
+    models, kit, arena, frames, kind
+) -> None:
+    async with kit.serving(kind()) as executor:
         case = kit.Case(executor, models.mean(), arena)
         case.handle.attach(4, frames, Glue())
         await case.ready()
@@ -151,8 +138,6 @@ def test_a_jpeg_is_decoded_once_for_all_of_its_crops(models, kit, arena, frames,
         assert np.allclose(rows[0][:, :3], 50, atol=2)
         assert np.allclose(rows[1][:, :3], 90, atol=2)
 
-    run(kind(), body)
-
 
 BAD = {
     "not a number": (math.nan, 0.0, 1.0, 1.0),
@@ -164,8 +149,8 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_a_bad_box_costs_its_request_alone(models, kit, arena, frames, kind) -> None:
-    async def body(executor: Executor) -> None:
+async def test_a_bad_box_costs_its_request_alone(models, kit, arena, frames, kind) -> None:
+    async with kit.serving(kind()) as executor:
         case = kit.Case(executor, models.identity(TensorProto.UINT8, (8, 8, 3)), arena)
         case.handle.attach(4, frames, Glue())
         await case.ready()
@@ -178,10 +163,8 @@ def test_a_bad_box_costs_its_request_alone(models, kit, arena, frames, kind) -> 
         assert case.faults[3] == told
         assert np.array_equal(pixels(case, 0)[0], expected(FRAME, WHOLE, 8, 8))
 
-    run(kind(), body)
 
-
-def test_a_batch_waits_for_an_arena_that_is_on_its_way_and_no_longer(
+async def test_a_batch_waits_for_an_arena_that_is_on_its_way_and_no_longer(
     models, kit, arena, frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = FrameArenas()
@@ -194,7 +177,7 @@ def test_a_batch_waits_for_an_arena_that_is_on_its_way_and_no_longer(
     with pytest.raises(TensorError, match="frame arena 3 is not attached"):
         known.get(3)
 
-    async def body(executor: Executor) -> None:
+    async with kit.serving(InProcessExecutor()) as executor:
         case = kit.Case(executor, models.identity(TensorProto.UINT8, (8, 8, 3)), arena)
         for number in (4, 5):
             case.handle.attach(number, frames, Glue())
@@ -205,11 +188,9 @@ def test_a_batch_waits_for_an_arena_that_is_on_its_way_and_no_longer(
         assert "frame arena 4 is not attached" in report.detail
         assert isinstance(await case.run(2, crops(frame, WHOLE, number=5)), BatchFinished)
 
-    run(InProcessExecutor(), body)
-
 
 @pytest.mark.parametrize("kind", EXECUTORS)
-def test_glue_of_a_user_costs_its_request_alone(
+async def test_glue_of_a_user_costs_its_request_alone(
     models, kit, arena, frames, kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "slack_glue.py").write_text(
@@ -226,7 +207,7 @@ def test_glue_of_a_user_costs_its_request_alone(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    async def body(executor: Executor) -> None:
+    async with kit.serving(kind()) as executor:
         case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
         for number, name in enumerate(["mirrored", "picky", "nonsense", "missing"]):
             case.handle.attach(number, frames, Glue(function=f"slack_glue:{name}"))
@@ -258,17 +239,15 @@ def test_glue_of_a_user_costs_its_request_alone(
         assert np.array_equal(pixels(case, 4)[0], expected(FRAME, WHOLE, 20, 30))
         assert bytes(frames.view(frame.tensors[0])) == FRAME.tobytes()
 
-    run(kind(), body)
 
-
-def test_glue_that_hangs_ends_with_its_worker(
+async def test_glue_that_hangs_ends_with_its_worker(
     models, kit, arena, frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a model that hangs does: the driver kills what exceeds the batch's hang limit."""
     (tmp_path / "hanging_glue.py").write_text("import time\ndef wait(crop): time.sleep(600)\n")
     monkeypatch.chdir(tmp_path)
 
-    async def body(executor: Executor) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
         case.handle.attach(4, frames, Glue(function="hanging_glue:wait"))
         await case.ready()
@@ -277,13 +256,11 @@ def test_glue_that_hangs_ends_with_its_worker(
         case.handle.kill()
         assert isinstance(await case.next(), ReplicaLost)
 
-    run(ProcessExecutor(), body)
 
-
-def test_without_opencv_crops_are_nearly_the_same(
+async def test_without_opencv_crops_are_nearly_the_same(
     models, kit, arena, frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(executor: Executor) -> None:
+    async with kit.serving(InProcessExecutor()) as executor:
         case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
         case.handle.attach(4, frames, Glue())
         await case.ready()
@@ -295,15 +272,11 @@ def test_without_opencv_crops_are_nearly_the_same(
         for want, got in zip(exact, pixels(case, 0), strict=True):
             assert np.abs(want.astype(int) - got).mean() < 6
 
-    run(InProcessExecutor(), body)
 
-
-def test_models_without_an_image_input_take_no_crops(models, kit, arena, frames) -> None:
-    async def body(executor: Executor) -> None:
+async def test_models_without_an_image_input_take_no_crops(models, kit, arena, frames) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         case.handle.attach(4, frames, Glue())
         await case.ready()
         report = await case.run(1, crops(kit.put(frames, FRAME[None]), WHOLE))
         assert "no input of images alone" in report.detail
-
-    run(ProcessExecutor(), body)

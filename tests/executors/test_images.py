@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64encode
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import cv2
@@ -23,27 +22,15 @@ from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import encode_strings
 
-Body = Callable[[Executor], Coroutine[Any, Any, None]]
 GENERATOR = np.random.default_rng(7)
 DAMAGED = encode_jpeg(made_up_image(50, 50, GENERATOR)).replace(b"\xff\xda", b"\xff\xfe")
 """Its header is as it should be, but there is nothing to decode."""
 
 
 @pytest.fixture(params=[ProcessExecutor, InProcessExecutor])
-def serve(request: pytest.FixtureRequest) -> Callable[[Body], None]:
-    """Run a test with an executor that is closed whatever happens."""
-
-    def run(body: Body) -> None:
-        async def whole() -> None:
-            executor = request.param()
-            try:
-                await body(executor)
-            finally:
-                await executor.close()
-
-        asyncio.run(whole())
-
-    return run
+def kind(request: pytest.FixtureRequest) -> Callable[[], Executor]:
+    """Makes an executor."""
+    return request.param
 
 
 def sent(*jpegs: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -60,8 +47,10 @@ def answer(case: Any, member: int) -> Any:
     return np.frombuffer(case.results[member][0], np.float32).reshape(-1, 4)
 
 
-def test_jpeg_and_pixels_of_all_sizes_share_a_batch_at_a_size(models, kit, arena, serve) -> None:
-    async def body(executor: Executor) -> None:
+async def test_jpeg_and_pixels_of_all_sizes_share_a_batch_at_a_size(
+    models, kit, arena, kind
+) -> None:
+    async with kit.serving(kind()) as executor:
         case = kit.Case(executor, models.mean(), arena)
         await case.ready()
         jpegs = [encode_jpeg(one_colour(h, w, 200, 100, 20)) for h, w in [(90, 700), (16, 16)]]
@@ -84,11 +73,9 @@ def test_jpeg_and_pixels_of_all_sizes_share_a_batch_at_a_size(models, kit, arena
             assert np.allclose(answer(case, 3)[:, :3], [1, 2, 3], atol=0.01)
         assert not case.faults
 
-    serve(body)
 
-
-def test_a_damaged_image_fails_alone(models, kit, arena, serve) -> None:
-    async def body(executor: Executor) -> None:
+async def test_a_damaged_image_fails_alone(models, kit, arena, kind) -> None:
+    async with kit.serving(kind()) as executor:
         case = kit.Case(executor, models.mean(), arena)
         await case.ready()
         good = encode_jpeg(one_colour(40, 40, 50, 60, 70))
@@ -105,11 +92,9 @@ def test_a_damaged_image_fails_alone(models, kit, arena, serve) -> None:
         assert isinstance(await case.run(2, members[0], size=32), BatchFinished)
         assert not case.faults
 
-    serve(body)
 
-
-def test_a_fixed_or_stated_size_needs_none_of_the_batch(models, kit, arena, serve) -> None:
-    async def body(executor: Executor) -> None:
+async def test_a_fixed_or_stated_size_needs_none_of_the_batch(models, kit, arena, kind) -> None:
+    async with kit.serving(kind()) as executor:
         jpeg = kit.put(arena, sent(encode_jpeg(one_colour(50, 90, 9, 99, 199))))
         fixed = kit.Case(executor, models.mean(24, 40), arena)
         stated = kit.Case(executor, models.mean(), arena, warmup_shapes={"image": (24, 40, 3)})
@@ -128,8 +113,6 @@ def test_a_fixed_or_stated_size_needs_none_of_the_batch(models, kit, arena, serv
         await unknown.ready()
         report = await unknown.run(1, jpeg)
         assert report == BatchFailed(1, "input 'image': unlike shapes in one batch")
-
-    serve(body)
 
 
 class Noting:

@@ -9,7 +9,6 @@ import select
 import signal
 import struct
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +33,12 @@ from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.protocol import FinishedMessage, decode_finished
 from slacktide.executors.tensor_io import encode_strings
 
-Body = Callable[[ProcessExecutor], Coroutine[Any, Any, None]]
 LONG = np.array([1 << 40])
 
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def any_loop(request: pytest.FixtureRequest) -> Any:
+def run(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-def serve(body: Body, run: Any = asyncio.run) -> None:
-    """Run a test with an executor that is closed whatever happens."""
-
-    async def whole() -> None:
-        executor = ProcessExecutor()
-        try:
-            await body(executor)
-        finally:
-            await executor.close()
-
-    run(whole())
 
 
 def slice_of(pid: int) -> int:
@@ -64,8 +49,9 @@ def slice_of(pid: int) -> int:
     return int(struct.unpack("=IIQiIQQQ", found.raw)[5])
 
 
-def test_results_equal_a_direct_computation(models, kit, arena, any_loop) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+@pytest.mark.usefixtures("run")
+async def test_results_equal_a_direct_computation(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         interface = (await case.ready()).interface
         assert (interface.max_batch, interface.outputs[0].shape) == (32, (-1, 3))
@@ -84,11 +70,9 @@ def test_results_equal_a_direct_computation(models, kit, arena, any_loop) -> Non
             assert report.timing.thread_s > 0
         assert case.quiet
 
-    serve(body, any_loop)
 
-
-def test_several_replicas_run_at_the_same_time(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_several_replicas_run_at_the_same_time(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         cases = [kit.Case(executor, models.matmul(), arena) for _ in range(3)]
         for case in cases:
             await case.ready()
@@ -100,11 +84,9 @@ def test_several_replicas_run_at_the_same_time(models, kit, arena) -> None:
             got = np.frombuffer(case.results[0][0], np.float32)
             assert np.allclose(got, scale * kit.WEIGHT.sum(0), rtol=1e-5)
 
-    serve(body)
 
-
-def test_strings(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_strings(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.identity(TensorProto.STRING), arena)
         await case.ready()
         texts = [[["a", "é"]], [["", "two\nlines"], ["x" * 3000, "0"]]]
@@ -114,11 +96,9 @@ def test_strings(models, kit, arena) -> None:
         bad = await case.run(2, kit.put(arena, ((1, 2), b"\x01\0\0\0\xff\0\0\0\0")))
         assert bad == BatchFailed(2, "a BYTES element is not UTF-8, as ONNX strings must be")
 
-    serve(body)
 
-
-def test_a_model_without_batch_axis_runs_one_request(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_model_without_batch_axis_runs_one_request(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.total(), arena)
         assert (await case.ready()).interface.max_batch == 0
         one = kit.put(arena, np.arange(5, dtype=np.float32), rows=1)
@@ -128,11 +108,9 @@ def test_a_model_without_batch_axis_runs_one_request(models, kit, arena) -> None
         assert np.frombuffer(case.results[0][0], np.float32) == [10.0]
         assert await case.run(2, one, one) == BatchFailed(2, "the model has no batch axis")
 
-    serve(body)
 
-
-def test_a_model_that_raises_fails_the_batch_and_lives_on(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_model_that_raises_fails_the_batch_and_lives_on(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.gather(), arena)
         await case.ready()
         report = await case.run(1, kit.put(arena, np.array([9])))
@@ -144,10 +122,8 @@ def test_a_model_that_raises_fails_the_batch_and_lives_on(models, kit, arena) ->
         assert isinstance(await case.run(3, kit.put(arena, np.array([2, 0]))), BatchFinished)
         assert case.results[0][0] == kit.WEIGHT[[2, 0]].tobytes()
 
-    serve(body)
 
-
-def test_out_of_memory_fails_the_batch_and_the_worker_lives_on(models, kit, arena) -> None:
+async def test_out_of_memory_fails_the_batch_and_the_worker_lives_on(models, kit, arena) -> None:
     path = kit.save(
         models.path("huge"),
         [helper.make_node("ConstantOfShape", ["form"], ["y"])],
@@ -155,7 +131,7 @@ def test_out_of_memory_fails_the_batch_and_the_worker_lives_on(models, kit, aren
         [kit.value("y", TensorProto.FLOAT, ["a", "b"])],
     )
 
-    async def body(executor: ProcessExecutor) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, path, arena)
         await case.ready()
         huge = kit.put(arena, np.array([1 << 22, 1 << 22]), rows=1)
@@ -164,11 +140,10 @@ def test_out_of_memory_fails_the_batch_and_the_worker_lives_on(models, kit, aren
         assert isinstance(await case.run(2, small), BatchFinished)
         assert case.results == [[bytes(24)]]
 
-    serve(body)
 
-
-def test_an_abort_stops_a_long_batch_and_spares_the_next(models, kit, arena, any_loop) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+@pytest.mark.usefixtures("run")
+async def test_an_abort_stops_a_long_batch_and_spares_the_next(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
         x = np.ones((1, 2), np.float32)
@@ -181,11 +156,10 @@ def test_an_abort_stops_a_long_batch_and_spares_the_next(models, kit, arena, any
         assert await case.run(3, kit.put(arena, x, LONG)) == BatchAborted(3)
         assert isinstance(await case.run(4, kit.put(arena, x, np.array([3]))), BatchFinished)
 
-    serve(body, any_loop)
 
-
-def test_kill_minus_nine_is_seen_while_a_batch_runs(models, kit, arena, any_loop) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+@pytest.mark.usefixtures("run")
+async def test_kill_minus_nine_is_seen_while_a_batch_runs(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
         case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
@@ -200,11 +174,9 @@ def test_kill_minus_nine_is_seen_while_a_batch_runs(models, kit, arena, any_loop
         await again.ready()
         assert case.quiet
 
-    serve(body, any_loop)
 
-
-def test_a_hanging_worker_can_be_killed(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_hanging_worker_can_be_killed(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
         case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
@@ -214,11 +186,9 @@ def test_a_hanging_worker_can_be_killed(models, kit, arena) -> None:
         case.handle.kill()
         assert await case.next() == ReplicaLost(0, "the worker process was killed by signal 9")
 
-    serve(body)
 
-
-def test_a_loss_says_whether_the_worker_computed(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_loss_says_whether_the_worker_computed(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
         case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
@@ -231,11 +201,9 @@ def test_a_loss_says_whether_the_worker_computed(models, kit, arena) -> None:
         lost = ReplicaLost(0, "the worker process was killed by signal 9", computed=True)
         assert await case.next() == lost
 
-    serve(body)
 
-
-def test_a_result_sent_before_death_still_counts(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_result_sent_before_death_still_counts(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         pid = case.handle.pid
@@ -250,15 +218,13 @@ def test_a_result_sent_before_death_still_counts(models, kit, arena) -> None:
         assert isinstance(await case.next(), BatchFinished)
         assert isinstance(await case.next(), ReplicaLost)
 
-    serve(body)
-
 
 def _has_input(fd: int) -> bool:
     return bool(select.select([fd], [], [], 10.0)[0])
 
 
-def test_stop_lets_the_batch_finish_and_reports_nothing(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_stop_lets_the_batch_finish_and_reports_nothing(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         pidfd = os.pidfd_open(case.handle.pid)
@@ -268,11 +234,9 @@ def test_stop_lets_the_batch_finish_and_reports_nothing(models, kit, arena) -> N
         await executor.close()
         assert case.quiet
 
-    serve(body)
 
-
-def test_stop_or_kill_while_starting(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_stop_or_kill_while_starting(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         stopped = kit.Case(executor, models.matmul(), arena)
         stopped.handle.stop()
         killed = kit.Case(executor, models.matmul(), arena)
@@ -283,11 +247,11 @@ def test_stop_or_kill_while_starting(models, kit, arena) -> None:
         await executor.close()
         assert stopped.quiet
 
-    serve(body)
-
 
 @pytest.mark.parametrize("way", ["garbage", "missing", "escape"])
-def test_broken_models_are_lost_for_good(way: str, models, kit, arena, tmp_path: Path) -> None:
+async def test_broken_models_are_lost_for_good(
+    way: str, models, kit, arena, tmp_path: Path
+) -> None:
     path = models.matmul()
     root = path.parent
     if way == "garbage":
@@ -298,7 +262,7 @@ def test_broken_models_are_lost_for_good(way: str, models, kit, arena, tmp_path:
         root = tmp_path / "elsewhere"
         root.mkdir()
 
-    async def body(executor: ProcessExecutor) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, path, arena, root=root)
         report = await case.next()
         assert isinstance(report, ReplicaLost)
@@ -307,11 +271,9 @@ def test_broken_models_are_lost_for_good(way: str, models, kit, arena, tmp_path:
         await executor.close()
         assert case.quiet
 
-    serve(body)
 
-
-def test_a_worker_is_nice_and_the_first_to_go(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_worker_is_nice_and_the_first_to_go(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         pid = case.handle.pid
@@ -326,11 +288,9 @@ def test_a_worker_is_nice_and_the_first_to_go(models, kit, arena) -> None:
         report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
         assert isinstance(report, BatchFinished)
 
-    serve(body)
 
-
-def test_results_stay_when_the_next_batch_was_started(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_results_stay_when_the_next_batch_was_started(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         seen: list[bytes] = []
@@ -354,8 +314,6 @@ def test_results_stay_when_the_next_batch_was_started(models, kit, arena) -> Non
         scales = [np.frombuffer(data, np.float32)[0] / kit.WEIGHT.sum(0)[0] for data in seen]
         assert np.allclose(scales, [2, 1] * 5 + [2], rtol=1e-5)
 
-    serve(body)
-
 
 @pytest.mark.replaces_parts
 @pytest.mark.parametrize(
@@ -365,13 +323,13 @@ def test_results_stay_when_the_next_batch_was_started(models, kit, arena) -> Non
         ({"outputs": [[OutputRun(1, 1 << 62, 1, (1,))]]}, f"at {1 << 62} of 4096"),
     ],
 )
-def test_a_worker_that_reports_false_results_is_ended(
+async def test_a_worker_that_reports_false_results_is_ended(
     models, kit, arena, monkeypatch: pytest.MonkeyPatch, false: dict[str, Any], expected: str
 ) -> None:
     def falsified(body: bytes) -> FinishedMessage:
         return decode_finished(body)._replace(**false)
 
-    async def body(executor: ProcessExecutor) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         monkeypatch.setattr(worker_handle, "decode_finished", falsified)
@@ -380,19 +338,15 @@ def test_a_worker_that_reports_false_results_is_ended(
         assert "the worker talks nonsense" in report.detail
         assert expected in report.detail
 
-    serve(body)
 
-
-def test_the_fork_server_has_one_thread(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_the_fork_server_has_one_thread(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         await kit.Case(executor, models.matmul(), arena).ready()
         assert len(os.listdir(f"/proc/{executor.fork_server_pid}/task")) == 1
 
-    serve(body)
 
-
-def test_the_executor_survives_its_fork_server(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_the_executor_survives_its_fork_server(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         executor.warm()
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
@@ -404,26 +358,24 @@ def test_the_executor_survives_its_fork_server(models, kit, arena) -> None:
         await again.ready()
         assert executor.fork_server_pid not in (None, first)
 
-    serve(body)
 
-
-def test_a_fork_server_that_dies_before_it_answers_loses_the_replica(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_fork_server_that_dies_before_it_answers_loses_the_replica(
+    models, kit, arena
+) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         os.kill(executor.fork_server_pid, signal.SIGKILL)
         report = await case.next()
         assert isinstance(report, ReplicaLost)
         assert not report.permanent
 
-    serve(body)
 
-
-def test_a_fork_server_that_hangs_is_replaced_and_its_workers_live_on(
+async def test_a_fork_server_that_hangs_is_replaced_and_its_workers_live_on(
     models, kit, arena, monkeypatch, caplog
 ) -> None:
     """SIGSTOP: its requests are lost and said so; what comes next goes to another one."""
 
-    async def body(executor: ProcessExecutor) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         old = kit.Case(executor, models.matmul(), arena)
         await old.ready()
         monkeypatch.setattr(fork_client_module, "_ANSWER", 0.1)
@@ -445,11 +397,9 @@ def test_a_fork_server_that_hangs_is_replaced_and_its_workers_live_on(
         os.close(fd)
         assert isinstance(await new.run(7, given), BatchFinished)
 
-    serve(body)
 
-
-def test_what_a_fork_server_starts_too_late_is_ended(models, kit, arena, monkeypatch) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_what_a_fork_server_starts_too_late_is_ended(models, kit, arena, monkeypatch) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         old = kit.Case(executor, models.matmul(), arena)
         await old.ready()
         monkeypatch.setattr(fork_client_module, "_ANSWER", 0.1)
@@ -467,8 +417,6 @@ def test_what_a_fork_server_starts_too_late_is_ended(models, kit, arena, monkeyp
         assert children.read_text().split() == [str(old.handle.pid)]
         given = kit.put(arena, np.ones((1, 4), np.float32))
         assert isinstance(await old.run(1, given), BatchFinished)
-
-    serve(body)
 
 
 def test_close_ends_every_process_and_leaves_no_descriptor(models, kit) -> None:

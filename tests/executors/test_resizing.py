@@ -7,16 +7,16 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 
 from slacktide.domain import BatchFinished, ReplicaLost
-from slacktide.executors.allocator import Confirm, CpuAllocator, Grant
+from slacktide.executors.allocator import Confirm, Grant
 from slacktide.executors.cores import available_cores, thread_cores
 from slacktide.executors.measuring import measure
 from slacktide.executors.ports import Resized, SessionSize
@@ -29,22 +29,8 @@ ONE, OTHER = ALL[:1], ALL[-1:]
 several = pytest.mark.skipif(len(ALL) < 2, reason="needs two cores")
 
 
-def serve(
-    body: Callable[[ProcessExecutor], Coroutine[Any, Any, None]],
-    allocator: CpuAllocator | None = None,
-) -> None:
-    async def whole() -> None:
-        executor = ProcessExecutor(allocator)
-        try:
-            await body(executor)
-        finally:
-            await executor.close()
-
-    asyncio.run(whole())
-
-
-def test_a_resize_is_read_back(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_resize_is_read_back(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         assert thread_cores(case.handle.pid) == ONE
@@ -55,11 +41,9 @@ def test_a_resize_is_read_back(models, kit, arena) -> None:
             report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
             assert isinstance(report, BatchFinished)
 
-    serve(body)
 
-
-def test_a_resize_while_it_starts_is_done_at_once(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_resize_while_it_starts_is_done_at_once(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         case.handle.resize(ONE)
         case.handle.resize(OTHER)  # before the fork server has answered: only the last one counts
@@ -69,11 +53,9 @@ def test_a_resize_while_it_starts_is_done_at_once(models, kit, arena) -> None:
         assert thread_cores(case.handle.pid) == OTHER
         assert case.quiet
 
-    serve(body)
 
-
-def test_several_resizes_in_a_breath_are_reported_once(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_several_resizes_in_a_breath_are_reported_once(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         for cores in (ALL, ONE, OTHER):
@@ -82,11 +64,9 @@ def test_several_resizes_in_a_breath_are_reported_once(models, kit, arena) -> No
         await asyncio.sleep(0)
         assert case.quiet
 
-    serve(body)
 
-
-def test_cores_that_do_not_exist_are_refused_with_what_it_has(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_cores_that_do_not_exist_are_refused_with_what_it_has(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         case.handle.resize((10_000,))
@@ -96,8 +76,6 @@ def test_cores_that_do_not_exist_are_refused_with_what_it_has(models, kit, arena
         assert await case.next() == Resized(
             OTHER, f"asked for cores {kept}, 10000, may run on {kept} only"
         )
-
-    serve(body)
 
 
 @contextmanager
@@ -118,8 +96,8 @@ def cpuset(cores: tuple[int, ...]) -> Iterator[Path]:
 
 
 @several
-def test_cores_outside_its_cpuset_are_told(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_cores_outside_its_cpuset_are_told(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         with cpuset(ONE) as group:
             case = kit.Case(executor, models.matmul(), arena)
             await case.ready()
@@ -139,11 +117,9 @@ def test_cores_outside_its_cpuset_are_told(models, kit, arena) -> None:
             case.handle.kill()
             assert isinstance(await case.next(), ReplicaLost)
 
-    serve(body)
 
-
-def test_kill_minus_nine_during_resizes_ends_in_one_loss(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_kill_minus_nine_during_resizes_ends_in_one_loss(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         for turn in range(3):
             case = kit.Case(executor, models.matmul(), arena)
             await case.ready()
@@ -170,11 +146,9 @@ def test_kill_minus_nine_during_resizes_ends_in_one_loss(models, kit, arena) -> 
             await asyncio.sleep(0)
             assert case.quiet
 
-    serve(body)
 
-
-def test_a_worker_that_has_just_died_is_not_resized(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_worker_that_has_just_died_is_not_resized(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         pidfd = os.pidfd_open(case.handle.pid)
@@ -186,8 +160,6 @@ def test_a_worker_that_has_just_died_is_not_resized(models, kit, arena) -> None:
         while not isinstance(reports[-1], ReplicaLost):
             reports.append(await case.next())
         assert case.quiet
-
-    serve(body)
 
 
 class SlowAllocator:
@@ -205,10 +177,10 @@ class SlowAllocator:
 
 
 @pytest.mark.replaces_parts
-def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, arena) -> None:
+async def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, arena) -> None:
     allocator = SlowAllocator()
 
-    async def body(executor: ProcessExecutor) -> None:
+    async with kit.serving(ProcessExecutor(allocator)) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
         pid = case.handle.pid
@@ -237,8 +209,6 @@ def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, are
         assert case.quiet
         assert sent == [], "it is dead"
 
-    serve(body, allocator)
-
 
 class Full:
     """Gives less than was asked for at first."""
@@ -251,28 +221,26 @@ class Full:
         """Nothing is kept."""
 
 
-def test_a_worker_that_starts_with_less_says_so_and_again_once_it_has_the_rest(
+async def test_a_worker_that_starts_with_less_says_so_and_again_once_it_has_the_rest(
     models, kit, arena
 ) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+    async with kit.serving(ProcessExecutor(Full())) as executor:
         case = kit.Case(executor, models.matmul(), arena)
         reports = [await case.next() for _ in range(3)]
         resized = [report for report in reports if isinstance(report, Resized)]
         assert resized == [Resized((), "full"), Resized(ONE)]
 
-    serve(body, Full())
 
-
-def test_measuring_heeds_no_resize_that_it_has_not_asked_for(models, kit) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_measuring_heeds_no_resize_that_it_has_not_asked_for(models, kit) -> None:
+    async with kit.serving(ProcessExecutor(Full())) as executor:
         measured = await measure(executor, kit.source(models.matmul()), cores=[ONE], budget_s=0.1)
         assert measured.record.table.cores == (1,)
 
-    serve(body, Full())
 
-
-def test_a_worker_has_the_sessions_asked_for_and_tells_what_they_take(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_worker_has_the_sessions_asked_for_and_tells_what_they_take(
+    models, kit, arena
+) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.matmul(), arena, threads=(1, 2, 4))
         ready = await case.ready()
         assert [size.threads for size in ready.sessions] == [4, 1, 2]
@@ -287,8 +255,6 @@ def test_a_worker_has_the_sessions_asked_for_and_tells_what_they_take(models, ki
             assert isinstance(await case.run(number, kit.put(arena, x)), BatchFinished)
             got = np.frombuffer(case.results[0][0], np.float32).reshape(3, 3)
             assert np.allclose(got, x @ kit.WEIGHT, rtol=1e-5)
-
-    serve(body)
 
 
 def test_the_worker_hears_of_its_cores_in_order_with_its_batches() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,25 +16,13 @@ from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.ports import Executor, Resized
 from slacktide.executors.process import ProcessExecutor
 
-Body = Callable[[Any], Coroutine[Any, Any, None]]
 SIZES = (32, 64, 96)
 
 
 @pytest.fixture(params=[ProcessExecutor, InProcessExecutor])
-def serve(request: pytest.FixtureRequest) -> Callable[[Body], None]:
-    """Run a test with an executor that is closed whatever happens."""
-
-    def run(body: Body) -> None:
-        async def whole() -> None:
-            executor = request.param()
-            try:
-                await body(executor)
-            finally:
-                await executor.close()
-
-        asyncio.run(whole())
-
-    return run
+def kind(request: pytest.FixtureRequest) -> Callable[[], Executor]:
+    """Makes an executor."""
+    return request.param
 
 
 @pytest.fixture
@@ -61,8 +48,8 @@ async def has_run_at(case: Any, size: int, payload: Any) -> bool:
     return abs(pixels_of(case) - size * size) < 1
 
 
-def test_one_session_serves_all_sizes(start, kit, arena, serve) -> None:
-    async def body(executor: Any) -> None:
+async def test_one_session_serves_all_sizes(start, kit, arena, kind) -> None:
+    async with kit.serving(kind()) as executor:
         first, second = (start(executor, size, id) for id, size in enumerate((32, 96)))
         for id, case in enumerate((first, second)):
             assert await case.next() == ReplicaUp(id)
@@ -77,11 +64,9 @@ def test_one_session_serves_all_sizes(start, kit, arena, serve) -> None:
             assert await has_run_at(case, {0: 32, 2: 64}[case.id], image)
         assert all(case.quiet for case in (first, second, late))
 
-    serve(body)
 
-
-def test_one_more_variant_costs_no_process_and_a_last_stop_ends_it(start, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_one_more_variant_costs_no_process_and_a_last_stop_ends_it(start, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         cases = [start(executor, size, id) for id, size in enumerate(SIZES)]
         for case in cases:
             await case.ready()
@@ -106,11 +91,9 @@ def test_one_more_variant_costs_no_process_and_a_last_stop_ends_it(start, kit, a
         await again.ready()
         assert again.handle.pid not in (None, pid)
 
-    asyncio.run(whole(body))
 
-
-def test_a_kill_in_mid_batch_loses_all_and_a_restart_makes_one(start, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_kill_in_mid_batch_loses_all_and_a_restart_makes_one(start, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         cases = [start(executor, size, id) for id, size in enumerate(SIZES)]
         for case in cases:
             await case.ready()
@@ -143,11 +126,9 @@ def test_a_kill_in_mid_batch_loses_all_and_a_restart_makes_one(start, kit, arena
             case.handle.kill()
             assert case.quiet
 
-    asyncio.run(whole(body))
 
-
-def test_a_move_is_made_once_and_reported_by_each(start, kit, arena, serve) -> None:
-    async def body(executor: Any) -> None:
+async def test_a_move_is_made_once_and_reported_by_each(start, kit, arena, kind) -> None:
+    async with kit.serving(kind()) as executor:
         cases = [start(executor, size, id) for id, size in enumerate(SIZES[:2])]
         for case in cases:
             await case.ready()
@@ -162,11 +143,9 @@ def test_a_move_is_made_once_and_reported_by_each(start, kit, arena, serve) -> N
         assert await late.next() == Resized(cores)
         assert all(case.quiet for case in cases)
 
-    serve(body)
 
-
-def test_an_abort_stops_the_batch_of_the_one_that_runs(start, kit, arena, serve) -> None:
-    async def body(executor: Any) -> None:
+async def test_an_abort_stops_the_batch_of_the_one_that_runs(start, kit, arena, kind) -> None:
+    async with kit.serving(kind()) as executor:
         cases = [start(executor, size, id) for id, size in enumerate(SIZES[:2])]
         for case in cases:
             await case.ready()
@@ -177,11 +156,9 @@ def test_an_abort_stops_the_batch_of_the_one_that_runs(start, kit, arena, serve)
         assert await has_run_at(cases[0], SIZES[0], image)
         assert cases[1].quiet
 
-    serve(body)
 
-
-def test_a_size_that_the_model_cannot_run_is_named(models, kit, arena) -> None:
-    async def body(executor: ProcessExecutor) -> None:
+async def test_a_size_that_the_model_cannot_run_is_named(models, kit, arena) -> None:
+    async with kit.serving(ProcessExecutor()) as executor:
         path = models.mean(24, 24)
         sizes = {"images": True, "image_sizes": (24, 48), "image_size": 24}
         cases = [kit.Case(executor, path, arena, id=id, **sizes) for id in range(2)]
@@ -190,13 +167,3 @@ def test_a_size_that_the_model_cannot_run_is_named(models, kit, arena) -> None:
             assert isinstance(lost, ReplicaLost)
             assert lost.permanent
             assert lost.detail.startswith("a row of 48 × 48 pixels fails: ")
-
-    asyncio.run(whole(body))
-
-
-async def whole(body: Body) -> None:
-    executor = ProcessExecutor()
-    try:
-        await body(executor)
-    finally:
-        await executor.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,19 +88,18 @@ class Watched:
             await asyncio.gather(*self.learner._tasks)
 
 
-def watched(test: Callable[[Watched], Awaitable[None]]) -> None:
-    async def run() -> None:
-        found = Watched()
-        try:
-            await test(found)
-        finally:
-            await found.learner.close()
+@asynccontextmanager
+async def watched() -> AsyncIterator[Watched]:
+    """A learner that is closed in the end."""
+    world = Watched()
+    try:
+        yield world
+    finally:
+        await world.learner.close()
 
-    asyncio.run(run())
 
-
-def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository: Path) -> None:
+    async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
         await world.see(*world.rows(FIRST_LOOK - 8))
@@ -121,36 +121,28 @@ def test_the_first_ramps_are_published_as_soon_as_rows_suffice(repository: Path)
         told = json.loads((repository / "m" / "1" / "exits" / "manifest.json").read_text())
         assert (told["rows"], told["source"], told["outputs"]) == (512, "traffic", ["label"])
 
-    watched(play)
 
-
-def test_what_was_learnt_before_serves_at_once(repository: Path) -> None:
-    async def learn(world: Watched) -> None:
+async def test_what_was_learnt_before_serves_at_once(repository: Path) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(FIRST_LOOK), size=64)
-
-    async def again(world: Watched) -> None:
+    async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
         (learnt,) = world.posted
         assert isinstance(learnt, RampsLearnt)
         assert learnt.revision == pool.exits.revision == 1
 
-    watched(learn)
-    watched(again)
 
-
-def test_ramps_that_are_no_better_are_not_published_again(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_ramps_that_are_no_better_are_not_published_again(repository: Path) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(4 * FIRST_LOOK), size=64)
         assert [each.revision for each in world.posted if isinstance(each, RampsLearnt)] == [1]
 
-    watched(play)
 
-
-def test_every_ramp_judges_rows_that_it_has_not_learnt_from(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_every_ramp_judges_rows_that_it_has_not_learnt_from(repository: Path) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(FIRST_LOOK), size=64)
         assert not any(isinstance(each, RampsJudged) for each in world.posted)
@@ -162,11 +154,9 @@ def test_every_ramp_judges_rows_that_it_has_not_learnt_from(repository: Path) ->
         assert right[:, 1].mean() > 0.9 > right[:, 0].mean()
         assert all(0.0 <= said < 1.0 for each in judged for row in each.uncertainty for said in row)
 
-    watched(play)
 
-
-def test_after_a_change_better_ramps_get_a_revision(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_after_a_change_better_ramps_get_a_revision(repository: Path) -> None:
+    async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
         await world.see(*world.rows(FIRST_LOOK), size=64)
@@ -175,11 +165,9 @@ def test_after_a_change_better_ramps_get_a_revision(repository: Path) -> None:
         assert learnt[-1].revision == pool.exits.revision > 1
         assert learnt[-1].ramps[1].agreement > 0.8
 
-    watched(play)
 
-
-def test_a_look_that_takes_long_is_not_soon_followed_by_another(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_a_look_that_takes_long_is_not_soon_followed_by_another(repository: Path) -> None:
+    async with watched() as world:
         world.look_s = 1.0
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(FIRST_LOOK), size=64)
@@ -192,33 +180,26 @@ def test_a_look_that_takes_long_is_not_soon_followed_by_another(repository: Path
         await world.see(*world.rows(8), size=8)
         assert pool.next_look > 4 * FIRST_LOOK
 
-    watched(play)
 
-
-def test_files_of_another_model_are_replaced_and_the_log_says_so(
+async def test_files_of_another_model_are_replaced_and_the_log_says_so(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def learn(world: Watched) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(FIRST_LOOK), size=64)
-
-    watched(learn)
     (repository / "m" / "1" / "model.onnx").write_bytes(b"another network")
-
-    async def again(world: Watched) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         assert world.posted == []
         await world.see(*world.rows(FIRST_LOOK), size=64)
         assert len(world.posted) == 1
-
-    watched(again)
     assert "m: ramps are learnt anew: manifest.json: model_sha256: these are" in caplog.text
 
 
-def test_answers_that_are_all_alike_are_waited_out(
+async def test_answers_that_are_all_alike_are_waited_out(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def play(world: Watched) -> None:
+    async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
         features, logits = world.rows(FIRST_LOOK)
@@ -229,13 +210,11 @@ def test_answers_that_are_all_alike_are_waited_out(
         await world.see(*world.rows(FIRST_LOOK), size=64)
         assert len(world.posted) == 1
         assert pool.exits.refusal == ""
-
-    watched(play)
     assert caplog.text.count("no early exits yet") == 1
 
 
-def test_rows_that_are_not_finite_are_told_of(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_rows_that_are_not_finite_are_told_of(repository: Path) -> None:
+    async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
         features, logits = world.rows(FIRST_LOOK)
@@ -246,25 +225,23 @@ def test_rows_that_are_not_finite_are_told_of(repository: Path) -> None:
         )
         assert world.posted == [], "others may come"
 
-    watched(play)
 
-
-def test_a_folder_that_cannot_be_read_does_not_stop_a_load(
+async def test_a_folder_that_cannot_be_read_does_not_stop_a_load(
     repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (repository / "m" / "1" / "exits").symlink_to("exits")  # a loop
 
-    async def play(world: Watched) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         assert world.posted == []
-
-    watched(play)
     assert "m: ramps are learnt anew" in caplog.text
 
 
 @pytest.mark.parametrize("case", ["one logit", "sizes that change", "a folder that is gone"])
-def test_where_no_ramps_can_be_had_planners_are_told_once(repository: Path, case: str) -> None:
-    async def play(world: Watched) -> None:
+async def test_where_no_ramps_can_be_had_planners_are_told_once(
+    repository: Path, case: str
+) -> None:
+    async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
         features, logits = world.rows(FIRST_LOOK)
@@ -281,21 +258,19 @@ def test_where_no_ramps_can_be_had_planners_are_told_once(repository: Path, case
         assert isinstance(refused, RampsRefused)
         assert refused.reason == pool.exits.refusal != ""
 
-    watched(play)
 
-
-def test_a_pool_that_is_gone_teaches_nothing(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_a_pool_that_is_gone_teaches_nothing(repository: Path) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         world.learner.forget(POOL)
         await world.see(*world.rows(FIRST_LOOK), size=64)
         assert world.posted == []
 
-    watched(play)
 
-
-def test_once_a_model_is_loaded_again_its_old_generation_writes_nothing(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_once_a_model_is_loaded_again_its_old_generation_writes_nothing(
+    repository: Path,
+) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         await world.see(*world.rows(FIRST_LOOK - 8), size=64)
         again = PoolId("m", "1", generation=2)
@@ -305,11 +280,9 @@ def test_once_a_model_is_loaded_again_its_old_generation_writes_nothing(reposito
         assert not (repository / "m" / "1" / "exits").exists()
         assert list(world.learner._pools) == [again]
 
-    watched(play)
 
-
-def test_ramps_that_others_have_written_meanwhile_stay(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_ramps_that_others_have_written_meanwhile_stay(repository: Path) -> None:
+    async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
         await world.see(*world.rows(FIRST_LOOK), size=64)
@@ -325,11 +298,9 @@ def test_ramps_that_others_have_written_meanwhile_stay(repository: Path) -> None
         assert found is not None
         assert (found.revision, found.source) == (7, "samples")
 
-    watched(play)
 
-
-def test_ramps_that_were_written_before_any_were_learnt_are_told_of(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_ramps_that_were_written_before_any_were_learnt_are_told_of(repository: Path) -> None:
+    async with watched() as world:
         pool = loaded(repository)
         await world.learner.begin(pool)
         (repository / "m" / "1" / "exits").mkdir()
@@ -339,11 +310,9 @@ def test_ramps_that_were_written_before_any_were_learnt_are_told_of(repository: 
         assert isinstance(refused, RampsRefused)
         assert refused.reason == "other ramps were written beside it; load it again to use them"
 
-    watched(play)
 
-
-def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Path) -> None:
-    async def play(world: Watched) -> None:
+async def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Path) -> None:
+    async with watched() as world:
         await world.learner.begin(loaded(repository))
         features, logits = world.rows(8)
         report = FeaturesSeen(
@@ -359,5 +328,3 @@ def test_reports_that_the_thread_has_no_time_for_are_let_go(repository: Path) ->
         trainer = world.learner._pools[POOL].trainer
         assert trainer is not None
         assert trainer.rows == 8 * MOST_BEHIND
-
-    watched(play)

@@ -6,7 +6,8 @@ import asyncio
 import errno
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -262,20 +263,18 @@ class Asked(PendingRequest):
         self.stage.freed.append(self.id)
 
 
-def staged(play: Callable[[Stage], Any], solo: SoloProfiling | None = None) -> None:
-    """Run a test on a stage with one replica that is up; then nothing may be left."""
-
-    async def main() -> None:
-        stage = Stage()
-        stage.solo = solo
-        stage.deploy(0)
-        stage.puppet.up()
-        await asyncio.wait_for(play(stage), 20)
-        check_invariants(stage.driver.engine)
-        stage.driver.close()
-        assert stage.driver.in_flight == 0
-
-    asyncio.run(main())
+@asynccontextmanager
+async def staged(solo: SoloProfiling | None = None) -> AsyncIterator[Stage]:
+    """A stage with one replica that is up; in the end nothing may be left."""
+    stage = Stage()
+    stage.solo = solo
+    stage.deploy(0)
+    stage.puppet.up()
+    async with asyncio.timeout(20):
+        yield stage
+    check_invariants(stage.driver.engine)
+    stage.driver.close()
+    assert stage.driver.in_flight == 0
 
 
 def turn() -> Any:
@@ -283,8 +282,8 @@ def turn() -> Any:
     return asyncio.sleep(0)
 
 
-def test_requests_of_one_turn_share_a_batch():
-    async def play(stage: Stage) -> None:
+async def test_requests_of_one_turn_share_a_batch():
+    async with staged() as stage:
         ids = [stage.submit() for _ in range(3)]
         assert stage.puppet.asked == []
         await turn()
@@ -298,18 +297,16 @@ def test_requests_of_one_turn_share_a_batch():
         assert stage.freed == ids
         assert stage.driver.in_flight == 0
 
-    staged(play)
-
 
 @pytest.mark.replaces_parts
 @pytest.mark.parametrize(("lanes", "long_s"), [(1000, 0.001), (1000, 1.0), (0, 0.001)])
-def test_a_batch_waits_for_the_answers_only_where_its_worker_would_take_the_core_for_long(
+async def test_a_batch_waits_for_the_answers_only_where_its_worker_would_take_the_core_for_long(
     lanes: int, long_s: float, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(driver_module, "LONG_BATCH_S", long_s)
     shared = lanes == 1000 and long_s < 0.01
 
-    async def play(stage: Stage) -> None:
+    async with staged() as stage:
         order: list[str] = []
         stage.driver.coalescing.lanes_have(lanes)
         first = stage.submit()
@@ -326,11 +323,9 @@ def test_a_batch_waits_for_the_answers_only_where_its_worker_would_take_the_core
         stage.puppet.finish(b"bbbb")
         assert stage.reason(second) is Reason.ON_TIME
 
-    staged(play)
 
-
-def test_a_replica_that_is_lost_before_it_is_given_its_batch_is_not_given_it():
-    async def play(stage: Stage) -> None:
+async def test_a_replica_that_is_lost_before_it_is_given_its_batch_is_not_given_it():
+    async with staged() as stage:
         stage.driver.coalescing.lanes_have(1000)
         stage.submit()
         stage.driver.flush()
@@ -339,13 +334,11 @@ def test_a_replica_that_is_lost_before_it_is_given_its_batch_is_not_given_it():
         await turn()
         assert not any(asked[0] == "run" for asked in lost.asked)
 
-    staged(play)
 
-
-def test_a_plan_that_the_engine_cannot_have_is_refused_and_the_one_before_holds():
+async def test_a_plan_that_the_engine_cannot_have_is_refused_and_the_one_before_holds():
     """Also what the engine had done of it: the lane that it shrank."""
 
-    async def play(stage: Stage) -> None:
+    async with staged() as stage:
         driver = stage.driver
         with pytest.raises(ControlError, match="cannot serve it: ZeroDivisionError"):
             driver.apply(planned(POOL, PoolId("bad", "1"), cores=(1,)))
@@ -361,24 +354,20 @@ def test_a_plan_that_the_engine_cannot_have_is_refused_and_the_one_before_holds(
             driver.apply(planned(PoolId("bad", "1")))
         assert not driver.broken.is_set()
 
-    staged(play)
-
 
 @pytest.mark.replaces_parts
-def test_where_no_plan_can_be_had_the_server_is_told_to_end(caplog: pytest.LogCaptureFixture):
-    async def play(stage: Stage) -> None:
+async def test_where_no_plan_can_be_had_the_server_is_told_to_end(caplog: pytest.LogCaptureFixture):
+    async with staged() as stage:
         stage.driver.engine._deploying.plan_changed = lambda event: 1 / 0
         with pytest.raises(ControlError):
             stage.driver.apply(planned(POOL))
         assert stage.driver.broken.is_set()
         assert "no plan can be put in force (ZeroDivisionError" in caplog.text
 
-    staged(play)
-
 
 @pytest.mark.replaces_parts
-def test_a_plan_is_not_to_blame_for_a_scheduler_that_fails(monkeypatch: pytest.MonkeyPatch):
-    async def play(stage: Stage) -> None:
+async def test_a_plan_is_not_to_blame_for_a_scheduler_that_fails(monkeypatch: pytest.MonkeyPatch):
+    async with staged() as stage:
         engine, plan = stage.driver.engine, planned(POOL)
         dispatch = engine._batches.dispatch
         monkeypatch.setattr(engine._batches, "dispatch", lambda lane: 1 / 0)
@@ -386,13 +375,11 @@ def test_a_plan_is_not_to_blame_for_a_scheduler_that_fails(monkeypatch: pytest.M
         monkeypatch.setattr(engine._batches, "dispatch", dispatch)
         assert (stage.driver.engine.plan, stage.driver.broken.is_set()) == (plan, False)
 
-    staged(play)
 
-
-def test_a_plan_of_a_planner_that_the_engine_cannot_have_makes_a_pause(
+async def test_a_plan_of_a_planner_that_the_engine_cannot_have_makes_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    async def play(stage: Stage) -> None:
+    async with staged() as stage:
         driver = stage.driver
         bad, good = planned(POOL, PoolId("bad", "1")), planned(POOL)
         plans = [bad, good]
@@ -411,11 +398,9 @@ def test_a_plan_of_a_planner_that_the_engine_cannot_have_makes_a_pause(
         await turn()
         assert (plans, driver.engine.plan, driver.broken.is_set()) == ([], good, False)
 
-    staged(play)
 
-
-def test_a_lost_replica_is_started_again_and_its_request_run_again():
-    async def play(stage: Stage) -> None:
+async def test_a_lost_replica_is_started_again_and_its_request_run_again():
+    async with staged() as stage:
         id = stage.submit()
         await turn()
         lost = stage.puppet
@@ -429,11 +414,9 @@ def test_a_lost_replica_is_started_again_and_its_request_run_again():
         assert stage.reason(id) is Reason.ON_TIME
         assert stage.freed == [id]
 
-    staged(play)
 
-
-def test_a_batch_can_be_cancelled_in_the_breath_in_which_its_replica_is_lost():
-    async def play(stage: Stage) -> None:
+async def test_a_batch_can_be_cancelled_in_the_breath_in_which_its_replica_is_lost():
+    async with staged() as stage:
         id = stage.submit()
         await turn()
         stage.cancel(id)
@@ -447,11 +430,10 @@ def test_a_batch_can_be_cancelled_in_the_breath_in_which_its_replica_is_lost():
         stage.puppet.finish(b"aaaa")
         assert (stage.heard, stage.freed) == ({}, [id])
 
-    staged(play)
 
+async def test_a_replica_that_cannot_be_started_is_lost():
+    async with staged() as stage:
 
-def test_a_replica_that_cannot_be_started_is_lost():
-    async def play(stage: Stage) -> None:
         def fail(replica: Replica, report: Reporter) -> Puppet:
             raise OSError("no more processes")
 
@@ -460,11 +442,9 @@ def test_a_replica_that_cannot_be_started_is_lost():
         await stage.until(lambda: len(stage.losses) == 2)
         assert stage.losses[1] == "could not be started: no more processes"
 
-    staged(play)
 
-
-def test_a_replica_that_is_ready_with_another_model_is_refused_for_good():
-    async def play(stage: Stage) -> None:
+async def test_a_replica_that_is_ready_with_another_model_is_refused_for_good():
+    async with staged() as stage:
         stage.refusal = "not the model that was profiled"
         stage.puppet.lose("killed")
         await stage.until(lambda: len(stage.puppets) == 2)
@@ -475,11 +455,9 @@ def test_a_replica_that_is_ready_with_another_model_is_refused_for_good():
         assert stage.reason(id) is Reason.UNAVAILABLE
         assert "not the model" in stage.heard[id][0].detail
 
-    staged(play)
 
-
-def test_a_model_that_raises_fails_its_request():
-    async def play(stage: Stage) -> None:
+async def test_a_model_that_raises_fails_its_request():
+    async with staged() as stage:
         id = stage.submit()
         await turn()
         stage.puppet.report(BatchFailed(stage.puppet.batch, "index out of range"))
@@ -487,11 +465,9 @@ def test_a_model_that_raises_fails_its_request():
         assert stage.heard[id][0].detail == "index out of range"
         assert stage.freed == [id]
 
-    staged(play)
 
-
-def test_who_waits_is_cancelled_at_once_and_never_runs():
-    async def play(stage: Stage) -> None:
+async def test_who_waits_is_cancelled_at_once_and_never_runs():
+    async with staged() as stage:
         first = stage.submit()
         await turn()
         second = stage.submit()
@@ -504,11 +480,9 @@ def test_who_waits_is_cancelled_at_once_and_never_runs():
         assert list(stage.heard) == [first]
         assert [asked[0] for asked in stage.puppet.asked] == ["run"]
 
-    staged(play)
 
-
-def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait_for_that():
-    async def play(stage: Stage) -> None:
+async def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait_for_that():
+    async with staged() as stage:
         ids = [stage.submit(), stage.submit()]
         await turn()
         stage.cancel(ids[0])
@@ -522,14 +496,12 @@ def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait_for_t
         assert stage.freed == ids
         assert stage.heard == {}
 
-    staged(play)
-
 
 REPORT = ExitReport((2,), ((0.1,), (0.6,)), ((True,), (False,)), (0, -1), (0.001,))
 
 
-def test_members_that_a_ramp_answers_have_its_answer_at_once_and_keep_their_slots():
-    async def play(stage: Stage) -> None:
+async def test_members_that_a_ramp_answers_have_its_answer_at_once_and_keep_their_slots():
+    async with staged() as stage:
         first, second = stage.submit(), stage.submit()
         await turn()
         stage.puppet.release(b"easy")
@@ -546,11 +518,9 @@ def test_members_that_a_ramp_answers_have_its_answer_at_once_and_keep_their_slot
         ((_, _, exits),) = stage.finishes
         assert exits == REPORT
 
-    staged(play)
 
-
-def test_a_worker_killed_after_a_release_has_only_the_others_run_again():
-    async def play(stage: Stage) -> None:
+async def test_a_worker_killed_after_a_release_has_only_the_others_run_again():
+    async with staged() as stage:
         first, second = stage.submit(), stage.submit()
         await turn()
         stage.puppet.release(b"easy")
@@ -565,11 +535,9 @@ def test_a_worker_killed_after_a_release_has_only_the_others_run_again():
         assert stage.heard[second][0].reason is Reason.ON_TIME
         assert stage.freed == [first, second]
 
-    staged(play)
 
-
-def test_a_request_that_is_withdrawn_as_a_ramp_answers_it_has_no_answer():
-    async def play(stage: Stage) -> None:
+async def test_a_request_that_is_withdrawn_as_a_ramp_answers_it_has_no_answer():
+    async with staged() as stage:
         first, second = stage.submit(), stage.submit()
         await turn()
         stage.cancel(first)
@@ -579,11 +547,9 @@ def test_a_request_that_is_withdrawn_as_a_ramp_answers_it_has_no_answer():
         stage.puppet.finish(None, b"hard")
         assert stage.freed == [first, second]
 
-    staged(play)
 
-
-def test_a_batch_whose_members_are_all_answered_may_be_stopped_and_counts_as_run():
-    async def play(stage: Stage) -> None:
+async def test_a_batch_whose_members_are_all_answered_may_be_stopped_and_counts_as_run():
+    async with staged() as stage:
         id = stage.submit()
         await turn()
         stage.puppet.release(b"easy")
@@ -595,11 +561,9 @@ def test_a_batch_whose_members_are_all_answered_may_be_stopped_and_counts_as_run
         assert (batch.rows, exits) == (1, REPORT)
         assert timing.infer_s > 0.0
 
-    staged(play)
 
-
-def test_replicas_hear_of_policies_after_the_batches_that_were_decided_before():
-    async def play(stage: Stage) -> None:
+async def test_replicas_hear_of_policies_after_the_batches_that_were_decided_before():
+    async with staged() as stage:
         driver, replica = stage.driver, stage.puppet.replica
         driver.coalescing.lanes_have(1000)
         policy = ExitPolicy(POOL, (2,), (0.1,), revision=1)
@@ -609,12 +573,10 @@ def test_replicas_hear_of_policies_after_the_batches_that_were_decided_before():
         assert [asked[0] for asked in stage.puppet.asked] == ["run", "publish"]
         stage.puppet.finish(b"aaaa")
 
-    staged(play)
-
 
 @pytest.mark.replaces_parts
-def test_what_replicas_tell_of_early_exits_goes_to_planners_and_to_what_learns():
-    async def play(stage: Stage) -> None:
+async def test_what_replicas_tell_of_early_exits_goes_to_planners_and_to_what_learns():
+    async with staged() as stage:
         told: list[Any] = []
         stage.driver.runtime.composer.observe_exits = lambda events, now: told.extend(events)
         arranged = Arranged(3, (1, 4), "", (1, 8), (0.01, 0.05), ((0.004, 0.011), (0.02, 0.05)))
@@ -630,11 +592,9 @@ def test_what_replicas_tell_of_early_exits_goes_to_planners_and_to_what_learns()
         )  # fmt: skip
         assert stage.exits == [arranged, seen, untimed]
 
-    staged(play)
 
-
-def test_a_lane_is_resized_when_all_of_its_replicas_have_moved():
-    async def play(stage: Stage) -> None:
+async def test_a_lane_is_resized_when_all_of_its_replicas_have_moved():
+    async with staged() as stage:
         stage.deploy(0, 1)
         assert stage.puppet.asked == [("resize", (0, 1))]
         lane = stage.driver.engine.state.lanes["lane"]
@@ -642,11 +602,9 @@ def test_a_lane_is_resized_when_all_of_its_replicas_have_moved():
         stage.puppet.report(Resized((0, 1)))
         assert lane.cores == (0, 1)
 
-    staged(play)
 
-
-def test_a_replica_that_is_no_longer_wanted_is_stopped_and_not_heard_of_again():
-    async def play(stage: Stage) -> None:
+async def test_a_replica_that_is_no_longer_wanted_is_stopped_and_not_heard_of_again():
+    async with staged() as stage:
         stage.driver.post(PlanChanged(Plan()))
         stage.driver.flush()
         assert stage.puppet.asked == [("stop",)]
@@ -654,20 +612,16 @@ def test_a_replica_that_is_no_longer_wanted_is_stopped_and_not_heard_of_again():
         stage.puppet.lose("ended")
         assert stage.losses == []
 
-    staged(play)
 
-
-def test_a_lane_is_resized_although_its_replica_dies_of_it():
-    async def play(stage: Stage) -> None:
+async def test_a_lane_is_resized_although_its_replica_dies_of_it():
+    async with staged() as stage:
         stage.deploy(0, 1)
         stage.puppet.lose("killed")
         assert stage.driver.engine.state.lanes["lane"].cores == (0, 1)
 
-    staged(play)
 
-
-def test_a_deadline_is_kept_by_the_drivers_own_timer():
-    async def play(stage: Stage) -> None:
+async def test_a_deadline_is_kept_by_the_drivers_own_timer():
+    async with staged() as stage:
         stage.submit()
         await turn()
         waiting = stage.submit(budget=0.05)
@@ -678,11 +632,9 @@ def test_a_deadline_is_kept_by_the_drivers_own_timer():
         assert stage.freed == [waiting]
         stage.puppet.finish(b"aaaa")
 
-    staged(play)
 
-
-def test_an_announced_request_becomes_a_real_one():
-    async def play(stage: Stage) -> None:
+async def test_an_announced_request_becomes_a_real_one():
+    async with staged() as stage:
         now = stage.driver.clock()
         id = stage.driver.new_id()
         notice = Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now)
@@ -699,11 +651,9 @@ def test_an_announced_request_becomes_a_real_one():
         assert stage.reason(id) is Reason.ON_TIME
         assert stage.freed == [id]
 
-    staged(play)
 
-
-def test_a_refusal_is_counted_and_answered():
-    async def play(stage: Stage) -> None:
+async def test_a_refusal_is_counted_and_answered():
+    async with staged() as stage:
         id = stage.driver.new_id()
         event = Refused(id, "m", Reason.BAD_INPUT, detail="x: expected a number")
         stage.driver.refuse(event, stage.call(id))
@@ -711,11 +661,9 @@ def test_a_refusal_is_counted_and_answered():
         assert stage.reason(id) is Reason.BAD_INPUT
         assert stage.driver.engine.state.ledger.counts["m"].by_reason == {Reason.BAD_INPUT: 1}
 
-    staged(play)
 
-
-def test_a_request_refused_after_its_notice_frees_what_the_notice_held():
-    async def play(stage: Stage) -> None:
+async def test_a_request_refused_after_its_notice_frees_what_the_notice_held():
+    async with staged() as stage:
         now = stage.driver.clock()
         id = stage.driver.new_id()
         notice = Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now)
@@ -726,8 +674,6 @@ def test_a_request_refused_after_its_notice_frees_what_the_notice_held():
         assert stage.reason(id) is Reason.BAD_INPUT
         assert stage.freed == [id]
         assert stage.driver.in_flight == 0
-
-    staged(play)
 
 
 class Clockwork(Planner):
@@ -752,8 +698,8 @@ class Clockwork(Planner):
         return draft
 
 
-def test_the_driver_wakes_for_its_planners_though_the_engine_waits_for_nothing():
-    async def play(stage: Stage) -> None:
+async def test_the_driver_wakes_for_its_planners_though_the_engine_waits_for_nothing():
+    async with staged() as stage:
         planner = Clockwork(stage.driver.clock() + 0.02)
         stage.driver.runtime.composer = Composer((planner,))
         assert stage.driver.engine.next_wakeup() is None
@@ -763,11 +709,9 @@ def test_the_driver_wakes_for_its_planners_though_the_engine_waits_for_nothing()
             await asyncio.sleep(0.001)
         assert planner.seen == ["TimerFired"]
 
-    staged(play)
 
-
-def test_the_earlier_of_engine_and_planners_decides_when_the_driver_wakes():
-    async def play(stage: Stage) -> None:
+async def test_the_earlier_of_engine_and_planners_decides_when_the_driver_wakes():
+    async with staged() as stage:
         stage.submit(budget=3.0)
         await turn()
         runtime = stage.driver.runtime
@@ -780,8 +724,6 @@ def test_the_earlier_of_engine_and_planners_decides_when_the_driver_wakes():
             planner.at = at
             assert runtime.next_wakeup() == min(at, engine)
         stage.puppet.finish(b"aaaa")
-
-    staged(play)
 
 
 class Thinker(Planner):
@@ -819,8 +761,8 @@ class Thinker(Planner):
         return self.answer or draft
 
 
-def test_what_a_planner_wants_computed_is_computed_on_a_thread_and_merged():
-    async def play(stage: Stage) -> None:
+async def test_what_a_planner_wants_computed_is_computed_on_a_thread_and_merged():
+    async with staged() as stage:
         planner = Thinker(planned(POOL, cores=(1,)))
         stage.driver.runtime.composer = Composer((planner,))
         stage.driver.apply(planned(POOL), {"m": None})
@@ -829,11 +771,9 @@ def test_what_a_planner_wants_computed_is_computed_on_a_thread_and_merged():
         assert planner.threads
         assert threading.current_thread().name not in planner.threads
 
-    staged(play)
 
-
-def test_a_field_with_two_owners_fails_the_load_and_what_serves_goes_on():
-    async def play(stage: Stage) -> None:
+async def test_a_field_with_two_owners_fails_the_load_and_what_serves_goes_on():
+    async with staged() as stage:
         one, other = Clockwork(math.inf), Clockwork(math.inf)
         other.name = "another"
         stage.driver.runtime.composer = Composer((one, other))
@@ -847,8 +787,6 @@ def test_a_field_with_two_owners_fails_the_load_and_what_serves_goes_on():
         await turn()
         stage.puppet.finish(b"aaaa")
         assert stage.reason(id) is Reason.ON_TIME
-
-    staged(play)
 
 
 class Brake:
@@ -876,10 +814,10 @@ class Brake:
 
 @pytest.mark.replaces_parts
 @pytest.mark.parametrize("known", [(7, 8), (7, None)])
-def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
+async def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
     known: tuple[int | None, int | None],
 ):
-    async def play(stage: Stage) -> None:
+    async with staged() as stage:
         other = PoolId("n", "1")
         plan = Plan(
             (LaneSpec("lane", (0,)), LaneSpec("other", (1, 2))),
@@ -916,12 +854,11 @@ def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
         for puppet in stage.puppets:
             puppet.finish(b"aaaa")
 
-    staged(play)
-
 
 @pytest.mark.replaces_parts
-def test_a_worker_has_its_batch_before_the_loop_pauses():
-    async def play(stage: Stage) -> None:
+async def test_a_worker_has_its_batch_before_the_loop_pauses():
+    async with staged() as stage:
+
         class Watching(Brake):
             def pause(self, seconds: float, reports: Sequence[int], *, now: float) -> None:
                 super().pause(seconds, reports, now=now)
@@ -943,11 +880,9 @@ def test_a_worker_has_its_batch_before_the_loop_pauses():
         assert given == [len(stage.puppet.asked)] == [2]
         stage.puppet.finish(b"bbbb")
 
-    staged(play)
 
-
-def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
-    async def play(stage: Stage) -> None:
+async def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
+    async with staged() as stage:
         first = stage.submit()
         await turn()
         refused, again = stage.driver.new_id(), stage.request()
@@ -962,15 +897,13 @@ def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
         assert {stage.reason(first), stage.reason(second)} == {Reason.ON_TIME}
         caplog.clear()
 
-    staged(play)
 
-
-def test_an_answer_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture):
+async def test_an_answer_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture):
     class Broken(Asked):
         def answered(self, outcome: Outcome) -> None:
             raise RuntimeError("the connection is in a strange state")
 
-    async def play(stage: Stage) -> None:
+    async with staged() as stage:
         request = stage.request()
         call = Broken(stage, request.id)
         call.payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
@@ -981,11 +914,9 @@ def test_an_answer_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptu
         assert stage.reason(other) is Reason.ON_TIME
         assert "could not be delivered" in caplog.text
 
-    staged(play)
 
-
-def test_closing_answers_who_still_waits():
-    async def play(stage: Stage) -> None:
+async def test_closing_answers_who_still_waits():
+    async with staged() as stage:
         ids = [stage.submit()]
         await turn()
         ids.append(stage.submit())
@@ -997,11 +928,9 @@ def test_closing_answers_who_still_waits():
         assert stage.losses == []
         assert stage.driver.in_flight == 0
 
-    staged(play)
 
-
-def test_an_event_beyond_the_engine_costs_nobody_else_an_answer(caplog):
-    async def play(stage: Stage) -> None:
+async def test_an_event_beyond_the_engine_costs_nobody_else_an_answer(caplog):
+    async with staged() as stage:
         first = stage.submit()
         again = stage.request()
         doubled = Request(first, "m", again.arrival, again.deadline)
@@ -1012,8 +941,6 @@ def test_an_event_beyond_the_engine_costs_nobody_else_an_answer(caplog):
         assert {stage.reason(first), stage.reason(second)} == {Reason.ON_TIME}
         assert "could not handle" in caplog.text
         caplog.clear()
-
-    staged(play)
 
 
 async def test_a_replica_that_finds_no_descriptor_waits_and_is_not_a_crash(monkeypatch):
@@ -1062,8 +989,9 @@ async def test_a_replica_that_waits_for_a_descriptor_starts_on_the_cores_of_its_
     stage.driver.close()
 
 
-def test_a_sample_runs_like_a_batch_and_answers_nobody():
-    async def play(stage: Stage) -> None:
+async def test_a_sample_runs_like_a_batch_and_answers_nobody():
+    solo = SoloProfiling(lambda request: True, 1.0)
+    async with staged(solo) as stage:
         ids = [stage.submit(), stage.submit()]
         await turn()
         batch = stage.puppet.batch
@@ -1081,12 +1009,9 @@ def test_a_sample_runs_like_a_batch_and_answers_nobody():
         assert stage.driver.in_flight == 0
         assert solo.counts.run == 1
 
-    solo = SoloProfiling(lambda request: True, 1.0)
-    staged(play, solo)
 
-
-def test_what_is_kept_can_be_had_back_at_once():
-    async def play(stage: Stage) -> None:
+async def test_what_is_kept_can_be_had_back_at_once():
+    async with staged(SoloProfiling(lambda request: True, 1e-6)) as stage:
         ids = [stage.submit(), stage.submit()]
         await turn()
         assert not stage.driver.reclaim()
@@ -1096,15 +1021,11 @@ def test_what_is_kept_can_be_had_back_at_once():
         assert sorted(stage.freed) == ids
         assert not stage.driver.reclaim()
 
-    staged(play, SoloProfiling(lambda request: True, 1e-6))
 
-
-def test_the_end_gives_samples_back():
-    async def play(stage: Stage) -> None:
+async def test_the_end_gives_samples_back():
+    async with staged(SoloProfiling(lambda request: True, 1e-6)) as stage:
         stage.submit()
         stage.submit()
         await turn()
         stage.puppet.finish(b"aaaa", b"bbbb")
         assert stage.driver.in_flight == 1
-
-    staged(play, SoloProfiling(lambda request: True, 1e-6))
