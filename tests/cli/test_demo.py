@@ -153,6 +153,16 @@ def test_without_matplotlib_there_is_a_table_and_no_page(
     assert [path.name for path in tmp_path.iterdir()] == ["demo-report.json"]
 
 
+def test_a_report_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo-report.json").mkdir()
+    monkeypatch.setattr(policies, "play_policies", lambda *arguments: result(20, 100, 150))
+    done = CliRunner().invoke(app, ["demo"])
+    assert done.exit_code == 1
+    assert f"error: {tmp_path}/demo-report.json: Is a directory" in done.stderr
+    assert not done.stdout
+
+
 def test_a_child_that_fails_is_quoted(tmp_path: Path):
     cores, _ = split_cores(1)
     with pytest.raises(ProcessError, match="no such file or folder"):

@@ -1,4 +1,4 @@
-"""Frames of cameras, each sent over a link of its own when it is captured, and what became of it.
+"""Frames of cameras, sent as they are captured over links that change, and their outcomes.
 
 Beside the load generator proper (`run.py`), which knows no sessions: a camera sends what the
 server advises, and each link is carried by a process of its own (`netem`).
@@ -30,14 +30,14 @@ Picture: TypeAlias = NDArray[np.uint8]
 
 
 class Seen(NamedTuple):
-    """A link at one moment, `at` seconds from its start; bytes per second."""
+    """A link at one moment, `at` seconds from its start. Rates are in bytes per second."""
 
     at: float
     rate: float
     estimate: float
-    """What the server believes."""
+    """The rate that the server assumes."""
     size: int
-    """That it advises."""
+    """Side of the image that the server advises, in pixels."""
 
 
 @dataclass(slots=True)
@@ -47,15 +47,15 @@ class Camera:
     name: str
     link: TraceLink
     film: Sequence[Picture]
-    """Its frames; after the last they begin again."""
+    """Frames that it captures; after the last they begin again."""
     captured: list[float] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
-    """Of the server's page of sessions."""
+    """Its entries on the server's page of sessions, one for each look."""
     encoding_s: float = 0.0
     """CPU time."""
     late_s: float = 0.0
-    """By which its link was late itself, at p99: above a few milliseconds it looks slower than it
-    is."""
+    """Lateness of the emulated link itself, at p99. Above a few milliseconds the link looks slower
+    than it is."""
     _replies: list[asyncio.Future[FrameReply]] = field(default_factory=list)
 
     async def play(self, session: AioSession, rate: float, seconds: float, origin: float) -> None:
@@ -70,7 +70,7 @@ class Camera:
 
     @property
     def outcomes(self) -> list[FrameOutcome]:
-        """Of each captured frame, once the session is closed."""
+        """Outcome of each captured frame, once the session is closed."""
         return [reply.result().outcome for reply in self._replies]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from slacktide.domain.units import percent
 from slacktide.executors.core_probe import busy_warning
 from slacktide.executors.cores import pinned
-from slacktide.lab.cli.demo.shared import DemoContext, Part, Report, headline, share
+from slacktide.lab.cli.demo.shared import DemoContext, Document, Part, headline, share
 from slacktide.lab.cli.demo.simulated_clients import SimulatedCameras
 from slacktide.lab.examples import make_repository
 from slacktide.lab.examples.street import Street
@@ -39,14 +39,15 @@ RTT = 0.01
 SCENES = 30
 """Different frames of each camera; then they begin again."""
 SETTLED_S, NEAR = 2.0, 0.15
-"""So long after a change the server's estimate should be so near to the true rate."""
+"""Seconds after a change of the link, and how near to its rate the server's estimate should be
+from then on, as a share of the rate."""
 STEPS = 6
 """Columns of the table over time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientsRun:
-    """What is run, as the flags of the command say it; times in seconds."""
+    """Cameras, links and a model, as the flags of the command state them. Times are in seconds."""
 
     model: str = "street"
     """A family of sizes of one file."""
@@ -72,7 +73,7 @@ class ClientsRun:
         return links
 
 
-def play_clients(run: ClientsRun, context: DemoContext) -> Report:
+def play_clients(run: ClientsRun, context: DemoContext) -> Document:
     """The report, see `clients_report`. Raises ProcessError, LinkError, ClientError,
     RepositoryError, MeasuringError; ends the program if the model is no family of sizes."""
     if run.repository is None:
@@ -112,7 +113,7 @@ def clients_report(
     variants: Sequence[FamilyVariant],
     simulated: Mapping[str, Mapping[str, float]],
     cpu_s: float,
-) -> Report:
+) -> Document:
     """Accuracy is a mean over all frames, rates of links are in bytes per second, instants in
     seconds from the start; `course`: captured at, side sent, variant, seconds to the outcome, on
     time. `cpu_s`: of all clients."""
@@ -141,7 +142,7 @@ def clients_report(
     }
 
 
-def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> Report:
+def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> Document:
     outcomes, trace = camera.outcomes, camera.link.trace
     worth = [
         expected_accuracy(variants, outcome.variant, outcome.size or inf) * outcome.on_time
@@ -168,7 +169,7 @@ def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> Report:
     }
 
 
-def show_clients(report: Report) -> Iterator[Part]:
+def show_clients(report: Document) -> Iterator[Part]:
     """Two tables and a sentence; a warning in the place of the second, which compares, where other
     programs held the cores."""
     length = report["seconds"] / STEPS
@@ -203,7 +204,7 @@ def show_clients(report: Report) -> Iterator[Part]:
 
 
 def _step(client: Mapping[str, Any], length: float, step: int) -> str:
-    """What a client sent over which rate, in one part of the run."""
+    """Median side of the frames, and mean rate of the link, in one part of the run."""
     begin, end = step * length, (step + 1) * length
     sides = [side for at, side, *_ in client["course"] if begin <= at < end and side]
     rates = [look["rate"] for look in client["seen"] if begin <= look["at"] < end]

@@ -21,8 +21,8 @@ import numpy as np
 from slacktide.domain.units import percent
 from slacktide.lab.cli.demo.shared import (
     DemoContext,
+    Document,
     Part,
-    Report,
     headline,
     levels,
     milliseconds,
@@ -55,7 +55,7 @@ Pairs: TypeAlias = "list[tuple[PlayedRow, ...]]"
 
 @dataclass(frozen=True, slots=True)
 class ExitsRun:
-    """What is run."""
+    """A model and the streams that it gets."""
 
     model: str
     """An example model that has streams."""
@@ -74,11 +74,11 @@ class ExitsRun:
 
     @property
     def rows(self) -> int:
-        """Of each stream."""
+        """Number of rows of each stream."""
         return max(1, round(self.seconds * self.rate))
 
 
-def play_exits(run: ExitsRun, context: DemoContext) -> Report:
+def play_exits(run: ExitsRun, context: DemoContext) -> Document:
     """The report, see `exits_report`. Raises ExamplesError, ProcessError, OSError."""
     context.move(0.0, f"drawing {run.learn} rows to learn from, and what is played")
     make_repository(context.models, models=[run.model])
@@ -138,7 +138,7 @@ def exits_report(
     answers: Mapping[str, Sequence[PlayedRow]],
     stats: Mapping[str, Any],
     learning_s: float,
-) -> Report:
+) -> Document:
     """`answers`: of both runs by name, the one without early exits first. Seconds are from due to
     answered; all but `missed` are of the rows that both answered. `stats`: `exit_stats` of the
     server at the end."""
@@ -160,7 +160,7 @@ def exits_report(
     }
 
 
-def _part(pairs: Pairs, names: tuple[str, ...]) -> Report:
+def _part(pairs: Pairs, names: tuple[str, ...]) -> Document:
     """The rows of one stream."""
     both = _answered(pairs)
     seconds, missed = {}, {}
@@ -187,11 +187,11 @@ def _differ(pairs: Pairs) -> list[bool]:
 
 
 def _left_and_differ(pairs: Pairs) -> dict[str, float]:
-    left = [bool(early.exit) for _, early in pairs]
-    return {"left_early": share(left), "differ": share(_differ(pairs))}
+    exited = [bool(early.exit) for _, early in pairs]
+    return {"left_early": share(exited), "differ": share(_differ(pairs))}
 
 
-def show_exits(report: Report) -> Iterator[Part]:
+def show_exits(report: Document) -> Iterator[Part]:
     """A headline or why there is none, two tables and what they rest on."""
     times = [
         f"{abs(part['saved']):.0%} {'less' if part['saved'] >= 0 else 'more'} ({part['stream']})"

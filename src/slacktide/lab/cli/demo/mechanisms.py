@@ -19,13 +19,13 @@ from slacktide.lab.load.played_calls import MetricSample, model_stats
 from slacktide.lab.load.spec import Target
 
 EXITS = {"accuracy_loss": "2%", "ramp_budget": "50%"}
-"""Of the classifier: on crops as small as the examples' a ramp costs much of what it saves, and
-with the default budget it would be given up."""
+"""Settings of the classifier. On crops as small as the examples' a ramp costs much of what it
+saves, so that with the default budget it would be dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """What one mechanism did so far."""
+    """One mechanism, and how often it acted."""
 
     mechanism: str
     stage: str
@@ -50,8 +50,8 @@ def equip(models: Path, pipeline: str, cores: int) -> None:
 def acted(
     target: Target, metrics: Sequence[MetricSample], pipeline: str, models: Path
 ) -> Iterator[Acted]:
-    """What each mechanism did: by the statistics of a server, its metrics, and the profiles in its
-    repository."""
+    """Each mechanism, as the statistics of a server, its metrics and the profiles in its repository
+    show it."""
     detector, classifier, last = PIPELINES[pipeline].models
 
     def counted(name: str, **labels: str) -> float:
@@ -59,44 +59,46 @@ def acted(
         return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     stats = model_stats(target, detector)
-    used = [size["variant"] for size in stats["variant_stats"] if size["inference_count"]]
+    sizes = [size["variant"] for size in stats["variant_stats"] if size["inference_count"]]
     switches = counted("slacktide_variant_switches_total", model=detector)
     rescued = counted("slacktide_rescued_total", model=detector)
-    told = f"{len(used)} sizes answered" + (f", {used[0]} to {used[-1]}" if used else "")
-    told += f"; {switches:.0f} times the lane was given another, {rescued:.0f} late requests moved"
-    yield Acted("variants", detector, round(switches + rescued), told)
+    text = f"{len(sizes)} sizes answered" + (f", {sizes[0]} to {sizes[-1]}" if sizes else "")
+    text += f"; {switches:.0f} times the lane was given another, {rescued:.0f} late requests moved"
+    yield Acted("variants", detector, round(switches + rescued), text)
 
     stats = model_stats(target, classifier)
     exits, outcomes = stats["exit_stats"], stats["outcome_stats"]
     answered = outcomes.get("on_time", 0) + outcomes.get("early_exit", 0)
-    told = f"of {answered} requests so many were answered by a ramp"
+    text = f"of {answered} requests so many were answered by a ramp"
     if exits.get("accuracy") is not None:
-        told += f"; {exits['accuracy']:.1%} of the judged rows as by the whole network"
-    left = sum(ramp["request_count"] for ramp in exits["ramps"])
-    yield Acted("early exits", classifier, left, f"{told} ({exits['reason']})")
+        text += f"; {exits['accuracy']:.1%} of the judged rows as by the whole network"
+    answers = sum(ramp["request_count"] for ramp in exits["ramps"])
+    yield Acted("early exits", classifier, answers, f"{text} ({exits['reason']})")
 
     if widths := yaml.safe_load((models / last / "slacktide.yaml").read_text()).get("lengths"):
-        told = f"crops of {widths[0]} to {widths[-1]} pixels in width are told apart"
+        text = f"crops of {widths[0]} to {widths[-1]} pixels in width are told apart"
         seconds = _full_batches(models / last)
         if len(seconds) > 1:
             spread = max(seconds.values()) / min(seconds.values())
-            told += f": a full batch takes {spread:.1f} times as long of the widest"
-        yield Acted("times by width", last, len(widths), told)
+            text += f": a full batch takes {spread:.1f} times as long of the widest"
+        yield Acted("times by width", last, len(widths), text)
 
-    moved = counted("slacktide_resizes_total", outcome="confirmed")
-    held = counted("slacktide_lane_core_seconds_total", lane=pipeline)
-    told = f"the lane was given cores, or gave them back; {held:.0f} core-seconds in all"
-    yield Acted("cores that move", pipeline, round(moved), told)
+    resizes = counted("slacktide_resizes_total", outcome="confirmed")
+    core_s = counted("slacktide_lane_core_seconds_total", lane=pipeline)
+    text = f"the lane was given cores, or gave them back; {core_s:.0f} core-seconds in all"
+    yield Acted("cores that move", pipeline, round(resizes), text)
 
-    placed = model_stats(target, pipeline)["placement"]
+    placement = model_stats(target, pipeline)["placement"]
     bounds = [
         f"{stage['stage']} at most {stage['largest_variant']}"
-        for stage in placed["stages"]
+        for stage in placement["stages"]
         if stage["largest_variant"]
     ]
-    told = f"{placed['early_placements']} before their time, {placed['rebounds']} other bounds"
-    told += f"; now {', '.join(bounds)}" if bounds else ""
-    yield Acted("placement", pipeline, placed["placements"], f"{told} ({placed['reason']})")
+    text = (
+        f"{placement['early_placements']} before their time, {placement['rebounds']} other bounds"
+    )
+    text += f"; now {', '.join(bounds)}" if bounds else ""
+    yield Acted("placement", pipeline, placement["placements"], f"{text} ({placement['reason']})")
 
 
 def _full_batches(folder: Path) -> dict[float, float]:
@@ -104,7 +106,7 @@ def _full_batches(folder: Path) -> dict[float, float]:
     seconds: dict[float, float] = {}
     for file in folder.glob("*/profile.*.json"):
         record: Any = json.loads(file.read_text()).get("profile", {}).get("record", {})
-        sizes = [point for point in record.get("sizes", ()) if point["cores"] == 1]
-        most = max((point["rows"] for point in sizes), default=0)
-        seconds |= {point["size"]: point["p50_s"] for point in sizes if point["rows"] == most}
+        points = [point for point in record.get("sizes", ()) if point["cores"] == 1]
+        most = max((point["rows"] for point in points), default=0)
+        seconds |= {point["size"]: point["p50_s"] for point in points if point["rows"] == most}
     return seconds

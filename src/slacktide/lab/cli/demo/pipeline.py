@@ -22,7 +22,7 @@ from slacktide.lab.cli.demo.pipeline_report import (
     JudgedFrame,
     pipeline_report,
 )
-from slacktide.lab.cli.demo.shared import DemoContext, Report
+from slacktide.lab.cli.demo.shared import DemoContext, Document
 from slacktide.lab.examples import PIPELINES, ExamplesError, make_repository, pipeline_frames
 from slacktide.lab.examples.road_users import QUESTIONS
 from slacktide.lab.examples.street import Scene
@@ -31,7 +31,7 @@ from slacktide.lab.load.server_process import ProcessError
 from slacktide.lab.load.spec import Target, Transport
 
 STREETS, PROBES = 4, 40
-"""Of which the frames are, and how many of them find out the capacity."""
+"""Number of streets that the frames show, and of frames that measure the capacity."""
 AT_ONCE, CONNECTIONS = 3, 24
 """Frames in flight while capacity is measured, and later at most."""
 PATIENT_US = 20_000_000
@@ -40,7 +40,7 @@ PATIENT_US = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """What is run, as the flags of the command say it."""
+    """A pipeline and its loads, as the flags of the command state them."""
 
     pipeline: str
     seconds: float = 10.0
@@ -51,19 +51,19 @@ class PipelineRun:
     plain: bool = False
 
 
-class Asked(NamedTuple):
+class SentFrames(NamedTuple):
     """Frames that one pipeline of one server is sent, over and over."""
 
     target: Target
     pipeline: str
     scenes: Sequence[Scene]
     stages: Sequence[str]
-    """That say something of the boxes of the first."""
+    """Those behind the detector, which say something of its boxes."""
 
     def play(
         self, instants: Sequence[float], connections: int, **parameters: object
     ) -> list[JudgedFrame]:
-        """What the client makes of the answers to frames that leave at these instants."""
+        """Send frames that leave at these instants (seconds from now), and judge the answers."""
         outputs = [f"{stage}.{name}" for stage in self.stages for name in ("logits", "rows")]
         outputs += ["street.boxes", "street.classes"]
         bodies = [
@@ -90,7 +90,7 @@ class Asked(NamedTuple):
         return len(frames) / seconds
 
 
-def play_pipeline(run: PipelineRun, context: DemoContext) -> Report:
+def play_pipeline(run: PipelineRun, context: DemoContext) -> Document:
     """The report, see `pipeline_report`. Raises ExamplesError, ProcessError, OSError."""
     if run.pipeline not in PIPELINES:
         names = ", ".join(PIPELINES)
@@ -112,27 +112,27 @@ def play_pipeline(run: PipelineRun, context: DemoContext) -> Report:
     context.move(0.15, "measuring and loading the models")
     with context.serve(*(() if run.plain else ("--placement", "pipeline"))) as targets:
         target = targets[Transport.HTTP]
-        asked = Asked(target, run.pipeline, scenes, stages)
+        frames = SentFrames(target, run.pipeline, scenes, stages)
         context.move(0.4, "measuring the capacity")
-        capacity = asked.capacity()
+        capacity = frames.capacity()
         played = {}
         for place, load in enumerate(run.loads):
             text = f"{run.seconds:g} s at {load:g} x capacity"
             context.move(0.5 + 0.5 * place / len(run.loads), text)
             rate = load * capacity
             count = max(1, round(rate * run.seconds))
-            played[load] = asked.play([number / rate for number in range(count)], CONNECTIONS)
+            played[load] = frames.play([number / rate for number in range(count)], CONNECTIONS)
         stats = model_stats(target, run.pipeline)
         metrics = [] if run.plain else get_metrics(targets.metrics_port)
-        did = [] if run.plain else [*acted(target, metrics, run.pipeline, context.models)]
-    report = pipeline_report(run, str(stated["slo"]), capacity, played, stats, did)
+        actions = [] if run.plain else [*acted(target, metrics, run.pipeline, context.models)]
+    report = pipeline_report(run, str(stated["slo"]), capacity, played, stats, actions)
     return report | {"cores": context.cores}
 
 
 def judged_frame(
     scene: Scene, stages: Sequence[str], status: int, seconds: float, answer: Any
 ) -> JudgedFrame:
-    """What the client makes of an answer."""
+    """Judge an answer as its client does."""
     if status != 200:
         return JudgedFrame(seconds, str(answer.get("reason", status)))
     parameters = answer["parameters"]
@@ -152,7 +152,7 @@ def judged_frame(
 
 
 def judge(scene: Scene, stages: Sequence[str], outputs: Mapping[str, Any]) -> tuple[Judged, ...]:
-    """What was said of each box, beside what is so; empty where nothing was asked."""
+    """Boxes that stages were asked of, each with the answers and the truth."""
     boxes = outputs["street.boxes"].reshape(-1, 4)
     kinds = outputs["street.classes"].ravel()
     said: dict[int, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""What came of a pipeline's frames, as a document and as tables. Pure."""
+"""A pipeline's frames summed up, as a document and as tables. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slacktide.lab.cli.demo.mechanisms import Acted
-from slacktide.lab.cli.demo.shared import Part, Report, headline, levels, milliseconds, share
+from slacktide.lab.cli.demo.shared import Document, Part, headline, levels, milliseconds, share
 from slacktide.lab.examples.street import KINDS
 from slacktide.lab.reports import TextTable
 
@@ -54,11 +54,11 @@ def pipeline_report(
     played: Mapping[float, Sequence[JudgedFrame]],
     stats: Mapping[str, Any],
     acted: Sequence[Acted] = (),
-) -> Report:
+) -> Document:
     """`capacity` in frames per second, `played` by load as a part of it. Seconds are from due to
     answered. `stats`: of the server at the end."""
-    every = [frame for frames in played.values() for frame in frames]
-    complete = [frame for frame in every if frame.reason == "complete"]
+    judged = [frame for frames in played.values() for frame in frames]
+    complete = [frame for frame in judged if frame.reason == "complete"]
     shown = max(complete, key=lambda frame: len(frame.boxes), default=JudgedFrame(0.0, ""))
     return {
         "kind": "pipeline",
@@ -66,14 +66,14 @@ def pipeline_report(
         "slo": slo,
         "capacity": capacity,
         "loads": [_load(load, load * capacity, frames) for load, frames in played.items()],
-        "right": _right(every),
+        "right": _right(judged),
         "shown": [box._asdict() for box in shown.boxes[:SHOWN]],
         "server": stats.get("stage_stats", []),
         "acted": [asdict(entry) for entry in acted],
     }
 
 
-def _load(load: float, rate: float, frames: Sequence[JudgedFrame]) -> Report:
+def _load(load: float, rate: float, frames: Sequence[JudgedFrame]) -> Document:
     count = max(1, len(frames))
     reasons = Counter(frame.reason for frame in frames)
     answered = [frame for frame in frames if frame.reason in ANSWERED]
@@ -105,7 +105,7 @@ def _right(frames: Sequence[JudgedFrame]) -> dict[str, float]:
     return {stage: share(flags) for stage, flags in right.items()}
 
 
-def show_pipeline(report: Report) -> Iterator[Part]:
+def show_pipeline(report: Document) -> Iterator[Part]:
     """A headline or why there is none, three tables and what they rest on."""
     loads = report["loads"]
     heaviest = max(loads, key=lambda load: load["load"])

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from slacktide.domain import OutcomeKind
 from slacktide.domain.units import percent
-from slacktide.lab.cli.demo.shared import DemoContext, Part, headline
-from slacktide.lab.cli.demo.shared import Report as Document
+from slacktide.lab.cli.demo.shared import DemoContext, Document, Part, headline
 from slacktide.lab.cli.demo.traffic import (
     BACKLOG_CONNECTIONS,
     CALIBRATION_LOAD,
     CV,
+    LIMITS,
     LOADS,
     PATIENCE,
     DemoTraffic,
@@ -86,14 +86,13 @@ class _Runs:
     """Settings of each model as they come."""
 
     def step(self, text: str) -> None:
-        tried = len(waits(DemoTraffic((MeasuredModel("", 1.0, 1.0, 1),), 1.0, 0).deadlines))
         # make, profiles, peaks; a run for each limit, load and policy, and the one over gRPC
-        steps = 1 + 2 * len(self.models) + tried + 3 * len(LOADS) + 1
+        steps = 1 + 2 * len(self.models) + LIMITS + 3 * len(LOADS) + 1
         self.context.move(self._done / steps, text)
         self._done += 1
 
     def profiled(self, model: str) -> MeasuredModel:
-        """What the model can do on the server's cores, server not counted."""
+        """Profile a model on the server's cores, without a server."""
         self.step(f"profiling {model}")
         folder, cores = str(self.context.models / model), len(self.context.cores[0])
         flags = ("--budget", "1500ms", "--cores", str(cores), "--json")
@@ -105,7 +104,7 @@ class _Runs:
     def with_peak(
         self, model: MeasuredModel, targets: Mapping[Transport, Target], seconds: float
     ) -> MeasuredModel:
-        """The model with how fast the server works a backlog off, HTTP and all."""
+        """Measure how fast the server works a backlog of the model off, HTTP and all."""
         self.step(f"measuring the peak of {model.model}")
         report = under_load(backlog(targets[Transport.HTTP], model, seconds / 2))
         latency = report.total.latency
@@ -196,7 +195,7 @@ def _notes(
     comparison: Comparison,
     grpc: Report | None,
 ) -> list[str]:
-    """What was measured, and what the figures rest on: one sentence each."""
+    """One sentence for each thing that the figures rest on."""
     models, (server, client) = traffic.measured, map(_cores, cores)
     if set(cores[0]) & set(cores[1]):
         client = "the same, which costs goodput"
@@ -254,12 +253,12 @@ def show_policies(report: Document) -> Iterator[Part]:
 
 
 def page(report: Document) -> str:
-    """The same in HTML. Raises ReportError."""
+    """The report as HTML. Raises ReportError."""
     return comparison_page(Comparison.from_dict(report), report["notes"], report["headline"])
 
 
 def _outcomes(comparison: Comparison) -> TextTable:
-    """What became of the requests of each run, in percent; on time also by model."""
+    """Outcomes of each run in percent; those on time also by model."""
     models = [stream.model for stream in comparison.entries[0].report.streams]
     models = models if len(models) > 1 else []
     lines = []

@@ -1,4 +1,4 @@
-"""What every demo does alike: a folder, a server on cores of its own, progress, a look at whether
+"""Parts that all demos share: a folder, a server on cores of its own, progress, a look at whether
 these cores are free, and a report that is written and printed.
 """
 
@@ -35,15 +35,13 @@ from slacktide.lab.netem import LinkError
 from slacktide.lab.reports import ReportError, TextTable, rich_table
 from slacktide.models.repository.errors import RepositoryError
 
-Report: TypeAlias = dict[str, Any]
+Document: TypeAlias = dict[str, Any]
 """JSON values: shares are 0 to 1, times in seconds."""
 Part: TypeAlias = "TextTable | RenderableType"
 """A table or a paragraph of what is printed."""
 
 LAST_LOOK = "summing up"
-_FELL_SHORT = (
-    ProcessError, LoadError, LinkError, ClientError, MeasuringError, RepositoryError, ReportError,
-)  # fmt: skip
+_FELL_SHORT = ProcessError, LoadError, LinkError, ClientError, MeasuringError, RepositoryError
 _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
 
 
@@ -75,14 +73,14 @@ class DemoContext:
 
 
 def perform(
-    play: Callable[[DemoContext], Report],
-    view: Callable[[Report], Iterable[Part]],
+    play: Callable[[DemoContext], Document],
+    view: Callable[[Document], Iterable[Part]],
     file: str,
     cores: int,
     *,
     json: bool,
     folder: Path | None = None,
-    page: Callable[[Report], str] | None = None,
+    page: Callable[[Document], str] | None = None,
 ) -> None:
     """Play a demo, write its report to `file` and its page beside it, and print its view, or JSON.
 
@@ -92,8 +90,8 @@ def perform(
     try:
         with contextlib.ExitStack() as stack:
             if folder is None:
-                made = tempfile.TemporaryDirectory(prefix="slacktide-demo-")
-                folder = Path(stack.enter_context(made))
+                temporary = tempfile.TemporaryDirectory(prefix="slacktide-demo-")
+                folder = Path(stack.enter_context(temporary))
             folder.mkdir(parents=True, exist_ok=True)
             show = stack.enter_context(progress(shown=not json))
             server, client = split = split_cores(cores)
@@ -105,19 +103,24 @@ def perform(
 
             report = play(DemoContext(folder, split, move))
             move(1.0, LAST_LOOK)
-        report["cpu_share"] = probe.share
-        if "headline" in report:
-            report["headline"] = busy_warning(probe.share) or report["headline"]
-        written = [Path.cwd() / file]
-        written[0].write_bytes(orjson.dumps(report, option=_JSON))
-        if page is not None:
-            written.append(written[0].with_suffix(".html"))
-            written[1].write_text(page(report), encoding="utf-8")
     except OSError as error:
         fail(f"{error.filename or 'system'}: {error.strerror or error}")
     except ExamplesError as error:
         fail(str(error))
     except _FELL_SHORT as error:
+        fail(str(error), FELL_SHORT)
+    report["cpu_share"] = probe.share
+    if "headline" in report:
+        report["headline"] = busy_warning(probe.share) or report["headline"]
+    written = [Path.cwd() / file]
+    try:
+        written[0].write_bytes(orjson.dumps(report, option=_JSON))
+        if page is not None:
+            written.append(written[0].with_suffix(".html"))
+            written[1].write_text(page(report), encoding="utf-8")
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
+    except ReportError as error:
         fail(str(error), FELL_SHORT)
     if json:
         sys.stdout.write(written[0].read_text())

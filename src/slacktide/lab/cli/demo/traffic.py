@@ -1,4 +1,4 @@
-"""What the demo sends, and how the server may batch it: loads, deadlines, policies. Pure.
+"""Loads, deadlines and policies of the main demo. Pure.
 
 The models share the server's cores. Each is sent the same part of what it could do alone: load ×
 its own peak ÷ number of models. At load 1.0 the server could just keep up if every batch were of
@@ -21,6 +21,8 @@ LOADS = (0.8, 1.3, 2.0)
 """Offered load as multiples of the measured peak."""
 CALIBRATION_LOAD = LOADS[1]
 """Where the queue limit is chosen: overloaded, as limits are for."""
+LIMITS = 4
+"""Number of queue limits that are tried."""
 CV = 3.0
 """Coefficient of variation of the gaps between arrivals: 1 would be Poisson, above is bursty."""
 DEADLINES = (3.0, 6.0, 12.0)
@@ -32,17 +34,17 @@ PATIENCE = 0.5
 not eat into the next run."""
 
 Settings: TypeAlias = Mapping[str, str]
-"""What each model's `slacktide.yaml` says of its scheduler, as YAML."""
+"""Scheduler of each model, as its `slacktide.yaml` states it."""
 
 _SHAPES: Mapping[str, Mapping[str, tuple[Shape, ...]]] = {
     "text": {"input_ids": ((16,), (44,), (96,)), "attention_mask": ((16,), (44,), (96,))}
 }
-"""Of inputs with free axes."""
+"""Shapes of inputs with free axes, by model."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """What was found out about a model before it is put under load."""
+    """A model, and its speed as measured before it is put under load."""
 
     model: str
     alone_s: float
@@ -72,7 +74,7 @@ class DemoTraffic:
 
     @property
     def deadlines(self) -> Mix:
-        """The same for all models, as if one product used them all."""
+        """All models share them, as if one product used them all."""
         slowest = max(model.alone_s for model in self.measured)
         rounded = tuple(max(1e-3, round(slowest * factor, 3)) for factor in DEADLINES)
         return Mix(rounded)
@@ -122,7 +124,7 @@ def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
 
 
 def by_default(policy: str, models: Sequence[str]) -> Settings:
-    """With default options; `fifo` is plain dynamic batching, with no limit on the queue."""
+    """A policy with default options; `fifo` is plain dynamic batching with an unlimited queue."""
     return dict.fromkeys(models, f"{{name: {policy}}}")
 
 
@@ -136,6 +138,6 @@ def fifo_limited(measured: Sequence[MeasuredModel], wait: float) -> Settings:
 
 
 def waits(deadlines: Mix) -> tuple[float, ...]:
-    """Queue limits to try, as the longest wait they allow (seconds)."""
+    """The `LIMITS` queue limits to try, as the longest wait they allow (seconds)."""
     shortest, longest = min(deadlines.choices), max(deadlines.choices)
     return (shortest / 2, shortest, (shortest * longest) ** 0.5, longest)
