@@ -27,6 +27,9 @@ from slacktide.wire.proto.messages import ModelInferResponse
 
 Reply = Callable[[InferReply], None]
 
+QUICK = {"tick_s": 0.01, "linger_s": 0.2}
+"""Settings of a server that looks at its clock often."""
+
 
 def decode_response(raw: Buffer) -> tuple[ModelInferResponse, list[bytes]]:
     """A serialized ModelInferResponse, and its raw outputs."""

@@ -54,8 +54,9 @@ def parts_of(scheduler: str, times_of: Callable[[PoolId], Any]) -> Parts:
 
     def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         times = times_of(pool)
-        made = make_scheduler(scheduler, {}, max_batch=max_batch, times=times, view=view)
-        return PoolParts(made, times, size=int(pool.variant) if pool.variant.isdigit() else 0)
+        size = int(pool.variant) if pool.variant.isdigit() else 0
+        policy = make_scheduler(scheduler, {}, max_batch=max_batch, times=times, view=view)
+        return PoolParts(policy, times, size=size)
 
     return parts
 
@@ -110,7 +111,8 @@ class SteppedPlanners:
         """One turn of a driver, `at` a moment or `after` so many seconds: its commands."""
         self.now = (self.now if at is None else at) + after
         commands = self.runtime.handle(events, now=self.now)
-        self.starting += [each.replica.id for each in commands if isinstance(each, StartReplica)]
+        starts = [command for command in commands if isinstance(command, StartReplica)]
+        self.starting += [command.replica.id for command in starts]
         return commands
 
     def rebase(self, base: Plan) -> None:
@@ -145,10 +147,14 @@ class SteppedPlanners:
 
     def lanes(self, model: str) -> set[str]:
         """Lanes on which a model is deployed."""
-        return {each.lane for each in self.plan.deployments if each.pool.model == model}
+        deployments = self.plan.deployments
+        return {deployment.lane for deployment in deployments if deployment.pool.model == model}
 
     def route(self, client: str | None = None, model: str = "m") -> str:
         """Variant that requests of a client go to, or requests without one."""
-        routes = [each for each in self.plan.routes if (each.model, each.client) == (model, client)]
-        (variant,) = {each.pool.variant for each in routes}
+        (variant,) = {
+            route.pool.variant
+            for route in self.plan.routes
+            if (route.model, route.client) == (model, client)
+        }
         return variant

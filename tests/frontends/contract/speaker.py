@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
-from tests.frontends.doubles import FakeControlPlane, FakeDataPlane
+from tests.frontends.doubles import QUICK, FakeControlPlane, FakeDataPlane
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
@@ -27,7 +27,6 @@ from slacktide.frontends.settings import FrontEndSettings
 from slacktide.wire.calls import InferCall, InputTensor, OutputValue
 
 PACK = {"gzip": gzip.compress, "deflate": zlib.compress}
-QUICK = {"tick_s": 0.01, "linger_s": 0.2}
 Planes = tuple[FakeDataPlane, FakeControlPlane]
 
 
@@ -116,13 +115,13 @@ class Speaker(ABC):
     @asynccontextmanager
     async def start(cls, *, options: Mapping[str, Any], **limits: Any) -> AsyncIterator[Self]:
         """A server whose settings are `limits`, with short ticks, and a speaker to it."""
-        here = cls(cls.settings(**QUICK | limits), **options)
-        await here.server.start("127.0.0.1", 0)
+        speaker = cls(cls.settings(**QUICK | limits), **options)
+        await speaker.server.start("127.0.0.1", 0)
         try:
-            yield here
+            yield speaker
         finally:
-            await here.close()
-            await here.server.close()
+            await speaker.close()
+            await speaker.server.close()
 
     @abstractmethod
     async def open(self, message: Message) -> Exchange:

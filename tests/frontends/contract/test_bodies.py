@@ -10,18 +10,18 @@ LONG = 600_000
 
 
 async def test_a_long_body_is_announced_and_comes_into_its_place(speak):
-    async with speak() as here:
+    async with speak() as speaker:
         sent = infer_call(nbytes=LONG)
-        exchange = await here.begin(sent, fields={"slacktide-application": "camera"})
-        await here.data.until(lambda: here.data.announced)
-        assert here.data.calls == []
+        exchange = await speaker.begin(sent, fields={"slacktide-application": "camera"})
+        await speaker.data.until(lambda: speaker.data.announced)
+        assert speaker.data.calls == []
         await exchange.finish()
         reply = await exchange.reply()
-        (call,) = here.data.announced
+        (call,) = speaker.data.announced
         assert (call.model, call.version) == ("m", None)
         assert call.length == exchange.length
         assert call.parameters == {"application": "camera"}
-        assert (call.context.client, call.context.transport) == ("127.0.0.1", here.transport)
+        assert (call.context.client, call.context.transport) == ("127.0.0.1", speaker.transport)
         assert call.steps == ["announce", "submit"]
         assert bytes(sent.inputs[0].data) in bytes(call.memory)
         assert call.infer.inputs[0].data == reply.outputs[0].data == sent.inputs[0].data
@@ -29,24 +29,24 @@ async def test_a_long_body_is_announced_and_comes_into_its_place(speak):
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
 async def test_a_client_that_leaves_in_its_body_takes_the_call_back(speak, how):
-    async with speak() as here:
-        exchange = await here.begin(infer_call(nbytes=LONG))
-        await here.data.until(lambda: here.data.announced)
+    async with speak() as speaker:
+        exchange = await speaker.begin(infer_call(nbytes=LONG))
+        await speaker.data.until(lambda: speaker.data.announced)
         await exchange.leave(how)
-        await here.data.until(lambda: here.data.cancelled)
-        how_it_ends = "disconnected" if here.transport == "http" else "no_body"
-        assert here.steps == [["announce", f"cancel {how_it_ends}"]]
-        assert here.data.calls == []
+        await speaker.data.until(lambda: speaker.data.cancelled)
+        how_it_ends = "disconnected" if speaker.transport == "http" else "no_body"
+        assert speaker.steps == [["announce", f"cancel {how_it_ends}"]]
+        assert speaker.data.calls == []
 
 
 async def test_a_body_that_does_not_come_is_given_up(speak):
     clock = Clock()
-    async with speak(clock=clock, body_timeout_s=5) as here:
-        exchange = await here.begin(infer_call(nbytes=LONG))
-        await here.data.until(lambda: here.data.announced)
+    async with speak(clock=clock, body_timeout_s=5) as speaker:
+        exchange = await speaker.begin(infer_call(nbytes=LONG))
+        await speaker.data.until(lambda: speaker.data.announced)
         clock.now += 30
         reply = await exchange.reply()
         assert reply.status in (408, "CANCELLED")
         assert reply.message in ("the body took too long", "the message did not arrive in time")
-        assert here.steps == [["announce", "cancel no_body"]]
-        assert here.data.calls == []
+        assert speaker.steps == [["announce", "cancel no_body"]]
+        assert speaker.data.calls == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from dataclasses import fields, replace
 
 import pytest
 from tests.frontends.contract.speaker import infer_call
@@ -15,69 +16,69 @@ from slacktide.domain import Reason
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
 async def test_a_client_that_leaves_cancels_what_waits(speak, how):
-    async with speak() as here:
-        here.data.holds = True
-        exchange = await here.send(infer_call())
-        await here.data.until(lambda: here.data.held)
+    async with speak() as speaker:
+        speaker.data.holds = True
+        exchange = await speaker.send(infer_call())
+        await speaker.data.until(lambda: speaker.data.held)
         await exchange.leave(how)
-        await here.data.until(lambda: here.data.cancelled)
-        assert here.data.cancelled == [("7", here.abandoned)]
-        assert [record.status in (499, "CANCELLED") for record in here.log] == [True]
-        here.data.calls[0].answer()  # an answer that crosses the cancellation goes nowhere
+        await speaker.data.until(lambda: speaker.data.cancelled)
+        assert speaker.data.cancelled == [("7", speaker.abandoned)]
+        assert [record.status in (499, "CANCELLED") for record in speaker.log] == [True]
+        speaker.data.calls[0].answer()  # an answer that crosses the cancellation goes nowhere
 
 
 async def test_an_answered_call_is_not_cancelled(speak):
-    async with speak() as here:
-        assert (await here.ask(infer_call())).is_ok
-        await here.close()
-        await here.server.close()
-        assert here.data.cancelled == []
+    async with speak() as speaker:
+        assert (await speaker.ask(infer_call())).is_ok
+        await speaker.close()
+        await speaker.server.close()
+        assert speaker.data.cancelled == []
 
 
 async def test_connections_are_limited(speak):
-    async with speak(max_connections=2) as here:
+    async with speak(max_connections=2) as speaker:
         for _ in range(2):
-            assert (await here.ask(infer_call())).is_ok
-        exchange = await here.send(infer_call())
+            assert (await speaker.ask(infer_call())).is_ok
+        exchange = await speaker.send(infer_call())
         reply = await exchange.reply()
         assert reply.status in (503, "UNAVAILABLE")
         assert reply.status == "UNAVAILABLE" or reply.fields["connection"] == "close"
 
 
 async def test_a_drain_answers_what_is_here_and_takes_no_more(speak):
-    async with speak() as here:
-        here.data.holds = True
-        exchange = await here.send(infer_call("a"))
-        await here.data.until(lambda: here.data.held)
-        draining = asyncio.create_task(here.server.drain(20))
-        await here.until(lambda: here.server._context.draining)
+    async with speak() as speaker:
+        speaker.data.holds = True
+        exchange = await speaker.send(infer_call("a"))
+        await speaker.data.until(lambda: speaker.data.held)
+        draining = asyncio.create_task(speaker.server.drain(20))
+        await speaker.until(lambda: speaker.server._context.draining)
         with pytest.raises(ConnectionError):
-            await asyncio.open_connection("127.0.0.1", here.server.port)
+            await asyncio.open_connection("127.0.0.1", speaker.server.port)
         assert not draining.done()
-        here.data.release("a")
+        speaker.data.release("a")
         assert (await exchange.reply()).is_ok
         assert await draining is True
-        assert here.data.cancelled == []
+        assert speaker.data.cancelled == []
 
 
 async def test_a_drain_gives_up_in_the_end_and_what_waits_is_cancelled(speak):
-    async with speak() as here:
-        here.data.holds = True
-        exchange = await here.send(infer_call("a"))
-        await here.data.until(lambda: here.data.held)
-        assert await here.server.drain(0.02) is False
-        await here.server.close()
-        await here.server.close()
-        assert here.data.cancelled == [("a", here.abandoned)]
-        assert here.server.connections == 0
+    async with speak() as speaker:
+        speaker.data.holds = True
+        exchange = await speaker.send(infer_call("a"))
+        await speaker.data.until(lambda: speaker.data.held)
+        assert await speaker.server.drain(0.02) is False
+        await speaker.server.close()
+        await speaker.server.close()
+        assert speaker.data.cancelled == [("a", speaker.abandoned)]
+        assert speaker.server.connections == 0
         assert not (await exchange.reply()).is_ok
 
 
 async def test_an_address_that_cannot_be_had_is_told_as_a_plain_socket_would(speak):
-    async with speak() as here:
-        second = here.make_server((FakeDataPlane(), FakeControlPlane()))
+    async with speak() as speaker:
+        second = speaker.make_server((FakeDataPlane(), FakeControlPlane()))
         with pytest.raises(OSError, match="Address already in use") as in_use:
-            await second.start("127.0.0.1", here.server.port)
+            await second.start("127.0.0.1", speaker.server.port)
         with pytest.raises(OSError, match="Cannot assign requested address") as elsewhere:
             await second.start("192.0.2.1", 0)
         with pytest.raises(socket.gaierror):
@@ -90,23 +91,31 @@ async def test_an_address_that_cannot_be_had_is_told_as_a_plain_socket_would(spe
 
 
 async def test_the_access_log_has_a_line_for_every_call(speak):
-    async with speak() as here:
-        await here.ask(infer_call("good"))
-        here.data.answer = refusing(Reason.QUEUE_FULL)
-        await here.ask(infer_call("busy"))
-        here.data.holds = True
-        exchange = await here.send(infer_call("gone"))
-        await here.data.until(lambda: here.data.held)
+    async with speak() as speaker:
+        await speaker.ask(infer_call("good"))
+        speaker.data.answer = refusing(Reason.QUEUE_FULL)
+        await speaker.ask(infer_call("busy"))
+        speaker.data.holds = True
+        exchange = await speaker.send(infer_call("gone"))
+        await speaker.data.until(lambda: speaker.data.held)
         await exchange.leave("cancel")
-        await here.data.until(lambda: here.data.cancelled)
+        await speaker.data.until(lambda: speaker.data.cancelled)
         statuses = [(200, "OK"), (429, "RESOURCE_EXHAUSTED"), (499, "CANCELLED")]
-        for record, id, pair in zip(here.log, ("good", "busy", "gone"), statuses, strict=True):
+        for record, id, pair in zip(speaker.log, ("good", "busy", "gone"), statuses, strict=True):
             assert record.request_id == id
             assert record.status in pair
             assert record.method in ("POST", "/inference.GRPCInferenceService/ModelInfer")
             assert record.target in ("/v2/models/m/infer", "m")
             assert record.client == "127.0.0.1"
             assert record.seconds >= 0
-        reasons = [record.outcome and record.outcome.reason for record in here.log]
-        gone = Reason.DISCONNECTED if here.transport == "http" else None
+        reasons = [record.outcome and record.outcome.reason for record in speaker.log]
+        gone = Reason.DISCONNECTED if speaker.transport == "http" else None
         assert reasons == [Reason.ON_TIME, Reason.QUEUE_FULL, gone]
+
+
+def test_settings_must_be_positive(protocol):
+    settings = protocol.kind.settings()
+    for field in fields(settings):
+        if type(getattr(settings, field.name)) in (int, float):
+            with pytest.raises(ValueError, match=field.name):
+                replace(settings, **{field.name: 0})

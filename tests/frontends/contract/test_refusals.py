@@ -34,28 +34,28 @@ def refused_with(**numbers: float) -> InferReply:
 
 @pytest.mark.parametrize("strict", [False, True])
 async def test_every_reason_ends_in_its_status(speak, strict):
-    async with speak(triton_strict=strict) as here:
+    async with speak(triton_strict=strict) as speaker:
         for reason in WITHOUT_RESULT:
-            here.data.answer = refusing(reason, f"because of {reason.label}", 0.2)
-            reply = await here.ask(infer_call())
+            speaker.data.answer = refusing(reason, f"because of {reason.label}", 0.2)
+            reply = await speaker.ask(infer_call())
             expected = status_of(reason, has_result=False, triton_strict=strict)
             assert expected == STATUSES.get(reason, (expected, expected))[strict]
             assert reply.status in expected
             assert reply.message == f"because of {reason.label}"
             assert reply.fields["slacktide-reason"] == reason.label
-            assert here.log[-1].outcome.reason is reason
+            assert speaker.log[-1].outcome.reason is reason
             assert expected.http != 429 or reply.fields["retry-after"] == "1"
 
 
 async def test_a_refusal_says_when_to_come_back(speak):
-    async with speak() as here:
-        here.data.answer = refusing(Reason.QUEUE_FULL, "full", 0.25)
-        reply = await here.ask(infer_call())
+    async with speak() as speaker:
+        speaker.data.answer = refusing(Reason.QUEUE_FULL, "full", 0.25)
+        reply = await speaker.ask(infer_call())
         assert reply.fields["retry-after"] == "1"
-        if here.transport == "grpc":
+        if speaker.transport == "grpc":
             assert reply.fields["grpc-retry-pushback-ms"] == "250"
-            here.data.answer = refusing(Reason.QUEUE_FULL, "full")
-            assert "retry-after" not in (await here.ask(infer_call())).fields
+            speaker.data.answer = refusing(Reason.QUEUE_FULL, "full")
+            assert "retry-after" not in (await speaker.ask(infer_call())).fields
 
 
 @pytest.mark.parametrize(
@@ -69,35 +69,35 @@ async def test_a_refusal_says_when_to_come_back(speak):
     ],
 )
 async def test_a_refusal_says_how_much_time_was_short(speak, stated, numbers):
-    async with speak() as here:
-        here.data.answer = lambda call: refused_with(**stated)
-        assert (await here.ask(infer_call())).numbers == numbers
+    async with speak() as speaker:
+        speaker.data.answer = lambda call: refused_with(**stated)
+        assert (await speaker.ask(infer_call())).numbers == numbers
 
 
 async def test_an_announced_call_may_be_refused_before_its_body(speak):
-    async with speak() as here:
-        here.data.refusal = refused_with(budget_s=0.05)
-        reply = await (await here.begin(infer_call(nbytes=600_000))).reply()
+    async with speak() as speaker:
+        speaker.data.refusal = refused_with(budget_s=0.05)
+        reply = await (await speaker.begin(infer_call(nbytes=600_000))).reply()
         assert reply.status in (429, "RESOURCE_EXHAUSTED")
         assert reply.message == "too much ahead"
         assert reply.fields["slacktide-reason"] == "behind_work"
         assert reply.fields["retry-after"] == "3"
         assert reply.numbers == {"budget_us": 50_000}
-        assert here.data.calls == []
+        assert speaker.data.calls == []
 
 
 async def test_a_refusal_for_lack_of_time_states_what_reading_took(speak):
-    async with speak() as here:
+    async with speak() as speaker:
         for reason, nbytes, states_it in (
             (Reason.SHORTER_THAN_ALONE, 200_000, True),
             (Reason.SHORTER_THAN_ALONE, 40, False),
             (Reason.RUNTIME_ERROR, 200_000, False),
         ):
             outcome = Outcome(reason, 1.0, budget_s=0.01)
-            here.data.answer = lambda call, outcome=outcome: InferReply(
+            speaker.data.answer = lambda call, outcome=outcome: InferReply(
                 outcome, call.model, "1", call.id, None, "no"
             )
-            reply = await here.ask(infer_call(nbytes=nbytes), text=True)
+            reply = await speaker.ask(infer_call(nbytes=nbytes), text=True)
             assert reply.status in status_of(reason)
             assert (reply.numbers.get("read_us", 0) > 0) is states_it
             assert ("send " in reply.message) is states_it
@@ -108,8 +108,8 @@ async def test_a_refusal_for_lack_of_time_states_what_reading_took(speak):
 async def test_long_text_is_read_beside_the_loop(speak, monkeypatch, encoding):
     """Whether it is announced, packed or neither, and also what is wrong with it."""
     lengths = []
-    async with speak() as here:
-        module, name = here.parser
+    async with speak() as speaker:
+        module, name = speaker.parser
         real = getattr(module, name)
 
         def spy(data, *rest):
@@ -118,32 +118,32 @@ async def test_long_text_is_read_beside_the_loop(speak, monkeypatch, encoding):
 
         monkeypatch.setattr(module, name, spy)
         sent = infer_call(nbytes=240_000)
-        reply = await here.ask(sent, encoding=encoding, text=True)
+        reply = await speaker.ask(sent, encoding=encoding, text=True)
         assert reply.outputs[0].data == sent.inputs[0].data
         sent.inputs[0].shape = (1, 60_001)
-        reply = await here.ask(sent, encoding=encoding, text=True)
+        reply = await speaker.ask(sent, encoding=encoding, text=True)
         assert reply.status in (400, "INVALID_ARGUMENT")
         assert re.search("expected 60001 values.*, got 60000", reply.message)
-        assert [row[:2] for row in here.data.refused] == [("m", Reason.BAD_INPUT)]
+        assert [row[:2] for row in speaker.data.refused] == [("m", Reason.BAD_INPUT)]
         assert max(lengths) < DIRECT_BYTES
-        if here.data.announced:
-            assert here.steps == [["announce", "submit"], ["announce", "refuse bad_input"]]
+        if speaker.data.announced:
+            assert speaker.steps == [["announce", "submit"], ["announce", "refuse bad_input"]]
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_a_bomb_is_refused_and_never_inflated(speak, encoding):
-    async with speak(max_request_bytes=1_000_000) as here:
+    async with speak(max_request_bytes=1_000_000) as speaker:
         sent = infer_call()
         sent.inputs[0].data, sent.inputs[0].shape = bytes(5_000_000), (1, 1_250_000)
-        reply = await here.ask(sent, encoding=encoding)
+        reply = await speaker.ask(sent, encoding=encoding)
         assert reply.status in (413, "RESOURCE_EXHAUSTED")
-        assert here.data.calls == []
-        if here.transport == "http":
-            assert [reason for _, reason, _ in here.data.refused] == [Reason.TOO_LARGE]
+        assert speaker.data.calls == []
+        if speaker.transport == "http":
+            assert [reason for _, reason, _ in speaker.data.refused] == [Reason.TOO_LARGE]
 
 
 async def test_a_black_frame_is_inflated_as_far_as_its_model_takes_it(speak):
-    async with speak() as here:
+    async with speak() as speaker:
         sent = infer_call()
         sent.inputs[0].data, sent.inputs[0].shape = bytes(3_000_000), (1, 750_000)
         for largest, text, statuses in (
@@ -152,28 +152,28 @@ async def test_a_black_frame_is_inflated_as_far_as_its_model_takes_it(speak):
             (3_000_000, True, (200, "OK")),
             (90_000, False, (413, "RESOURCE_EXHAUSTED")),
         ):
-            here.data.largest = {None: largest, "m": largest}
-            assert (await here.ask(sent, encoding="gzip", text=text)).status in statuses
+            speaker.data.largest = {None: largest, "m": largest}
+            assert (await speaker.ask(sent, encoding="gzip", text=text)).status in statuses
 
 
 async def test_a_body_over_the_limit_is_refused_alone(speak):
-    async with speak(max_request_bytes=100_000) as here:
-        reply = await here.ask(infer_call(nbytes=200_000))
+    async with speak(max_request_bytes=100_000) as speaker:
+        reply = await speaker.ask(infer_call(nbytes=200_000))
         assert reply.status in (413, "RESOURCE_EXHAUSTED")
-        assert (await here.ask(infer_call())).is_ok
+        assert (await speaker.ask(infer_call())).is_ok
 
 
 @pytest.mark.parametrize("nbytes", [16, 300_000])
 async def test_a_bug_in_the_data_plane_shows_nothing_of_itself(speak, caplog, nbytes):
     """And ends a call that was announced."""
-    async with speak() as here:
-        here.data.bug = RuntimeError("/secret/path")
-        exchange = await here.begin(infer_call(nbytes=nbytes))
+    async with speak() as speaker:
+        speaker.data.bug = RuntimeError("/secret/path")
+        exchange = await speaker.begin(infer_call(nbytes=nbytes))
         if nbytes > 16:
-            await here.data.until(lambda: here.data.announced)
+            await speaker.data.until(lambda: speaker.data.announced)
         await exchange.finish()
         reply = await exchange.reply()
         assert reply.status in (500, "INTERNAL")
         assert reply.message == "internal error"
-        assert all(steps == ["announce", "cancel runtime_error"] for steps in here.steps)
+        assert all(steps == ["announce", "cancel runtime_error"] for steps in speaker.steps)
     assert "/secret/path" in caplog.text

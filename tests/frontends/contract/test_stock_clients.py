@@ -17,10 +17,11 @@ from slacktide.wire.status import CONTROL_STATUS
 pytestmark = pytest.mark.parametrize("protocol", ["http", "grpc"], indirect=True)
 
 
-def tensor(here: Speaker):
-    made = here.stock.InferInput("x", [2, 4], "FP32")
-    made.set_data_from_numpy(np.arange(8, dtype=np.float32).reshape(2, 4))
-    return made
+def tensor(speaker: Speaker):
+    """Eight numbers, as the client takes them."""
+    inputs = speaker.stock.InferInput("x", [2, 4], "FP32")
+    inputs.set_data_from_numpy(np.arange(8, dtype=np.float32).reshape(2, 4))
+    return inputs
 
 
 def plain(document):
@@ -33,18 +34,18 @@ def plain(document):
 
 
 async def test_the_asyncio_client_infers(speak):
-    async with speak() as here, here.stock_aio.InferenceServerClient(here.url) as client:
+    async with speak() as speaker, speaker.stock_aio.InferenceServerClient(speaker.url) as client:
         result = await client.infer(
             "m",
-            [tensor(here)],
-            outputs=[here.stock_aio.InferRequestedOutput("StatusCode.UNIMPLEMENTED")],
+            [tensor(speaker)],
+            outputs=[speaker.stock_aio.InferRequestedOutput("StatusCode.UNIMPLEMENTED")],
             request_id="a",
             priority=2,
             timeout=5_000_000,
             parameters={"application": "camera", "work_hint": 3.5},
         )
         assert result.as_numpy("x").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        (call,) = here.data.calls
+        (call,) = speaker.data.calls
         assert call.infer.id == "a"
         call.infer.parameters.pop("binary_data_output", None)
         assert call.infer.parameters == {
@@ -58,29 +59,29 @@ async def test_the_asyncio_client_infers(speak):
 async def test_strings_and_refusals_reach_the_client(speak):
     words = np.array([b"a", b"", b"\xff\x00", "ümlaut".encode()], dtype=object)
 
-    def ask(here: Speaker) -> None:
-        with here.stock.InferenceServerClient(here.url) as client:
-            strings = here.stock.InferInput("x", [4], "BYTES")
+    def ask(speaker: Speaker) -> None:
+        with speaker.stock.InferenceServerClient(speaker.url) as client:
+            strings = speaker.stock.InferInput("x", [4], "BYTES")
             strings.set_data_from_numpy(words)
             assert client.infer("m", [strings]).as_numpy("x").tolist() == words.tolist()
             with pytest.raises(InferenceServerException) as caught:
-                client.infer("none", [tensor(here)])
+                client.infer("none", [tensor(speaker)])
         assert caught.value.status() in ("404", "StatusCode.NOT_FOUND")
         assert "unknown model: 'none'" in caught.value.message()
 
-    async with speak() as here:
+    async with speak() as speaker:
         unknown = refusing(Reason.NOT_FOUND, "unknown model: 'none'")
-        here.data.answer = lambda call: (echo if call.model == "m" else unknown)(call)
-        await asyncio.to_thread(ask, here)
+        speaker.data.answer = lambda call: (echo if call.model == "m" else unknown)(call)
+        await asyncio.to_thread(ask, speaker)
 
 
 # ------------------------------------------------------------------------------- control
 
 
 async def test_health(speak):
-    async with speak() as here, here.stock_aio.InferenceServerClient(here.url) as client:
+    async with speak() as speaker, speaker.stock_aio.InferenceServerClient(speaker.url) as client:
         for ready in (True, False):
-            here.control.is_ready = ready
+            speaker.control.is_ready = ready
             assert await client.is_server_ready() is ready
             assert await client.is_server_live()
             assert await client.is_model_ready("m")
@@ -89,8 +90,8 @@ async def test_health(speak):
 
 
 async def test_metadata_configuration_and_statistics(speak):
-    async with speak() as here, here.stock_aio.InferenceServerClient(here.url) as client:
-        how = {"as_json": True} if here.transport == "grpc" else {}
+    async with speak() as speaker, speaker.stock_aio.InferenceServerClient(speaker.url) as client:
+        how = {"as_json": True} if speaker.transport == "grpc" else {}
         assert await client.get_server_metadata(**how) == {
             "name": "slacktide",
             "version": "0.1",
@@ -115,8 +116,8 @@ async def test_metadata_configuration_and_statistics(speak):
 
 
 async def test_repository(speak):
-    async with speak() as here, here.stock_aio.InferenceServerClient(here.url) as client:
-        how = {"as_json": True} if here.transport == "grpc" else {}
+    async with speak() as speaker, speaker.stock_aio.InferenceServerClient(speaker.url) as client:
+        how = {"as_json": True} if speaker.transport == "grpc" else {}
         index = await client.get_model_repository_index(**how)
         rows = index["models"] if how else index
         assert [(row["name"], row.get("state")) for row in rows] == [
@@ -126,14 +127,14 @@ async def test_repository(speak):
         await client.load_model("m", config="{}", files={"file:1/model.onnx": b"onnx"})
         await client.unload_model("m", unload_dependents=True)
         await client.unload_model("m")
-        assert here.control.loads == [("m", {"config": "{}", "file:1/model.onnx": b"onnx"})]
-        assert here.control.unloads == [("m", True), ("m", False)]
+        assert speaker.control.loads == [("m", {"config": "{}", "file:1/model.onnx": b"onnx"})]
+        assert speaker.control.unloads == [("m", True), ("m", False)]
 
 
 @pytest.mark.parametrize("kind", sorted(CONTROL_STATUS))
 async def test_every_kind_of_control_error_has_its_status(speak, kind):
-    async with speak() as here, here.stock_aio.InferenceServerClient(here.url) as client:
-        here.control.error = ControlError(kind, f"it is {kind}")
+    async with speak() as speaker, speaker.stock_aio.InferenceServerClient(speaker.url) as client:
+        speaker.control.error = ControlError(kind, f"it is {kind}")
         for method in (
             client.get_model_metadata,
             client.get_model_config,
@@ -149,15 +150,15 @@ async def test_every_kind_of_control_error_has_its_status(speak, kind):
 
 
 async def test_unknown_models_are_not_found(speak):
-    async with speak() as here, here.stock_aio.InferenceServerClient(here.url) as client:
+    async with speak() as speaker, speaker.stock_aio.InferenceServerClient(speaker.url) as client:
         with pytest.raises(InferenceServerException) as caught:
             await client.get_model_metadata("other")
         assert caught.value.status() in ("404", "StatusCode.NOT_FOUND")
 
 
 async def test_shared_memory_is_answered_as_unsupported(speak):
-    async with speak() as here, here.stock_aio.InferenceServerClient(here.url) as client:
-        how = {"as_json": True} if here.transport == "grpc" else {}
+    async with speak() as speaker, speaker.stock_aio.InferenceServerClient(speaker.url) as client:
+        how = {"as_json": True} if speaker.transport == "grpc" else {}
         await client.unregister_system_shared_memory()
         await client.unregister_cuda_shared_memory()
         assert not await client.get_system_shared_memory_status(**how)

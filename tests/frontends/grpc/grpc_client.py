@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from hpack import Decoder
-from tests.frontends.doubles import FakeControlPlane, FakeDataPlane
+from tests.frontends.doubles import QUICK, FakeControlPlane, FakeDataPlane
 
 from slacktide.domain.tensors import Datatype
 from slacktide.frontends.grpc import GrpcServer
@@ -55,7 +55,6 @@ def stream_method(opened: grpc.aio.Channel) -> grpc.aio.StreamStreamMultiCallabl
     return opened.stream_stream(f"/{INFERENCE_SERVICE}/ModelStreamInfer")
 
 
-QUICK = {"tick_s": 0.01, "linger_s": 0.2}
 INFER = f"/{INFERENCE_SERVICE}/ModelInfer".encode()
 STREAM = f"/{INFERENCE_SERVICE}/ModelStreamInfer".encode()
 REFLECTION = b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"

@@ -9,10 +9,9 @@ import struct
 
 import pytest
 import uvloop
-from tests.frontends.doubles import FakeDataPlane, decode_response, refusing
+from tests.frontends.doubles import QUICK, FakeDataPlane, decode_response, refusing
 from tests.frontends.grpc.grpc_client import (
     INFER,
-    QUICK,
     REFLECTION,
     STREAM,
     RawClient,

@@ -24,13 +24,16 @@ class Harness:
         self.data = data
         self.control = control
         self.log = log
+        self.clients: list[Client] = []
+        """To close at the end."""
 
     async def connect(self, source: str = "127.0.0.1") -> Client:
         """`source`: the address to come from."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.server.port, local_addr=(source, 0)
         )
-        return Client(reader, writer)
+        self.clients.append(Client(reader, writer))
+        return self.clients[-1]
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for something inside the server that tells nobody."""
@@ -116,9 +119,12 @@ async def serve(settings: HttpSettings | None = None, **kwargs: Any) -> AsyncIte
     routes = inference_routes(data, control, settings or HttpSettings(), unpacker)
     server = HttpServer(routes, settings, access_log=log.append, unpacker=unpacker, **kwargs)
     await server.start("127.0.0.1", 0)
+    harness = Harness(server, data, control, log)
     try:
-        yield Harness(server, data, control, log)
+        yield harness
     finally:
+        for client in harness.clients:
+            client.close()
         await server.close()
 
 

@@ -35,7 +35,6 @@ async def test_a_connection_serves_one_request_after_another():
             answer = await client.answer()
             assert (answer.status, answer.json) == (200, {"live": True})
             assert not answer.closes
-        client.close()
 
 
 async def test_byte_by_byte_is_the_same_as_at_once():
@@ -79,7 +78,6 @@ async def test_pipelining_is_bounded():
             assert len(here.data.calls) == min(3 + answered, 10)
             here.data.calls[answered].answer()
             assert (await client.answer()).status == 200
-        client.close()
 
 
 async def test_a_flood_of_requests_waits_for_turns_while_another_client_is_answered():
@@ -97,8 +95,6 @@ async def test_a_flood_of_requests_waits_for_turns_while_another_client_is_answe
         assert clients.count("127.0.0.2") < 2000
         for _ in range(4000):
             assert (await flood.answer()).status == 200
-        flood.close()
-        other.close()
 
 
 async def test_large_bodies_go_straight_into_the_upload():
@@ -153,7 +149,6 @@ async def test_expect_continue_is_met_when_the_body_is_wanted():
         client.send(post(b"", line, "Expect: 100-continue", path="/nope", length=len(data)))
         refused = await client.answer()
         assert (refused.status, refused.closes) == (404, True)
-        client.close()
 
 
 async def test_an_interim_answer_does_not_overtake_an_earlier_one():
@@ -171,7 +166,6 @@ async def test_an_interim_answer_does_not_overtake_an_earlier_one():
         await here.data.until(lambda: len(here.data.calls) == 2)
         here.data.calls[1].answer()
         assert (await client.answer()).status == 200
-        client.close()
 
 
 async def test_an_offered_upgrade_is_passed_over():
@@ -195,7 +189,6 @@ async def test_http_1_0_closes_unless_asked_not_to():
         client.send(b"GET /v2 HTTP/1.0\r\n\r\n")
         assert (await client.answer()).closes
         assert await client.ended() == b""
-        client.close()
 
 
 @pytest.mark.parametrize(
@@ -444,7 +437,6 @@ async def test_a_client_that_sends_all_first_still_reads_the_refusal():
             await client.writer.drain()
         assert (await client.answer()).status == 413
         assert await client.ended() == b""
-        client.close()
 
 
 # ------------------------------------------------------------------------------- disconnects
@@ -487,7 +479,6 @@ async def test_a_client_that_does_not_read_is_not_read_from():
         client.writer.transport.resume_reading()
         for _ in range(sent + 1):
             assert (await client.answer()).status == 200
-        client.close()
 
 
 async def test_reading_stops_while_answers_are_unread_and_goes_on_after():
@@ -502,7 +493,6 @@ async def test_reading_stops_while_answers_are_unread_and_goes_on_after():
         client.writer.transport.resume_reading()
         assert (await client.answer()).status == 200
         await here.until(connection._transport.is_reading)
-        client.close()
 
 
 async def test_reading_stops_while_requests_find_no_place():
@@ -519,7 +509,6 @@ async def test_reading_stops_while_requests_find_no_place():
             here.data.calls[index].answer()
             assert (await client.answer()).status == 200
         await here.until(connection._transport.is_reading)
-        client.close()
 
 
 # ------------------------------------------------------------------------------- time-outs
@@ -535,7 +524,6 @@ async def test_slow_headers_get_408():
         clock.now += 10
         answer = await client.answer()
         assert (answer.status, answer.closes) == (408, True)
-        client.close()
 
 
 def stand_still(clock, seconds):
@@ -567,8 +555,6 @@ async def test_a_client_is_not_late_while_the_server_stands_still():
         assert (await head.answer()).status == 408
         assert (await upload.answer()).status == 408
         assert await idle.ended() == b""
-        for client in (head, upload, idle):
-            client.close()
 
 
 async def test_a_body_that_does_not_come_gets_408_and_ends_its_upload():
@@ -585,7 +571,6 @@ async def test_a_body_that_does_not_come_gets_408_and_ends_its_upload():
         assert (await client.answer()).status == 408
         assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
         assert here.data.announced[0].steps[-1].startswith("cancel")
-        client.close()
 
 
 async def test_a_body_given_up_behind_an_unanswered_request_is_written_no_further():
@@ -606,7 +591,6 @@ async def test_a_body_given_up_behind_an_unanswered_request_is_written_no_furthe
         here.data.calls[0].answer()
         assert (await client.answer()).status == 200
         assert (await client.answer()).status == 408
-        client.close()
 
 
 async def test_bytes_that_go_straight_into_the_upload_earn_time_as_well():
@@ -624,7 +608,6 @@ async def test_bytes_that_go_straight_into_the_upload_earn_time_as_well():
         assert here.data.cancelled == []
         clock.now += 2
         assert (await client.answer()).status == 408
-        client.close()
 
 
 async def test_idle_connections_are_closed_and_busy_ones_are_not():
@@ -639,8 +622,6 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not():
         assert await idle.ended() == b""
         here.data.calls[0].answer()
         assert (await busy.answer()).status == 200
-        idle.close()
-        busy.close()
 
 
 async def test_a_client_that_leaves_its_answer_unread_is_cut():

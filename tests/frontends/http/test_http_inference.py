@@ -114,7 +114,6 @@ async def test_the_rest_of_a_refused_upload_is_passed_over():
         here.data.refusal = None
         client.send(bytes(200_000) + post(json_body()))
         assert (await client.answer()).status == 200
-        client.close()
 
 
 BAD_BODIES = {
@@ -159,7 +158,6 @@ async def test_bad_bodies_are_400_and_counted_once(case, announced):
         assert all(len(call.steps) == 2 for call in here.data.announced)
         client.send(post(json_body()))
         assert (await client.answer()).status == 200
-        client.close()
 
 
 def long_json(values: int) -> bytes:

@@ -94,7 +94,7 @@ class ServedExits(SteppedPlanners):
     def turn(self, *events: RuntimeEvent, **when: float) -> list[Command]:
         """Replicas are up at once."""
         commands = super().turn(*events, **when)
-        self.started += [each for each in commands if isinstance(each, RunBatch)]
+        self.started += [command for command in commands if isinstance(command, RunBatch)]
         self.bring_up()
         policy = next(iter(self.plan.exits), None)
         if policy is not None and policy not in self.policies[-1:]:

@@ -85,11 +85,12 @@ class ScriptedScaling(SteppedPlanners):
         super().__init__(parts, (self.planner,))
 
     def turn(self, *events: Event, at: float | None = None, after: float = 0.0) -> list[Command]:
-        made, stated = self.runtime.plans, [e.plan for e in events if isinstance(e, PlanChanged)]
+        plans = self.runtime.plans
+        stated = [event.plan for event in events if isinstance(event, PlanChanged)]
         commands = super().turn(*events, at=at, after=after)
-        assert self.runtime.plans == made or self.plan not in stated
-        self.resizes += [each for each in commands if isinstance(each, ResizeLane)]
-        self.batches += [each for each in commands if isinstance(each, RunBatch)]
+        assert self.runtime.plans == plans or self.plan not in stated
+        self.resizes += [command for command in commands if isinstance(command, ResizeLane)]
+        self.batches += [command for command in commands if isinstance(command, RunBatch)]
         check_invariants(self.engine)
         self.check_cores()
         return commands
@@ -116,7 +117,7 @@ class ScriptedScaling(SteppedPlanners):
         self.rebase(base)
 
     def serve(self, base: Plan, **models: ScaledModel) -> None:
-        """The same, with everything brought up, and what follows."""
+        """State models, bring everything up and let what follows happen."""
         self.state(base, **models)
         self.bring_up()
         self.settle()
@@ -147,7 +148,7 @@ class ScriptedScaling(SteppedPlanners):
         self.tick()
 
     def reach(self, **targets: ScalingTarget) -> None:
-        """The same, until nothing is to be done."""
+        """`aim`, and go on until nothing is to be done."""
         self.aim(**targets)
         self.settle()
 
@@ -202,7 +203,7 @@ def serving(
     *models: str, machine: int = 8, lanes: Sequence[str] | None = None, cores: int = 1
 ) -> ScriptedScaling:
     """A machine that serves these models, each scaled by the script of its name."""
-    made = ScriptedScaling(machine)
+    world = ScriptedScaling(machine)
     plan = base_plan(*models, lanes=lanes, cores=cores)
-    made.serve(plan, **{model: scaled(model) for model in models})
-    return made
+    world.serve(plan, **{model: scaled(model) for model in models})
+    return world
