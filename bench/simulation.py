@@ -44,8 +44,8 @@ from slacktide.lab.simulation import (
 )
 from slacktide.lab.simulation.results import Scorer
 from slacktide.profiles import CorrectedTimes, FixedTimes, LatencyTable, classes_of_samples
-from slacktide.reproduce.orloj.setting import SETTINGS, draw_requests
 from slacktide.scheduling import make_scheduler
+from slacktide_papers.orloj.setting import SETTINGS, draw_requests
 
 FIXED, PER_ROW, MAX_BATCH = 0.004, 0.0005, 16
 """Seconds: a batch of sixteen takes 12 ms."""

@@ -37,10 +37,10 @@ from slacktide.planning.variants import (
     published,
     search,
 )
-from slacktide.planning.variants.exact import bound, optimum
 from slacktide.planning.variants.mapping import map_clients
 from slacktide.planning.variants.question import Question, Rooms
-from slacktide.reproduce.jellyfish.setting import KBIT, SIDES, load_data
+from slacktide_papers.bounds.exact import bound, optimum
+from slacktide_papers.jellyfish.setting import KBIT, SIDES, load_data
 
 SEED = 1
 PROFILE = load_data(None)

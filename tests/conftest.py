@@ -6,13 +6,24 @@ import inspect
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from slacktide.domain.registry import Registry
+from slacktide.models.plugins import offer_entry_points
+from slacktide.planning.pipelines.policies import PLACEMENTS
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
+
+# The tests of every policy are also those of the policies of `papers`.
+REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS)
+offer_entry_points()
+for registry in REGISTRIES:
+    for name in tuple(registry._offers):
+        registry.find(name)
 
 # A busy machine makes examples slow; only pytest's own timeout ends a test that hangs.
 settings.register_profile(
@@ -70,7 +81,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(autouse=True)
 def _registries_as_they_were() -> Iterator[None]:
     """What a test imports by name, no other test sees."""
-    before = [(one, dict(one), dict(vars(one)), dict(one._offers)) for one in (POLICIES, PLANNERS)]
+    before = [(one, dict(one), dict(vars(one)), dict(one._offers)) for one in REGISTRIES]
     yield
     for registry, entries, attributes, offers in before:
         registry.clear()

@@ -38,7 +38,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("lab/reports",),
     ("lab/examples",),
     ("lab/cli",),
-    ("reproduce",),
 )
 PURE = (
     "domain", "profiles", "engine", "scheduling", "pipelines", "planning", "runtime",

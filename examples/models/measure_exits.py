@@ -2,8 +2,8 @@
 
     taskset -c 0 python examples/models/measure_exits.py [SCENES]
 
-Writes `src/slacktide/reproduce/jellyfish/street_depth.json`: by side of the pictures and batch, the
-processor milliseconds of the uncut model, of the stage up to the first head's answers (judge
+Writes `papers/src/slacktide_papers/jellyfish/street_depth.json`: by side of the pictures and batch,
+the processor milliseconds of the uncut model, of the stage up to the first head's answers (judge
 included), and of the rest, as a worker runs them; and the mean average precision by share of
 pictures that leave, best first by the judge. Then prints what batches take that shrink, beside
 those where the others run a deeper tail (`enlarge`).

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from slacktide.cli import output
 from slacktide.cli.main import app
-from slacktide.reproduce import command as verb
-from slacktide.reproduce.orloj import paper
-from slacktide.reproduce.orloj.experiments import OrlojScope
+from slacktide_papers import command as verb
+from slacktide_papers.orloj import paper
+from slacktide_papers.orloj.experiments import OrlojScope
 
 TINY = OrlojScope(seeds=1, requests=60, cases=("two-modal",), slos=(2.0,))
 

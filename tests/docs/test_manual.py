@@ -17,7 +17,7 @@ import pytest
 import slacktide
 from slacktide.cli.main import VERBS as NAMES
 from slacktide.lab.examples import make_repository
-from slacktide.reproduce.command import PAPERS
+from slacktide_papers.command import PAPERS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "slacktide"

@@ -9,7 +9,7 @@ import pytest
 from slacktide.domain import Notice, Reason
 from slacktide.engine.ports import Idle, Proposal, Scheduler
 from slacktide.scheduling import make_scheduler
-from slacktide.scheduling.sized_fifo import Clipper, ClipperOptions, Nexus, NexusOptions
+from slacktide_papers.policies.sized_fifo import Clipper, ClipperOptions, Nexus, NexusOptions
 
 
 def ids(proposal: object) -> list[int]:

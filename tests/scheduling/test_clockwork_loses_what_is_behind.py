@@ -9,7 +9,7 @@ import pytest
 from slacktide.domain import Batch, Reason
 from slacktide.engine.ports import Proposal
 from slacktide.profiles import LatencyTable, ShapedTimes
-from slacktide.scheduling.clockwork import Clockwork, ClockworkOptions, RecentTimes
+from slacktide_papers.policies.clockwork import Clockwork, ClockworkOptions, RecentTimes
 
 
 def clockwork(lab: SimpleNamespace, **options: object) -> Clockwork:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,6 +19,10 @@ from typer.core import TyperCommand, TyperGroup
 from slacktide._version import BUILD, __version__
 from slacktide.cli.arguments import check_paths, take_service_links
 from slacktide.cli.output import fail
+from slacktide.domain.registry import PAPERS
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -39,10 +43,12 @@ PLACES: Mapping[str, str] = {
     "simulate": "slacktide.lab.cli.simulate:simulate",
     "demo": "slacktide.lab.cli.demo:demo",
     "models make": "slacktide.lab.cli.models:make",
-    "reproduce": "slacktide.reproduce.command:reproduce",
 }
 """Where the verbs are that do not serve. The server imports nothing of `lab`: these strings, and
 `PROFILE_PAGE`, are all it knows."""
+
+ELSEWHERE: Mapping[str, str] = {"reproduce": PAPERS}
+"""Verbs of other distributions of ours, each with the command that installs it."""
 
 PROFILE_PAGE = "slacktide.lab.reports:profile_page"
 """What `profile --plot` draws with."""
@@ -54,9 +60,21 @@ def named(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def installed_verbs() -> Mapping[str, EntryPoint]:
+    """Verbs of other distributions, such as `reproduce`, by name: entry points of the group
+    `slacktide.verbs`."""
+    from importlib.metadata import entry_points  # slow: only where a verb is not ours
+
+    return {point.name: point for point in entry_points(group="slacktide.verbs")}
+
+
 def load_verb(name: str) -> Any:
-    """The command that a verb is, with all that it imports."""
-    verb = named(PLACES.get(name, f"slacktide.cli.{name}:{name}"))
+    """The command that a verb is, with all that it imports. Ends the program with a sentence if it
+    belongs to a distribution that is not installed or cannot be imported."""
+    if name in ELSEWHERE or (name not in VERBS and " " not in name):
+        verb = _from_entry_point(name)
+    else:
+        verb = named(PLACES.get(name, f"slacktide.cli.{name}:{name}"))
     if not isinstance(verb, typer.Typer):
         function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode="rich")
         verb.command(name)(function)
@@ -71,16 +89,34 @@ def load_verb(name: str) -> Any:
     return command
 
 
+def _from_entry_point(name: str) -> Any:
+    point = installed_verbs().get(name)
+    if point is None:
+        fail(f"{name} is not installed; install it with: {ELSEWHERE[name]}")
+    try:
+        verb = point.load()
+    except Exception as error:  # it is foreign code that ran
+        fail(f"{name} ({point.value}) cannot be used: {type(error).__name__}: {error}")
+    if name in ELSEWHERE and point.dist is not None and point.dist.version != __version__:
+        installed = f"{point.dist.name} {point.dist.version}"
+        fail(f"{installed} does not fit slacktide {__version__}; install both of one version")
+    return verb
+
+
 class _Verbs(TyperGroup):
     """Lists the verbs, and completes their names, without importing any."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *sorted(installed_verbs().keys() - VERBS.keys())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in VERBS:
+        if cmd_name in VERBS:
+            return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=VERBS[cmd_name])
+        point = installed_verbs().get(cmd_name)
+        if point is None:
             return None
-        return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=VERBS[cmd_name])
+        home = point.dist.name if point.dist else point.value
+        return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=f"From {home}.")
 
     def invoke(self, ctx: Any) -> Any:
         ctx.obj = take_service_links()
@@ -94,10 +130,11 @@ class _Verbs(TyperGroup):
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        for name in VERBS if args[0] not in VERBS else ():
-            self.commands.setdefault(name, self.get_command(ctx, name))  # for "did you mean"
-        if args[0] in VERBS:
+        if args[0] in VERBS or args[0] in installed_verbs():
             self.commands[args[0]] = load_verb(args[0])
+        else:
+            for name in self.list_commands(ctx):  # for "did you mean"
+                self.commands.setdefault(name, self.get_command(ctx, name))
         return super().resolve_command(ctx, args)
 
 

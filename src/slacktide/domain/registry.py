@@ -18,6 +18,9 @@ from slacktide.domain.suggestions import suggestion
 
 T = TypeVar("T")
 
+PAPERS = "pip install ./papers"
+"""The command that installs the policies which exist only to be compared with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Registered(Generic[T]):
@@ -39,15 +42,18 @@ class Registry(dict[str, Registered[T]]):
         *,
         options: type[Options] = Options,
         aliases: Mapping[str, str] | None = None,
+        absent: Mapping[str, str] | None = None,
     ) -> None:
         """`options`: what the options of every entry must be. `aliases`: other names that files and
-        command lines may use."""
+        command lines may use. `absent`: names that another distribution of ours offers, each with
+        the command that installs it."""
         self._options = options
         super().__init__({name: self._entry(name, each) for name, each in entries.items()})
         self.kind = kind
         self.importer: Callable[[str], Any] | None = None
         """Loads what `module:Class` names, where any may be named; None: none may."""
         self._aliases = dict(aliases or {})
+        self._absent = dict(absent or {})
         self._offers: dict[str, Callable[[], Any]] = {}
 
     def offer(self, name: str, load: Callable[[], Any]) -> None:
@@ -65,6 +71,9 @@ class Registry(dict[str, Registered[T]]):
             self[name] = self._loaded(name, self._offers[name])
             del self._offers[name]
         found = self.get(name)
+        if found is None and name in self._absent:
+            told = f"{self.kind} {name!r} is not installed; install it with: {self._absent[name]}"
+            raise OptionError(("name", told))
         if found is None:
             hint = suggestion(name, sorted({*self, *self._offers}))
             raise OptionError(("name", f"expected a {self.kind}, got {name!r}; {hint}"))

@@ -1,13 +1,15 @@
-"""Schedulers, planners and glue that others wrote: from entry points, and as `module:Class`.
+"""Schedulers, planners, placements and glue that others wrote: from entry points, and as
+`module:Class`.
 
-An installed package registers its own under `slacktide.schedulers`, `slacktide.planners` or
-`slacktide.glue`; they are named like those that are built in, wherever a name may stand.
-`module:Class` imports whatever it names: the command line, the Python API, and scenarios that were
-given `--allow-imports` may say it, a file of a repository never.
+An installed package registers its own under `slacktide.schedulers`, `slacktide.planners`,
+`slacktide.placements` or `slacktide.glue`; they are named like those that are built in, wherever a
+name may stand. `module:Class` imports whatever it names: the command line, the Python API, and
+scenarios that were given `--allow-imports` may say it, a file of a repository never.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -15,6 +17,7 @@ from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
 from slacktide.domain.suggestions import suggestion
 from slacktide.executors.functions import load_named
+from slacktide.planning.pipelines.policies import PLACEMENTS
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 
@@ -24,16 +27,23 @@ def offer_entry_points() -> None:
     """Make the names of entry points valid. None is imported before it is named."""
     from importlib.metadata import entry_points  # slow: only once a model is read
 
-    registries: tuple[Registry[Any], ...] = (POLICIES, PLANNERS)
+    registries: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS)
     for registry in registries:
-        for point in entry_points(group=f"slacktide.{registry.kind}s"):
-            registry.offer(point.name, point.load)
+        points = entry_points(group=f"slacktide.{registry.kind}s")
+        for point in points:
+            homes = {other.value for other in points if other.name == point.name}
+            load = point.load if len(homes) == 1 else partial(_ambiguous, sorted(homes))
+            registry.offer(point.name, load)
+
+
+def _ambiguous(homes: Sequence[str]) -> Any:
+    raise ValueError(f"several installed packages register it: {', '.join(homes)}")
 
 
 def admit_all() -> None:
     """Make every name valid in this process, `module:Class` included: for recordings that are
     replayed under `--allow-imports`."""
-    POLICIES.importer = PLANNERS.importer = load_named
+    POLICIES.importer = PLANNERS.importer = PLACEMENTS.importer = load_named
 
 
 def admit_name(registry: Registry[Any], name: str, *, imports: bool) -> None:

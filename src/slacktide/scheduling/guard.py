@@ -10,11 +10,11 @@ more: all that waits ends as `unavailable`, every request that comes later is re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isnan
+from math import inf, isnan
 from typing import Any
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
-from slacktide.engine.ports import Idle, Proposal, Scheduler, WaitUntil
+from slacktide.engine.ports import Idle, Outlook, Proposal, Scheduler, WaitUntil
 
 
 class GuardedScheduler:
@@ -40,6 +40,23 @@ class GuardedScheduler:
             self._made = make()
         except Exception as error:
             self._fail(f"cannot be made: {type(error).__name__}: {error}")
+        self.outlook: Outlook | None = None if self._made is None else self._explained()
+        """As of `engine.ports.Outlook`; None if the scheduler gives no reasons."""
+
+    def _explained(self) -> Outlook | None:
+        if not hasattr(self._made, "outlook"):
+            return None
+
+        def outlook(asked: Request | Notice, *, now: float) -> tuple[float, float]:
+            found = self._call("outlook", asked, now=now)
+            try:
+                needed, wait = found
+                return float(needed), float(wait)
+            except (TypeError, ValueError):
+                self._fail(f"outlook: expected seconds needed and to wait, got {found!r:.100}")
+                return inf, inf
+
+        return outlook
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
         reason = self._refusal() or self._answer("announce", notice, now=now)
@@ -118,7 +135,7 @@ class GuardedScheduler:
         if len({member.signature for member in found.members}) > 1:
             return "the members differ in shape"
         rows = sum(member.rows for member in found.members)
-        if found.rows != rows or rows > replica.max_batch:
+        if found.rows != rows or (rows > replica.max_batch and len(found.members) > 1):
             return f"{found.rows} rows are stated for {rows}, of at most {replica.max_batch}"
         return ""
 

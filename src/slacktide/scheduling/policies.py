@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from slacktide.domain.options import OptionError
-from slacktide.domain.registry import Registry
+from slacktide.domain.registry import PAPERS, Registry
 from slacktide.engine.idle_work import SoloCounts, SoloProfiling
 from slacktide.engine.ports import BatchTimes, PoolParts, PoolView, Scheduler
 from slacktide.engine.unmeasured import SHARE, UnmeasuredRules
 from slacktide.profiles import ClassedTimes, ExitTimes, ShapedTimes
 from slacktide.scheduling.arrival_policy import ArrivalPolicy
-from slacktide.scheduling.clockwork import Clockwork
 from slacktide.scheduling.edf import Edf
 from slacktide.scheduling.fifo import Fifo
 from slacktide.scheduling.guard import GuardedScheduler
 from slacktide.scheduling.options import QueueOptions
 from slacktide.scheduling.orloj import Orloj, OrlojText
-from slacktide.scheduling.sized_fifo import Clipper, Nexus
 from slacktide.scheduling.slack import Slack
 
 DEFAULT_POLICY = "slack"
@@ -30,14 +28,12 @@ POLICIES: Registry[Scheduler] = Registry(
     {
         "fifo": Fifo,
         "edf": Edf,
-        "clipper": Clipper,
-        "nexus": Nexus,
-        "clockwork": Clockwork,
         "orloj": Orloj,
         "orloj_text": OrlojText,
         "slack": Slack,
     },
     options=QueueOptions,
+    absent=dict.fromkeys(("clipper", "nexus", "clockwork"), PAPERS),
 )
 """Every policy, by name: its class is made of `(options, *, max_batch, times, view)`, the options
 being `QueueOptions` or more."""
@@ -105,10 +101,14 @@ class PoolRecipe:
         if self.profiling > 0.0 and isinstance(whole, ClassedTimes):
             solo = SoloProfiling(whole.wants, self.profiling, counts or SoloCounts())
         unmeasured = None
-        if isinstance(whole, ShapedTimes) and not isinstance(scheduler, ArrivalPolicy):
+        if isinstance(whole, ShapedTimes) and not self._serves_in_order():
             unmeasured = self._unmeasured(whole)
         rescue = tuple(self.rescue)
         return PoolParts(scheduler, times, self.share, solo, unmeasured, self.size, rescue)
+
+    def _serves_in_order(self) -> bool:
+        policy = POLICIES.find(self.scheduler).make
+        return isinstance(policy, type) and issubclass(policy, ArrivalPolicy)
 
     def _unmeasured(self, times: ShapedTimes) -> UnmeasuredRules:
         """What becomes of requests whose shape `times` cannot judge. A policy that serves in order

@@ -10,7 +10,6 @@ import pytest
 from tests.planning.pipelines.questions import SERVER, TRAFFIC, at_random, form, question
 
 from slacktide.domain import LaneSpec, PoolId
-from slacktide.planning.pipelines.baselines import distream, jellyfish, rim
 from slacktide.planning.pipelines.distribution import distribute
 from slacktide.planning.pipelines.plans import DevicePlans, lanes_of, placed_whole
 from slacktide.planning.pipelines.problem import (
@@ -25,6 +24,7 @@ from slacktide.planning.pipelines.problem import (
 )
 from slacktide.planning.pipelines.search import search
 from slacktide.planning.pipelines.streams import Streams
+from slacktide_papers.policies.placements import distream, jellyfish, rim
 
 
 def many(seed: int) -> PlacementQuestion:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.planning.variants.fleets import VARIANTS, assert_sound, drawn, fleets
 
 from slacktide.planning.variants import Client, Fleet, Variant, published, search
-from slacktide.planning.variants.exact import bound, optimum
 from slacktide.planning.variants.mapping import map_clients
 from slacktide.planning.variants.moves import _State, improved
-from slacktide.reproduce.jellyfish.setting import KBIT, SIDES, load_data
+from slacktide_papers.bounds.exact import bound, optimum
+from slacktide_papers.jellyfish.setting import KBIT, SIDES, load_data
 
 
 @given(fleets(), st.lists(st.integers(0, len(VARIANTS) - 1), max_size=3))

@@ -7,28 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slacktide.domain.registry import Registry
+from slacktide.domain.registry import PAPERS, Registry
 from slacktide.planning.planner import PlannerError
-from slacktide.planning.scaling.baselines import Fa2, OctopInf, Sponge, Static
+from slacktide.planning.scaling.baselines import OctopInf, Sponge, Static
 from slacktide.planning.scaling.horizontal import Horizontal
 from slacktide.planning.scaling.joint import Joint
 from slacktide.planning.scaling.vertical import Vertical
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
-from slacktide.planning.scaling.vpa import Vpa
 
 PLANNERS: Registry[ScalingPolicy] = Registry(
     "planner",
     {
-        "fa2": Fa2,
         "horizontal": Horizontal,
         "joint": Joint,
         "octopinf": OctopInf,
         "sponge": Sponge,
         "static": Static,
         "vertical": Vertical,
-        "vpa": Vpa,
     },
     aliases={"paper": "sponge"},
+    absent=dict.fromkeys(("fa2", "vpa"), PAPERS),
 )
 """Every planner, by name: its class is made of its options."""
 

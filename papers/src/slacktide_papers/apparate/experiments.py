@@ -1,0 +1,220 @@
+"""What there is to reproduce: streams and contenders, as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from slacktide_papers.apparate.deeper_ramps import DEEBERT
+from slacktide_papers.apparate.setting import SLO_X, TableFile
+from slacktide_papers.harness.experiments import Contender, Experiment, ExperimentCell, Point
+
+if TYPE_CHECKING:
+    from slacktide_papers.apparate.make_tables import TableOrder
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCell(ExperimentCell):
+    """One contender on one stream. `setting` is the stream."""
+
+    digest: str
+    """Of the exit table."""
+    platform: str = "clockwork"
+    slo_x: float = SLO_X
+    rate: float = 0.0
+    """Requests per second; 0: the stream's own."""
+    load: float = 0.0
+    """The same, as a multiple of what full batches answer; 0: not stated so."""
+    inputs: int = 0
+    """So many at most, the first; 0: all."""
+    data: str = ""
+    """Digest of the recorded arrivals; empty: drawn."""
+    table: Path = field(default=Path(), compare=False)
+    folder: Path | None = field(default=None, compare=False)
+
+
+def ours(label: str, mode: str, **options: float) -> Contender:
+    """Exits managed by the planner that serves."""
+    named: dict[str, float | str] = {**options, "mode": mode}
+    return Contender(label, "exits", tuple(sorted(named.items())))
+
+
+VANILLA = Contender("vanilla", "vanilla")
+APPARATE = ours("release", "release", ramp_budget=0.02)
+"""What the paper has: rows run on, 2 %."""
+RELEASE, SHRINK, AUTO = (ours(f"{mode}, 5 %", mode) for mode in ("release", "shrink", "auto"))
+FIXED = ours("release, no adjustment", "release", ramp_budget=0.02, fixed=1.0)
+ONCE = tuple(
+    Contender(f"tuned once{told}", "once", (("kind", kind),))
+    for told, kind in ((", at first", "first"), ("", "one"), (" +", "each"), (", oracle", "oracle"))
+)
+"""BranchyNet and DeeBERT: every ramp, always."""
+SINGLE = Contender("one ramp, in hindsight", "single")
+"""The ramp and threshold that save most at the median, had they been known; no promise is kept."""
+OFFLINE = Contender("offline optimum", "optimum", (("pasts", ""),))
+ONLINE = tuple(
+    Contender(f"online optimum, {told}", "optimum", (("pasts", pasts),))
+    for told, pasts in (("20", "20"), ("40", "40"), ("80", "80"), ("20 to 80", "20 40 80"))
+)
+"""Tuned on so many batches before; of several the best for what comes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitScope:
+    """How much is to be measured."""
+
+    seeds: int = 1
+    inputs: int = 0
+    """Of each stream, at most; 0: all."""
+    quick: bool = False
+    tables: tuple[TableFile, ...] = ()
+    live: tuple[tuple[TableOrder, TableFile], ...] = ()
+    """Streams that are played to a server as well, with the tables of what is played."""
+    own: bool = True
+    """Whether tables are made of the examples; else they were given."""
+    folder: Path | None = None
+    data: str = ""
+
+    @property
+    def size(self) -> str:
+        return f"{self.inputs} inputs" if self.inputs else "a stream each"
+
+    def with_tables(self, paths: Sequence[Path]) -> ExitScope:
+        """On these tables instead of the examples'. Raises ReproduceError."""
+        return replace(
+            self, own=False, tables=tuple(TableFile.of(path.stem, path) for path in paths)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "recorded": self.folder is not None,
+            "quick": self.quick,
+            "inputs": self.inputs,
+            "tables": {one.name: one.digest for one in self.tables},
+        }
+
+
+Variations = Iterable[tuple[str, dict[str, Any]]]
+"""(case, fields of a cell that differ)."""
+
+
+def _experiment(
+    name: str,
+    title: str,
+    contenders: Iterable[Contender],
+    variations: Variations = (("", {}),),
+    streams: Callable[[TableFile], bool] = lambda table: True,
+    few: int = 0,
+    deeper: str = "",
+) -> Experiment[ExitScope, ExitCell]:
+    """Each contender on each stream, under each variation; `few`: of the first streams of each
+    model alone; `deeper`: on texts also with ramps of this style."""
+
+    def points(scope: ExitScope) -> Iterator[Point[ExitCell]]:
+        seen: dict[str, int] = {}
+        for table in scope.tables:
+            model = table.name.partition("/")[0]
+            if table.style and not (table.style == deeper and is_text(table)):
+                continue
+            if not streams(table) or (few and seen.get(model, 0) >= few):
+                continue
+            seen[model] = seen.get(model, 0) + 1
+            for case, changed in variations:
+                for contender in contenders:
+                    cell = ExitCell(
+                        table.name,
+                        contender,
+                        1,
+                        table.digest,
+                        inputs=scope.inputs,
+                        data=scope.data,
+                        table=table.path,
+                        folder=scope.folder,
+                    )
+                    yield Point(name, (replace(cell, **changed),), case)
+
+    return Experiment(title, points)
+
+
+def is_video(table: TableFile) -> bool:
+    """Whether its inputs come at a rate of their own."""
+    return table.rate > 0.0
+
+
+def is_text(table: TableFile) -> bool:
+    return not is_video(table)
+
+
+_MAIN = (VANILLA, APPARATE, AUTO, OFFLINE)
+_SLOS = [(f"SLO × {x:g}", {"slo_x": x}) for x in (2.0, 4.0, 8.0)]
+_FAST = [(f"{case}, 120/s", {**changed, "rate": 120.0}) for case, changed in _SLOS]
+_PLATFORMS = [(name, {"platform": name}) for name in ("clockwork", "fifo", "slack")]
+_LOADS = [
+    (f"{load:g} × peak", {"load": load, "platform": "slack"}) for load in (0.5, 0.75, 1.0, 1.5, 2.0)
+]
+_LOSSES = tuple(
+    ours(f"release, {loss:g} %", "release", ramp_budget=0.02, accuracy_loss=loss / 100)
+    for loss in (0.5, 1.0, 2.0, 5.0)
+)
+_BUDGETS = tuple(
+    ours(f"release, budget {b:g} %", "release", ramp_budget=b / 100) for b in (2.0, 5.0, 10.0)
+)
+
+EXPERIMENTS: Mapping[str, Experiment[ExitScope, ExitCell]] = MappingProxyType(
+    {
+        "figure-9": Experiment("Styles of ramps under one budget, thresholds best in hindsight"),
+        "figure-11": Experiment("Tuning: our search beside a grid, seconds and what it finds"),
+        "figure-13": _experiment(
+            "figure-13",
+            "Videos: latency, beside what hindsight could save (14: its tail)",
+            (*_MAIN, SINGLE),
+            streams=is_video,
+        ),
+        "figure-16": _experiment(
+            "figure-16",
+            "Texts: latency, beside optima (15: the same)",
+            (*_MAIN, *ONLINE),
+            streams=is_text,
+        ),
+        "table-2": _experiment(
+            "table-2",
+            "Exits tuned once (Table 1: the cost of that)",
+            (VANILLA, APPARATE, FIXED, *ONCE),
+            deeper=DEEBERT,
+        ),
+        "figure-17": _experiment(
+            "figure-17", "Longer SLOs; videos at 120/s", (VANILLA, APPARATE), _SLOS, is_text
+        ),
+        "figure-17-videos": _experiment(
+            "figure-17-videos",
+            "Longer SLOs, videos at 120/s",
+            (VANILLA, APPARATE),
+            _FAST,
+            is_video,
+            few=1,
+        ),
+        "figure-18": _experiment(
+            "figure-18", "Accuracy that may be lost", (VANILLA, *_LOSSES), few=1
+        ),
+        "table-3": _experiment("table-3", "Budgets for ramps", (VANILLA, *_BUDGETS), few=1),
+        "table-4": _experiment(
+            "table-4", "Serving platforms", (VANILLA, APPARATE), _PLATFORMS, few=1
+        ),
+        "modes": _experiment(
+            "modes", "Answers in time under load", (VANILLA, RELEASE, SHRINK, AUTO), _LOADS, few=1
+        ),
+        "deadline": _experiment(
+            "deadline",
+            "Deadlines shorter than the model",
+            (VANILLA, RELEASE, AUTO),
+            [("0.7 × the model", {"slo_x": 0.7, "platform": "slack"})],
+            is_video,
+            few=2,
+        ),
+        "live": Experiment("The model itself, served, beside virtual time", by_name=True),
+    }
+)
+"""Everything, by name."""

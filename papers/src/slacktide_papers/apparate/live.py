@@ -1,0 +1,154 @@
+"""A stream played to a real server, beside the same stream in virtual time.
+
+`slacktide serve` in a process of its own, with the model, the ramps that the exit table was made
+with, and early exits as a user states them (`early_exit: 1%`); the inputs are sent when virtual
+time has them arrive. No request is given up: what is compared is which of them left early, whether
+they were right, and how long they took.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slacktide.executors.cores import pinned
+from slacktide.exits.errors import ExitError
+from slacktide.exits.manifest import ExitManifest
+from slacktide.lab.examples import example, make_repository, make_stream
+from slacktide.lab.load.played_rows import PlayedRow, exit_stats, play_rows
+from slacktide.lab.load.server_process import ProcessError, serving, split_cores
+from slacktide.lab.load.spec import Transport
+from slacktide.models.exit_files import save_ramps
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.profile_store import ProfileStore, model_hash
+from slacktide.models.repository.single_model import open_repository
+from slacktide_papers.apparate.experiments import AUTO, ExitCell
+from slacktide_papers.apparate.make_tables import TableOrder, learnt_ramps
+from slacktide_papers.apparate.play import LOSS, PlayedExits, play
+from slacktide_papers.apparate.setting import TableFile, arrivals, load_table
+from slacktide_papers.apparate.stream_features import StreamFeatures
+from slacktide_papers.harness.state import ReproduceError
+
+PATIENCE_S = 20.0
+"""Of a request; as much as `play_rows` states."""
+TEXT_LOAD = 0.2
+"""Texts come at this share of what the model answers one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStream:
+    """What came of one stream, live and in virtual time."""
+
+    stream: str
+    inputs: int
+    rate: float
+    """Per second."""
+    exits: tuple[float, float]
+    """Share of answers given by ramps: live, predicted. So are the others."""
+    agreement: tuple[float, float]
+    """Share of answers that are the model's own."""
+    p50_ms: tuple[float, float]
+    """From when a request was due to its answer, HTTP and the client included; in virtual time the
+    wait for the lane and the pass alone."""
+    p99_ms: tuple[float, float]
+    ramps: tuple[float, float]
+    """Active ones: live at the end, predicted on average."""
+    alarms: int
+    """Live."""
+
+
+def play_live(order: TableOrder, table: TableFile) -> LiveStream:
+    """Takes as long as the inputs take to come. Raises ReproduceError."""
+    known = load_table(table.path, table.digest)
+    alone = float(known.whole[0])
+    rate = known.rate or TEXT_LOAD / alone
+    cell = ExitCell(
+        table.name,
+        AUTO,
+        1,
+        table.digest,
+        platform="slack",
+        slo_x=PATIENCE_S / alone,
+        rate=rate,
+        table=table.path,
+    )
+    predicted = play(cell)
+    instants = arrivals(len(known), rate, None, cell.seed, even=known.rate > 0.0)
+    try:
+        rows, stats = _served(order, instants.tolist())
+    except (ProcessError, ExitError, RepositoryError, OSError) as error:
+        raise ReproduceError(f"live: {order.name}: {error}") from None
+    return compared(order, rate, rows, _answers(order), predicted, stats)
+
+
+def compared(
+    order: TableOrder,
+    rate: float,
+    rows: Sequence[PlayedRow],
+    answers: Sequence[int],
+    predicted: PlayedExits,
+    stats: Mapping[str, Any],
+) -> LiveStream:
+    """`answers`: the model's own, by row; `stats`: `exit_stats` of the server at the end."""
+    active = [ramp for ramp in stats["ramps"] if ramp["threshold"] is not None]
+    right = [row.answer == answer for row, answer in zip(rows, answers, strict=True)]
+    ms = np.percentile([1e3 * row.seconds for row in rows], (50, 99)).tolist()
+    return LiveStream(
+        order.name,
+        len(rows),
+        rate,
+        (float(np.mean([bool(row.exit) for row in rows])), predicted.exits),
+        (float(np.mean(right)), predicted.agreement),
+        (ms[0], predicted.latency_ms[50]),
+        (ms[1], predicted.latency_ms[99]),
+        (len(active), predicted.ramps),
+        int(stats["alarms"]),
+    )
+
+
+def _answers(order: TableOrder) -> list[int]:
+    """The model's own, of the inputs that are played."""
+    said = [logits for _, logits in StreamFeatures(order.stream).rows(order.trained, order.inputs)]
+    answers: list[int] = np.concatenate(said).argmax(axis=1).tolist()
+    return answers
+
+
+def _served(order: TableOrder, instants: Sequence[float]) -> tuple[list[PlayedRow], dict[str, Any]]:
+    """The answers, and what the server says of its exits at the end."""
+    model = order.stream.model
+    inputs = make_stream(model, order.stream.stream, order.trained, order.inputs)
+    rows = [row for row, _ in inputs]
+    with tempfile.TemporaryDirectory(prefix="slacktide-live-") as folder:
+        repository = Path(folder, "models")
+        make_repository(repository, models=[model])
+        _write_ramps(order, repository)
+        with (repository / model / "slacktide.yaml").open("a") as settings:
+            settings.write(f"\nearly_exit: {LOSS:.0%}\n")
+        cores, mine = split_cores(1)
+        with serving(repository, cores, Path(folder, "server.log")) as targets:
+            target = targets[Transport.HTTP]
+            with pinned(mine):
+                classes = len(example(model).classes)
+                played = play_rows(target, model, classes, rows, instants)
+            stats = exit_stats(target, model)
+    return played, stats
+
+
+def _write_ramps(order: TableOrder, repository: Path) -> None:
+    """Those of the table, beside the model."""
+    features = StreamFeatures(order.stream)
+    (definition,) = open_repository(repository).read(order.stream.model)
+    manifest = ExitManifest(
+        model_hash(definition),
+        1,
+        order.trained,
+        "samples",
+        features.graph.outputs,
+        tuple(learnt_ramps(order, features)),
+    )
+    save_ramps(definition, ProfileStore().exits_folder(definition), manifest)

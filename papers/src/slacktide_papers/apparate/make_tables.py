@@ -1,0 +1,202 @@
+"""Exit tables of the example models, made once by the models themselves.
+
+Ramps are learnt from the pooled features of a stream's first tenth; what each of them says of the
+inputs that follow is the table. What passes take is measured once for each model: the unsplit
+session, and for each position a chain that is cut there alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.exits.manifest import Ramp
+from slacktide.exits.training import RampTrainer, judged_rows
+from slacktide.lab.simulation.exit_tables import ExitTable
+from slacktide.lab.simulation.scenario.running import done_in_processes
+from slacktide_papers.apparate.deeper_ramps import DEEPER, hidden_layers, units
+from slacktide_papers.apparate.experiments import EXPERIMENTS, ExitScope
+from slacktide_papers.apparate.setting import STREAMS, ExitStream, TableFile
+from slacktide_papers.apparate.stage_times import StageTimes, stage_times
+from slacktide_papers.apparate.stream_features import StreamFeatures, cached
+from slacktide_papers.harness.run import Moved
+from slacktide_papers.harness.state import ReproduceError, fingerprint
+
+_TIMED = (
+    *(f"exits/{name}.py" for name in ("positions", "ramp_graph", "splitting")),
+    "papers/apparate/stage_times.py",
+)
+"""Code that times depend on."""
+_CODE = (
+    *_TIMED,
+    *(f"exits/{name}.py" for name in ("training", "manifest")),
+    *(f"papers/apparate/{name}.py" for name in ("make_tables", "deeper_ramps")),
+)
+"""Code that tables depend on, beside the features."""
+QUICK_INPUTS, QUICK_STREAMS = 4_000, 2
+LIVE, LIVE_INPUTS = ("chained/day", "text/drifting"), 2_000
+"""Streams that are played to a server as well, and so many inputs of each unless stated."""
+
+Array = NDArray[Any]
+_Rows = Callable[[int, int], Iterator[tuple[list[Array], Array]]]
+"""As `StreamFeatures.rows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOrder:
+    """A table to be made: of the first `inputs` of a stream, ramps are learnt from `trained`."""
+
+    stream: ExitStream
+    inputs: int
+    trained: int
+    style: str = ""
+    """Of the ramps; empty: as they are served."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.stream.name}, {self.style}" if self.style else self.stream.name
+
+    def path(self, features: StreamFeatures) -> Path:
+        """Where it lies once it is made: elsewhere for other code, another model or stream."""
+        known = f"{features.folder.name}-{fingerprint(_CODE)[:6]}"
+        style = f"-{self.style.replace(' ', '-')}" if self.style else ""
+        return cached(f"{known}-{self.inputs}-{self.trained}{style}.npz")
+
+
+def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: Moved) -> ExitScope:
+    """The scope with the tables that these experiments need, made if they are not there yet.
+
+    Raises ReproduceError.
+    """
+    if scope.tables:
+        if "live" in experiments:
+            raise ReproduceError("live: it plays models of the examples; leave out --table")
+        return scope
+    every = [_order(scope, name, style) for name in STREAMS for style in ("", *DEEPER)]
+    known = [TableFile(one.name, Path(), "", one.stream.rate, one.style) for one in every]
+    wanted = {
+        point.setting
+        for name in experiments
+        if (points := EXPERIMENTS[name].points) is not None
+        for point in points(replace(scope, tables=tuple(known)))
+    }
+    first = {order.stream.model: order.stream for order in reversed(every)}
+    if "figure-9" in experiments:
+        wanted.update(order.name for order in every if order.stream in first.values())
+    orders = [order for order in every if order.name in (wanted or STREAMS)]
+    if scope.quick:
+        mine = [one for one in orders if one.stream in first.values() and not one.style]
+        orders = mine[:QUICK_STREAMS]
+    live = live_orders(scope) if "live" in experiments else []
+    if live and len(experiments) == 1:
+        orders = []
+    ours, orders = orders, list(dict.fromkeys((*orders, *live)))
+    features = {order: StreamFeatures(order.stream) for order in orders}
+    paths = {order: order.path(each) for order, each in features.items()}
+    missing = [order for order, path in paths.items() if not path.exists()]
+    models = {order.stream.model: order for order in missing}
+    for name, _ in done_in_processes(_timed, models.items(), jobs=jobs):  # before all else runs
+        moved(0.0, f"how long {name} takes")
+    tasks = ((order.name, order) for order in missing)
+    for done, (name, _) in enumerate(done_in_processes(make_table, tasks, jobs=jobs), start=1):
+        moved(done / len(missing), f"exit table of {name}")
+    files = {order: TableFile.of(order.name, path, order.style) for order, path in paths.items()}
+    return replace(
+        scope,
+        tables=tuple([files[order] for order in ours]),
+        live=tuple([(order, files[order]) for order in live]),
+    )
+
+
+def live_orders(scope: ExitScope) -> list[TableOrder]:
+    """What is played to a server."""
+    if scope.quick:
+        return [_order(scope, LIVE[0])]
+    return [_order(replace(scope, inputs=scope.inputs or LIVE_INPUTS), name) for name in LIVE]
+
+
+def _order(scope: ExitScope, name: str, style: str = "") -> TableOrder:
+    stream = STREAMS[name]
+    if scope.quick:
+        return TableOrder(stream, QUICK_INPUTS, QUICK_INPUTS // 4, style)
+    trained = stream.length // 10
+    played = scope.inputs or stream.length
+    return TableOrder(stream, min(trained + played, stream.length), trained, style)
+
+
+def make_table(order: TableOrder) -> dict[str, Any]:
+    """Make what is ordered. Raises ExitError, OSError."""
+    features = StreamFeatures(order.stream)
+    times, rows_of = _times(features), _rows_of(order, features)
+    ramps = _learnt(order, features, rows_of)
+    said: list[tuple[Array, Array]] = []
+    for pooled, logits in rows_of(order.trained, order.inputs):
+        answers = logits.argmax(axis=1)
+        judged = [
+            judged_rows(ramp.logits(rows) / ramp.temperature, answers)
+            for ramp, rows in zip(ramps, pooled, strict=True)
+        ]
+        uncertainty = np.stack([each.uncertainty for each in judged], axis=1)
+        said.append((uncertainty, np.stack([each.agrees for each in judged], axis=1)))
+    uncertainty, agrees = (np.concatenate(each) for each in zip(*said, strict=True))
+    ExitTable(
+        title=f"{order.name}, {order.inputs} inputs, ramps of the first {order.trained}",
+        rate=order.stream.rate,
+        positions=tuple(ramp.tensor for ramp in ramps),
+        uncertainty=uncertainty.astype(np.float32),
+        agrees=agrees,
+        agreement=np.array([ramp.agreement for ramp in ramps]),
+        sizes=times.sizes,
+        whole=times.whole,
+        before=times.before,
+        ramp=times.ramp,
+    ).save(order.path(features))
+    return {}
+
+
+def learnt_ramps(order: TableOrder, features: StreamFeatures) -> Sequence[Ramp]:
+    """Those that its table is made with."""
+    return _learnt(order, features, _rows_of(order, features))
+
+
+def _timed(order: TableOrder) -> dict[str, Any]:
+    """As `done_in_processes` takes it."""
+    _times(StreamFeatures(order.stream))
+    return {}
+
+
+def _times(features: StreamFeatures) -> StageTimes:
+    """What passes of the model take, measured once."""
+    path = cached(f"{features.model}-times-{fingerprint(_TIMED)[:6]}.npz")
+    return stage_times(features.model, features.proto, features.graph, path)
+
+
+def _rows_of(order: TableOrder, features: StreamFeatures) -> _Rows:
+    """The features that ramps of this style see: with layers of their own, what these make."""
+    if not order.style:
+        return features.rows
+    columns, said = zip(*features.rows(0, order.trained), strict=True)
+    layers = [
+        hidden_layers(order.style, np.concatenate(column), np.concatenate(said))
+        for column in zip(*columns, strict=True)
+    ]
+
+    def rows(start: int, stop: int) -> Iterator[tuple[list[Array], Array]]:
+        for pooled, logits in features.rows(start, stop):
+            yield [units(*each) for each in zip(pooled, layers, strict=True)], logits
+
+    return rows
+
+
+def _learnt(order: TableOrder, features: StreamFeatures, rows: _Rows) -> Sequence[Ramp]:
+    """Ramps of the stream's beginning."""
+    positions = features.graph.positions
+    trainer = RampTrainer([one.tensor for one in positions], [one.cost for one in positions])
+    for pooled, logits in rows(0, order.trained):
+        trainer.add(pooled, logits)
+    return trainer.train()

@@ -1,0 +1,277 @@
+"""One cell in virtual time: engine, scheduler and exits planner, with a table as the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from slacktide.domain import (
+    Command,
+    Deployment,
+    Event,
+    ExitMode,
+    LaneSpec,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Request,
+    Route,
+    RunBatch,
+)
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import AsExpected, Simulation
+from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
+from slacktide.planning import Planner
+from slacktide.planning.exits import ExitsPlanner, StatedExits
+from slacktide.profiles import CorrectedTimes
+from slacktide.scheduling import PoolRecipe
+from slacktide_papers.apparate.baselines import (
+    AnsweredRows,
+    Floats,
+    best_single,
+    offline_optimum,
+    online_optimum,
+    tuned_once,
+)
+from slacktide_papers.apparate.experiments import ExitCell
+from slacktide_papers.apparate.setting import (
+    MAX_BATCH,
+    MODEL,
+    SLO_X,
+    arrivals,
+    load_table,
+    peak,
+)
+from slacktide_papers.harness.experiments import Contender
+
+LOSS = 0.01
+"""Of answers, where a contender does not say otherwise."""
+WINDOW = 512
+"""Answers over which accuracy is held."""
+BEGIN_S = 2.0
+"""Before the first request: replicas are up and the first ramps open."""
+JOB_S = 0.01
+"""What tuning takes off the loop."""
+DROPPED = 0.2
+"""Just under this share of a text stream's requests is dropped without exits (§5.1)."""
+PLATFORMS: Mapping[str, PoolRecipe] = MappingProxyType(
+    {
+        "clockwork": PoolRecipe("clockwork"),
+        "fifo": PoolRecipe("fifo", {"max_queue": 2 * MAX_BATCH}),
+        "slack": PoolRecipe("slack"),
+    }
+)
+"""`fifo` is TF-Serving's: in order, at most two batches waiting (Apparate's code)."""
+_POOL = PoolId(MODEL, "1")
+_PLAN = Plan(
+    (LaneSpec("lane", (0,)),), (Deployment(_POOL, "lane", MAX_BATCH),), (Route(MODEL, _POOL),)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedExits:
+    """What came of a run."""
+
+    requests: int
+    answered: int
+    on_time: int
+    latency_ms: Sequence[float]
+    """Of those answered, from arrival: percentiles 0 to 100."""
+    agreement: float
+    """Share of answers that are the model's."""
+    windows: float
+    """Share of windows of 512 answers in a row with at least 99 % (or what was asked for) right."""
+    course: Sequence[float]
+    """Agreement in every 512 answers, in order."""
+    exits: float
+    """Share of answers given by a ramp."""
+    ramps: float
+    """Active ones, on average over time."""
+    moves: int
+    """Changes of the active ramps."""
+    rows: float
+    """Of a batch, on average."""
+    busy: float
+    """Share of the time in which batches ran."""
+
+
+def play(cell: ExitCell) -> PlayedExits:
+    """What comes of `cell`; the same whenever it is played. Raises ReproduceError."""
+    table = load_table(cell.table, cell.digest)
+    if cell.inputs:
+        table = table.part(0, cell.inputs)
+    alone = float(table.whole[0])
+    rate = cell.rate or cell.load * peak(table) or table.rate
+    even = table.rate > 0.0
+    if not rate:
+        rate = _text_rate(cell.table, cell.digest, len(table), cell.folder)
+    instants = arrivals(len(table), rate, cell.folder, cell.seed, even=even)
+    options = dict(cell.contender.options)
+    loss = float(options.get("accuracy_loss", LOSS))
+    if cell.contender.policy != "optimum":
+        stated = _stated(cell.contender, table, loss)
+        return _Run(table, cell.platform, cell.slo_x * alone, instants, stated).played(loss)
+    run = _Run(table, cell.platform, cell.slo_x * alone, instants, None)
+    run.played(loss)
+    rows = run.answered_rows()
+    pasts = [int(past) for past in str(options["pasts"]).split()]
+    left = online_optimum(table, rows, pasts, loss) if pasts else offline_optimum(table, rows)
+    latency = rows.ending_at(table, left)
+    everywhere = np.column_stack((table.agrees, np.ones(len(table), bool)))
+    right = everywhere[rows.inputs, left]
+    return run.concluded(latency, right, float((left < len(table.positions)).mean()), loss)
+
+
+def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits | None:
+    """How the contender's exits are managed; None: it has none."""
+    options = dict(contender.options)
+    every = tuple(range(len(table.positions)))
+    if contender.policy == "vanilla":
+        return None
+    if contender.policy == "single":
+        ramp, threshold = best_single(table, loss)
+        return StatedExits(
+            ramp_budget=1.0, mode=ExitMode.RELEASE, ramps=(ramp,), thresholds=(threshold,)
+        )
+    if contender.policy == "once":
+        thresholds = tuned_once(table, str(options["kind"]), loss)
+        return StatedExits(
+            ramp_budget=1.0, mode=ExitMode.RELEASE, ramps=every, thresholds=thresholds
+        )
+    return StatedExits(
+        accuracy_loss=loss,
+        ramp_budget=float(options.get("ramp_budget", 0.05)),
+        mode=ExitMode(str(options["mode"])),
+        moving=not options.get("fixed"),
+    )
+
+
+@lru_cache(maxsize=8)
+def _text_rate(path: Path, digest: str, inputs: int, folder: Path | None) -> float:
+    """Requests per second of which, without exits, just under a fifth is dropped."""
+    table = load_table(path, digest).part(0, min(inputs, 6_000))
+    low, high = 0.0, 2.0 * peak(table)
+    for _ in range(8):
+        rate = 0.5 * (low + high)
+        instants = arrivals(len(table), rate, folder, 1, even=False)
+        run = _Run(table, "clockwork", SLO_X * float(table.whole[0]), instants, None)
+        played = run.played(LOSS)
+        low, high = (rate, high) if played.answered > (1.0 - DROPPED) * len(table) else (low, rate)
+    return low
+
+
+class _Run:
+    """One simulation, and what is noted of it."""
+
+    def __init__(
+        self,
+        table: ExitTable,
+        platform: str,
+        slo: float,
+        instants: Floats,
+        stated: StatedExits | None,
+    ) -> None:
+        self._table, self._slo, self._instants = table, slo, instants
+        self._recipe = replace(PLATFORMS[platform], exits=stated is not None)
+        self._answers: list[tuple[int, float, int]] = []
+        """(request, seconds, the ramp that answered or −1), as they came."""
+        self._on_time = 0
+        self._batch_of: dict[int, tuple[int, int]] = {}
+        """By request: number of its last batch, and its rows."""
+        self._ramps: list[tuple[float, tuple[int, ...]]] = []
+        """(since when, active)."""
+        planners: tuple[Planner, ...] = () if stated is None else (ExitsPlanner(),)
+        self._simulation = Simulation(
+            Engine(self._parts),
+            _PLAN,
+            AsExpected(CorrectedTimes(table.times)),
+            answered=self._answered,
+            watch=self._watch,
+            begin=-BEGIN_S,
+            planners=planners,
+            stated={} if stated is None else {MODEL: stated},
+            job_s=JOB_S,
+            exits={} if stated is None else {MODEL: TableExits(table)},
+        )
+
+    def played(self, loss: float) -> PlayedExits:
+        end = float(self._instants[-1]) + 10.0 * self._slo + 1.0
+        self._simulation.run(self._requests(), until=end)
+        answers = sorted(self._answers)
+        inputs = np.array([id for id, _, _ in answers], dtype=np.int64)
+        ramps = np.array([ramp for _, _, ramp in answers], dtype=np.int64)
+        right = np.where(ramps < 0, True, self._table.agrees[inputs, ramps])
+        latency = np.array([seconds for _, seconds, _ in answers])
+        return self.concluded(latency, right, float((ramps >= 0).mean()) if answers else 0.0, loss)
+
+    def concluded(
+        self, latency: Floats, right: np.ndarray, exits: float, loss: float
+    ) -> PlayedExits:
+        """The run, had these been its answers, in the order of requests."""
+        hardware = self._simulation.hardware
+        edges = np.arange(0, max(1, len(right) - WINDOW + 1), WINDOW)
+        sums = np.concatenate(([0], np.cumsum(right)))
+        window = min(WINDOW, len(right))
+        sliding = (sums[window:] - sums[: len(sums) - window]) / max(1, window)
+        length = float(self._instants[-1]) or 1.0
+        return PlayedExits(
+            requests=len(self._instants),
+            answered=len(right),
+            on_time=self._on_time,
+            latency_ms=np.percentile(1e3 * latency if len(latency) else [0.0], range(101))
+            .round(3)
+            .tolist(),
+            agreement=float(right.mean()) if len(right) else 1.0,
+            windows=float((sliding >= 1.0 - loss).mean()),
+            course=sliding[edges].round(4).tolist(),
+            exits=exits,
+            ramps=self._mean_ramps(length),
+            moves=max(0, len(self._ramps) - 1),
+            rows=hardware.rows / max(1, hardware.batches),
+            busy=hardware.busy_s / length,
+        )
+
+    def answered_rows(self) -> AnsweredRows:
+        """What was answered, in the order of the batches."""
+        found = sorted((*self._batch_of[id], id, seconds) for id, seconds, _ in self._answers)
+        batches, rows, ids, latency = (np.array(each) for each in zip(*found, strict=True))
+        return AnsweredRows(ids, batches, rows, latency)
+
+    def _mean_ramps(self, end: float) -> float:
+        ends = [at for at, _ in self._ramps[1:]] + [end]
+        spans = zip(self._ramps, ends, strict=False)  # of a run without exits: none
+        return sum(len(ramps) * (to - max(at, 0.0)) for (at, ramps), to in spans if to > 0.0) / end
+
+    def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        times = CorrectedTimes(self._table.times)
+        return self._recipe.parts(times, max_batch=max_batch, view=view)
+
+    def _requests(self) -> Iterator[Request]:
+        for id, at in enumerate(self._instants.tolist()):
+            yield Request(id, MODEL, at, at + self._slo)
+
+    def _answered(self, request: Request | Notice, outcome: Outcome) -> None:
+        if outcome.kind in (OutcomeKind.SERVED, OutcomeKind.LATE):
+            ramp = -1 if outcome.ramp is None else outcome.ramp
+            self._answers.append((request.id, outcome.at - request.arrival, ramp))
+            self._on_time += outcome.kind is OutcomeKind.SERVED
+
+    def _watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
+        for event in events:
+            if isinstance(event, PlanChanged):
+                for policy in event.plan.exits:
+                    if not self._ramps or self._ramps[-1][1] != policy.ramps:
+                        self._ramps.append((now, policy.ramps))
+        for command in commands:
+            if isinstance(command, RunBatch):
+                batch = command.batch
+                for member in batch.members:
+                    self._batch_of[member.id] = (batch.id, batch.rows)

@@ -1,0 +1,140 @@
+"""What is served: streams with their exit tables, and when their requests come."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.lab.examples.catalog import MODELS
+from slacktide.lab.examples.frames import FRAME_RATE
+from slacktide.lab.simulation import SimulationError, stream
+from slacktide.lab.simulation.exit_tables import ExitTable, read_exit_table
+from slacktide_papers.harness.state import ReproduceError, find_data_file
+
+MODEL = "model"
+MAX_BATCH = 8
+SLO_X = 2.0
+"""The SLO, as a multiple of the time of one request alone."""
+MINUTE_S = 60.0
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """An exit table, wherever it lies."""
+
+    name: str
+    path: Path
+    digest: str
+    rate: float
+    style: str = ""
+    """Of its ramps; empty: as they are served."""
+
+    @classmethod
+    def of(cls, name: str, path: Path, style: str = "") -> TableFile:
+        """Raises ReproduceError if it is none."""
+        try:
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        except OSError as error:
+            raise ReproduceError(f"exit table {path}: {error.strerror}") from None
+        return cls(name, path, digest, load_table(path, digest).rate, style)
+
+
+@lru_cache(maxsize=4)
+def load_table(path: Path, digest: str) -> ExitTable:
+    """Raises ReproduceError."""
+    try:
+        return read_exit_table(path)
+    except OSError as error:
+        raise ReproduceError(f"exit table {path}: {error.strerror}") from None
+    except SimulationError as error:
+        raise ReproduceError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStream:
+    """A stream of the examples under one of their models."""
+
+    model: str
+    stream: str
+    rate: float
+    """Inputs per second; 0 of texts."""
+    length: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}/{self.stream}"
+
+
+STREAMS: Mapping[str, ExitStream] = MappingProxyType(
+    {
+        one.name: one
+        for model, rate in (
+            ("residual", FRAME_RATE),
+            ("chained", FRAME_RATE),
+            ("text", 0),
+            ("whereabouts", 0),
+        )
+        if model in MODELS
+        for stream_name in MODELS[model].streams
+        for one in (ExitStream(model, stream_name, float(rate), MODELS[model].stream_length),)
+    }
+)
+"""By name: videos, then texts."""
+
+
+def peak(table: ExitTable) -> float:
+    """Requests per second that full batches of the unsplit model answer, at most."""
+    sizes: list[int] = [size for size in table.sizes.tolist() if size <= MAX_BATCH]
+    return max(float(size) / float(table.seconds(table.whole, size)) for size in sizes)
+
+
+@lru_cache(maxsize=4)
+def minute_counts(folder: Path | None) -> tuple[float, ...]:
+    """Relative rates of consecutive minutes: the Azure Functions trace, all functions together;
+    drawn where there is no folder. Raises ReproduceError."""
+    if folder is None:
+        draw = stream(1, "minutes")
+        level, found = 0.0, []
+        for step in draw.standard_normal(24 * 60).tolist():
+            level = 0.9 * level + 0.15 * step
+            found.append(float(np.exp(level)))
+        return tuple(found)
+    path = find_data_file(folder, "azure_functions_2019*.csv")
+    counts: dict[float, float] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                at = float(row["time_s"])
+                counts[at] = counts.get(at, 0.0) + float(row["invocations"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReproduceError(f"--data: {path.name}: {error}") from None
+    return tuple(counts[at] for at in sorted(counts))
+
+
+def arrivals(count: int, rate: float, folder: Path | None, seed: int, *, even: bool) -> Floats:
+    """The first `count` instants, seconds from 0: evenly, or as many in each minute as the counts
+    say, at random within it; `rate` per second on average."""
+    if even:
+        return np.arange(count) / rate
+    relative = np.array(minute_counts(folder))
+    draw = stream(seed, "arrivals")
+    place = int(draw.integers(len(relative)))
+    mean = float(relative.mean())
+    parts: list[Floats] = []
+    known, minute = 0, 0
+    while known < count:
+        share = relative[(place + minute) % len(relative)] / mean
+        there = int(draw.poisson(share * rate * MINUTE_S))
+        parts.append(np.sort(draw.uniform(0.0, MINUTE_S, there)) + minute * MINUTE_S)
+        known, minute = known + there, minute + 1
+    return np.concatenate(parts)[:count]

@@ -1,0 +1,102 @@
+"""Pooled features of a stream: what ramps are learnt from and judged on, kept in files.
+
+The stream passes through the model once, with the pooled features of all its positions as further
+outputs. They are kept in half precision, some 3 KB an input, in files of `CHUNK` inputs, so that
+making them can be stopped, resumed and extended, and other ramps need no further pass. The folder
+is named after all that they depend on: the model with its pools, and a sample of the inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.exits.positions import find_positions
+from slacktide.exits.ramp_graph import with_features
+from slacktide.lab.examples import Samples, example, make_stream
+from slacktide_papers.apparate.setting import ExitStream
+from slacktide_papers.apparate.stage_times import opened, read_arrays, write_arrays
+
+CHUNK = 500
+"""Inputs of a file."""
+BATCH = 8
+_SAMPLED = 4
+"""Inputs that stand for the stream in its folder's name."""
+
+Array = NDArray[Any]
+
+
+def cached(*names: str) -> Path:
+    """A file or folder in the user's cache folder."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home.joinpath("slacktide", "exit-tables", *names)
+
+
+class StreamFeatures:
+    """Those of one model on one of its streams, computed on one core where they are not there."""
+
+    def __init__(self, stream: ExitStream) -> None:
+        import onnx
+
+        self._stream, self.model = stream, stream.model
+        self.proto = proto = onnx.load_model_from_string(example(stream.model).onnx())
+        mask = "attention_mask" if _masked(proto) else ""
+        self.graph = find_positions(proto, mask=mask, output=proto.graph.output[0].name)
+        self._ends = np.cumsum([position.features for position in self.graph.positions])
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the files lie."""
+        digest = hashlib.sha256(self._pooling)
+        for place in np.linspace(0, self._stream.length - 1, _SAMPLED).astype(int).tolist():
+            for inputs in self._inputs(place, place + 1):
+                digest.update(b"".join(value.tobytes() for value in inputs.values()))
+        return cached(f"{self._stream.name.replace('/', '-')}-{digest.hexdigest()[:12]}")
+
+    @cached_property
+    def _pooling(self) -> bytes:
+        return bytes(with_features(self.proto, self.graph).SerializeToString(deterministic=True))
+
+    @cached_property
+    def _session(self) -> Any:
+        return opened(self._pooling)
+
+    def rows(self, start: int, stop: int) -> Iterator[tuple[list[Array], Array]]:
+        """(features by position, logits) of inputs `start` to `stop`, some at a time."""
+        for first in range(start - start % CHUNK, stop, CHUNK):
+            path = self.folder / f"{first}.npz"
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_arrays(path, self._computed(first, min(first + CHUNK, self._stream.length)))
+            kept = read_arrays(path)
+            part = slice(max(start - first, 0), stop - first)
+            features = np.split(kept["features"][part].astype(np.float32), self._ends[:-1], axis=1)
+            yield features, kept["logits"][part]
+
+    def _computed(self, start: int, stop: int) -> dict[str, Array]:
+        outputs = [f"exits/features/{number}" for number in range(len(self._ends))]
+        features, logits = [], []
+        inputs = self._inputs(start, stop)
+        while few := tuple(islice(inputs, BATCH)):
+            *pooled, said = self._session.run(
+                [*outputs, "exits/logits"], Samples(few, None).batch()
+            )
+            features.append(np.concatenate(pooled, axis=1).astype(np.float16))
+            logits.append(said)
+        return {"features": np.concatenate(features), "logits": np.concatenate(logits)}
+
+    def _inputs(self, start: int, stop: int) -> Iterator[Mapping[str, Array]]:
+        stream = make_stream(self._stream.model, self._stream.stream, start, stop)
+        return (request for request, _ in stream)
+
+
+def _masked(proto: Any) -> bool:
+    return any(each.name == "attention_mask" for each in proto.graph.input)

@@ -1,0 +1,120 @@
+"""What no placement can serve more than: a linear program, by HiGHS. Needs scipy. For measurements.
+
+Frames are a fluid. That of a pipeline divides among all ways to run it: each stage on a device, or
+not at all with what follows it, if each path takes no longer than the SLO without any queueing
+(batches of one, as expected). Lanes, accelerators and links carry what they can, all stages in
+their most efficient batches and forms. So batches are never half full, rows wait for nothing, and
+nothing has to stay where it is: what is measured lies below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from slacktide.planning.pipelines.costs import EstimateRules
+from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
+from slacktide.planning.pipelines.problem import PlacementQuestion
+from slacktide_papers.bounds.exact import LinearProgram
+
+Way = tuple[int | None, ...]
+"""By stage: the device, among the pipeline's candidates; None: it is not run."""
+_RULES = EstimateRules(budget=1.0)
+
+
+def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float | None:
+    """Rows per second at the sinks, of all pipelines; None if nothing is known after `seconds`.
+    Raises SolverMissingError."""
+    program = LinearProgram()
+    loads: dict[object, list[tuple[int, float]]] = defaultdict(list)
+    rooms: dict[object, float] = {}
+    for number, device in enumerate(question.devices):
+        rooms["lanes", number] = device.lanes
+        rooms["accelerators", number] = device.accelerators * device.utilisation
+    for judge in estimators(question, _RULES):
+        for (begin, end), link in judge.links.items():
+            rooms["link", judge.places[begin], judge.places[end]] = link.bandwidth
+        rate = judge.pipeline.rate
+        fluid = _Fluid(judge)
+        ways = list(fluid.ways()) if rate else []
+        if not ways:
+            continue
+        flows = program.add(len(ways), most=rate, whole=False)
+        program.require([(at, 1.0) for at in flows], most=rate)
+        for at, way in zip(flows, ways, strict=True):
+            for what, load in fluid.loads(way):
+                loads[what].append((at, load / rate))
+            rows = sum(judge.rates[sink] for sink in judge.sinks if way[sink] is not None)
+            program.worth[at] = rows / rate
+    if not loads:
+        return 0.0
+    for what, terms in loads.items():
+        program.require(terms, most=rooms[what])
+    return program.solved(seconds).most
+
+
+class _Fluid:
+    """One pipeline."""
+
+    def __init__(self, judge: PipelineEstimator) -> None:
+        self.judge = judge
+        stages = range(len(judge.rates))
+        devices = range(len(judge.devices))
+        self.least = [[self._least(at, device) for device in devices] for at in stages]
+        """By stage and device: (seconds of one row, lanes, accelerators), each of what takes the
+        least of it."""
+        shares = [min(form.row_share for form in each.forms) for each in judge.pipeline.stages]
+        self.hand_overs = [
+            (begin, at, each, size * (shares[at] if at >= 0 else 1.0))
+            for begin, at, each, size in judge.hand_overs
+        ]
+
+    def _least(self, at: int, device: int) -> tuple[float, float, float]:
+        costs = [cost for cost in self.judge.choices(at) if cost.device == device]
+        if not costs:
+            return math.inf, 0.0, 0.0
+        return (
+            min(cost.expected for cost in costs if cost.batch == 0),
+            min(cost.busy for cost in costs),
+            min(cost.utilisation for cost in costs),
+        )
+
+    def ways(self, way: Way = (), ended: tuple[float, ...] = ()) -> Iterator[Way]:
+        """All that begin so, are in time and end at a sink. `ended`: when each of its stages is."""
+        at = len(way)
+        if at == len(self.least):
+            if any(way[sink] is not None for sink in self.judge.sinks):
+                yield way
+            return
+        yield from self.ways((*way, None), (*ended, math.inf))
+        for device in range(len(self.judge.devices)):
+            end = self._begin(at, device, way, ended) + self.least[at][device][0]
+            back = [
+                self.judge.transfer(device, 0, size, (0.0, 0.0))
+                for begin, to, _, size in self.hand_overs
+                if (begin, to) == (at, -1)
+            ]
+            if end + sum(back) <= self.judge.budget:
+                yield from self.ways((*way, device), (*ended, end))
+
+    def _begin(self, at: int, device: int, way: Way, ended: tuple[float, ...]) -> float:
+        found = 0.0
+        for begin, to, _, size in self.hand_overs:
+            if to == at:
+                place, before = (way[begin] or 0, ended[begin]) if begin >= 0 else (0, 0.0)
+                over = self.judge.transfer(place, device, size, (0.0, 0.0))
+                found = max(found, before + over)
+        return found
+
+    def loads(self, way: Way) -> Iterator[tuple[object, float]]:
+        """What is loaded, and with how much, if all frames go this way."""
+        places = self.judge.places
+        for device, least in zip(way, self.least, strict=True):
+            if device is not None:
+                yield ("lanes", places[device]), least[device][1]
+                yield ("accelerators", places[device]), least[device][2]
+        for begin, at, each, size in self.hand_overs:
+            a, b = way[begin] if begin >= 0 else 0, way[at] if at >= 0 else 0
+            if a is not None and b is not None and a != b:
+                yield ("link", places[a], places[b]), each * size

@@ -1,0 +1,329 @@
+"""`slacktide reproduce PAPER`: published experiments, run again beside the printed figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib import import_module
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from slacktide.cli.output import FELL_SHORT, can_write, console, fail, print_json, progress
+
+if TYPE_CHECKING:
+    from slacktide_papers.harness.run import Reproduction
+
+reproduce = typer.Typer(
+    name="reproduce",
+    add_completion=False,
+    help="Rerun a published evaluation, and print our figures beside the published ones.",
+    no_args_is_help=True,
+)
+
+_WHAT = "What to measure"
+_REPORT = "Output"
+
+
+@dataclass(frozen=True, slots=True)
+class PaperHelp:
+    """What the command of a paper says of itself and of the options that depend on the paper."""
+
+    about: str
+    experiments: str
+    quick: str
+    seeds: str
+    data: str
+    setting: str = ""
+    """Empty: there is no such option."""
+    instances: str = ""
+    """Likewise: of files with instances of others, planned by `plan`."""
+    table: str = ""
+    """Likewise: of files with exit tables of others."""
+    inputs: str = ""
+    """Likewise: how many of each stream are played."""
+
+
+PAPERS = {
+    "orloj": PaperHelp(
+        """Orloj (2022): Tables 2 to 5 and Figures 12 to 14, simulated with the server's engine.
+
+    The whole evaluation takes under 40 minutes on two idle cores; it can be stopped and continued.
+
+    Example: slacktide reproduce orloj --quick
+
+    Example: slacktide reproduce orloj table-2 table-3 --setting P --csv rows.csv --html page.html
+    """,
+        experiments="table-2, table-3, table-4, table-5, figure-12, figure-13, figure-14; "
+        "default: all of them.",
+        quick="One seed, fewer requests, cases and SLOs: under two minutes on two idle cores.",
+        seeds="Runs of each row, 5 by default; Q, notice and figures have at most 3.",
+        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals then follow; "
+        "default: arrivals drawn by the setting.",
+        setting="P, calibrated on the paper's tables; Q, where padding dominates; or both.",
+    ),
+    "sponge": PaperHelp(
+        """Sponge (2024): Figures 1, 3 and 4 and Table 1, then harder settings, simulated with the
+    engine and the planners that serve.
+
+    Example: slacktide reproduce sponge --quick
+
+    Example: slacktide reproduce sponge figure-4 --data traces --json figure-4.json --html page.html
+    """,
+        experiments="figure-1, table-1, figure-3, figure-4, varied, harder; default: all of them.",
+        quick="One seed, a minute of traffic, fewer policies: under two minutes on two idle cores.",
+        seeds="Runs of each row whose arrivals are drawn; default: 3.",
+        data="Folder with the public bandwidth traces and latencies; default: bandwidths drawn "
+        "from a seed, and no Figure 3.",
+    ),
+    "jellyfish": PaperHelp(
+        """Jellyfish (2022): Figures 10 to 21 and Table 2, simulated with the engine, the planner
+    and the client that serve, beside the published system.
+
+    Example: slacktide reproduce jellyfish --quick
+
+    Example: slacktide reproduce jellyfish figure-12 table-2 --data traces --html page.html
+
+    Example: slacktide reproduce jellyfish plan --instances instances.json
+    """,
+        experiments="figure-10, figure-11, figure-12 (with 13), figure-14, figure-15, table-2, "
+        "figure-16, figure-17, figure-18, figure-19, ablations; default: all of them. `plan`: only "
+        "the instances of a file.",
+        quick="A few settings of each experiment, 20 s each: under two minutes on two idle cores.",
+        seeds="Runs of each row; default: 1.",
+        data="Folder with the public bandwidth traces, frame sizes and profile; default: traces "
+        "drawn from a seed.",
+        instances="With `plan`: a JSON file of instances; prints what each planner chooses, its "
+        "objective and its time.",
+    ),
+    "apparate": PaperHelp(
+        """Apparate (2024): Figures 9, 11 and 13 to 18 and Tables 1 to 4, simulated with the engine
+    and the planner that serve, on what ramps of the example models say of streams of inputs.
+
+    Models run through whole streams once, some ten minutes of a core for each video; what ramps
+    are learnt from is kept in the user's cache folder (1.4 GB in all), and it can be stopped and
+    resumed.
+
+    Example: slacktide reproduce apparate --quick
+
+    Example: slacktide reproduce apparate figure-13 figure-16 --inputs 3000
+
+    Example: slacktide reproduce apparate table-2 --table mine.npz --html page.html
+    """,
+        experiments="figure-9, figure-11, figure-13 (with 14), figure-16 (with 15), table-2 (with "
+        "1), figure-17, figure-17-videos, figure-18, table-3, table-4, modes, deadline; default: "
+        "all of them. And, only by name, live: two streams played to a real server.",
+        quick="Two videos of 4,000 frames, ramps learnt from the first quarter: under three "
+        "minutes on two idle cores.",
+        seeds="Of texts' arrivals; default: 1.",
+        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals of texts then "
+        "follow; default: counts drawn from a seed.",
+        table="An exit table of yours (docs/reproduce.md says what is in it), in the place of the "
+        "examples'; can be repeated.",
+        inputs="Play so many inputs of each stream, those after the first tenth, from which ramps "
+        "are learnt; default: all.",
+    ),
+    "octopinf": PaperHelp(
+        """OctopInf (2025): Figures 6 to 11, simulated: nine edge devices with cameras and a server,
+    the links between them, and what places the stages of pipelines on them.
+
+    The whole evaluation takes hours; it can be stopped and continued.
+
+    Example: slacktide reproduce octopinf --quick
+
+    Example: slacktide reproduce octopinf figure-6 figure-8 --data traces --html page.html
+    """,
+        experiments="figure-6 (with 7), figure-8, figure-9, figure-10, figure-11, surges, "
+        "all-five (ours, not the paper's), contention; default: all of them.",
+        quick="One seed, 20 s of each run, fewer experiments: under three minutes on two idle "
+        "cores.",
+        seeds="Runs of each row, 3 by default; figure-11 and surges have one.",
+        data="Folder with the public object counts and bandwidths of 5G; default: drawn from a "
+        "seed.",
+    ),
+}
+"""Each is a folder of `slacktide_papers` with a `paper.PAPER`."""
+
+
+def _options(paper: PaperHelp) -> Iterator[Parameter]:
+    """Those of a paper's command, in the order of its help."""
+
+    def made(name: str, kind: Any, about: Any, default: Any = None) -> Parameter:
+        known = Annotated[kind, about]
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=known)
+
+    def option(name: str, kind: Any, help: str, panel: str = _WHAT, **more: Any) -> Parameter:
+        about = typer.Option(f"--{name}", help=help, rich_help_panel=panel, **more)
+        return made(name, kind, about, False if kind is bool else None)
+
+    listed = typer.Argument(metavar="[EXPERIMENT]...", help=paper.experiments, show_default=False)
+    yield made("experiment", list[str] | None, listed)
+    if paper.setting:
+        about = typer.Option(help=paper.setting, rich_help_panel=_WHAT, case_sensitive=False)
+        yield made("setting", Literal["P", "Q", "both"], about, "both")
+    if paper.instances:
+        yield option("instances", Path | None, paper.instances, metavar="FILE")
+    if paper.table:
+        yield option("table", list[Path] | None, paper.table, metavar="FILE")
+    number: dict[str, Any] = {"min": 1, "metavar": "N"}
+    if paper.inputs:
+        yield option("inputs", int | None, paper.inputs, **number)
+    file: dict[str, Any] = {"panel": _REPORT, "metavar": "FILE", "allow_dash": True}
+    yield option("quick", bool, paper.quick)
+    yield option("seeds", int | None, paper.seeds, **number)
+    yield option("data", Path | None, paper.data, metavar="DIR")
+    yield option("jobs", int | None, "Processes; default: one for each core.", **number)
+    yield option(
+        "state",
+        Path | None,
+        "File that keeps every finished run, so that it is not run again; "
+        "default: in the user's cache folder.",
+        metavar="FILE",
+    )
+    yield option("fresh", bool, "Discard the results in the state file.")
+    yield option("check", bool, "Exit 1 if a goal is missed.", _REPORT)
+    as_json = "Write everything as JSON; - for stdout, instead of the tables."
+    yield option("json", Path | None, as_json, **file)
+    as_csv = "Write the rows as CSV; - for stdout, instead of the tables."
+    yield option("csv", Path | None, as_csv, **file)
+    yield option("html", Path | None, "Write a page with plots.", _REPORT, metavar="FILE")
+
+
+def _command(name: str, paper: PaperHelp) -> Callable[..., None]:
+    """The command of a paper. Its signature is made, because that is where options are read."""
+
+    def command(**given: Any) -> None:
+        _reproduce(name, **given)
+
+    command.__doc__ = paper.about
+    parameters = list(_options(paper))
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _reproduce(
+    name: str,
+    *,
+    experiment: list[str] | None,
+    quick: bool,
+    seeds: int | None,
+    data: Path | None,
+    jobs: int | None,
+    state: Path | None,
+    fresh: bool,
+    check: bool,
+    json: Path | None,
+    csv: Path | None,
+    html: Path | None,
+    setting: str | None = None,
+    instances: Path | None = None,
+    table: list[Path] | None = None,
+    inputs: int | None = None,
+) -> None:
+    if (instances is not None) != (experiment == ["plan"]):
+        fail("`plan` and --instances FILE belong together")
+    if instances is not None:
+        _plan(instances, json)
+        return
+    # Processes are as many as cores: each multiplies on one, and before NumPy loads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from slacktide.lab.load.report.provenance import gather
+    from slacktide_papers.harness.run import reproduce as run
+    from slacktide_papers.harness.state import ReproduceError, Results, fingerprint
+
+    paper = import_module(f"slacktide_papers.{name}.paper").PAPER
+    can_write({"--json": json, "--csv": csv, "--html": html})
+    if json == csv == Path("-"):
+        fail("--json - and --csv - cannot both go to stdout")
+    jobs = jobs or len(os.sched_getaffinity(0))
+    scope = paper.quick if quick else paper.scope
+    if setting is not None:
+        scope = replace(scope, settings=("P", "Q") if setting == "both" else (setting,))
+    if seeds is not None:
+        scope = replace(scope, seeds=seeds)
+    if inputs is not None:
+        scope = replace(scope, inputs=inputs)
+    try:
+        experiments = paper.chosen(experiment or ())
+        if data is not None:
+            scope = paper.with_data(scope, data, experiments)
+        if table:
+            scope = scope.with_tables(table)
+        if state is None:  # the user's cache folder (XDG Base Directory Specification)
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            state = cache / "slacktide" / f"reproduce-{name}.jsonl"
+        results = Results(state, fingerprint(paper.code), fresh=fresh)
+        with progress() as move:
+            if paper.prepare is not None:
+                scope = paper.prepare(scope, experiments, jobs=jobs, moved=move)
+            result = run(
+                paper, experiments, scope, results, provenance=gather(), jobs=jobs, moved=move,
+                quick=quick,
+            )  # fmt: skip
+    except ReproduceError as error:
+        fail(str(error))
+    except KeyboardInterrupt as interrupt:
+        finished = f"{interrupt} kept in {state}" if interrupt.args else "what was finished is kept"
+        again = "the same command without --fresh" if fresh else "the same command"
+        typer.echo(f"interrupted: {finished}; {again} goes on from there", err=True)
+        raise
+    _deliver(result, json, csv, html)
+    missed = sum(not goal.met for goal in result.goals)
+    if check and missed:
+        fail(f"{missed} of {len(result.goals)} goals missed", FELL_SHORT)
+
+
+def _plan(path: Path, json: Path | None) -> None:
+    """What planners make of the instances of others."""
+    import orjson
+
+    from slacktide.lab.reports import rich_table
+    from slacktide_papers.harness.state import ReproduceError
+    from slacktide_papers.jellyfish.instances import planned, read_instances, table
+
+    can_write({"--json": json})
+    try:
+        plans = [plan for name, fleet in read_instances(path) for plan in planned(name, fleet)]
+    except ReproduceError as error:
+        fail(str(error))
+    if json == Path("-"):
+        print_json(plans)
+        return
+    if json is not None:
+        json.write_bytes(orjson.dumps(plans, option=orjson.OPT_INDENT_2))
+    console().print(rich_table(table(plans)))
+
+
+def _deliver(
+    result: Reproduction[Any, Any, Any], json: Path | None, csv: Path | None, html: Path | None
+) -> None:
+    """Write and print it. Ends the program where that fails."""
+    from slacktide.lab.reports import ReportError
+    from slacktide_papers.harness.show import page, render
+
+    stdout = Path("-")
+    try:
+        if json == stdout:
+            print_json(result.to_dict())
+        elif json is not None:
+            json.write_bytes(result.to_json())
+        if csv == stdout:
+            typer.echo(result.to_csv(), nl=False)
+        elif csv is not None:
+            csv.write_text(result.to_csv(), encoding="utf-8")
+        if html is not None:
+            html.write_text(page(result), encoding="utf-8")
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
+    except ReportError as error:
+        fail(f"--html: {error}", FELL_SHORT)
+    if stdout not in (json, csv):
+        console().print(render(result))
+
+
+for _name, _paper in PAPERS.items():
+    reproduce.command(_name)(_command(_name, _paper))

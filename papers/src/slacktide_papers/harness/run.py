@@ -1,0 +1,234 @@
+"""`Publication`: what a paper brings. `reproduce` measures what is not known yet."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import orjson
+
+from slacktide.lab.load.report import Provenance
+from slacktide.lab.reports import TextTable
+from slacktide.lab.simulation.scenario.running import done_in_processes
+from slacktide_papers.harness.experiments import (
+    Experiment,
+    Goal,
+    Point,
+    ResultRow,
+    SomeCell,
+    SomeScope,
+    identity,
+)
+from slacktide_papers.harness.state import ReproduceError, Results
+
+SIMULATED = (
+    "domain",
+    "profiles",
+    "engine",
+    "scheduling",
+    "lab/workloads",
+    "lab/simulation",
+    "papers/policies",
+)
+"""Rooms whose code every simulated result depends on."""
+
+Outcome = TypeVar("Outcome")
+"""What comes of a cell: a dataclass of plain data."""
+SomeRow = TypeVar("SomeRow", bound=ResultRow)
+Extras = TypeVar("Extras")
+"""What a paper shows beside its rows."""
+
+
+class Plot(NamedTuple):
+    """An `<svg>` element."""
+
+    svg: str
+
+
+Part: TypeAlias = TextTable | Plot | str
+Moved: TypeAlias = Callable[[float, str], None]
+"""Told (share done, text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
+    """A paper: what was published, its experiments, how they are played, what was assumed."""
+
+    title: str
+    code: tuple[str, ...]
+    """What a result depends on: results of other code do not count (state.py)."""
+    experiments: Mapping[str, Experiment[SomeScope, SomeCell]]
+    """Every table and figure that can be asked for, by name."""
+    scope: SomeScope
+    quick: SomeScope
+    """A minute or two: to see that it runs, and roughly what comes out."""
+    with_data: Callable[[SomeScope, Path, Sequence[str]], SomeScope]
+    """The scope on what was recorded, as the experiments need it.
+
+    Raises ReproduceError if it cannot be read.
+    """
+    play: Callable[[SomeCell], Outcome]
+    """A function of a module: it runs in other processes. The same whenever it is called."""
+    outcome: Callable[..., Outcome]
+    """Made of the fields that `asdict` gave."""
+    row: type[SomeRow]
+    conclude: Callable[
+        [Sequence[str], SomeScope, Sequence[tuple[Point[SomeCell], list[Outcome]]]],
+        tuple[Sequence[SomeRow], Sequence[Goal], Extras],
+    ]
+    """(experiments, scope, points with an outcome for each cell) → rows, goals, and the rest."""
+    extras: Callable[[Extras], Mapping[str, Any]]
+    """Members of the JSON document."""
+    assumptions: Callable[[Sequence[str], SomeScope], Sequence[str]]
+    """What the paper leaves open, and what is taken instead."""
+    goals_title: Callable[[Sequence[str], SomeScope], str]
+    """What the goals are, and whether they may be quoted."""
+    parts: Callable[[Reproduction[SomeScope, SomeRow, Extras], bool], Iterable[Part]]
+    """What there is to see beside assumptions and goals: tables, sentences and, if asked for, the
+    plots of a page."""
+    prepare: Callable[..., SomeScope] | None = None
+    """(scope, experiments, jobs=, moved=) → the scope with what has to be made before anything is
+    played; None: nothing has. Raises ReproduceError."""
+    digits: int = 5
+    """Significant ones, in the list of every row."""
+    narrow: bool = False
+    """Whether tables have so many columns that there is nothing between them."""
+
+    def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The experiments of these names in their order; if there are none all that need not be
+        named. Raises ReproduceError if one is unknown."""
+        for name in names:
+            if name not in self.experiments:
+                there = ", ".join(self.experiments)
+                raise ReproduceError(f"unknown experiment {name!r}; there are: {there}")
+        return tuple(
+            name
+            for name, experiment in self.experiments.items()
+            if name in names or not (names or experiment.by_name)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction(Generic[SomeScope, SomeRow, Extras]):
+    """Everything that a run has to say."""
+
+    paper: Publication[SomeScope, Any, Any, SomeRow, Extras]
+    experiments: tuple[str, ...]
+    scope: SomeScope
+    rows: Sequence[SomeRow]
+    goals: Sequence[Goal]
+    extras: Extras
+    provenance: Provenance
+    cells: int
+    """Runs that the rows rest on."""
+    known: int
+    """Those of them that were known from before."""
+    quick: bool = False
+    """Whether they are those of `--quick`."""
+
+    @property
+    def too_short(self) -> str:
+        """What stands behind the title of a table that ranks; empty for whole runs."""
+        return f" ({self.scope.size} a run: too short to rank)" if self.quick else ""
+
+    @property
+    def assumptions(self) -> Sequence[str]:
+        return self.paper.assumptions(self.experiments, self.scope)
+
+    def heading(self, name: str) -> str:
+        """`Table 2. Two modes, …`."""
+        return f"{name.replace('-', ' ').capitalize()}. {self.paper.experiments[name].title}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """One document; what orjson can write."""
+        return {
+            "paper": self.paper.title,
+            "experiments": self.experiments,
+            **self.scope.to_dict(),
+            "assumptions": self.assumptions,
+            "goals": [goal.to_dict() for goal in self.goals],
+            "rows": self.rows,
+            **self.paper.extras(self.extras),
+            "cells": self.cells,
+            "known": self.known,
+            "provenance": self.provenance,
+        }
+
+    def to_json(self) -> bytes:
+        """`to_dict` as an indented document."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of every row."""
+        return tuple(column.name for column in fields(self.paper.row))
+
+    def to_csv(self) -> str:
+        """The rows, with a header; a column that is a mapping as one JSON object."""
+        text = StringIO()
+        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        writer.writeheader()
+        for row in self.rows:
+            writer.writerow(
+                {
+                    name: orjson.dumps(value).decode() if isinstance(value, dict) else value
+                    for name, value in asdict(row).items()
+                }
+            )
+        return text.getvalue()
+
+
+def reproduce(
+    paper: Publication[SomeScope, SomeCell, Outcome, SomeRow, Extras],
+    experiments: Sequence[str],
+    scope: SomeScope,
+    results: Results,
+    *,
+    provenance: Provenance,
+    jobs: int = 1,
+    moved: Moved = lambda share, text: None,
+    quick: bool = False,
+) -> Reproduction[SomeScope, SomeRow, Extras]:
+    """Measure what `experiments` need and `results` do not have, and make rows of all of it. Raises
+    ReproduceError; a KeyboardInterrupt says how many runs there are."""
+    points = [
+        point
+        for name in experiments
+        if (points_of := paper.experiments[name].points) is not None
+        for point in points_of(scope)
+    ]
+    wanted = {cell: identity(cell) for point in points for cell in point.cells}
+    missing = [cell for cell, key in wanted.items() if results.get(key) is None]
+    known = len(wanted) - len(missing)
+    # First seeds first, so that a run cut short has something to say about every row.
+    tasks = ((cell, cell) for cell in sorted(missing, key=lambda cell: cell.seed))
+    finished = done_in_processes(partial(_played, paper.play), tasks, jobs=jobs)
+    if missing:
+        moved(known / len(wanted), f"{known} of {len(wanted)} runs")
+    done = known
+    try:
+        for cell, played in finished:
+            results.add(wanted[cell], played)
+            done += 1
+            moved(done / len(wanted), f"{done} of {len(wanted)} runs ({cell})")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{done} of {len(wanted)} runs are") from None
+    outcomes = {
+        cell: paper.outcome(**result)
+        for cell, key in wanted.items()
+        if (result := results.get(key)) is not None
+    }
+    measured = [(point, [outcomes[cell] for cell in point.cells]) for point in points]
+    rows, goals, extras = paper.conclude(experiments, scope, measured)
+    names, cells = tuple(experiments), len(wanted)
+    return Reproduction(paper, names, scope, rows, goals, extras, provenance, cells, known, quick)
+
+
+def _played(play: Callable[[SomeCell], Any], cell: SomeCell) -> dict[str, Any]:
+    """What comes of `cell`, as plain data."""
+    return asdict(play(cell))

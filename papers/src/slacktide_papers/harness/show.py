@@ -1,0 +1,111 @@
+"""A reproduction at a terminal and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any, TypeAlias
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from slacktide.lab.reports import TextTable, html_document, html_list, html_table, rich_table
+from slacktide_papers.harness.run import Plot, Reproduction
+
+Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
+"""(headings, lines)"""
+
+_TAKEN = "Taken where the paper does not say"
+_TOO_SHORT = "too short"
+"""The mark of a goal that a quick run does not reach: a whole run may."""
+_STYLES = {"met": "green", "missed": "bold red"}
+
+
+def render(result: Reproduction[Any, Any, Any]) -> Group:
+    """What was assumed, the tables, and the lines of the summary, for a terminal."""
+    paper = result.paper
+    gap = 0 if paper.narrow else 1
+    parts: list[Table | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
+    parts.append(Text(f"{_TAKEN}:"))
+    parts += [Padding.indent(Text(f"- {text}"), 2) for text in result.assumptions]
+    for each in paper.parts(result, False):
+        if isinstance(each, TextTable):
+            parts.append(rich_table(each, gap=gap))
+        elif isinstance(each, str):
+            parts.append(Text(each))
+    if result.goals:
+        parts.append(rich_table(_goals(result), gap=gap, styles=_STYLES))
+    parts.append(Text(_footing(result), style="dim"))
+    return Group(*parts)
+
+
+def page(result: Reproduction[Any, Any, Any]) -> str:
+    """The page. Raises ReportError if matplotlib is missing."""
+    title = f"Reproduction of {result.paper.title}"
+    return html_document(title, _footing(result), "\n".join(_sections(result)))
+
+
+def short(rate: float) -> str:
+    """`.57`, `1.0`."""
+    text = f"{rate:.2f}"
+    return "1.0" if text == "1.00" else text[1:]
+
+
+def by_class(rates: Mapping[str, float]) -> str:
+    """`.97 .62`: finish rates from the shortest class to the longest."""
+    return " ".join(map(short, rates.values()))
+
+
+def _footing(result: Reproduction[Any, Any, Any]) -> str:
+    """What it rests on, in a line."""
+    origin = result.provenance
+    commit = f", commit {origin.commit}" if origin.commit else ""
+    return (
+        f"{result.cells} runs of {result.scope.size}, {result.known} of them known from before; "
+        f"{origin.started} on {origin.machine}{commit}"
+    )
+
+
+def _goals(result: Reproduction[Any, Any, Any]) -> TextTable:
+    """The lines of the summary; what they rest on only where one says so."""
+    shown = slice(None if any(goal.basis for goal in result.goals) else -1)
+    marks = {"missed": _TOO_SHORT} if result.quick else {}
+    lines = [
+        (
+            marks.get(goal.mark, goal.mark),
+            goal.setting,
+            goal.what,
+            goal.measured,
+            goal.wanted,
+            goal.basis,
+        )[shown]
+        for goal in result.goals
+    ]
+    headings = ("", "", "what", "measured", "wanted", "over")
+    title = result.paper.goals_title(result.experiments, result.scope)
+    title += f"; {_TOO_SHORT}: this quick run cannot tell" if result.quick else ""
+    return TextTable(title, headings[shown], lines, words=3)
+
+
+def _sections(result: Reproduction[Any, Any, Any]) -> Iterator[str]:
+    yield f"<h2>{_TAKEN}</h2>"
+    yield html_list("notes", result.assumptions)
+    for part in (*([_goals(result)] if result.goals else ()), *result.paper.parts(result, True)):
+        if isinstance(part, TextTable):
+            yield f"<h2>{escape(part.title)}</h2>"
+            yield html_table(part.headings, part.lines)
+        else:
+            yield part.svg if isinstance(part, Plot) else f"<p>{escape(part)}</p>"
+    rows = ([_text(getattr(row, name), result) for name in result.columns] for row in result.rows)
+    every = html_table(result.columns, rows)
+    yield f"<details><summary>Every row</summary>{every}</details>"
+
+
+def _text(value: object, result: Reproduction[Any, Any, Any]) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return by_class(value)
+    return f"{value:.{result.paper.digits}g}" if isinstance(value, float) else str(value)

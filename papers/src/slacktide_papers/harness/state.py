@@ -1,0 +1,100 @@
+"""`Results`: what has been measured so far, one JSON line each, so that a run can be resumed.
+
+A line holds the fingerprint of the code that measured it, the cell and what came of it. Only lines
+of the same code count: results of an older one are left in the file and passed over. A line cut
+off by a crash is passed over too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import slacktide
+
+SOURCE = Path(slacktide.__file__).parent
+PAPERS = Path(__file__).parent.parent
+
+
+class ReproduceError(ValueError):
+    """A bad argument or file; the text names it and says what was expected."""
+
+
+def find_data_file(folder: Path, pattern: str) -> Path:
+    """The first file below the folder of `--data` that matches. Raises ReproduceError."""
+    if not folder.is_dir():
+        raise ReproduceError(f"--data: no such folder: {folder}")
+    found = sorted(folder.rglob(pattern))
+    if not found:
+        raise ReproduceError(f"--data: no {pattern} under {folder}")
+    return found[0]
+
+
+def fingerprint(rooms: Iterable[str]) -> str:
+    """A short hash of the code of `rooms`: folders or files of the server, or, after `papers/`, of
+    this package."""
+    digest = hashlib.sha256()
+    for room in sorted(rooms):
+        name = room.removeprefix("papers/")
+        root = SOURCE if name == room else PAPERS
+        at = root / name
+        for path in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Results:
+    """Cells by their key, in a file that only grows."""
+
+    def __init__(self, path: Path, code: str, *, fresh: bool = False) -> None:
+        """Read what `path` has. `fresh`: start it anew. Raises ReproduceError if it cannot."""
+        self._path = path
+        self._code = code
+        self._known: dict[bytes, dict[str, Any]] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                path.unlink(missing_ok=True)
+            path.open("ab").close()
+            self._read(path.read_bytes())
+        except OSError as error:
+            raise ReproduceError(f"state file {path}: {error.strerror}") from None
+
+    def _read(self, data: bytes) -> None:
+        whole, _, rest = data.rpartition(b"\n")
+        for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+            try:
+                document = orjson.loads(line)
+                code, cell, result = document["code"], document["cell"], document["result"]
+            except (orjson.JSONDecodeError, KeyError, TypeError):
+                raise ReproduceError(
+                    f"state file {self._path}, line {number}: not a result; give another --state"
+                ) from None
+            if code == self._code:
+                self._known[_key(cell)] = result
+        if rest:  # a crash cut it off: the next line must not continue it
+            self._path.write_bytes(whole + b"\n" if whole else b"")
+
+    def get(self, cell: Mapping[str, object]) -> dict[str, Any] | None:
+        """What came of `cell`; None if it has not been measured."""
+        return self._known.get(_key(cell))
+
+    def add(self, cell: Mapping[str, object], result: Mapping[str, object]) -> None:
+        """Keep a result, in the file at once."""
+        line = {"code": self._code, "cell": dict(cell), "result": dict(result)}
+        with self._path.open("ab") as file:
+            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self._known[_key(cell)] = dict(result)
+
+    def __len__(self) -> int:
+        """How many results of this code there are."""
+        return len(self._known)
+
+
+def _key(cell: Mapping[str, object]) -> bytes:
+    return orjson.dumps(dict(cell), option=orjson.OPT_SORT_KEYS)

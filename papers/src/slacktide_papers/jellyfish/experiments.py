@@ -1,0 +1,133 @@
+"""What there is to reproduce: settings and contenders, as rows that are means over a few cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from slacktide_papers.harness.experiments import (
+    Contender,
+    Experiment,
+    Point,
+    TraceCell,
+    TraceScope,
+)
+from slacktide_papers.jellyfish.setting import (
+    ALONE,
+    HOMOGENEOUS,
+    LARGE,
+    MIDDLE,
+    MIXED,
+    SETTINGS,
+    SIDES,
+    JellyfishSetting,
+)
+
+DURATION = 200
+"""Seconds after the last client has joined: once through the longest trace."""
+
+OURS = Contender("ours", "variants")
+PUBLISHED = Contender("published", "published")
+B_L, B_M, B_H = (
+    Contender(f"B_{letter}", "static", (("variant", float(at)),))
+    for letter, at in (("L", 0), ("M", MIDDLE), ("H", len(SIDES) - 1))
+)
+
+
+def _adapting(label: str, share: float, **options: float) -> Contender:
+    named = f"{label} {100 * share:g} %" if share else label
+    return Contender(named, "published", tuple(sorted((options | {"share": share}).items())))
+
+
+DA = (
+    _adapting("DA_off", 0.0, fixed=MIDDLE),
+    *(_adapting("DA_bw", share, aligned=0) for share in (0.5, 0.75)),
+    *(_adapting("DA_slo", share, aligned=0, network=1) for share in (0.5, 0.75)),
+)
+"""How data are adapted apart from variants; the share of the SLO is the server's."""
+LOADING = (
+    *(
+        Contender(f"published, {n} resident", "published", (("resident", float(n)),))
+        for n in (5, 3)
+    ),
+    *(Contender(f"ours, {n} resident", "variants", (("resident", float(n)),)) for n in (5, 3)),
+)
+"""Variants of several files, of which a worker keeps so many loaded."""
+EXITS = (
+    Contender("ours, exits", "variants", (("exits", 1.0),)),
+    Contender("ours, exits, rows run on", "variants", (("exits", 2.0),)),
+)
+"""An exit in each variant, whose rows leave the batch or run on."""
+HABITS = ("urgent", "rescue")
+"""That can be switched off."""
+ABLATIONS = (
+    *(Contender(f"ours, no {habit}", "variants", ((habit, 0.0),)) for habit in HABITS),
+    Contender(
+        "ours, nothing learned", "variants", (("bandwidth_room", 1.0), ("capacity_room", 1.0))
+    ),
+    Contender("ours, all on all lanes", "variants", (("lanes", "all"),)),
+)
+
+
+WHOLE = TraceScope(seeds=1, duration=DURATION)
+QUICK = TraceScope(seeds=1, duration=20, quick=True)
+"""Under two minutes: a few settings of each experiment."""
+
+
+def _experiment(
+    name: str, title: str, settings: Sequence[JellyfishSetting], contenders: Sequence[Contender]
+) -> Experiment[TraceScope, TraceCell]:
+    """Each contender in each setting; of a quick scope in three of them."""
+
+    def points(scope: TraceScope) -> Iterator[Point[TraceCell]]:
+        every = max(1, len(settings) // 3) if scope.quick else 1
+        for setting in settings[every // 2 :: every]:
+            for contender in contenders:
+                cells = tuple(
+                    TraceCell(
+                        setting.name, contender, seed, scope.duration, scope.folder, scope.digest
+                    )
+                    for seed in range(1, scope.seeds + 1)
+                )
+                yield Point(name, cells)
+
+    return Experiment(title, points if settings else None)
+
+
+_ALL = tuple(HOMOGENEOUS.values())
+_SEVERAL = [one for one in _ALL if one.clients > 1]
+_STEPS = [one for one in _SEVERAL if one.network == "synthetic"]
+_MOVING = [one for one in _SEVERAL if one.network != "synthetic"]
+_TWO = [SETTINGS[f"{name} 2 at 25 fps, 100 ms"] for name in ("synthetic", "wifi", "lte")]
+_MIXED, _LARGE = tuple(MIXED.values()), tuple(LARGE.values())
+_BUSY = [one for one in (*_LARGE, *_MIXED) if one.clients in (8, 32)]
+_BOTH = (OURS, PUBLISHED)
+
+EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = {
+    name: _experiment(name, title, settings, contenders)
+    for name, title, settings, contenders in (
+        ("figure-10", "The profile: milliseconds, frames/s, accuracy, frame size", (), ()),
+        ("figure-11", "Sizes over time on the synthetic trace", _TWO[:1], _BOTH),
+        (
+            "figure-12",
+            "Misses, accuracy, utilisation and (Figure 13) latency on three networks",
+            _ALL,
+            _BOTH,
+        ),
+        ("figure-14", "Sizes over time on WiFi and LTE", _TWO[1:], _BOTH),
+        ("figure-15", "Beside one variant for good", _SEVERAL, (*_BOTH, B_L, B_M, B_H)),
+        ("table-2", "Clients of different rates and SLOs", _MIXED, (*_BOTH, B_M)),
+        ("figure-16", "Data and variants adapted apart", _STEPS, (*_BOTH, *DA)),
+        ("figure-17", "Eight workers, up to 32 clients, LTE", _LARGE, _BOTH),
+        ("figure-18", "Plans beside the optimum, and the time they take", (), ()),
+        (
+            "figure-19",
+            "Variants of several files: prefetching (§7.7) and mismatches",
+            _MOVING,
+            LOADING,
+        ),
+        ("figure-20", "An early exit: requests' time in a batch, milliseconds", (), ()),
+        ("figure-21", "Early exits, one worker, WiFi", tuple(ALONE.values()), (OURS, *EXITS)),
+        ("ablations", "Ours without one habit", _BUSY, (OURS, *ABLATIONS)),
+    )
+}
+"""Everything, by name."""

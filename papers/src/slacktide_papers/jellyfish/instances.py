@@ -1,0 +1,217 @@
+"""Plans for given instances: `reproduce jellyfish plan --instances FILE.json`, and Figure 18.
+
+An instance is what a planner decides about: workers, a profile, and clients with rate, SLO and
+bandwidth. A budget is the SLO less the time of a frame of the variant's size on the link, less
+`overhead_ms`; none where the link does not carry such frames at the client's rate (strictly, as in
+the published code).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+from typing import Annotated
+
+import numpy as np
+import orjson
+from pydantic import Field, ValidationError
+
+from slacktide.lab.reports import TextTable
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.fields import Section
+from slacktide.models.repository.paths import read_bounded
+from slacktide.models.repository.settings_file import dotted, validation_problems
+from slacktide.planning.variants import Assignment, Client, Fleet, Variant, published, search
+from slacktide_papers.bounds.exact import SolverMissingError, bound, optimum
+from slacktide_papers.harness.state import ReproduceError
+
+MOST_BYTES = 16 << 20
+EXACT_S = 60.0
+"""For the optimum; it is asked for where workers are few."""
+EXACT_WORKERS = 2
+BOUND_S = 10.0
+
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class ProfiledVariant(Section):
+    """One form of the model, smallest first."""
+
+    name: Annotated[str, Field(max_length=100)]
+    accuracy: Share
+    frame_bytes: Positive
+    batch_ms: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=256)]
+    """Of 1, 2, … rows; not falling."""
+
+
+class GivenClient(Section):
+    """One client."""
+
+    rate: Positive
+    slo_ms: Positive
+    mbps: Annotated[float, Field(ge=0, le=1e6)]
+    weight: Positive = 1.0
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class GivenInstance(Section):
+    """Workers and clients."""
+
+    name: Annotated[str, Field(max_length=100)] = ""
+    workers: Annotated[int, Field(ge=1, le=1024)]
+    clients: Annotated[tuple[GivenClient, ...], Field(strict=False, min_length=1, max_length=5000)]
+
+
+class InstanceFile(Section):
+    """The whole document."""
+
+    profile: Annotated[
+        tuple[ProfiledVariant, ...], Field(strict=False, min_length=1, max_length=64)
+    ]
+    overhead_ms: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    instances: Annotated[
+        tuple[GivenInstance, ...], Field(strict=False, min_length=1, max_length=10_000)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInstance:
+    """What one planner made of one instance."""
+
+    instance: str
+    planner: str
+    variants: tuple[str, ...]
+    """By worker, largest first."""
+    mapped: float
+    """Weight of the clients that are mapped."""
+    objective: float
+    """Eq. 2: sum of accuracy · rate · weight."""
+    seconds: float
+    """CPU time."""
+    proven: bool = False
+    """Whether nothing is better."""
+
+
+def read_instances(path: Path) -> list[tuple[str, Fleet]]:
+    """The named fleets of a file. Raises ReproduceError, naming the field."""
+    try:
+        document = orjson.loads(read_bounded(path, MOST_BYTES, where=str(path)))
+        given = InstanceFile.model_validate(document)
+    except RepositoryError as error:
+        raise ReproduceError(f"--instances: {error}") from None
+    except orjson.JSONDecodeError as error:
+        raise ReproduceError(f"--instances: {path.name} is not JSON: {error}") from None
+    except ValidationError as error:
+        problems = validation_problems(error, InstanceFile)[:10]
+        told = "; ".join(f"{dotted(each.path)}: {each.message}" for each in problems)
+        raise ReproduceError(f"--instances: {path.name}: {told}") from None
+    sizes = [each.frame_bytes for each in given.profile]
+    made = []
+    try:
+        variants = [
+            Variant(each.name, each.accuracy, tuple(ms / 1e3 for ms in each.batch_ms))
+            for each in given.profile
+        ]
+        for number, one in enumerate(given.instances):
+            clients = [
+                Client(
+                    f"clients[{place}]",
+                    each.rate,
+                    budgets_of(
+                        each.rate,
+                        each.slo_ms / 1e3,
+                        125e3 * each.mbps,
+                        sizes,
+                        given.overhead_ms / 1e3,
+                    ),
+                    each.weight,
+                    each.floor,
+                )
+                for place, each in enumerate(one.clients)
+            ]
+            made.append((one.name or str(number), Fleet(variants, clients, one.workers)))
+    except ValueError as error:
+        raise ReproduceError(f"--instances: {path.name}: profile: {error}") from None
+    return made
+
+
+def budgets_of(
+    rate: float, slo: float, bytes_per_s: float, sizes: Sequence[float], overhead: float = 0.0
+) -> tuple[float, ...]:
+    """By variant: seconds that a frame of so many bytes leaves for the server."""
+    return tuple(
+        max(0.0, slo - size / bytes_per_s - overhead) if bytes_per_s > rate * size else 0.0
+        for size in sizes
+    )
+
+
+def drawn(
+    variants: Sequence[Variant], sizes: Sequence[float], replicas: int, clients: int, seed: int
+) -> Fleet:
+    """A random instance of §7.6; none is left out."""
+    random = np.random.default_rng((replicas, clients, seed))
+    made = []
+    for number in range(clients):
+        rate, slo = (
+            float(random.choice((10.0, 15.0, 25.0))),
+            float(random.choice((0.075, 0.1, 0.15))),
+        )
+        budgets = budgets_of(rate, slo, 125e3 * random.uniform(7.5, 50.0), sizes)
+        made.append(Client(f"client {number}", rate, budgets))
+    return Fleet(variants, made, replicas)
+
+
+def planned(name: str, fleet: Fleet, *, exact_s: float = EXACT_S) -> Iterator[PlannedInstance]:
+    """What each planner makes of it, then the optimum, or what bounds it, where that is found."""
+    planners: Mapping[str, Callable[[Fleet], Assignment]] = {
+        "search": search,
+        "published": published,
+    }
+    most = 0.0
+    for planner, plan in planners.items():
+        begin = process_time()
+        found = plan(fleet)
+        seconds = process_time() - begin
+        score = fleet.score(found)
+        most = max(most, score.mapped)
+        names = tuple(fleet.variants[each].name for each in found.variants)
+        yield PlannedInstance(name, planner, names, score.mapped, score.accuracy, seconds)
+    try:
+        begin = process_time()
+        if fleet.replicas <= EXACT_WORKERS and exact_s:
+            best = optimum(fleet, seconds=exact_s)
+            if best is not None:
+                names = tuple(fleet.variants[each].name for each in best.assignment.variants)
+                took = process_time() - begin
+                yield PlannedInstance(
+                    name, "exact", names, best.score.mapped, best.score.accuracy, took, best.proven
+                )
+                return
+        top = bound(fleet, mapped=most, seconds=BOUND_S)
+        if top is not None:
+            yield PlannedInstance(name, "bound", (), most, top, process_time() - begin)
+    except SolverMissingError:
+        return
+
+
+def table(plans: Sequence[PlannedInstance]) -> TextTable:
+    """One line for each plan."""
+    return TextTable(
+        "Plans; the objective is the sum of accuracy · rate · weight",
+        ("instance", "planner", "variants", "mapped", "objective", "ms"),
+        [
+            (
+                each.instance,
+                each.planner + (", proven" if each.proven else ""),
+                " ".join(each.variants) if len(each.variants) <= 16 else f"{len(each.variants)}",
+                f"{each.mapped:g}",
+                f"{each.objective:.3f}",
+                f"{1e3 * each.seconds:.1f}",
+            )
+            for each in plans
+        ],
+        words=3,
+    )

@@ -1,0 +1,336 @@
+"""One cell in virtual time: clients that act, the engine, and who decides about variants.
+
+Clients, links and frames are the same for every contender. A batch takes just what the profile says
+of its size: the profile is a p99, and the hardware predictable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from random import Random
+
+import numpy as np
+
+from slacktide.client.core import ClientCore
+from slacktide.client.messages import Advice, ClientSettings
+from slacktide.domain import Batch, Deployment, ExitMode, LaneSpec, Plan, PoolId, Request, Route
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import Simulation, stream
+from slacktide.lab.simulation.acting import SimulatedClients
+from slacktide.lab.simulation.clients import ClientLogic, FrameRecord, MeasuredLink, SimulatedClient
+from slacktide.lab.workloads import TraceLink
+from slacktide.planning.variants import Family, FamilyVariant, Variant, VariantsPlanner
+from slacktide.profiles import PointTime
+from slacktide.scheduling import PoolRecipe
+from slacktide_papers.harness.experiments import TraceCell
+from slacktide_papers.harness.state import ReproduceError
+from slacktide_papers.jellyfish.exits import (
+    FamilyExits,
+    leaving,
+    measured_exits,
+    policies,
+    with_exit,
+)
+from slacktide_papers.jellyfish.experiments import DURATION, HABITS
+from slacktide_papers.jellyfish.published import (
+    WIRE_S,
+    Adaptation,
+    PublishedClient,
+    PublishedLink,
+    PublishedPlanner,
+)
+from slacktide_papers.jellyfish.published_workers import PublishedWorkers, WorkerQueue
+from slacktide_papers.jellyfish.setting import BATCHES, SETTINGS, SIDES, load_data
+
+MODEL = "detector"
+LOAD_S = (0.15, 0.2)
+"""Seconds that loading a variant takes (§7.7)."""
+JOIN_S = (1.0, 10.0)
+"""Between one client's start and the next's (§7.2); as much less in shorter runs."""
+START_S = 1.0
+"""Before the first client joins."""
+PLAN_S = 0.05
+"""That our planner takes; the published one takes nothing."""
+SETTLES_S = 1.0
+"""Frames of the last second do not count: they may have no end yet."""
+
+Made = tuple[ClientLogic, MeasuredLink | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedFrames:
+    """What came of a run."""
+
+    frames: int
+    missed: int
+    unsavable: int
+    """Frames that no policy could have answered in time."""
+    beyond: int
+    """Missed ones that some policy could have."""
+    accuracy: float
+    """Mean over all frames; 0 of a missed one."""
+    busy: float
+    """Share of the workers' time."""
+    latency_ms: Sequence[float]
+    """From capture, of the answered: percentiles 0 to 100."""
+    switches: int
+    """Changes of a worker's variant, and those of them to one that was not loaded."""
+    late_switches: int
+    mismatches: int
+    """Frames run by another variant than was planned."""
+    course: Sequence[float]
+    """Mean side of the first client's frames, by second; 0 where none was answered."""
+
+
+class ProfileTimes:
+    """Batch times of one variant, on any number of cores; of the whole batch where it is padded."""
+
+    revision = 0
+
+    def __init__(self, variant: Variant) -> None:
+        self._times = [PointTime(each) for each in variant.seconds]
+
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
+        return self._times[min(rows, len(self._times)) - 1]
+
+    def classes(self, cores: int) -> None:
+        return None
+
+
+def play(cell: TraceCell) -> PlayedFrames:
+    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
+    return _RUNS[cell.contender.policy](cell).played()
+
+
+class _Run:
+    """What contenders share."""
+
+    simulation: Simulation
+    clients: SimulatedClients
+
+    def __init__(self, cell: TraceCell) -> None:
+        self.cell, self.setting = cell, SETTINGS[cell.setting]
+        self.options = dict(cell.contender.options)
+        self.data = load_data(cell.folder)
+        self.variants = self.data.variants[: self.setting.variants]
+        self.exits = int(self.options.pop("exits", 0))
+        if self.exits:
+            self.variants = with_exit(self.variants)
+        self.sides = SIDES[: self.setting.variants]
+        resident = int(self.options.get("resident", 0))
+        told = zip(self.variants, self.sides, strict=True)
+        self.family = Family(
+            tuple(FamilyVariant(v.name, v.accuracy, side, bool(resident)) for v, side in told),
+            resident=resident or 1,
+        )
+        self.frame_bytes = self.data.frame_bytes.__getitem__
+        self.lanes = tuple(LaneSpec(f"gpu-{at}", (at,)) for at in range(self.setting.workers))
+        self.pools = {each.name: PoolId(MODEL, "1", each.name) for each in self.variants}
+        self.times = {each.name: ProfileTimes(each) for each in self.variants}
+        self.workers = PublishedWorkers(self.variants, [lane.name for lane in self.lanes])
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        """The hardware."""
+        return self.times[batch.replica.pool.variant].of(batch.rows, cores).expected
+
+    def drawn(self, make: Callable[[str, float, float], Made]) -> list[SimulatedClient]:
+        """The setting's clients; `make` gives each its logic, by id, rate and SLO."""
+        setting, trace = self.setting, self.data.traces[self.setting.network]
+        random = stream(self.cell.seed, f"clients of {setting.name}")
+        joins, found = 0.0, []
+        for number in range(setting.clients):
+            rate = setting.rates[random.integers(len(setting.rates))]
+            slo = setting.slos[random.integers(len(setting.slos))]
+            offset = float(random.uniform(0.0, trace.period))
+            logic, measured = make(f"s:{number}", rate, slo)
+            found.append(
+                SimulatedClient(
+                    id=f"s:{number}",
+                    model=MODEL,
+                    logic=logic,
+                    link=TraceLink(trace, 2.0 * WIRE_S, offset),
+                    rate=rate,
+                    slo=slo,
+                    variants=self.family.variants,
+                    alone=self.variants[0].seconds[0],
+                    frame_bytes=self.frame_bytes,
+                    jitter=repeat(1.0),
+                    joins=joins,
+                    measured=measured,
+                )
+            )
+            joins += float(random.uniform(*JOIN_S)) * self.cell.duration / DURATION
+        self.ends = found[-1].joins + self.cell.duration
+        return found
+
+    def accuracy(self, frame: FrameRecord) -> float:
+        return frame.accuracy
+
+    def switched(self) -> tuple[int, int]:
+        """Changes of a lane's variant, and those to one that was not loaded."""
+        return self.workers.switches, self.workers.late
+
+    def played(self) -> PlayedFrames:
+        self.simulation.join(self.clients)
+        self.simulation.run(until=self.ends + SETTLES_S)
+        frames = [each for each in self.clients.frames if each.captured <= self.ends]
+        if not frames:
+            raise ReproduceError("--seeds, --quick: no client sent a frame")
+        switches, late = self.switched()
+        taken = [1e3 * f.outcome.seconds for f in frames if f.outcome and not f.missed]
+        return PlayedFrames(
+            frames=len(frames),
+            missed=sum(each.missed for each in frames),
+            unsavable=sum(not each.savable for each in frames),
+            beyond=sum(each.missed and each.savable for each in frames),
+            accuracy=sum(map(self.accuracy, frames)) / len(frames),
+            busy=self.simulation.hardware.busy_s / (self.ends * len(self.lanes)),
+            latency_ms=np.percentile(taken or [0.0], range(101)).round(2).tolist(),
+            switches=switches,
+            late_switches=late,
+            mismatches=self.workers.mismatches,
+            course=_course(frames),
+        )
+
+
+def _course(frames: Sequence[FrameRecord]) -> list[float]:
+    sides: dict[int, list[int]] = {}
+    for each in frames:
+        if each.client == "s:0" and not each.missed:
+            sides.setdefault(int(each.captured), []).append(each.side)
+    return [
+        round(float(np.mean(sides.get(second, [0]))), 1)
+        for second in range(int(frames[-1].captured) + 1)
+    ]
+
+
+class _Published(_Run):
+    """Jellyfish, and its clients or its planner with something left out."""
+
+    def __init__(self, cell: TraceCell) -> None:
+        super().__init__(cell)
+        loads = stream(cell.seed, "loads")
+        self.share = float(self.options.get("share", 0.0))
+        fixed = int(self.options.get("fixed", -1))
+        planner = PublishedPlanner(
+            self.workers,
+            [self.frame_bytes(side) for side in self.sides],
+            self.sides,
+            load=lambda: float(loads.uniform(*LOAD_S)),
+            most=int(self.options.get("resident", 5)),
+            adaptation=Adaptation(self.share, fixed, bool(self.options.get("aligned", 1))),
+            seed=cell.seed,
+        )
+        pools = {lane.name: PoolId(MODEL, "1", lane.name) for lane in self.lanes}
+        times = ProfileTimes(self.variants[-1])  # of the longest batch: only to say when it hangs
+        plan = Plan(
+            self.lanes,
+            tuple(Deployment(pools[lane.name], lane.name, BATCHES) for lane in self.lanes),
+            (Route(MODEL, pools[self.lanes[0].name]),),
+        )
+        engine = Engine(
+            lambda id, most, view: PoolParts(WorkerQueue(self.workers, id.variant), times)
+        )
+        stated = {MODEL: ()}
+        self.simulation = Simulation(engine, plan, self.workers, planners=(planner,), stated=stated)
+        self.clients = SimulatedClients(
+            self.drawn(self.make),
+            self.simulation.put_turn,
+            advise=planner.advise,
+            variant_of=self.workers.variant_of,
+        )
+
+    def make(self, id: str, rate: float, slo: float) -> Made:
+        network = (1.0 - self.share) * slo if self.options.get("network") else np.inf
+        adapts = "fixed" not in self.options
+        client = PublishedClient(
+            self.sides, self.frame_bytes, rate=rate, slo=slo, adapts=adapts, network_s=network
+        )
+        return client, PublishedLink(id, rate)
+
+
+class _Static(_Run):
+    """One variant on all workers, `clockwork`, and clients that look at their bandwidth alone."""
+
+    def __init__(self, cell: TraceCell) -> None:
+        super().__init__(cell)
+        at = min(int(self.options["variant"]), len(self.variants) - 1)
+        self.pool, side = self.pools[self.variants[at].name], self.sides[at]
+        deployed = tuple(Deployment(self.pool, lane.name, BATCHES) for lane in self.lanes)
+        plan = Plan(self.lanes, deployed, (Route(MODEL, self.pool),))
+        self.simulation = Simulation(Engine(self.parts), plan, self)
+        advice = Advice(size=side)
+        self.clients = SimulatedClients(
+            self.drawn(self.make), self.simulation.put_turn, advise=lambda session: advice
+        )
+
+    def parts(self, pool: PoolId, most: int, view: PoolView) -> PoolParts:
+        times = self.times[pool.variant]
+        return PoolRecipe("clockwork").parts(times, max_batch=most, view=view)
+
+    def make(self, id: str, rate: float, slo: float) -> Made:
+        client = PublishedClient(self.sides, self.frame_bytes, rate=rate, slo=slo)
+        return client, PublishedLink(id, rate)
+
+
+class _Ours(_Run):
+    """The variants planner, `slack`, the SDK's client, rescue."""
+
+    def __init__(self, cell: TraceCell) -> None:
+        super().__init__(cell)
+        given = dict(self.options)
+        resident, rescue = given.pop("resident", 0.0), given.pop("rescue", 1.0)
+        self.rescues = bool(rescue)
+        planner_options = {k: bool(v) if k in HABITS else v for k, v in given.items()}
+        family = replace(self.family, options=planner_options)
+        plan = Plan(
+            self.lanes,
+            tuple(
+                Deployment(self.pools[each.name], lane.name, BATCHES)
+                for lane in self.lanes
+                for each in self.variants
+            ),
+            (Route(MODEL, self.pools[self.variants[0].name]),),
+        )
+        exits = None
+        if self.exits:
+            mode = ExitMode.SHRINK if self.exits == 1 else ExitMode.RELEASE
+            plan = replace(plan, exits=policies(tuple(self.pools.values()), mode))
+            exits = {MODEL: FamilyExits(self.variants, self.cell.seed)}
+        self.planner = VariantsPlanner()
+        self.simulation = Simulation(
+            Engine(self.parts),
+            plan,
+            self,
+            begin=-START_S,
+            start_s=LOAD_S[1] if resident else 0.0,
+            planners=(self.planner,),
+            stated={MODEL: family},
+            job_s=PLAN_S,
+            exits=exits,
+        )
+        self.clients = SimulatedClients(self.drawn(self.make), self.simulation.put_turn)
+
+    def accuracy(self, frame: FrameRecord) -> float:
+        """With exits, of all frames of a variant alike: which of them leave is drawn."""
+        if not self.exits or not frame.accuracy:
+            return frame.accuracy
+        at = [each.name for each in self.variants].index(frame.variant)
+        return frame.accuracy * measured_exits().kept(leaving(at, len(self.variants)))
+
+    def switched(self) -> tuple[int, int]:
+        status = self.planner.status()[MODEL]
+        return status.switches, status.mismatches
+
+    def parts(self, pool: PoolId, most: int, view: PoolView) -> PoolParts:
+        rescue = self.family.smaller(pool.variant) if self.rescues else ()
+        recipe = PoolRecipe("slack", size=int(pool.variant), rescue=rescue)
+        return recipe.parts(self.times[pool.variant], max_batch=most, view=view)
+
+    def make(self, id: str, rate: float, slo: float) -> Made:
+        return ClientCore(ClientSettings(slo=slo, rate=rate), Random(id)), None
+
+
+_RUNS: dict[str, type[_Run]] = {"published": _Published, "static": _Static, "variants": _Ours}

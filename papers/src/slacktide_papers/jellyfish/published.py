@@ -1,0 +1,370 @@
+"""Jellyfish as its code has it: planner, workers and client, to be compared with ours.
+
+Source: the repository vuhpdc/jellyfish, whose server differs from the paper in places. Clients
+estimate their bandwidth from acknowledged transfers; the server takes the harmonic mean of the last
+second, plans every half second from the present plan, and tells clients a size with each answer.
+Each worker has a queue of its own, fills its batch to b and pads what is missing. It keeps five
+variants loaded and serves with the old one until a new one is.
+
+Where the code is vague this takes the kinder reading: what planning and dispatching takes is
+nothing, the first plan of a client comes as it joins, and frames that wait follow their client to
+its new worker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slacktide.client.messages import (
+    Advice,
+    AdviceChanged,
+    ClientAction,
+    ClientEvent,
+    Connect,
+    Connected,
+    EncodeFrame,
+    FrameAcknowledged,
+    FrameAnswered,
+    FrameCaptured,
+    FrameEncoded,
+    FrameOutcome,
+    FrameResult,
+    ReportOutcome,
+    SendFrame,
+)
+from slacktide.domain import Plan, Route, TimerFired
+from slacktide.engine import Snapshot
+from slacktide.lab.simulation.acting import ANSWER_BYTES
+from slacktide.planning import (
+    Owned,
+    PlanField,
+    Planner,
+    SessionClosed,
+    SessionEvent,
+    SessionMeasured,
+    SessionOpened,
+    Stated,
+)
+from slacktide.planning.variants import UNMAPPED, Assignment, Client, Fleet, published
+from slacktide.planning.variants.update import matched, misses
+from slacktide_papers.jellyfish.published_workers import MOST, PublishedWorkers
+
+PERIOD_S = 0.5
+"""Between two plans."""
+GUESS = 100_000 * 128.0
+"""Bytes per second before any is measured: 100,000 kbit of 1,024 bits."""
+WIRE_S = 0.5e-3
+"""Latency of the wire, one way."""
+OTHER_S = 2e-3
+"""What the server takes beside batches; dispatching, which it measures, takes nothing here."""
+
+
+class ErrorFilter:
+    """Kim and Noble 2001: follows at once what errs as much as it lately has at most."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._error = 0.0
+        self._errors: deque[float] = deque(maxlen=10)
+        self._begun = False
+
+    def add(self, sample: float) -> float:
+        if not self._begun:
+            self._begun, self.value = True, sample
+            return sample
+        self._error = 0.6 * self._error + 0.4 * abs(self.value - sample)
+        self._errors.append(self._error)
+        most = max(self._errors)
+        kept = 1.0 - self._error / most if most > 0.0 else 0.0
+        self.value = kept * self.value + (1.0 - kept) * sample
+        return self.value
+
+
+class PublishedClient:
+    """The client's daemon: sends every frame, at the advised size or the next that its link
+    carries."""
+
+    def __init__(
+        self,
+        sides: Sequence[int],
+        frame_bytes: Callable[[int], float],
+        *,
+        rate: float,
+        slo: float,
+        adapts: bool = True,
+        network_s: float = math.inf,
+    ) -> None:
+        """`sides`: of the variants. `adapts`: whether it goes below the advised size; `network_s`:
+        the longest that a frame may be on its way."""
+        self._sides = sides
+        self._bytes = frame_bytes
+        self._rate, self._slo = rate, slo
+        self._adapts, self._network_s = adapts, network_s
+        self._advised = sides[0]
+        self._bandwidth = GUESS
+        self._filter = ErrorFilter()
+        self._filtered = 0
+        """Side of the frames that the filter has seen."""
+        self._frames: dict[int, list[float]] = {}
+        """By id: captured, side, bytes, sent."""
+        self._connecting = False
+
+    def next_wakeup(self) -> float:
+        return math.inf
+
+    def handle(self, event: ClientEvent, *, now: float) -> Sequence[ClientAction]:
+        match event:
+            case TimerFired() if not self._connecting:
+                self._connecting = True
+                return (Connect(),)
+            case Connected() | AdviceChanged() if event.advice is not None:
+                self._advised = event.advice.size
+            case FrameCaptured():
+                side = self._side()
+                self._frames[event.id] = [event.captured_at, side, 0.0, now]
+                return (EncodeFrame(event.id, side),)
+            case FrameEncoded():
+                frame = self._frames[event.id]
+                frame[2], frame[3] = event.nbytes, now
+                return (SendFrame(event.id, now - frame[0], self._bandwidth),)
+            case FrameAcknowledged() if event.id in self._frames:
+                self._measure(self._frames[event.id], now)
+            case FrameAnswered():
+                return (self._answered(event, now),)
+        return ()
+
+    def _side(self) -> int:
+        """The advised size, or the largest below it that the link carries."""
+        below = [side for side in self._sides if side <= self._advised]
+        while self._adapts and len(below) > 1 and not self._carries(below[-1]):
+            below.pop()
+        return below[-1]
+
+    def _carries(self, side: int) -> bool:
+        size = self._bytes(side)
+        return self._bandwidth > self._rate * size and size <= self._network_s * self._bandwidth
+
+    def _measure(self, frame: Sequence[float], now: float) -> None:
+        _, side, nbytes, sent = frame
+        if side != self._filtered:
+            self._filter, self._filtered = ErrorFilter(), int(side)
+        took = self._filter.add(now - sent) - 0.9 * WIRE_S
+        self._bandwidth = nbytes / max(took, 1e-4)
+
+    def _answered(self, event: FrameAnswered, now: float) -> ReportOutcome:
+        captured, side, _, _ = self._frames.pop(event.id)
+        if event.advice is not None:
+            self._advised = event.advice.size
+        seconds = now - captured
+        result = FrameResult.ANSWERED if seconds <= self._slo else FrameResult.LATE
+        if event.failed:
+            result = FrameResult.REFUSED
+        return ReportOutcome(event.id, FrameOutcome(result, seconds, int(side), event.variant))
+
+
+class PublishedLink:
+    """The server's view of a client's link: what the client states, over the last second."""
+
+    def __init__(self, id: str, rate: float) -> None:
+        self._id = id
+        self._stated = deque([GUESS], maxlen=max(1, round(rate)))
+
+    def bytes_per_s(self) -> float:
+        return len(self._stated) / math.fsum(1.0 / each for each in self._stated)
+
+    def transfer_time(self, nbytes: int, *, now: float) -> float:
+        return nbytes / self.bytes_per_s()
+
+    def network_time(self, nbytes: int, *, now: float) -> float:
+        return (nbytes + ANSWER_BYTES) / self.bytes_per_s() + 2.0 * WIRE_S
+
+    def received(
+        self, nbytes: int, side: int, seconds: float, stated: float, *, now: float
+    ) -> SessionMeasured:
+        self._stated.append(stated)
+        return SessionMeasured(self._id, self.bytes_per_s(), 2.0 * WIRE_S, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptation:
+    """How sizes and variants are decided. By default together, as Jellyfish does."""
+
+    compute_share: float = 0.0
+    """Share of the SLO that the server is given, whatever the network; 0: what the network
+    leaves."""
+    fixed: int = -1
+    """Place of the variant whose size all frames have; −1: none."""
+    aligned: bool = True
+    """Whether clients are told the size of their variant."""
+
+
+@dataclass(slots=True)
+class _Session:
+    opened: SessionOpened
+    bytes_per_s: float = GUESS
+    lane: str = ""
+    """Where its frames go, or went last."""
+    mapped: bool = False
+    side: int = 0
+
+
+class PublishedPlanner(Planner):
+    """Selection, mapping and update every half second."""
+
+    name = "published"
+
+    def __init__(
+        self,
+        workers: PublishedWorkers,
+        frame_bytes: Sequence[float],
+        sides: Sequence[int],
+        *,
+        load: Callable[[], float],
+        most: int = 5,
+        adaptation: Adaptation = Adaptation(),
+        seed: int = 0,
+    ) -> None:
+        """`frame_bytes`: by variant; `load`: draws the seconds that loading a variant takes;
+        `most`: variants that a worker keeps loaded."""
+        self._workers = workers
+        self._bytes, self._sides = frame_bytes, sides
+        self._load, self._most = load, most
+        self._adaptation = adaptation
+        self._seed = seed
+        self._sessions: dict[str, _Session] = {}
+        self._next = math.inf
+
+    def owns(self, stated: Stated) -> frozenset[Owned]:
+        return frozenset((model, PlanField.ROUTES) for model in stated)
+
+    def observe_sessions(self, events: Sequence[SessionEvent], *, now: float) -> None:
+        for event in events:
+            if isinstance(event, SessionOpened):
+                self._sessions[event.id] = _Session(event)
+                self._next = now
+            elif isinstance(event, SessionMeasured):
+                self._sessions[event.id].bytes_per_s = event.bytes_per_s
+            elif isinstance(event, SessionClosed):
+                self._sessions.pop(event.id, None)
+
+    def next_wakeup(self, snapshot: Snapshot) -> float:
+        return self._next
+
+    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+        if now >= self._next:
+            self._next = now + PERIOD_S if self._sessions else math.inf
+            self._decide(now)
+        pools = {each.lane: each.pool for each in draft.deployments}
+        routes = tuple(
+            Route(each.opened.model, pools[each.lane], client=id)
+            for id, each in self._sessions.items()
+            if each.lane
+        )
+        return replace(draft, routes=draft.routes + routes)
+
+    def advise(self, session: str) -> Advice | None:
+        """With each answer: the mapped variant's size, or the next smaller that link and budget
+        allow."""
+        one = self._sessions.get(session)
+        if one is None:
+            return None
+        at = 0
+        if self._adaptation.fixed >= 0:
+            at = self._adaptation.fixed
+        elif not self._adaptation.aligned:
+            at = len(self._sides) - 1
+        elif one.mapped:
+            worker = self._workers.lanes[one.lane]
+            at, batch = worker.wanted
+            twice = 2.0 * self._workers.variants[at].seconds[batch - 1]
+            while at > 0 and self._budget(one, at) < twice:
+                at -= 1
+        return Advice(size=self._sides[at], mapped=one.mapped)
+
+    def _budget(self, one: _Session, variant: int) -> float:
+        """Seconds that a frame of this variant's size leaves for the server; 0 if the link does
+        not carry such frames."""
+        rules, slo = self._adaptation, one.opened.slo
+        if rules.compute_share:
+            return rules.compute_share * slo
+        size = self._bytes[rules.fixed if rules.fixed >= 0 else variant]
+        if one.bytes_per_s <= one.opened.rate * size:
+            return 0.0
+        network = (size + ANSWER_BYTES) / one.bytes_per_s + 2.0 * WIRE_S
+        return max(0.0, slo - network - OTHER_S)
+
+    def _decide(self, now: float) -> None:
+        workers, variants = self._workers, self._workers.variants
+        if not self._sessions:
+            return
+        ids = sorted(self._sessions)
+        clients = []
+        for id in ids:
+            one = self._sessions[id]
+            budgets = tuple(self._budget(one, at) for at in range(len(variants)))
+            clients.append(Client(id, one.opened.rate, budgets))
+        fleet = Fleet(variants, clients, len(workers.lanes))
+        present = {lane: worker.wanted[0] for lane, worker in workers.lanes.items()}
+        self._seed += 1
+        found = published(fleet, start=tuple(present.values()), seed=self._seed)
+        lanes = self._update(present, fleet, found, now)
+        for id, replica in zip(ids, found.clients, strict=True):
+            one = self._sessions[id]
+            one.mapped = replica != UNMAPPED
+            if one.mapped:
+                one.lane = lanes[replica]
+            elif not one.lane:
+                one.lane = next(iter(workers.lanes))
+        workers.mapped = frozenset(id for id in ids if self._sessions[id].mapped)
+
+    def _update(
+        self, present: Mapping[str, int], fleet: Fleet, found: Assignment, now: float
+    ) -> list[str]:
+        """Which lane each replica of the assignment is."""
+        workers = self._workers
+        plan = matched(present, found.variants)
+        missed = misses({lane: worker.loaded for lane, worker in workers.lanes.items()}, plan)
+        free = sorted(plan)
+        lanes = []
+        for replica, variant in enumerate(found.variants):
+            lane = next(each for each in free if plan[each] == variant)
+            free.remove(lane)
+            lanes.append(lane)
+            worker = workers.lanes[lane]
+            worker.settle(now)
+            if variant != worker.wanted[0]:
+                workers.switches += 1
+                late = bool(worker.loaded) and lane in missed
+                workers.late += late
+                worker.ready = now + self._load() if late else now
+            worker.wanted = variant, self._batch(fleet, found, replica)
+            worker.loaded = _window(variant, len(workers.variants), self._most)
+            worker.settle(now)
+        return lanes
+
+    def _batch(self, fleet: Fleet, found: Assignment, replica: int) -> int:
+        """The smallest batch that serves the replica's clients, then larger ones while they all
+        have time for two of them."""
+        members = [c for c, at in zip(fleet.clients, found.clients, strict=True) if at == replica]
+        if not members:
+            return 1
+        batch = min(fleet.batch_of(found, replica), MOST)
+        variant = found.variants[replica]
+        seconds = self._workers.variants[variant].seconds
+        least = min(each.budgets[variant] for each in members)
+        load = sum(each.rate for each in members)
+        while batch < min(MOST, len(seconds)):
+            longer = seconds[batch]
+            if 2.0 * longer > least or (batch + 1) / longer < load:
+                break
+            batch += 1
+        return batch
+
+
+def _window(variant: int, count: int, most: int) -> tuple[int, ...]:
+    """The variant and its neighbours on either side; fewer at the ends, as published."""
+    reach = most // 2
+    return tuple(range(max(0, variant - reach), min(count, variant + reach + 1)))

@@ -1,0 +1,166 @@
+"""What is served, over which links, and to whom: the settings of Jellyfish §7."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from slacktide.lab.load.traces import read_bandwidths
+from slacktide.lab.simulation import stream
+from slacktide.lab.workloads import BandwidthTrace, WorkloadError, draw_4g
+from slacktide.lab.workloads.bandwidth import MBIT
+from slacktide.planning.variants import Variant
+from slacktide_papers.harness.state import ReproduceError, find_data_file
+
+PROFILE = "jellyfish_yolov4_synthetic.csv"
+FRAMES = "jellyfish_frame_sizes.csv"
+TRACES = {"lte": "jellyfish_lte_upload.csv", "wifi": "jellyfish_wifi.csv"}
+KBIT = 128.0
+"""Bytes of a kilobit of 1,024 bits, in which the published code states frames."""
+SIDES = tuple(range(128, 609, 32))
+MIDDLE = SIDES.index(352)
+"""The paper's 354 × 354."""
+SYNTHETIC = (20.0, 15.0, 10.0, 7.5, 10.0, 15.0)
+"""Mbit/s, 20 s each (§7.2): down and up again, as the published shaping file has it."""
+
+_ALONE = (
+    "23 23.04 23.23 23.6 24.19 25.03 26.14 27.53 29.23 31.25 33.61 36.32 39.39 42.84 46.68 50.92"
+)
+_ROW = "3.07 3.71 4.5 5.43 6.5 7.71 9.07 10.57 12.21 14 15.93 18 20.21 22.57 25.07 27.71"
+_ACCURACY = ".185 .259 .315 .356 .387 .411 .429 .442 .452 .459 .465 .469 .472 .475 .477 .478"
+_KBITS = "80 117 161 208 266 317 373 443 510 583 657 728 811 896 976 1066"
+"""By size: milliseconds of a batch of one, and of each further row; mAP; a frame as JPEG. Made up
+so that every number that the paper states comes out; the measured ones are not public."""
+BATCHES = 12
+DRAWN_S = 199.0
+"""Length of a drawn trace, as the recorded LTE one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JellyfishData:
+    """Profile, frame sizes and networks."""
+
+    variants: tuple[Variant, ...]
+    frame_bytes: Mapping[int, float]
+    """By side."""
+    traces: Mapping[str, BandwidthTrace]
+
+    @property
+    def digest(self) -> str:
+        made = hashlib.sha256(repr((self.variants, sorted(self.frame_bytes.items()))).encode())
+        for name in sorted(self.traces):
+            made.update(self.traces[name].rates.tobytes())
+        return made.hexdigest()[:16]
+
+
+@cache
+def load_data(folder: Path | None) -> JellyfishData:
+    """What lies below `folder`; without one, all of it is drawn or computed. Raises
+    ReproduceError."""
+    steps = np.array(SYNTHETIC) * MBIT
+    traces = {"synthetic": BandwidthTrace(20.0 * np.arange(len(steps)), steps, source="synthetic")}
+    if folder is None:
+        columns = (map(float, each.split()) for each in (_ALONE, _ROW, _ACCURACY))
+        rows = zip(SIDES, *columns, strict=True)
+        variants = tuple(
+            Variant(str(s), a, tuple((one + row * b) / 1e3 for b in range(BATCHES)))
+            for s, one, row, a in rows
+        )
+        for name, factor in (("lte", 0.5), ("wifi", 2.0)):
+            drawn = draw_4g(DRAWN_S, stream(0, f"trace {name}"))
+            traces[name] = BandwidthTrace(drawn.starts, drawn.rates * factor, DRAWN_S, name)
+        sizes = dict(zip(SIDES, (KBIT * float(each) for each in _KBITS.split()), strict=True))
+        return JellyfishData(variants, sizes, traces)
+    try:
+        for name, file in TRACES.items():
+            path = str(find_data_file(folder, file))
+            traces[name] = read_bandwidths(path, None, None)
+        profile = _rows(find_data_file(folder, PROFILE))
+        sizes = {
+            int(row["input_size"]): KBIT * float(row["frame_kbit"])
+            for row in _rows(find_data_file(folder, FRAMES))
+        }
+        variants = tuple(
+            Variant(
+                str(side),
+                float(own[0]["accuracy_map"]),
+                tuple(float(row["latency_p99_ms"]) / 1e3 for row in own),
+            )
+            for side in SIDES
+            if (own := [row for row in profile if row["input_size"] == str(side)])
+        )
+    except (WorkloadError, KeyError, ValueError) as error:
+        raise ReproduceError(f"--data: {error!r}") from None
+    if len(variants) < len(SIDES) or not sizes.keys() >= set(SIDES):
+        raise ReproduceError(f"--data: {PROFILE}, {FRAMES}: expected sizes 128, 160, ..., 608")
+    return JellyfishData(variants, sizes, traces)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True, slots=True)
+class JellyfishSetting:
+    """Workers, clients and a network."""
+
+    network: str
+    clients: int
+    rates: tuple[float, ...]
+    """Frames per second; with several each client draws its own."""
+    slos: tuple[float, ...]
+    """Seconds, likewise."""
+    workers: int = 2
+    variants: int = len(SIDES)
+    """The smallest so many are used."""
+
+    @property
+    def name(self) -> str:
+        rates = "/".join(f"{each:g}" for each in self.rates)
+        slos = "/".join(f"{1e3 * each:g}" for each in self.slos)
+        workers = f"{self.workers} x " if self.workers != 2 else ""
+        return f"{self.network} {workers}{self.clients} at {rates} fps, {slos} ms"
+
+
+RATES, SLOS = (15.0, 25.0), (0.075, 0.1, 0.15)
+
+
+def _by_name(settings: Iterable[JellyfishSetting]) -> dict[str, JellyfishSetting]:
+    return {one.name: one for one in settings}
+
+
+HOMOGENEOUS = _by_name(
+    JellyfishSetting(network, count, (rate,), (slo,))
+    for network in ("synthetic", "wifi", "lte")
+    for slo in SLOS
+    for rate in RATES
+    for count in (1, 2, 4, 8)
+)
+"""Figure 12's 24 settings on three networks."""
+MIXED = _by_name(
+    JellyfishSetting(network, count, RATES, SLOS)
+    for network in ("synthetic", "lte", "wifi")
+    for count in (4, 8)
+)
+"""Table 2."""
+LARGE = _by_name(
+    JellyfishSetting("lte", count, (15.0,), (slo,), workers=8, variants=10)
+    for slo in (0.1, 0.15)
+    for count in (8, 16, 24, 32)
+)
+"""Figure 17."""
+ALONE = _by_name(
+    JellyfishSetting("wifi", count, (rate,), (slo,), workers=1)
+    for slo in (0.05, 0.1, 0.15)
+    for rate in (15.0, 30.0)
+    for count in (1, 2, 4)
+)
+"""Figure 21."""
+SETTINGS: Mapping[str, JellyfishSetting] = HOMOGENEOUS | MIXED | LARGE | ALONE

@@ -1,0 +1,181 @@
+"""What there is to reproduce: settings and contenders, as rows that are means over a few cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from slacktide_papers.harness.experiments import (
+    Contender,
+    Experiment,
+    Point,
+    TraceCell,
+    TraceScope,
+)
+from slacktide_papers.octopinf.five_setting import DAY_S as DAY_FIVE_S
+from slacktide_papers.octopinf.five_setting import MECHANISMS
+from slacktide_papers.octopinf.five_setting import SETTING as FIVE
+
+
+def _contender(
+    label: str, policy: str, options: Mapping[str, float | str] = MappingProxyType({})
+) -> Contender:
+    """`options`: those of the placement, and what play.py knows: `bound`, `contention`, `day`,
+    `fixed` (placed for so many times the objects that were stated, whatever is counted), `wait`
+    (seconds, for full batches) and `scheduler`."""
+    return Contender(label, policy, tuple(sorted(options.items())))
+
+
+PIPELINE = _contender("pipeline", "pipeline", {"bound": 1.0})
+"""Ours. The fluid bound is computed beside it."""
+OCTOPINF = _contender("octopinf", "octopinf")
+DISTREAM = _contender("distream", "distream")
+RIM = _contender("rim", "rim")
+JELLYFISH = _contender("jellyfish", "jellyfish")
+BASELINES = (DISTREAM, RIM, JELLYFISH)
+ALL = (PIPELINE, OCTOPINF, *BASELINES)
+
+NO_CORAL = _contender("octopinf, no CORAL", "octopinf", {"streams": 0.0})
+STATIC = _contender("octopinf, static batches", "octopinf", {"batches": 0.0})
+SERVER_ONLY = _contender("octopinf, server only", "octopinf", {"edge": 0.0})
+TIMETABLED = _contender("pipeline, CORAL", "pipeline", {"streams": 1.0})
+ABLATIONS = (OCTOPINF, NO_CORAL, STATIC, SERVER_ONLY, DISTREAM, JELLYFISH, PIPELINE, TIMETABLED)
+UNBOUND = _contender("pipeline", "pipeline")
+MADE = _contender("made for the surge", "pipeline", {"fixed": 3.0})
+PUBLISHED_MADE = _contender("octopinf, made for the surge", "octopinf", {"fixed": 3.0})
+
+CONTENTION = 1.3
+"""How much more than in proportion batches slow one another that want too much of an accelerator
+together: measured on CPUs, an assumption for accelerators."""
+SWEPT = (1.0, CONTENTION, 1.6)
+WAYS: Mapping[str, Mapping[str, float | str]] = {
+    "fifo": {"wait": 0.0},
+    "waits 33 ms": {"wait": 1.0 / 30.0},
+    "waits 67 ms": {"wait": 1.0 / 15.0},
+    "slack": {"scheduler": "slack"},
+}
+"""How baselines may make batches. `fifo` is how they do in all other experiments."""
+DAY_S, SURGES_S = 13 * 3600, 10 * 480
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OctopInfScope(TraceScope):
+    """How much is to be measured."""
+
+    seeds: int = 3
+    duration: int = 900
+    day: int = DAY_S
+    """Seconds of Figure 11."""
+
+    @property
+    def size(self) -> str:
+        whole = "" if self.quick else f" (surges {SURGES_S} s, figure-11 {self.day} s)"
+        return f"{self.duration} s{whole}"
+
+
+QUICK = OctopInfScope(seeds=1, duration=20, day=40, quick=True)
+"""Under three minutes: to see that it runs, and roughly what comes out."""
+
+Points = Callable[[OctopInfScope], Iterator[Point[TraceCell]]]
+
+
+def _of(
+    experiment: str,
+    settings: Sequence[str],
+    contenders: Sequence[Contender],
+    few: Sequence[Contender] = (),
+) -> Points:
+    """The points of these settings; if it is to be quick, of the last setting and `few` alone."""
+
+    def points(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+        for setting in settings[-1:] if scope.quick and few else settings:
+            for contender in few if scope.quick and few else contenders:
+                yield _point(experiment, scope, setting, contender)
+
+    return points
+
+
+def _point(
+    experiment: str, scope: OctopInfScope, setting: str, contender: Contender
+) -> Point[TraceCell]:
+    cells = tuple(
+        TraceCell(setting, contender, seed, scope.duration, scope.folder, scope.digest)
+        for seed in range(1, scope.seeds + 1)
+    )
+    return Point(experiment, cells)
+
+
+def _swept(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    for contention in () if scope.quick else SWEPT:
+        for one in (UNBOUND, OCTOPINF, NO_CORAL, DISTREAM):
+            options = {**dict(one.options), "contention": contention}
+            made = _contender(f"{one.label}, × {contention:g}", one.policy, options)
+            yield _point("contention", scope, "base", made)
+
+
+def _batching(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    """What it is worth to a baseline to wait for full batches, or to serve by deadline."""
+    for setting in () if scope.quick else ("base", "slo-100"):
+        for one in BASELINES:
+            for name, options in WAYS.items():
+                made = _contender(f"{one.label}, {name}", one.policy, options)
+                yield _point("batching", scope, setting, made)
+
+
+def _surges(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    """One run of as many surges as there is time for: ten of eight minutes each, if it is whole."""
+    seconds = scope.duration if scope.quick else SURGES_S
+    whole = () if scope.quick else (PUBLISHED_MADE,)
+    for contender in (UNBOUND, OCTOPINF, MADE, *whole):
+        cell = TraceCell("surges", contender, 1, seconds, scope.folder, scope.digest)
+        yield Point("surges", (cell,))
+
+
+def _day(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    for one in (UNBOUND, OCTOPINF):
+        contender = _contender(one.label, one.policy, {"day": 1.0})
+        cell = TraceCell("base", contender, 1, scope.day, scope.folder, scope.digest)
+        yield Point("figure-11", (cell,))
+
+
+def _five(label: str, *on: str) -> Contender:
+    return _contender(label, "pipeline", dict.fromkeys(on, 1.0))
+
+
+FIVE_ON = _five("all on", *MECHANISMS)
+FIVE_NONE = _five("none")
+WITHOUT = {
+    each: _five(f"without {each}", *[one for one in MECHANISMS if one != each])
+    for each in MECHANISMS
+}
+ALONE = {each: _five(f"{each} alone", each) for each in MECHANISMS}
+
+
+def _all_five(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
+    """A whole day, which is short; if it is to be quick, a part of it and few contenders."""
+    contenders = (FIVE_ON, *WITHOUT.values(), *ALONE.values(), FIVE_NONE)
+    seconds = min(scope.duration, int(DAY_FIVE_S))
+    for contender in (FIVE_ON, FIVE_NONE) if scope.quick else contenders:
+        yield _point("all-five", replace(scope, duration=seconds), FIVE, contender)
+
+
+_FEW = (PIPELINE, OCTOPINF, DISTREAM)
+
+EXPERIMENTS: Mapping[str, Experiment[OctopInfScope, TraceCell]] = {
+    "figure-6": Experiment("Base setting (with Figure 7)", _of("figure-6", ["base"], ALL)),
+    "figure-8": Experiment("Twice the cameras", _of("figure-8", ["doubled"], ALL, _FEW)),
+    "figure-9": Experiment(
+        "SLOs 50 and 100 ms shorter", _of("figure-9", ["slo-50", "slo-100"], ALL, _FEW)
+    ),
+    "figure-10": Experiment(
+        "Without parts of it",
+        _of("figure-10", ["base"], ABLATIONS, (OCTOPINF, NO_CORAL, SERVER_ONLY)),
+    ),
+    "figure-11": Experiment("Thirteen hours", _day),
+    "surges": Experiment("Three times the objects for two minutes, every eight", _surges),
+    "all-five": Experiment("All five in one, each off and each alone", _all_five),
+    "contention": Experiment("What too much on one accelerator costs", _swept),
+    "batching": Experiment("What waiting for full batches is worth to baselines", _batching),
+}
+"""Everything, by name."""

@@ -1,0 +1,157 @@
+"""What runs on the devices of all five in one: how long batches take, and how good answers are.
+
+Mechanisms that show in that are counted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from slacktide.domain import Batch, ExitPolicy, PoolId, Replica
+from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.lab.simulation import ByPool, ByProfile, stream
+from slacktide.lab.simulation.exit_courses import ExitCourse
+from slacktide.lab.simulation.exit_tables import TableExits
+from slacktide.lab.simulation.frames_here import HereChild
+from slacktide.lab.simulation.hardware import Execution
+from slacktide.planning.exits import ExitsArranged, RampsLearnt
+from slacktide.profiles import CorrectedTimes, ShapedTimes
+from slacktide.scheduling import PoolRecipe
+from slacktide_papers.octopinf.five_setting import (
+    BRAND,
+    DETECTOR,
+    FIXED,
+    PLATE,
+    VARIANTS,
+    FiveSwitches,
+    bytes_share,
+    exit_table,
+    mean_plate_table,
+    plate_sizes,
+    signature,
+    table_of,
+    variant_of,
+)
+
+REFERENCE = 112
+"""Width of the plates of the table."""
+
+
+class FiveHardware:
+    """Of all devices of one run."""
+
+    def __init__(self, switches: FiveSwitches, seed: int) -> None:
+        self._on, self._seed = switches, seed
+        self.acted: Counter[str] = Counter()
+        """How often each mechanism did something."""
+        self.exits = _CountedExits(self.acted)
+        self._ran: dict[str, str] = {}
+        """By pipeline: the variant that was last."""
+
+    def parts(self, kind: str) -> Callable[[PoolId, int, PoolView], PoolParts]:
+        """How a device of this kind makes its pools."""
+
+        def made(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+            recipe = PoolRecipe("slack", exits=self._on.exits and pool.model == BRAND)
+            times: BatchTimes = CorrectedTimes(table_of(pool.model, pool.variant, kind))
+            if pool.model == PLATE:
+                shaped = self._on.distribution
+                times = _by_width(kind) if shaped else CorrectedTimes(mean_plate_table(kind))
+            return recipe.parts(times, max_batch=max_batch, view=view)
+
+        return made
+
+    def of(self, name: str, kind: str, engine: Engine) -> Execution:
+        """How long batches take on this device."""
+
+        def random(of: str) -> Execution:
+            draw = stream(self._seed, f"{of} on {name}")
+            model, _, variant = of.partition(" ")
+            if model == PLATE:
+                return ByProfile(_by_width(kind), draw)
+            return ByProfile(CorrectedTimes(table_of(model, variant, kind)), draw)
+
+        plate = PoolId(PLATE, "1")
+        found = {PoolId(BRAND, "1"): random(BRAND), plate: random(PLATE)}
+        if self._on.distribution:
+            found[plate] = _ToldApart(
+                found[plate], lambda: engine.snapshot().pools[plate].times, kind, self.acted
+            )
+        for side, _, _ in VARIANTS:
+            variant = variant_of(side)
+            found[PoolId(DETECTOR, "1", variant)] = random(f"{DETECTOR} {variant}")
+        return ByPool(found)
+
+    def accuracy(self, child: HereChild, id: int) -> float:
+        """Of what a stage answered, 0 to 1."""
+        assert child.batch is not None
+        pool = child.batch.replica.pool
+        if pool.model == BRAND:
+            return 1.0 - self.exits.wrong.pop(id, 0.0)
+        if pool.model != DETECTOR:
+            return 1.0
+        name = child.frame.seen.rows.pipeline.name
+        if self._ran.setdefault(name, pool.variant) != pool.variant:
+            self.acted["changes of variant"] += 1
+            self._ran[name] = pool.variant
+        if pool.variant != variant_of(FIXED):
+            self.acted["frames of other variants"] += 1
+        part = child.frame.part
+        sent = 1.0 if part is None else part.share
+        return min(
+            next(exact for side, exact, _ in VARIANTS if variant_of(side) == pool.variant),
+            max(exact for side, exact, _ in VARIANTS if bytes_share(side) <= sent + 1e-9),
+        )
+
+
+class _CountedExits:
+    """`TableExits`, and which answers are not the model's."""
+
+    def __init__(self, acted: Counter[str]) -> None:
+        self._table = exit_table()
+        self._exits = TableExits(self._table)
+        self._acted = acted
+        self.wrong: dict[int, float] = {}
+        """By request: share of its rows; of those that left."""
+
+    def learnt(self, pool: PoolId) -> RampsLearnt:
+        return self._exits.learnt(pool)
+
+    def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
+        return self._exits.arranged(replica, policy)
+
+    def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
+        found = self._exits.course(batch, policy, seconds)
+        row, left = 0, found.report.left
+        for member in batch.members:
+            ramps = left[row : row + member.rows]
+            row += member.rows
+            if ramps[0] < 0:
+                continue
+            self._acted["rows that left early"] += member.rows
+            agrees = self._table.agrees[:, policy.ramps[ramps[0]]]
+            places = [(member.id + at) % len(self._table) for at in range(member.rows)]
+            self.wrong[member.id] = 1.0 - float(agrees[places].mean())
+        return found
+
+
+class _ToldApart:
+    """An `Execution` of plates: counts batches whose time their width told better than the mean."""
+
+    def __init__(
+        self, truth: Execution, asked: Callable[[], BatchTimes], kind: str, acted: Counter[str]
+    ) -> None:
+        self._truth, self._asked, self._acted = truth, asked, acted
+        self._mean = mean_plate_table(kind)
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        seconds = self._truth.seconds(batch, cores)
+        told = self._asked().of(batch.rows, cores, batch.members).expected
+        if abs(told - seconds) < abs(self._mean.expected(batch.rows, cores) - seconds):
+            self._acted["plates told by width"] += 1
+        return seconds
+
+
+def _by_width(kind: str) -> ShapedTimes:
+    return ShapedTimes(table_of(PLATE, "", kind), signature(REFERENCE), plate_sizes(kind))

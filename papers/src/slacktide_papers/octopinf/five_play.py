@@ -1,0 +1,233 @@
+"""One run with all five mechanisms, or some of them: engines, planners and links in virtual time.
+
+A placement is what a device's own planners begin with, and they go on alone until the next one:
+`joint` and `vertical` (variants, cores), early exits. They may choose variants from the usual one
+on, which is placed and for which frames are sent, and where frames are whole also larger ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import process_time
+
+from slacktide.domain import Command, Deployment, Event, Plan, ResizeLane, Route
+from slacktide.engine import Engine
+from slacktide.lab.simulation.devices import SimulatedDevices
+from slacktide.lab.simulation.frame_score import FrameScore
+from slacktide.lab.simulation.placing import SimulatedPlacing
+from slacktide.planning import Planner, Stated
+from slacktide.planning.exits import ExitsPlanner, StatedExits
+from slacktide.planning.pipelines.control import PlacementControl
+from slacktide.planning.pipelines.plans import DevicePlans
+from slacktide.planning.pipelines.policies import make_placement
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
+from slacktide.planning.scaling.sizes import groups_of
+from slacktide.planning.variants import Family
+from slacktide_papers.octopinf.five_hardware import FiveHardware
+from slacktide_papers.octopinf.five_setting import (
+    BATCHES,
+    BRAND,
+    CORES,
+    DETECTOR,
+    FIXED,
+    LANE_CORES,
+    LATENCY_S,
+    VARIANTS,
+    WARM_S,
+    FiveSwitches,
+    FiveTestbed,
+    day_begins,
+    family,
+    lanes_on,
+)
+from slacktide_papers.octopinf.setting import START_S, OctopInfData
+
+SETTLES_S = 1.0
+RESIZE_S, JOB_S = 0.02, 0.01
+"""Of a lane; and what planners compute off the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedFive:
+    """What came of a run, beside what any run of pipelines has."""
+
+    score: FrameScore
+    cores: tuple[float, float]
+    """(that lanes had, of those that ran something), on average, all devices together."""
+    plans: tuple[int, int, int]
+    """(made, of them before their time, changes of instances)."""
+    acted: Mapping[str, int]
+    """How often each mechanism did something."""
+    cpu_s: float
+
+
+def play_five(switches: FiveSwitches, data: OctopInfData, seed: int, duration: float) -> PlayedFive:
+    """The same whenever it is played, but for the time that it takes."""
+    return _Run(switches, data, seed, duration).played()
+
+
+class _Run:
+    def __init__(
+        self, switches: FiveSwitches, data: OctopInfData, seed: int, duration: float
+    ) -> None:
+        self.on = switches
+        self.warm = min(WARM_S, duration)
+        self.end = self.warm + duration
+        self.testbed = FiveTestbed(data, seed, day_begins(self.end))
+        self.asked = self.testbed.question()
+        self.control = PlacementControl(self.asked, make_placement("pipeline", {}))
+        self.score = FrameScore(start=self.warm, end=self.end)
+        self.hardware = FiveHardware(switches, seed)
+        self.acted = self.hardware.acted
+        self.moved: dict[tuple[str, int], str] = {}
+        """By pipeline and stage: its device."""
+
+    def played(self) -> PlayedFive:
+        begin = process_time()
+        self.devices = SimulatedDevices(
+            [rows.pipeline for rows in self.testbed.rows.values()],
+            {
+                ends: (trace, LATENCY_S, begins)
+                for box, (trace, begins) in self.testbed.traces.items()
+                for ends in ((box, "server"), ("server", box))
+            },
+            score=self.score,
+        )
+        self.control.decide(now=0.0)
+        for name, kind in self.testbed.kinds.items():
+            self._add(name, kind)
+        self._changed(0.0)
+        if self.on.placement:
+            SimulatedPlacing(
+                self.devices,
+                self.control,
+                {name: lanes_on(kind) for name, kind in self.testbed.kinds.items()},
+                self.testbed.links,
+                until=self.end,
+                changed=self._changed,
+                plan_of=self._begun,
+            )
+        self.devices.run(until=self.end + SETTLES_S)
+        seconds = self.end - self.warm
+        meters = [each.simulation.hardware for each in self.devices.devices.values()]
+        control = self.control
+        return PlayedFive(
+            self.score,
+            (
+                sum(each.allocated.seconds(self.warm, self.end) for each in meters) / seconds,
+                sum(each.busy_s for each in meters) / (self.end + SETTLES_S),
+            ),
+            (control.decided, control.early, control.scaled),
+            dict(sorted(self.acted.items())),
+            process_time() - begin,
+        )
+
+    def _add(self, name: str, kind: str) -> None:
+        assert self.control.plans is not None
+        plan, stated = self._begun(self.control.plans, name)
+        planners: list[Planner] = []
+        if self.on.variants or self.on.cores:
+            planners.append(ScalingPlanner(range(CORES[kind])))
+        if self.on.exits:
+            planners.append(ExitsPlanner())
+        cameras = self.testbed.cameras.get(name, ())
+        engine = Engine(self.hardware.parts(kind))
+        device = self.devices.add(
+            name,
+            engine,
+            plan,
+            self.hardware.of(name, kind, engine),
+            cameras=[replace(camera, end=self.end) for camera in cameras],
+            begin=-START_S,
+            start_s=START_S,
+            resize_s=RESIZE_S,
+            planners=planners,
+            stated=stated,
+            job_s=JOB_S,
+            exits={BRAND: self.hardware.exits} if self.on.exits else None,
+            watch=self._watch,
+        )
+        device.frames.accuracy = self.hardware.accuracy
+
+    # ── what planners begin with ─────────────────────────────────────────────────────────────
+
+    def _begun(self, plans: DevicePlans, name: str) -> tuple[Plan, Stated]:
+        """The placement on a device, and what its planners may do."""
+        kind = self.testbed.kinds[name]
+        plan = plans.of(name, lanes_on(kind))
+        used = {each.lane for each in plan.deployments}
+        if self.on.cores:  # lanes that run nothing need none
+            plan = replace(plan, lanes=tuple(lane for lane in plan.lanes if lane.name in used))
+        stated: dict[str, tuple[object, ...]] = {}
+        models = {each.pool.model for each in plan.deployments}
+        scaled = models if self.on.cores else models & {DETECTOR} if self.on.variants else set()
+        for group in groups_of(plan, scaled):
+            lanes = len(group.lanes)
+            most = CORES[kind] - (len(plan.lanes) - 1) if self.on.cores else LANE_CORES
+            least = 1 if self.on.cores else LANE_CORES
+            limits = ScalingLimits(least, most, lanes, lanes, BATCHES[-1])
+            for model in group.models:
+                varies = model == DETECTOR and self.on.variants
+                stated[model] = (ScaledModel(limits, "joint" if varies else "vertical"),)
+        if DETECTOR in models and self.on.variants:
+            most_side = self._largest(plans, name)
+            own = tuple(each for each in family() if FIXED <= each.size <= most_side)
+            plan = _with_family(plan, [each.name for each in own])
+            stated[DETECTOR] = (*stated[DETECTOR], Family(own, planner="none"))
+        if BRAND in models and self.on.exits:
+            stated[BRAND] = (*stated.get(BRAND, ()), StatedExits())
+        return plan, stated
+
+    def _largest(self, plans: DevicePlans, name: str) -> int:
+        """Side of the largest variant for which there are frames: of those that are sent here, as
+        large as they are sent."""
+        largest = 0
+        for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
+            if placed[0].device == name:
+                here = view.source == name
+                form = view.stages[0].forms[placed[0].form]
+                largest = max(largest, VARIANTS[-1][0] if here else int(form.name))
+        return largest
+
+    def _changed(self, now: float) -> None:
+        """A placement is in force: what boxes send, and what has moved."""
+        plans = self.control.plans
+        assert plans is not None
+        for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
+            form = view.stages[0].forms[placed[0].form]
+            frames = self.devices.devices[view.source].frames
+            frames.shrunk = {**frames.shrunk, view.name: form.row_share}
+            for at, stage in enumerate(placed):
+                if self.moved.setdefault((view.name, at), stage.device) != stage.device:
+                    self.acted["stages moved"] += 1
+                    self.moved[view.name, at] = stage.device
+
+    def _watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if type(command) is ResizeLane:
+                self.acted["lanes resized"] += 1
+
+
+def _with_family(plan: Plan, names: Sequence[str]) -> Plan:
+    """All variants on the lanes of the one that is placed; its route is that of all clients."""
+    own = [each for each in plan.deployments if each.pool.model == DETECTOR]
+    others = [each for each in plan.deployments if each.pool.model != DETECTOR]
+    pool = own[0].pool
+    caps: dict[str, int] = {}
+    for each in own:
+        caps[each.lane] = max(caps.get(each.lane, 0), each.max_batch)
+    placed = [
+        Deployment(pool._replace(variant=name), lane, cap)
+        for lane, cap in caps.items()
+        for name in names
+    ]
+    plain = next(
+        route.pool for route in plan.routes if route.model == DETECTOR and route.client is None
+    )
+    routes = [route for route in plan.routes if route.model != DETECTOR]
+    return replace(
+        plan,
+        deployments=(*others, *placed),
+        routes=(*routes, Route(DETECTOR, plain)),
+    )

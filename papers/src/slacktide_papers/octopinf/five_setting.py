@@ -1,0 +1,311 @@
+"""All five in one: what is served, where, and what comes. The paper has no such experiment.
+
+Two boxes with two traffic cameras each, and a server; all three have CPU cores in lanes of two.
+The pipeline is the example `traffic`, heavier: its detector is the family `street`; its brands are
+told by a classifier as deep as the example `chained`, whose ramps can answer; and the time of its
+plate reader goes with the width of the plates.
+
+Chosen once, so that with the usual variant all cores together are half busy on average and asked
+for more than there is in a burst at the day's peak; a box alone is not enough for its cameras at
+any time of the day but the night, and a link carries all frames only while it is good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from slacktide.domain import LaneSpec, Signature
+from slacktide.domain.pipelines import BOX, Edge, Pipeline, PipelineStage
+from slacktide.lab.simulation import stream
+from slacktide.lab.simulation.exit_tables import ExitTable, read_exit_table
+from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.workloads import BandwidthTrace
+from slacktide.planning.pipelines.problem import (
+    DeviceView,
+    FormTimes,
+    Inflow,
+    LinkView,
+    PipelineView,
+    PlacementQuestion,
+    StageForm,
+    StageView,
+)
+from slacktide.planning.variants import FamilyVariant
+from slacktide.profiles import LatencyTable
+from slacktide.profiles.latency_fit import SizeTime
+from slacktide_papers.octopinf.setting import ANSWER_BYTES, FPS, OctopInfData
+
+SETTING = "all-five"
+"""Name of the setting."""
+MECHANISMS = ("variants", "exits", "distribution", "cores", "placement")
+DETECTOR, BRAND, PLATE = "detector", "brand", "plate"
+SLO = 0.2
+
+VARIANTS = ((192, 0.556, 1.9), (288, 0.798, 6.9), (416, 0.921, 13.1), (576, 0.963, 29.0))
+"""Of the family `street`: side in pixels, mean average precision (its slacktide.yaml), and ms of a
+picture on one core (the least of nine runs, 2026-11-23)."""
+FIXED = 416
+"""The variant of who has but one: the most accurate with which all cores together are half busy."""
+FRAME_BYTES, CROP_BYTES = 100e3, 3e3
+"""Of a frame for the largest variant, and of a crop. A smaller one's frames: pixels to the power of
+0.83, the law of planning/variants/demand.py."""
+WIDTHS = ((48, 0.55), (112, 1.0), (208, 1.8))
+"""Pixels of plates, each as often as the others, and their times (example `plate`, 2026-11-23)."""
+PLATE_MS = 5.0
+"""Of a plate 112 pixels wide, on one core: twelve times what the example takes, which is a toy."""
+FIXED_MS = 0.5
+"""Of every batch, whatever its rows."""
+PARALLEL = 0.9
+"""Part of a batch that more cores share (Amdahl)."""
+SPREAD = 1.15
+"""p99 of a batch, as a multiple of its median."""
+BATCHES = (1, 2, 4, 8)
+
+CORES = {"box": 4, "server": 6}
+"""Of each device; `LANE_CORES` to a lane where nothing moves them."""
+LANE_CORES = 2
+SLOWER = {"box": 4.0, "server": 2.0}
+"""Than the core that models were measured on: an embedded processor, a busy virtual machine."""
+BOXES = ("box-1", "box-2")
+ALL_CORES = CORES["server"] + len(BOXES) * CORES["box"]
+CAMERAS = 2
+"""On each box."""
+LATENCY_S = 0.005
+MEGABITS = 20.0
+"""Of a link, on average."""
+
+CARS = 2.0
+"""On a frame, at level 1; a brand and a plate each."""
+DAY_S = 240.0
+"""A day takes four minutes."""
+NIGHT, NOON = 0.5, 1.3
+BURST_EVERY_S, BURST_S, BURST = 60.0, 15.0, 3.0
+"""For a quarter of each minute there are three times as many cars."""
+MEAN_LEVEL = 0.5 * (NIGHT + NOON) * (1.0 + (BURST - 1.0) * BURST_S / BURST_EVERY_S)
+
+TABLE = Path(__file__).with_name("chained_day.npz")
+"""The exit table of `chained` on its stream `day` (`slacktide reproduce apparate` made it: 2,000
+frames, ramps learnt from the 2,880 before), thinned out to four of its eleven positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class FiveSwitches:
+    """Which mechanisms are on. What a careful operator has instead: the variant `FIXED`; answers at
+    the model's end only; one time for all plates, learnt as it goes; as many cores for each lane;
+    a placement made once, by the same search, for mean objects and mean links."""
+
+    variants: bool = False
+    exits: bool = False
+    distribution: bool = False
+    cores: bool = False
+    placement: bool = False
+
+
+WARM_S = 20.0
+"""Before anything is judged; in shorter runs as long as is judged."""
+
+
+def day_begins(seconds: float) -> float:
+    """Seconds into the day at which a run begins: one that is shorter is about noon."""
+    return max(0.0, 0.5 * (DAY_S - seconds))
+
+
+def level(at: float) -> float:
+    """What counts are multiplied with at this second of the day."""
+    day = NIGHT + (NOON - NIGHT) * 0.5 * (1.0 - math.cos(2.0 * math.pi * at / DAY_S))
+    return day * (BURST if (at + 20.0) % BURST_EVERY_S < BURST_S else 1.0)
+
+
+def variant_of(side: int) -> str:
+    """Its name."""
+    return str(side)
+
+
+def family() -> tuple[FamilyVariant, ...]:
+    """Smallest first."""
+    return tuple(FamilyVariant(variant_of(side), exact, side) for side, exact, _ in VARIANTS)
+
+
+def bytes_share(side: int) -> float:
+    """Of a frame's bytes, what a variant needs."""
+    return float((side / VARIANTS[-1][0]) ** (2.0 * 0.83))
+
+
+def signature(width: int) -> Signature:
+    """Of plates of this width."""
+    return ((64, width, 3),)
+
+
+@cache
+def exit_table() -> ExitTable:
+    """Of the brand classifier."""
+    return read_exit_table(TABLE)
+
+
+def _share(cores: int) -> float:
+    return 1.0 - PARALLEL + PARALLEL / cores
+
+
+def _table(row_ms: float, kind: str) -> LatencyTable:
+    cores = range(1, CORES[kind] + 1)
+    p50 = [
+        [1e-3 * SLOWER[kind] * (FIXED_MS + row_ms * rows) * _share(count) for count in cores]
+        for rows in BATCHES
+    ]
+    p99 = [[SPREAD * each for each in row] for row in p50]
+    return LatencyTable.from_grid(BATCHES, tuple(cores), p50, p99)
+
+
+@cache
+def table_of(model: str, variant: str, kind: str) -> LatencyTable:
+    """Batch times by rows and cores on a kind of device; of plates 112 pixels wide."""
+    if model == DETECTOR:
+        return _table(next(ms for side, _, ms in VARIANTS if variant_of(side) == variant), kind)
+    if model == BRAND:
+        return _table(1e3 * float(exit_table().whole[0]), kind)
+    return _table(PLATE_MS, kind)
+
+
+@cache
+def mean_plate_table(kind: str) -> LatencyTable:
+    """Of plates, taken to be all alike."""
+    return _table(PLATE_MS * sum(work for _, work in WIDTHS) / len(WIDTHS), kind)
+
+
+def plate_sizes(kind: str) -> tuple[SizeTime, ...]:
+    """Times of the other widths, as measured on one core."""
+    table = table_of(PLATE, "", kind)
+    return tuple(
+        SizeTime(rows, 1, width / 112, work * table.expected(rows, 1), signature(width))
+        for width, work in WIDTHS
+        if width != 112
+        for rows in (1, 4)
+    )
+
+
+def lanes_on(kind: str) -> tuple[LaneSpec, ...]:
+    """Two cores to each."""
+    return tuple(
+        LaneSpec(f"0.{at}", tuple(range(LANE_CORES * at, LANE_CORES * (at + 1))))
+        for at in range(CORES[kind] // LANE_CORES)
+    )
+
+
+def _form(model: str, name: str = "", accuracy: float = 1.0, row_share: float = 1.0) -> StageForm:
+    times = []
+    for kind in CORES:
+        table = mean_plate_table(kind) if model == PLATE else table_of(model, name, kind)
+        times.append(
+            FormTimes(
+                kind,
+                tuple(table.expected(rows, LANE_CORES) for rows in BATCHES),
+                tuple(table.p99(rows, LANE_CORES) for rows in BATCHES),
+            )
+        )
+    return StageForm(tuple(times), name, accuracy, row_share=row_share)
+
+
+def _pipeline(name: str) -> StageRows:
+    pipeline = Pipeline(
+        name,
+        tuple(PipelineStage(model, model) for model in (DETECTOR, BRAND, PLATE)),
+        (Edge(DETECTOR, BRAND, BOX), Edge(DETECTOR, PLATE, BOX)),
+    )
+    shapes = tuple(signature(width) for width, _ in WIDTHS)
+    handed = {
+        (DETECTOR, BRAND): EdgeRows(CROP_BYTES),
+        (DETECTOR, PLATE): EdgeRows(CROP_BYTES, shapes=shapes),
+    }
+    return StageRows(pipeline, handed, dict.fromkeys((BRAND, PLATE), ANSWER_BYTES))
+
+
+class FiveTestbed:
+    """Devices, links, pipelines and cameras of one run."""
+
+    def __init__(self, data: OctopInfData, seed: int, begins: float = 0.0) -> None:
+        """`begins`: seconds into the day."""
+        self.kinds = {"server": "server", **dict.fromkeys(BOXES, "box")}
+        random = stream(seed, "where videos and links begin")
+        self.traces: dict[str, tuple[BandwidthTrace, float]] = {}
+        """By box: its link, either way, and seconds into it at the start."""
+        self.cameras: dict[str, list[PipelineCamera]] = {}
+        self.rows: dict[str, StageRows] = {}
+        videos = [each for each in data.counts["traffic"] if each.mean("cars") >= 1.0]
+        for number, box in enumerate(BOXES):
+            trace = data.traces[number]
+            scaled = trace.rates * (MEGABITS * 1e6 / 8.0 / trace.mean)
+            into = data.begins + float(random.uniform(0.0, trace.period - data.begins))
+            self.traces[box] = BandwidthTrace(trace.starts, scaled, trace.period), into
+            for camera in range(CAMERAS):
+                rows = _pipeline(f"traffic-{number + 1}{'ab'[camera]}")
+                self.rows[rows.pipeline.name] = rows
+                video = videos[(CAMERAS * number + camera) % len(videos)]
+                cars = CARS / video.mean("cars")
+                self.cameras.setdefault(box, []).append(
+                    PipelineCamera(
+                        rows,
+                        video,
+                        [("cars",), ("cars",)],
+                        SLO,
+                        FPS,
+                        FRAME_BYTES,
+                        start=float(random.uniform(0.0, 1.0 / FPS)),
+                        offset=float(random.uniform(0.0, 60.0)),
+                        level=lambda at, cars=cars: cars * level(begins + at),  # type: ignore[misc]
+                    )
+                )
+
+    def question(self) -> PlacementQuestion:
+        """For mean objects and mean links, with the usual variant: a placement that chooses among
+        all of them takes small ones wherever it fears for the deadline of what is behind them."""
+        devices = [
+            DeviceView(
+                name,
+                kind,
+                streams=CORES[kind] // LANE_CORES,
+                utilisation=float(CORES[kind] // LANE_CORES),
+                server=kind == "server",
+            )
+            for name, kind in self.kinds.items()
+        ]
+        links = []
+        for box, (trace, _) in self.traces.items():
+            links.append(LinkView(box, "server", trace.mean, LATENCY_S))
+            links.append(LinkView("server", box, trace.mean, LATENCY_S))
+        exact = next(exact for side, exact, _ in VARIANTS if side == FIXED)
+        forms = (_form(DETECTOR, variant_of(FIXED), exact, bytes_share(FIXED)),)
+        together = max(1.0, CARS * MEAN_LEVEL)
+        bursts = math.sqrt(2.0 * together - 1.0)
+        behind = [
+            StageView(
+                model,
+                (_form(model),),
+                (Inflow(0, CARS * MEAN_LEVEL),),
+                model,
+                CROP_BYTES,
+                ANSWER_BYTES,
+                bursts,
+            )
+            for model in (BRAND, PLATE)
+        ]
+        source = StageView(DETECTOR, forms, (), DETECTOR, FRAME_BYTES, burstiness=0.1)
+        pipelines = [
+            PipelineView(camera.rows.pipeline.name, box, SLO, FPS, (source, *behind))
+            for box, cameras in self.cameras.items()
+            for camera in cameras
+        ]
+        return PlacementQuestion(tuple(devices), tuple(links), tuple(pipelines), BATCHES)
+
+    def links(self, now: float) -> Sequence[LinkView]:
+        """What they have had in the second before `now`."""
+        found = []
+        for box, (trace, begins) in self.traces.items():
+            at = begins + now
+            rate = trace.moved(at) - trace.moved(at - 1.0) if at >= 1.0 else trace.rate(at)
+            found.append(LinkView(box, "server", rate, LATENCY_S))
+            found.append(LinkView("server", box, rate, LATENCY_S))
+        return found

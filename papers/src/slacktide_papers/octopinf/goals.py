@@ -1,0 +1,315 @@
+"""What the rows should show, as lines a person can check: goals of this reproduction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from slacktide_papers.harness.experiments import Goal, Point, ResultRow, TraceCell
+from slacktide_papers.octopinf.experiments import (
+    ALONE,
+    BASELINES,
+    FIVE_ON,
+    JELLYFISH,
+    MADE,
+    NO_CORAL,
+    OCTOPINF,
+    PIPELINE,
+    PUBLISHED_MADE,
+    RIM,
+    SERVER_ONLY,
+    STATIC,
+    WITHOUT,
+)
+from slacktide_papers.octopinf.play import BIN_S, PlayedPipelines
+
+PUBLISHED: Mapping[tuple[str, str], float] = {
+    ("base", "distream"): 0.80,
+    ("base", "rim"): 0.70,
+    ("doubled", "distream"): 0.50,
+    ("doubled", "jellyfish"): 0.14,
+}
+"""Shares in time that the paper prints (§IV-C); its plots have no numbers."""
+ABOUT = 0.10
+"""By which a baseline's share may differ from the printed one."""
+OVER_BEST = {"base": 1.16, "doubled": 1.5, "slo-50": 1.5, "slo-100": 1.5}
+"""Effective throughput of ours, at least, as a multiple of the best baseline's."""
+OF_BOUND = {"base": 0.90, "doubled": 0.80}
+"""The same, as a share of the fluid bound."""
+OVER_RIM, OVER_JELLYFISH = 5.0, 7.0
+"""With SLOs 100 ms shorter (the paper: 7 and 10)."""
+IN_TIME = 0.97
+"""Of offered objects, in the base setting, as far as the bound allows it."""
+OF_MADE = 0.95
+"""Of what a plan made for the surge serves."""
+ACTED: Mapping[str, Sequence[str]] = {
+    "variants": ("changes of variant", "frames of other variants"),
+    "exits": ("rows that left early",),
+    "distribution": ("plates told by width",),
+    "cores": ("lanes resized",),
+    "placement": ("stages moved",),
+}
+"""What is counted of each mechanism."""
+SURGE_S = (240, 360, 480)
+"""A surge begins, ends, and all begins again."""
+PER_CPU_S = 21_000
+"""Stage requests, so that thirteen hours take 20 minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRow(ResultRow):
+    """One contender in one setting: means over seeds."""
+
+    contender: str
+    effective: float
+    """Objects at the sinks in time, per second."""
+    in_time: float
+    """Share of those offered."""
+    offered: float
+    """Objects per second."""
+    bound: float | None
+    """What no placement exceeds, of `effective`; None: not computed."""
+    complete: float
+    partial: float
+    lost: float
+    """Shares of frames."""
+    p50_ms: float
+    p99_ms: float
+    memory_gb: float
+    wasted: float
+    plans: int
+    early: int
+    scaled: int
+    per_cpu_s: float
+    """Stage requests simulated per CPU second."""
+    seeds: int
+    published: float | None
+    """Share in time, as printed."""
+    weighted: float = 0.0
+    """Of the objects offered, those in time, by the accuracy of their answers (`all-five`)."""
+    cores: float = 0.0
+    """That lanes had on average; likewise."""
+    cores_busy: float = 0.0
+    acted: Mapping[str, int] = field(default_factory=dict)
+    """How often each mechanism did something, all seeds together; likewise."""
+
+
+def rows_of(measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]]) -> list[FleetRow]:
+    """The row of every point."""
+    bounds = {
+        (point.experiment, point.setting): fmean(run.bound for run in runs)
+        for point, runs in measured
+        if runs[0].bound > 0.0
+    }
+    return [_row(point, runs, bounds) for point, runs in measured]
+
+
+def _row(
+    point: Point[TraceCell],
+    runs: Sequence[PlayedPipelines],
+    bounds: Mapping[tuple[str, str], float],
+) -> FleetRow:
+    effective = fmean(run.in_time / run.seconds for run in runs)
+    bound = bounds.get((point.experiment, point.setting))
+    frames = max(1, sum(run.frames for run in runs))
+    complete, partial = (
+        sum(each) / frames for each in zip(*[(r.complete, r.partial) for r in runs], strict=True)
+    )
+    contender = point.contender
+    plain = not contender.options
+    return FleetRow(
+        point.experiment,
+        point.setting,
+        contender.label,
+        effective,
+        fmean(run.in_time / max(1, run.offered) for run in runs),
+        fmean(run.offered / run.seconds for run in runs),
+        bound,
+        complete,
+        partial,
+        1.0 - complete - partial,
+        fmean(run.latency_ms[50] for run in runs),
+        fmean(run.latency_ms[99] for run in runs),
+        fmean(run.memory_gb for run in runs),
+        fmean(run.wasted for run in runs),
+        sum(run.plans[0] for run in runs),
+        sum(run.plans[1] for run in runs),
+        sum(run.plans[2] for run in runs),
+        fmean(run.requests / run.cpu_s if run.cpu_s else 0.0 for run in runs),
+        len(runs),
+        PUBLISHED.get((point.setting, contender.policy)) if plain else None,
+        fmean(run.worth / max(1, run.offered) for run in runs),
+        fmean(run.cores[0] if run.cores else 0.0 for run in runs),
+        fmean(run.cores[1] if run.cores else 0.0 for run in runs),
+        acted={
+            what: sum(run.acted.get(what, 0) for run in runs)
+            for what in sorted({what for run in runs for what in run.acted})
+        },
+    )
+
+
+def goals_of(
+    rows: Sequence[FleetRow],
+    measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]],
+) -> list[Goal]:
+    """Every goal that the rows can speak of."""
+    found: list[Goal] = []
+    for experiment in ("figure-6", "figure-8", "figure-9"):
+        own = [row for row in rows if row.experiment == experiment]
+        for setting in dict.fromkeys(row.setting for row in own):
+            named = {row.contender: row for row in own if row.setting == setting}
+            found += _of_setting(setting, named)
+    named = {row.contender: row for row in rows if row.experiment == "figure-10"}
+    found += _ablations(named)
+    found += _all_five({row.contender: row for row in rows if row.experiment == "all-five"})
+    for row in rows:
+        if row.experiment == "figure-11":
+            found.append(
+                _at_least(
+                    row.experiment,
+                    f"{row.contender}: requests per CPU s",
+                    row.per_cpu_s,
+                    PER_CPU_S,
+                    ",.0f",
+                )
+            )
+    runs = {p.contender.label: r[0] for p, r in measured if p.experiment == "surges"}
+    return found + list(_surges(runs))
+
+
+def _of_setting(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
+    ours, published = rows.get(PIPELINE.label), rows.get(OCTOPINF.label)
+    if ours is None:
+        return
+    others = [row for each in BASELINES if (row := rows.get(each.label)) is not None]
+    if others:
+        best = max(others, key=lambda row: row.effective)
+        wanted = OVER_BEST[setting]
+        for row in (ours, published):
+            if row is not None:
+                what = f"{row.contender} ÷ best baseline ({best.contender})"
+                yield _at_least(setting, what, _ratio(row, best), wanted)
+        least = min(row.memory_gb for row in others)
+        for row in (ours, published):
+            if row is not None:
+                met = row.memory_gb <= least
+                text = f"≤ {least:.1f} GB"
+                yield Goal(
+                    setting, f"memory of {row.contender}", f"{row.memory_gb:.1f} GB", text, met
+                )
+    if published is not None:
+        yield _at_least(
+            setting, "pipeline ÷ octopinf", _ratio(ours, published), 1.0, tolerance=0.005
+        )
+    if ours.bound is not None and setting in OF_BOUND:
+        share = ours.effective / ours.bound
+        yield _at_least(setting, "pipeline ÷ fluid bound", share, OF_BOUND[setting])
+    if setting == "base":
+        most = ours.offered if ours.bound is None else min(ours.offered, ours.bound)
+        reachable = IN_TIME * most / max(1e-9, ours.offered)
+        yield _at_least(setting, "pipeline: share in time", ours.in_time, reachable, ".3f")
+    if setting == "slo-100":
+        for other, wanted in ((RIM, OVER_RIM), (JELLYFISH, OVER_JELLYFISH)):
+            if other.label in rows:
+                what = f"pipeline ÷ {other.label}"
+                yield _at_least(setting, what, _ratio(ours, rows[other.label]), wanted)
+    for row in others:
+        if row.published is not None:
+            met = abs(row.in_time - row.published) <= ABOUT
+            wanted_text = f"{row.published:.2f} ± {ABOUT:.2f}"
+            yield Goal(
+                setting, f"{row.contender}: share in time", f"{row.in_time:.2f}", wanted_text, met
+            )
+
+
+def _ablations(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
+    """Order and sizes are reported, not judged."""
+    whole = rows.get(OCTOPINF.label)
+    printed = {NO_CORAL: "about −10 %", STATIC: "a smaller drop", SERVER_ONLY: "the largest drop"}
+    for each, text in printed.items():
+        row = rows.get(each.label)
+        if whole is not None and row is not None:
+            change = f"{100.0 * (_ratio(row, whole) - 1.0):+.1f} %"
+            yield Goal("base", f"{each.label} (printed: {text})", change, "–", True)
+
+
+def _all_five(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
+    whole = rows.get(FIVE_ON.label)
+    if whole is None:
+        return
+    alone = [row for each in ALONE.values() if (row := rows.get(each.label)) is not None]
+    if alone:
+        best = max(alone, key=lambda row: row.weighted)
+        what = f"all on − best alone ({best.contender})"
+        yield _no_less("all-five", what, whole.weighted - best.weighted, 0.0)
+    for each in WITHOUT.values():
+        if (row := rows.get(each.label)) is not None:
+            what = f"all on − {row.contender}"
+            yield _no_less("all-five", what, whole.weighted - row.weighted, -0.005)
+    for name, counts in ACTED.items():
+        seen = ", ".join(f"{whole.acted.get(what, 0):,} {what}" for what in counts)
+        met = any(whole.acted.get(what, 0) for what in counts)
+        yield Goal("all-five", f"{name} seen to act", seen, "any", met)
+
+
+def _no_less(setting: str, what: str, value: float, least: float) -> Goal:
+    points = f"{100.0 * value:+.1f} points"
+    return Goal(setting, what, points, f"≥ {100.0 * least:+.1f} points", value >= least)
+
+
+def _surges(runs: Mapping[str, PlayedPipelines]) -> Iterator[Goal]:
+    """The published autoscaler is compared with plans of its own planner, too: which stage runs
+    where is not its to change."""
+    for label, late_s, made in (
+        (OCTOPINF.label, 35.0, (MADE, PUBLISHED_MADE)),
+        (PIPELINE.label, 3.0, (MADE,)),
+    ):
+        run = runs.get(label)
+        if run is None:
+            continue
+        bins = [at for at in range(len(run.timeline)) if _in_surge(at, late_s)]
+        for each in made:
+            other = runs[each.label].timeline if each.label in runs else ()
+            most = math.fsum(other[at][1] for at in bins if at < len(other))
+            if most > 0.0:
+                share = math.fsum(run.timeline[at][1] for at in bins) / most
+                what = f"{label} ÷ {each.label}, {late_s:g} s into it"
+                yield _at_least("surges", what, share, OF_MADE)
+        if before := _instances(run):
+            first, last = before
+            yield Goal(
+                "surges",
+                f"{label}: instances before and after",
+                f"{first}, {last}",
+                f"≤ {first}",
+                last <= first,
+            )
+
+
+def _in_surge(at: int, late_s: float) -> bool:
+    """Whether a bin lies in a surge that has lasted so long."""
+    begin, end, period = SURGE_S
+    return (
+        begin + late_s <= BIN_S * at % period
+        and BIN_S * (at + 1) % period <= end
+        and BIN_S * at % period < end
+    )
+
+
+def _instances(run: PlayedPipelines) -> tuple[int, int] | None:
+    """Before the first surge, and before the last one; None: there was but one."""
+    begin, _, period = SURGE_S
+    ends = range(begin // BIN_S - 1, len(run.instances), period // BIN_S)
+    return (run.instances[ends[0]], run.instances[ends[-1]]) if len(ends) > 1 else None
+
+
+def _ratio(row: FleetRow, other: FleetRow) -> float:
+    return row.effective / other.effective if other.effective > 0.0 else math.inf
+
+
+def _at_least(
+    setting: str, what: str, value: float, least: float, shown: str = ".2f", tolerance: float = 0.0
+) -> Goal:
+    return Goal(setting, what, f"{value:{shown}}", f"≥ {least:{shown}}", value >= least - tolerance)

@@ -1,0 +1,402 @@
+"""What is served, where, and what comes: the testbed of OctopInf §IV-A, as far as it is public.
+
+Nine devices with a camera each, six of traffic and three of surveillance, and a server of four
+accelerators. Times, memory and sizes of the models are not published: they are made up here, in
+proportion to each other as common models are, so that an edge device can run a detector but not
+all that is behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from slacktide.domain.pipelines import BOX, Edge, Pipeline, PipelineStage
+from slacktide.lab.load.traces import read_bandwidths
+from slacktide.lab.simulation import stream
+from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.workloads import BandwidthTrace, WorkloadError, draw_5g
+from slacktide.lab.workloads.object_counts import (
+    ObjectCounts,
+    draw_object_counts,
+    parse_object_counts,
+)
+from slacktide.planning.pipelines.problem import (
+    DeviceView,
+    FormTimes,
+    Inflow,
+    LinkView,
+    PipelineView,
+    PlacementQuestion,
+    StageForm,
+    StageView,
+)
+from slacktide.profiles import LatencyTable
+from slacktide_papers.harness.state import ReproduceError, find_data_file
+
+COUNTS, BANDWIDTHS = "octopinf_object_counts.csv", "octopinf_5g_30s.csv"
+"""Files below `--data`: objects on frames of the paper's repository, and its 5G schedules."""
+VIDEOS = {
+    "traffic": ("traffic1", "traffic2", "traffic3", "traffic4", "traffic5", "traffic6"),
+    "surveillance": ("people2", "people3", "indoor1"),
+}
+MEANS = {
+    "traffic": ((1.5, 0.8), (0.5, 6.5), (0.1, 6.1), (0.0, 8.6), (0.2, 14.9), (0.0, 11.3)),
+    "surveillance": ((5.5, 0.0), (0.9, 0.0), (9.7, 0.0)),
+}
+"""(persons, cars) on a frame of these videos, on average: what is drawn without `--data`."""
+TRACES = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+"""Schedules that the nine links replay."""
+SCHEDULE_BEGINS_S = 60.0
+"""Each schedule begins with a minute of 50 Mbit/s that is none of the trace's."""
+COUNTED_S, DRAWN_S, STEP_S = 60.0, 1_800.0, 30.0
+"""Length of a video, of a drawn link, and of one of its steps."""
+DRAWN_SHARE = 0.75
+"""What a drawn link carries of 5G on the move, so that it is 50 Mbit/s on average, as the paper's
+schedules are."""
+
+FPS = 15.0
+SLOS = {"traffic": 0.2, "surveillance": 0.3}
+KINDS = ("agx", "nx", "nx", "nx", "nx", "nx", "nano", "nano", "nano")
+"""Of the devices, in their order: three traffic cameras have an NX or better, and so on."""
+SLOWER = {"server": 1.0, "agx": 1.5, "nx": 2.5, "nano": 2.0}
+"""How much longer a batch takes than on one of the four streams of an accelerator of the server:
+Xavier NX 21, Orin Nano 40 and AGX Xavier 32 TOPS, the last with twice the NX's memory bandwidth."""
+MEMORY = {"server": 20e9, "agx": 16e9, "nx": 5e9, "nano": 5e9}
+"""Bytes that models may have, of each accelerator."""
+ACCELERATORS, STREAMS = 4, 4
+LATENCY_S = 0.005
+"""Of a link, one way."""
+KILOBYTES = (60, 250)
+"""Of a frame at the first camera and at the last; those between in equal steps."""
+SPREAD = 1.15
+"""p99 of a batch, as a multiple of its median."""
+BATCHES = (1, 2, 4, 8, 16, 32)
+START_S = 0.5
+"""Until a replica that is started is up: weights are on the device, and are loaded."""
+DAY_S = 13 * 3600.0
+WARM_S = 60
+"""Seconds before anything is judged; in shorter runs as many as are judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCost:
+    """One model on an accelerator of the server."""
+
+    fixed: float
+    """Seconds of a batch, whatever its size."""
+    row: float
+    """Seconds of each row."""
+    weights: float
+    """Megabytes."""
+    intermediate: float
+    """Megabytes while it runs."""
+    utilisation: float
+    """Share of an accelerator while it runs."""
+
+
+MODELS: Mapping[str, ModelCost] = {
+    "detector": ModelCost(0.004, 0.008, 160, 700, 0.5),
+    "face": ModelCost(0.0024, 0.0016, 60, 250, 0.3),
+    "recognition": ModelCost(0.002, 0.0012, 130, 250, 0.25),
+    "brand": ModelCost(0.002, 0.0008, 90, 200, 0.25),
+    "plate": ModelCost(0.0024, 0.0016, 60, 250, 0.3),
+    "gender": ModelCost(0.0016, 0.0008, 45, 150, 0.2),
+    "age": ModelCost(0.0016, 0.0008, 45, 150, 0.2),
+    "pose": ModelCost(0.003, 0.002, 120, 350, 0.4),
+}
+GRAPHS: Mapping[str, Mapping[str, tuple[str, float, float]]] = {
+    "traffic": {
+        "detector": ("", 1.0, 0.0),
+        "face": ("detector", 1.0, 3e3),
+        "recognition": ("face", 0.6, 1e3),
+        "brand": ("detector", 1.0, 3e3),
+        "plate": ("detector", 1.0, 3e3),
+    },
+    "surveillance": {
+        "detector": ("", 1.0, 0.0),
+        "face": ("detector", 1.0, 3e3),
+        "gender": ("face", 0.6, 1e3),
+        "age": ("face", 0.6, 1e3),
+        "pose": ("detector", 1.0, 3e3),
+    },
+}
+"""By stage, which is called like its model: (what feeds it, rows for each of its, bytes of a row).
+A face is found on six persons of ten. Objects at the source follow the counts."""
+SEES = {"face": "persons", "pose": "persons", "brand": "cars", "plate": "cars"}
+ANSWER_BYTES = 100.0
+SIZES = (
+    (0.30, 0.12, 0.25),
+    (0.40, 0.2, 0.64),
+    (0.50, 0.3, 1.0),
+    (0.55, 0.55, 1.0),
+    (0.60, 1.0, 1.0),
+)
+"""Jellyfish's detectors: accuracy, time and bytes of a frame, as shares of the largest (YOLOv5 n at
+320, 512 and 640, s and m, of OctopInf's code)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OctopInfSetting:
+    """One column of the evaluation."""
+
+    name: str
+    cameras: int = 1
+    """On each device."""
+    stricter: float = 0.0
+    """Seconds by which SLOs are shorter."""
+    surges: bool = False
+    """Whether three times as much is seen for two minutes, every eight: from the fourth minute that
+    is judged on."""
+
+
+SETTINGS: Mapping[str, OctopInfSetting] = {
+    each.name: each
+    for each in (
+        OctopInfSetting("base"),
+        OctopInfSetting("doubled", cameras=2),
+        OctopInfSetting("slo-50", stricter=0.05),
+        OctopInfSetting("slo-100", stricter=0.1),
+        OctopInfSetting("surges", surges=True),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OctopInfData:
+    """What the cameras see and what the links carry."""
+
+    counts: Mapping[str, tuple[ObjectCounts, ...]]
+    """By pipeline, a video for each camera."""
+    traces: tuple[BandwidthTrace, ...]
+    """By device."""
+    begins: float
+    """Seconds into each of them at which it may begin."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal data."""
+        made = hashlib.sha256()
+        for videos in self.counts.values():
+            for video in videos:
+                made.update(repr(sorted(video.classes.items())).encode())
+        for trace in self.traces:
+            made.update(trace.starts.tobytes() + trace.rates.tobytes())
+        return made.hexdigest()[:16]
+
+
+@cache
+def load_data(folder: Path | None) -> OctopInfData:
+    """What lies below `folder`; without one, drawn: objects as an M/G/∞ of the videos' means, links
+    in the shape of 5G on the move. Raises ReproduceError."""
+    if folder is None:
+        counts = {
+            name: tuple(
+                draw_object_counts(
+                    {"persons": persons, "cars": cars},
+                    COUNTED_S,
+                    stream(0, f"objects {name} {at}"),
+                )
+                for at, (persons, cars) in enumerate(means)
+            )
+            for name, means in MEANS.items()
+        }
+        drawn = (draw_5g(DRAWN_S, stream(0, f"link {at}")) for at in range(len(KINDS)))
+        return OctopInfData(counts, tuple(map(_schedule, drawn)), 0.0)
+    path, links = find_data_file(folder, COUNTS), find_data_file(folder, BANDWIDTHS)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        read = {
+            name: tuple(parse_object_counts(lines, path.name, only=video) for video in videos)
+            for name, videos in VIDEOS.items()
+        }
+        traces = tuple(read_bandwidths(str(links), str(at), None) for at in TRACES)
+    except (OSError, UnicodeDecodeError, WorkloadError) as error:
+        raise ReproduceError(f"--data: {error}") from None
+    return OctopInfData(read, traces, SCHEDULE_BEGINS_S)
+
+
+def _schedule(trace: BandwidthTrace) -> BandwidthTrace:
+    """Its means over half a minute each: so the paper's schedules are made of 5G runs."""
+    starts = np.arange(0.0, trace.period, STEP_S)
+    moved = np.diff(trace.moved(np.append(starts, trace.period - 1e-9)))
+    return BandwidthTrace(starts, DRAWN_SHARE * moved / STEP_S, trace.period, "drawn")
+
+
+def level(kind: str, second: float) -> float:
+    """What counts are multiplied with at this second of the 13 hours from 7:00 on: traffic with two
+    peaks, at 8:30 and at 18:00, surveillance with one at 13:00, between 0.6 and 1.2."""
+    hour = second / 3600.0
+    if kind == "traffic":
+        peaks = max(math.exp(-(((hour - at) / 2.0) ** 2)) for at in (1.5, 11.0))
+    else:
+        peaks = math.exp(-(((hour - 6.0) / 3.0) ** 2))
+    return 0.6 + 0.6 * peaks
+
+
+SEGMENTS_S = (0.5 * 3600.0, 6.0 * 3600.0, 10.5 * 3600.0)
+"""Where in the day the runs of seeds 1, 2 and 3 begin; further ones as the first, and so on."""
+
+
+class OctopInfTestbed:
+    """Devices, links, pipelines and cameras of one run."""
+
+    def __init__(
+        self,
+        setting: OctopInfSetting,
+        data: OctopInfData,
+        seed: int,
+        *,
+        whole_day: bool = False,
+        warm: float = WARM_S,
+    ) -> None:
+        """`warm`: seconds before anything is judged."""
+        self.setting, self.data, self.seed, self.warm = setting, data, seed, warm
+        self.begins = 0.0 if whole_day else SEGMENTS_S[(seed - 1) % len(SEGMENTS_S)]
+        random = stream(seed, "where videos and links begin")
+        names = ["traffic"] * 6 + ["surveillance"] * 3
+        self.kinds = {f"{kind}-{at}": kind for at, kind in enumerate(KINDS, start=1)}
+        """Of edge devices, by name."""
+        self.traces: dict[str, tuple[BandwidthTrace, float]] = {}
+        """By device: its link, either way, and seconds into it at the start."""
+        self.cameras: dict[str, list[PipelineCamera]] = {}
+        self.rows: dict[str, StageRows] = {}
+        """By pipeline: `traffic-1`, `traffic-1b` for the second camera of a device."""
+        low, high = KILOBYTES
+        seen: dict[str, int] = {}
+        for at, (device, name) in enumerate(zip(self.kinds, names, strict=True)):
+            trace = data.traces[at]
+            begins = data.begins + float(random.uniform(0.0, trace.period - data.begins))
+            self.traces[device] = trace, begins
+            number = seen[name] = seen.get(name, -1) + 1
+            nbytes = 1e3 * (low + (high - low) * ((5 * at) % 9) / 8)
+            for camera in range(setting.cameras):
+                suffix = "b" if camera else ""
+                rows = _rows(f"{name}-{number + 1}{suffix}", name)
+                self.rows[rows.pipeline.name] = rows
+                video = data.counts[name][number]
+                edges = rows.pipeline.out_of["detector"]
+                self.cameras.setdefault(device, []).append(
+                    PipelineCamera(
+                        rows,
+                        video,
+                        [(SEES[edge.downstream],) for edge in edges],
+                        SLOS[name] - setting.stricter,
+                        FPS,
+                        nbytes,
+                        start=float(random.uniform(0.0, 1.0 / FPS)),
+                        offset=float(random.uniform(0.0, COUNTED_S)),
+                        level=self._level(name),
+                    )
+                )
+
+    def _level(self, kind: str) -> Callable[[float], float]:
+        begins, surges, warm = self.begins, self.setting.surges, self.warm
+
+        def of(at: float) -> float:
+            usual = level(kind, begins + at)
+            into = (at - warm) % 480.0
+            return 3.0 * usual if surges and 240.0 <= into < 360.0 else usual
+
+        return of
+
+    def question(self, *, sizes: bool = False) -> PlacementQuestion:
+        """What is known before anything has been measured: the means of the videos, and what the
+        links carry at the start. `sizes`: with Jellyfish's detectors."""
+        devices = [
+            DeviceView("server", "server", ACCELERATORS, STREAMS, MEMORY["server"], server=True),
+            *(DeviceView(name, kind, memory=MEMORY[kind]) for name, kind in self.kinds.items()),
+        ]
+        links = []
+        for name, (trace, begins) in self.traces.items():
+            rate = trace.rate(begins)
+            links += [LinkView(name, "server", rate, LATENCY_S)]
+            links += [LinkView("server", name, rate, LATENCY_S)]
+        pipelines = [
+            self._view(device, camera, sizes)
+            for device, cameras in self.cameras.items()
+            for camera in cameras
+        ]
+        return PlacementQuestion(tuple(devices), tuple(links), tuple(pipelines), BATCHES)
+
+    def _view(self, device: str, camera: PipelineCamera, sizes: bool) -> PipelineView:
+        name = camera.rows.pipeline.name
+        kind = name.split("-")[0]
+        order = list(GRAPHS[kind])
+        stages = []
+        for stage, (before, each, nbytes) in GRAPHS[kind].items():
+            if before == "detector":
+                each = camera.counts.mean(SEES[stage]) * camera.level(0.0)
+            inflows = (Inflow(order.index(before), each),) if before else ()
+            forms = detectors() if sizes and not before else (form_of(stage),)
+            size = nbytes or camera.nbytes
+            together = max(1.0, each) if before else 1.0
+            bursts = math.sqrt(2.0 * together - 1.0) if before else 0.1
+            stages.append(StageView(stage, forms, inflows, stage, size, ANSWER_BYTES, bursts))
+        return PipelineView(name, device, camera.slo, camera.rate, tuple(stages))
+
+    def bandwidth(self, device: str, now: float) -> float:
+        """Bytes per second that its link has had in the second before `now`."""
+        trace, begins = self.traces[device]
+        at = begins + now
+        return trace.moved(at) - trace.moved(at - 1.0) if at >= 1.0 else trace.rate(at)
+
+
+def _rows(name: str, kind: str) -> StageRows:
+    graph = GRAPHS[kind]
+    edges = {(before, stage): (each, size) for stage, (before, each, size) in graph.items()}
+    pipeline = Pipeline(
+        name,
+        tuple(PipelineStage(stage, stage) for stage in graph),
+        tuple(Edge(*ends, BOX) for ends in edges if ends[0]),
+    )
+    handed = {ends: EdgeRows(size, each) for ends, (each, size) in edges.items() if ends[0]}
+    return StageRows(pipeline, handed, dict.fromkeys(pipeline.sinks, ANSWER_BYTES))
+
+
+def table_of(model: str, kind: str, share: float = 1.0) -> LatencyTable:
+    """Batch times of a model, or of one that takes a share of its time, on a kind of device."""
+    cost, factor = MODELS[model], share * SLOWER[kind]
+    p50 = [[factor * (cost.fixed + cost.row * rows)] for rows in BATCHES]
+    p99 = [[SPREAD * each for each in row] for row in p50]
+    return LatencyTable.from_grid(BATCHES, (1,), p50, p99)
+
+
+def form_of(
+    model: str, share: float = 1.0, name: str = "", accuracy: float = 1.0, row_share: float = 1.0
+) -> StageForm:
+    """A model as planners see it."""
+    cost = MODELS[model]
+    times = []
+    for kind in SLOWER:
+        table = table_of(model, kind, share)
+        p50 = tuple(row[0] for row in table.p50_s)
+        times.append(FormTimes(kind, p50, tuple(row[0] for row in table.p99_s)))
+    return StageForm(
+        tuple(times),
+        name,
+        accuracy,
+        1e6 * share * cost.weights,
+        1e6 * share * cost.intermediate,
+        cost.utilisation,
+        row_share,
+    )
+
+
+def detectors() -> tuple[StageForm, ...]:
+    """Jellyfish's, the smallest first."""
+    return tuple(
+        form_of("detector", share, f"{100 * accuracy:.0f}", accuracy, row_share)
+        for accuracy, share, row_share in SIZES
+    )
+
+
+def share_of(variant: str) -> float:
+    """Of the largest detector's time, that of one of Jellyfish's."""
+    return next((share for accuracy, share, _ in SIZES if f"{100 * accuracy:.0f}" == variant), 1.0)

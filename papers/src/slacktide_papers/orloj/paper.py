@@ -1,0 +1,150 @@
+"""Orloj, as the harness takes it, and what is assumed where the paper leaves it open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from slacktide.lab.load.traces import read_trace
+from slacktide.lab.workloads import WindowCounts, WorkloadError
+from slacktide_papers.harness.experiments import Goal, Point
+from slacktide_papers.harness.run import SIMULATED, Publication
+from slacktide_papers.harness.state import ReproduceError, find_data_file
+from slacktide_papers.orloj.cases import TASK_SHORT, TASK_SIGMA
+from slacktide_papers.orloj.experiments import (
+    EXPERIMENTS,
+    OVERHEAD_MS,
+    QUEUE,
+    QUICK,
+    OrlojCell,
+    OrlojScope,
+)
+from slacktide_papers.orloj.goals import FinishRow, goals_of, row_of
+from slacktide_papers.orloj.play import Finish, play
+from slacktide_papers.orloj.queue_times import QueueTime, queue_times
+from slacktide_papers.orloj.setting import ALONE_MS, SAMPLES, SETTINGS, OrlojSetting
+from slacktide_papers.orloj.show import goals_title, parts
+
+_ALWAYS = (
+    "Batch time: c0 + c1 · k · (longest member), as in §4.2; k is the next of the sizes "
+    "{sizes} that holds the members. The paper prints neither c0, c1 nor the sizes.",
+    "Time: requests of the reference length take {alone:g} ms alone, as BART on CNN in Table 1; "
+    "only Figures 13 and 14 depend on it.",
+    "SLO: a multiple of the P99 of the time alone of the very requests of the run (§5.2).",
+    "A scheduler has seen {samples} lengths of every application before the run and learns nothing "
+    "during it; it knows c0 and c1 exactly. One replica, no other model, no network.",
+    "Applications are the modes of a distribution. Lengths below 1 % of their mode's mean count "
+    "as that.",
+    "Clipper: first in, first out, nothing dropped, batch size by AIMD (+1, × 0.9) on the latency "
+    "that the client sees. Nexus: first in, first out at a planned size, nothing dropped early. "
+    "Clockwork: size by the median of the last ten batch times, and a batch planned behind one "
+    "that overran fails. The readings that fit the published figures.",
+    "orloj takes line 16 of Algorithm 1 as printed (latest minimum deadline first, so the largest "
+    "batch that has enough feasible requests); orloj_text takes the words of §3.2 (earliest "
+    "deadline first, the largest batch on ties).",
+    "E[L] of orloj and orloj_text is that of a batch drawn from all arrivals, by its size alone; "
+    "that of orloj, by class, has the request's own class in it, in line 11 and in the score: the "
+    "strongest reading, over which gains are given.",
+    "oracle_slack is no published system: the rule of slack, knowing every length, in three ways "
+    "of which the best counts. It looks one batch ahead, so it is not a bound.",
+    "Notice: requests are announced 0.2 × the time alone before their arrival, from which "
+    "the deadline counts with and without notice.",
+)
+_TRACE = (
+    "Arrivals follow the counts per window of the given trace, each window 100 × the time alone "
+    "long, from a place chosen by the seed; the whole trace has the load of the setting on "
+    "average."
+)
+_OF_EXPERIMENT: Mapping[str, str] = {
+    "table-2": "Modes at 3 and 17; unequal peaks are 90 % and 10 % of the requests; std-2/0.5 is "
+    "mostly short, std-0.5/2 mostly long. σ is in the same unit. The paper plots the "
+    "distributions without numbers.",
+    "table-3": "k modes equally spaced from 3 to 17 (one mode: 10), σ 1, equal shares.",
+    "table-4": "Both static models are run as one case, every length 10: the paper states no run "
+    "times for them. The exponential case is not in the paper.",
+    "table-5": "Real tasks are two groups fitted to the mean and P99 of Table 1: a short one "
+    f"of {TASK_SHORT:g} × the mean length and a long one, σ {TASK_SIGMA:g} of each group's mean. "
+    "The paper's inputs are not public, and c0 and the load are those of the setting "
+    "although they must have differed by model: read the shape, not the figures.",
+    "figure-12": "Figure 12 is a plot without numbers. Timed in this process on this machine: our "
+    "queue is a sorted list per application, not a convex hull.",
+    "figure-13": "The three-modal case of Table 3 at the time alone above, which b is relative to.",
+    "figure-14": "The three-modal case of Table 3, all times scaled. A simulation costs no "
+    f"time, so each batch takes {OVERHEAD_MS:g} ms longer than predicted: what "
+    "handing over a batch and deciding cost a server.",
+}
+
+
+def assumptions(experiments: Iterable[str], scope: OrlojScope) -> list[str]:
+    """What has been assumed for these experiments."""
+    sizes = SETTINGS["P"].sizes
+    found = [
+        text.format(sizes=", ".join(map(str, sizes)), alone=ALONE_MS, samples=SAMPLES)
+        for text in _ALWAYS
+    ]
+    found += [_setting(SETTINGS[name]) for name in scope.settings]
+    if scope.trace:
+        found.append(_TRACE)
+    return found + [_OF_EXPERIMENT[name] for name in experiments]
+
+
+def _setting(setting: OrlojSetting) -> str:
+    why = {
+        "P": "calibrated on Tables 2 and 3, one setting for all rows",
+        "Q": "padding dominates, closer to a small text encoder on a CPU and to Table 1",
+    }[setting.name]
+    return (
+        f"Setting {setting.name} ({why}): c0 is {setting.fixed:g} × c1 · the reference length, the "
+        f"rate {setting.load:g} × what single requests of that length can carry, the same in "
+        f"every case; windows of {setting.window:g} × the time alone, Poisson counts around a "
+        f"Gamma rate of cv {setting.cv:g}."
+    )
+
+
+PATTERN = "azure_functions_2019*.csv"
+"""Azure Functions 2019, invocations per minute: its own format, or one row for each window."""
+
+
+def azure_counts(folder: Path) -> tuple[float, ...]:
+    """Counts by window, of the first file under `folder` that matches PATTERN. Raises
+    ReproduceError if there is none, or if it cannot be read."""
+    path = find_data_file(folder, PATTERN)
+    try:
+        arrivals = read_trace(str(path))
+    except WorkloadError as error:
+        raise ReproduceError(f"--data: {error}") from None
+    if not isinstance(arrivals, WindowCounts):
+        raise ReproduceError(f"--data: {path.name} has no counts by window")
+    if not arrivals.counts.any():
+        raise ReproduceError(f"--data: {path.name} has no invocations")
+    return tuple(map(float, arrivals.counts))
+
+
+def _conclude(
+    experiments: Sequence[str],
+    scope: OrlojScope,
+    measured: Sequence[tuple[Point[OrlojCell], list[Finish]]],
+) -> tuple[list[FinishRow], list[Goal], tuple[QueueTime, ...]]:
+    rows = [row_of(point, finishes) for point, finishes in measured]
+    return rows, goals_of(measured), queue_times() if QUEUE in experiments else ()
+
+
+PAPER = Publication(
+    title="Orloj: Predictably Serving Unpredictable DNNs (Yu, Qiu, Jin, Chowdhury, 2022)",
+    code=(*SIMULATED, *(f"papers/orloj/{name}.py" for name in ("cases", "play", "setting"))),
+    experiments=EXPERIMENTS,
+    scope=OrlojScope(),
+    quick=QUICK,
+    with_data=lambda scope, folder, _: replace(scope, trace=azure_counts(folder)),
+    play=play,
+    outcome=Finish,
+    row=FinishRow,
+    conclude=_conclude,
+    extras=lambda times: {"queue": times},
+    assumptions=assumptions,
+    goals_title=goals_title,
+    parts=parts,
+    digits=4,
+    narrow=True,
+)

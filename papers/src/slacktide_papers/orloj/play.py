@@ -1,0 +1,157 @@
+"""One cell, simulated: the engine and the policy that serve, one lane, virtual time.
+
+A scheduler knows c0, c1 and the lengths that each application had before the run; it learns nothing
+during it (the paper's profiler does not run in its experiments either). How long a request is it
+sees only in the time of its batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import mul
+
+from slacktide.domain import (
+    Batch,
+    Deployment,
+    LaneSpec,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    PoolId,
+    Request,
+    Route,
+)
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import (
+    ByLength,
+    DrawnRequest,
+    Execution,
+    Item,
+    SimulatedUpload,
+    Simulation,
+)
+from slacktide.lab.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
+from slacktide.profiles import MOST_CLASSES, FixedTimes, classes_of_samples
+from slacktide.scheduling import make_scheduler
+from slacktide_papers.orloj.experiments import YARDSTICK, OrlojCell
+from slacktide_papers.orloj.setting import SETTINGS, OrlojRequests, draw_requests
+
+_MODEL = "model"
+_POOL = PoolId(_MODEL, "1")
+_LANE = LaneSpec("lane", (0,))
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How many requests were submitted and finished in time, by application."""
+
+    submitted: Mapping[str, int]
+    on_time: Mapping[str, int]
+
+    @property
+    def rate(self) -> float:
+        """The finish rate: on time ÷ submitted."""
+        return sum(self.on_time.values()) / sum(self.submitted.values())
+
+    def rate_of(self, application: str) -> float:
+        """The finish rate of one application that submitted something."""
+        return self.on_time[application] / self.submitted[application]
+
+
+class _Slower:
+    """Hardware that takes `seconds` longer for each batch than policies are told."""
+
+    def __init__(self, execution: Execution, seconds: float) -> None:
+        self._execution = execution
+        self._more = seconds
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        return self._execution.seconds(batch, cores) + self._more
+
+
+def play(cell: OrlojCell) -> Finish:
+    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
+    requests = draw_requests(
+        SETTINGS[cell.setting],
+        cell.case,
+        seed=cell.seed,
+        requests=cell.requests,
+        p99_ms=cell.p99_ms,
+        trace=cell.trace,
+    )
+    kappas = KAPPAS if cell.contender.policy == YARDSTICK else KAPPAS[:1]
+    return max((_played(cell, requests, kappa) for kappa in kappas), key=lambda one: one.rate)
+
+
+def _played(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Finish:
+    submitted = Counter(requests.applications)
+    on_time: Counter[str] = Counter(dict.fromkeys(submitted, 0))
+
+    def answered(request: Request | Notice, outcome: Outcome) -> None:
+        if outcome.kind is OutcomeKind.SERVED:
+            on_time[request.application] += 1
+
+    most = requests.latency.sizes[-1]
+    plan = Plan((_LANE,), (Deployment(_POOL, _LANE.name, most),), (Route(_MODEL, _POOL),))
+    hardware = _Slower(ByLength(requests.latency), cell.overhead_ms / 1e3)
+    simulation = Simulation(_engine(cell, requests, kappa), plan, hardware, answered=answered)
+    simulation.run(_items(cell, requests))
+    return Finish(dict(submitted), dict(on_time))
+
+
+def _engine(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Engine:
+    contender = cell.contender
+    classes = classes_of_samples(
+        requests.training,
+        requests.latency,
+        shares=requests.shares,
+        # The published policies keep applications apart; ours merges those that are alike.
+        most=MOST_CLASSES if contender.policy == "slack" else len(requests.training),
+    )
+
+    def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        times = FixedTimes(classes)
+        if contender.policy == YARDSTICK:
+            mean = sum(map(mul, classes.shares, classes.means))
+            oracle = OracleSlack(
+                requests.latency,
+                mean_length=mean,
+                max_batch=max_batch,
+                times=times,
+                view=view,
+                options=OracleSlackOptions(deferral_discount=kappa),
+            )
+            return PoolParts(oracle, times)
+        scheduler = make_scheduler(
+            contender.policy, dict(contender.options), max_batch=max_batch, times=times, view=view
+        )
+        return PoolParts(scheduler, times)
+
+    return Engine(parts)
+
+
+def _items(cell: OrlojCell, requests: OrlojRequests) -> Iterator[Item]:
+    """The requests as they come; with notice, each an upload that ends when it would have come. The
+    deadline counts from the completed arrival, with and without notice."""
+    slo = cell.slo * requests.p99_alone
+    notice = cell.contender.notice * requests.alone
+    columns = zip(
+        requests.arrivals.tolist(), requests.lengths.tolist(), requests.applications, strict=True
+    )
+    for id, (at, length, application) in enumerate(columns):
+        request = DrawnRequest(
+            id=id,
+            model=_MODEL,
+            arrival=at,
+            deadline=at + notice + slo,
+            application=application,
+            length=length,
+        )
+        if notice:
+            end = at + notice
+            yield SimulatedUpload.of(request, believed=end, complete_at=end)
+        else:
+            yield request

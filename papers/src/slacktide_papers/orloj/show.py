@@ -1,0 +1,180 @@
+"""Tables at a terminal, and a page with a plot for every case and figure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+from slacktide.lab.reports import Curve, TextTable, curves
+from slacktide_papers.harness.run import Part, Plot, Reproduction
+from slacktide_papers.harness.show import Grid, by_class, short
+from slacktide_papers.orloj.experiments import EXPERIMENTS, QUEUE, OrlojScope
+from slacktide_papers.orloj.goals import FinishRow
+from slacktide_papers.orloj.queue_times import QueueTime
+
+Result: TypeAlias = Reproduction[OrlojScope, FinishRow, tuple[QueueTime, ...]]
+
+BY_CLASS = ("orloj", "orloj, by class", "slack", "slack, theta 2")
+"""Schedulers whose finish rates are shown by class too; `--json` and `--csv` have those of all."""
+
+CLASS_SLO = 2.0
+"""The SLO at which they are shown at a terminal; a page shows all."""
+
+NOISE = 0.02
+"""Finish rates of one seed that differ by no more may be the other way round in whole runs."""
+_CLOSE = f"≈: within {NOISE:g} of the best reading of orloj; too short a run to rank the two."
+_FINISH = "finish rate"
+_SLO = "SLO, × P99 of the time alone"
+
+
+def goals_title(experiments: Sequence[str], scope: OrlojScope) -> str:
+    """What the goals are: to be quoted only if they rest on all that they were set for."""
+    if {"table-2", "table-3"} <= set(experiments) and scope == OrlojScope(scope.settings):
+        return "Goals; gains in points of percent"
+    return "Goals; set for Tables 2 and 3 whole with five seeds, with less they show the direction"
+
+
+def parts(result: Result, plots: bool) -> Iterator[Part]:
+    """The tables, and the plots of a page: a case's finish rates by SLO, printed ones dashed."""
+    for name, setting, rows in _by_setting(result.rows):
+        x_axis = EXPERIMENTS[name].x_axis
+        printed = "" if x_axis else ": measured / printed"
+        title = f"{result.heading(name)}, setting {setting}{printed}"
+        yield _table(title, _sweep(rows, x_axis) if x_axis else _grid(rows, close=result.quick))
+        if result.quick and not x_axis:
+            yield _CLOSE
+        if x_axis and plots:
+            yield _figure(rows, x_axis)
+        if x_axis:
+            continue
+        classes = _classes([row for row in rows if plots or row.slo_x_p99 == CLASS_SLO])
+        if classes[1]:
+            yield _table("The same by class, shortest first", classes)
+        for case, part in groupby(rows, key=lambda row: row.case) if plots else ():
+            yield case
+            yield Plot(curves(_lines(list(part)), x_label=_SLO, y_label=_FINISH, y_most=1.05))
+    if result.extras:
+        title = f"{result.heading(QUEUE)}, µs, medians on this machine"
+        yield TextTable(title, *_queue(result.extras))
+        if plots:
+            yield _queue_plot(result.extras)
+
+
+def _by_setting(rows: Iterable[FinishRow]) -> list[tuple[str, str, list[FinishRow]]]:
+    """(experiment, setting, rows) in order."""
+    found = groupby(rows, key=lambda row: (row.experiment, row.setting))
+    return [(name, setting, list(part)) for (name, setting), part in found]
+
+
+def _grid(rows: Sequence[FinishRow], *, close: bool) -> Grid:
+    """A line for each case and SLO, a column for each scheduler. `close`: with a mark where one
+    seed cannot rank slack and orloj."""
+    often = Counter(row.scheduler for row in rows)
+    # One measured in a few rows only would cost a column; it is among the classes and the goals.
+    shown = [name for name, count in often.items() if 2 * count > max(often.values())]
+    return _by_scheduler(rows, shown, _rate, close=close)
+
+
+def _classes(rows: Sequence[FinishRow]) -> Grid:
+    """The same of finish rates by class, where there are several."""
+    several = [row for row in rows if len(row.finish_per_class) > 1]
+    present = {row.scheduler for row in several}
+    shown = [name for name in BY_CLASS if name in present]
+    return _by_scheduler(several, shown, lambda row: by_class(row.finish_per_class))
+
+
+def _by_scheduler(
+    rows: Sequence[FinishRow],
+    schedulers: list[str],
+    text: Callable[[FinishRow], str],
+    *,
+    close: bool = False,
+) -> Grid:
+    lines = []
+    for (case, slo), cells in groupby(rows, key=lambda row: (row.case, row.slo_x_p99)):
+        part = list(cells)
+        found = {row.scheduler: text(row) for row in part}
+        if close and _within_noise(part):
+            found["slack"] = f"≈{found['slack']}"
+        lines.append((case, f"{slo:g}", *(found.get(name, "") for name in schedulers)))
+    return ["case", "SLO", *schedulers], lines
+
+
+def _within_noise(rows: Sequence[FinishRow]) -> bool:
+    """Whether slack and the better reading of orloj are too near each other to be ranked."""
+    rates = {row.scheduler: row.measured_mean for row in rows}
+    readings = [rate for name, rate in rates.items() if name.startswith("orloj")]
+    return "slack" in rates and bool(readings) and abs(rates["slack"] - max(readings)) <= NOISE
+
+
+def _rate(row: FinishRow) -> str:
+    """`.57/.60`: measured, and printed if it is."""
+    measured = short(row.measured_mean)
+    return measured if row.published is None else f"{measured}/{short(row.published)}"
+
+
+def _sweep(rows: Sequence[FinishRow], x_axis: str) -> Grid:
+    """A figure: a line for each place on its axis, a column for each line."""
+    lines = list(dict.fromkeys(map(_line_of, rows)))
+    places = [at for at in dict.fromkeys(row.at for row in rows) if at is not None]
+    found = {(row.at, _line_of(row)): short(row.measured_mean) for row in rows}
+    return [x_axis, *lines], [
+        (f"{at:g}", *(found.get((at, line), "") for line in lines)) for at in places
+    ]
+
+
+def _line_of(row: FinishRow) -> str:
+    """The line of a figure that `row` lies on: `slack, 2 ×`."""
+    return f"{row.scheduler.partition(',')[0]}, {row.slo_x_p99:g} ×"
+
+
+def _table(title: str, grid: Grid) -> TextTable:
+    """Headings on several lines, so that ten columns fit a terminal of 80."""
+    (first, *rest), lines = grid
+    short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in rest)
+    folded = (name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short)
+    return TextTable(title, [first, *folded], lines)
+
+
+def _queue(times: Iterable[QueueTime]) -> Grid:
+    return ["scheduler", "pending", "insertion", "next batch"], [
+        (time.scheduler, str(time.pending), f"{time.insertion_us:.1f}", f"{time.query_us:.0f}")
+        for time in times
+    ]
+
+
+def _lines(rows: Sequence[FinishRow]) -> list[Curve]:
+    found = []
+    for colour, name in enumerate(dict.fromkeys(row.scheduler for row in rows)):
+        mine = [row for row in rows if row.scheduler == name]
+        slos = tuple(row.slo_x_p99 for row in mine)
+        found.append(Curve(name, slos, tuple(row.measured_mean for row in mine), colour))
+        printed = [(row.slo_x_p99, row.published) for row in mine if row.published is not None]
+        if printed:
+            at, rates = zip(*printed, strict=True)
+            found.append(Curve(f"{name}, printed", at, rates, colour, dashed=True))
+    return found
+
+
+def _figure(rows: Sequence[FinishRow], x_axis: str) -> Plot:
+    drawn: list[Curve] = []
+    for colour, line in enumerate(dict.fromkeys(map(_line_of, rows))):
+        mine = [row for row in rows if _line_of(row) == line and row.at is not None]
+        at = tuple(row.at for row in mine if row.at is not None)
+        drawn.append(Curve(line, at, tuple(row.measured_mean for row in mine), colour))
+    return Plot(curves(drawn, x_label=x_axis, y_label=_FINISH, log="x", y_most=1.05))
+
+
+def _queue_plot(times: Sequence[QueueTime]) -> Plot:
+    drawn: list[Curve] = []
+    for name in dict.fromkeys(time.scheduler for time in times):
+        mine = [time for time in times if time.scheduler == name]
+        at = tuple(float(time.pending) for time in mine)
+        for what, spent in (
+            ("insertion", tuple(time.insertion_us for time in mine)),
+            ("next batch", tuple(time.query_us for time in mine)),
+        ):
+            drawn.append(Curve(f"{name}, {what}", at, spent, len(drawn)))
+    return Plot(curves(drawn, x_label="requests in the queue", y_label="µs", log="xy"))

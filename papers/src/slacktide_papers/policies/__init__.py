@@ -1,0 +1,1 @@
+"""The policies that exist only to be compared with."""

@@ -1,0 +1,136 @@
+"""What there is to reproduce: settings and contenders, as rows that are means over a few cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slacktide.profiles.amdahl import Timed
+from slacktide_papers.harness.experiments import (
+    Contender,
+    Experiment,
+    Point,
+    TraceCell,
+    TraceScope,
+)
+from slacktide_papers.sponge.setting import (
+    CORES,
+    DURATION,
+    FIGURE_4,
+    HARDER,
+    SETTINGS,
+    VARIED,
+    SpongeSetting,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpongeContender(Contender):
+    """A planner as it takes part: with its limits."""
+
+    cores: tuple[int, int] | None = None
+    """Least and most of one instance; None: 1 to 16."""
+    replicas: bool = False
+    """Whether it may have several instances."""
+    notice: bool = True
+    """Whether requests are announced at their first byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpongeCell(TraceCell):
+    """One contender in one setting, with one seed."""
+
+    contender: SpongeContender
+
+
+CLAIRVOYANT = "clairvoyant"
+"""Not a planner: it knows what comes (clairvoyant.py). Under `cores` its sizes, each second."""
+
+VERTICAL = SpongeContender("vertical", "vertical")
+UNANNOUNCED = SpongeContender("vertical, no notice", "vertical", notice=False)
+JOINT = SpongeContender("joint", "joint", replicas=True)
+PAPER = SpongeContender("paper", "sponge")
+HORIZONTAL = SpongeContender("horizontal", "horizontal", cores=(4, 4), replicas=True)
+FA2 = SpongeContender("fa2", "fa2", cores=(1, 1), replicas=True)
+VPA = SpongeContender(
+    "vpa", "vpa", options=(("confidence", 1_440.0), ("half_life", 1_440.0), ("sample", 1.0))
+)
+"""Its clock runs 60 times as fast: with days of memory, ten minutes show nothing of it."""
+KNOWING = SpongeContender("clairvoyant", CLAIRVOYANT)
+STEADY = "clairvoyant, steady"
+"""The same under Sponge's constraint that every choice carries the rate for good (Eq. 3)."""
+
+
+def static(cores: int) -> SpongeContender:
+    """One instance of so many cores, always."""
+    return SpongeContender(f"static-{cores}", "static", cores=(cores, cores))
+
+
+def statics(setting: SpongeSetting) -> tuple[SpongeContender, ...]:
+    """Every size that one instance of each model can have on the machine."""
+    most = min(CORES, setting.machine // len(setting.models))
+    return tuple(static(cores) for cores in range(1, most + 1))
+
+
+def whole(setting: SpongeSetting) -> SpongeContender:
+    """What planners are compared with: all cores for good, divided among the models."""
+    return statics(setting)[-1]
+
+
+def contenders(setting: SpongeSetting, *, quick: bool) -> tuple[SpongeContender, ...]:
+    """Those that take part."""
+    if setting.outgrows:
+        return (VERTICAL, HORIZONTAL, JOINT, FA2, whole(setting))
+    steady = SpongeContender(STEADY, CLAIRVOYANT, cores=(setting.steady_cores, CORES))
+    sizes = statics(setting)
+    if quick:
+        return (VERTICAL, JOINT, FA2, *sizes[3::4], KNOWING, steady)
+    return (VERTICAL, UNANNOUNCED, JOINT, PAPER, FA2, VPA, *sizes, KNOWING, steady)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpongeScope(TraceScope):
+    """How much is to be measured; settings whose arrivals are not drawn have one seed."""
+
+    seeds: int = 3
+    duration: int = DURATION
+    points: tuple[Timed, ...] | None = None
+    """Measured latencies, where Figure 3 is wanted and they are there."""
+
+    def seeds_of(self, setting: SpongeSetting) -> range:
+        return range(1, (self.seeds if setting.random else 1) + 1)
+
+
+QUICK = SpongeScope(seeds=1, duration=60, quick=True)
+"""Under a minute: to see that it runs, and roughly what comes out."""
+
+
+def _simulated(
+    experiment: str, settings: Sequence[str]
+) -> Callable[[SpongeScope], Iterator[Point[SpongeCell]]]:
+    """The points of these settings."""
+
+    def points(scope: SpongeScope) -> Iterator[Point[SpongeCell]]:
+        for name in settings:
+            setting = SETTINGS[name]
+            for contender in contenders(setting, quick=scope.quick):
+                cells = tuple(
+                    SpongeCell(name, contender, seed, scope.duration, scope.folder, scope.digest)
+                    for seed in scope.seeds_of(setting)
+                )
+                yield Point(experiment, cells)
+
+    return points
+
+
+EXPERIMENTS: Mapping[str, Experiment[SpongeScope, SpongeCell]] = {
+    "figure-1": Experiment("What a 4G link leaves of an SLO of 1 s"),
+    "table-1": Experiment("Instances that carry 100 requests/s"),
+    "figure-3": Experiment("Latency by cores and batch, measured and fitted"),
+    "figure-4": Experiment(
+        "Violations and cores over ten minutes", _simulated("figure-4", FIGURE_4)
+    ),
+    "varied": Experiment("Other times and sizes", _simulated("varied", VARIED)),
+    "harder": Experiment("Harder settings", _simulated("harder", HARDER)),
+}
+"""Everything, by name."""

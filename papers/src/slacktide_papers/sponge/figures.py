@@ -1,0 +1,170 @@
+"""What needs no run: the budgets of Figure 1, and Table 1 with what its text says of it.
+
+What is printed is from Razavi, Ghafouri, Mühlhäuser, Jamshidi and Wang, "Sponge: Inference Serving
+with Dynamic SLOs Using In-Place Vertical Scaling" (EuroMLSys 2024). Facts only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slacktide.lab.workloads import TraceLink
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, make_planner
+from slacktide.profiles import PointTime
+from slacktide_papers.sponge.setting import (
+    BATCH,
+    CORES,
+    DURATION,
+    FIT,
+    KILOBYTE,
+    SLO,
+    Bandwidths,
+)
+
+SIZES_KB = (100, 200, 500)
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """One size of Figure 1; budgets in milliseconds, of a request sent in each second."""
+
+    size_kb: int
+    least: float
+    mean: float
+    most: float
+    gone: float
+    """Share of the seconds that leave nothing."""
+    by_second: tuple[float, ...]
+
+
+def budgets(data: Bandwidths) -> tuple[Budgets, ...]:
+    """What is left of 1 s after the network, over ten minutes of the 4G trace."""
+    link = TraceLink(data.four_g)
+    found = []
+    for size in SIZES_KB:
+        left = tuple(
+            1e3 * (SLO - (link.deliver(size * KILOBYTE, sent=float(at)).complete_at - at))
+            for at in range(DURATION)
+        )
+        gone = sum(each <= 0.0 for each in left) / len(left)
+        found.append(Budgets(size, min(left), sum(left) / len(left), max(left), gone, left))
+    return tuple(found)
+
+
+def megabytes(data: Bandwidths) -> tuple[float, ...]:
+    """MB/s of the 4G trace, by second: the upper part of Figure 1."""
+    return tuple(data.four_g.rate(float(at)) / 1e6 for at in range(DURATION))
+
+
+TABLE_1_RATE = 100.0
+"""Requests per second of Table 1, whose SLO is that of all: 1 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A line of Table 1: one instance, and how many of them carry the load."""
+
+    cores: int
+    batch: int
+    latency_ms: float
+    throughput: float
+    instances: int
+
+
+TABLE_1 = (
+    Printed(1, 1, 55.0, 18.0, 6),
+    Printed(1, 2, 97.0, 20.0, 5),
+    Printed(2, 4, 94.0, 40.0, 3),
+    Printed(4, 8, 92.0, 80.0, 2),
+    Printed(8, 4, 37.0, 108.0, 1),
+    Printed(8, 8, 62.0, 128.0, 1),
+)
+
+
+DELAYS = (0.0, 0.04, 0.5, 0.6, 0.9, 0.95)
+"""Seconds that the network takes: in the text beside Table 1, and two longer ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A line of Table 1, printed and by the fit of the published latencies."""
+
+    cores: int
+    batch: int
+    printed_ms: float
+    fitted_ms: float
+    printed_throughput: float
+    fitted_throughput: float
+    printed_cores: int
+    """Of all instances that the load needs."""
+    fitted_cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerChoice:
+    """What a planner chooses for that load when the network takes so much of the SLO."""
+
+    delay_ms: float
+    planner: str
+    replicas: int
+    cores: int
+    batch: int
+    holds: bool
+    """Whether it takes that to be enough."""
+
+
+def instances() -> tuple[Instance, ...]:
+    """Table 1."""
+    found = []
+    for line in TABLE_1:
+        seconds = FIT.seconds(line.batch, line.cores)
+        throughput = line.batch / seconds
+        found.append(
+            Instance(
+                line.cores,
+                line.batch,
+                line.latency_ms,
+                1e3 * seconds,
+                line.throughput,
+                throughput,
+                line.cores * line.instances,
+                line.cores * math.ceil(TABLE_1_RATE / throughput),
+            )
+        )
+    return tuple(found)
+
+
+def choices() -> tuple[PlannerChoice, ...]:
+    """What `fa2` and `vertical` make of it, for each delay of the text."""
+    found = []
+    for delay in DELAYS:
+        for planner, limits in (
+            ("fa2", ScalingLimits(replicas_max=CORES, batch_max=BATCH)),
+            ("vertical", ScalingLimits(cores_max=CORES, batch_max=BATCH)),
+        ):
+            view = ModelView(
+                "model",
+                (),
+                (ReplicaView(1, 0.0, 0.0),),
+                TABLE_1_RATE,
+                SLO - delay,
+                1,
+                _Fit(),
+                limits,
+            )
+            target = make_planner(planner, {}).decide(view, now=0.0)
+            holds = target.late == 0 and target.reason != "none suffices"
+            found.append(
+                PlannerChoice(
+                    1e3 * delay, planner, target.replicas, target.cores, target.batch, holds
+                )
+            )
+    return tuple(found)
+
+
+class _Fit:
+    """Batch times by the fit alone."""
+
+    def of(self, rows: int, cores: int) -> PointTime:
+        return PointTime(FIT.seconds(rows, cores))

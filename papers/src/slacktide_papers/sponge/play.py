@@ -1,0 +1,290 @@
+"""One cell in virtual time: the engine with its `slack` queue, the autoscaler and a planner.
+
+Every contender has the same requests, queue, predictions and views; only its planner differs. It
+begins warm: traffic comes for a while before anything counts, and the instances of the first plan
+are there at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+
+import numpy as np
+
+from slacktide.domain import (
+    Command,
+    Deployment,
+    Event,
+    LaneSpec,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Request,
+    Route,
+)
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.lab.simulation import AsExpected, Item, SimulatedUpload, Simulation
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
+from slacktide.profiles import CorrectedTimes
+from slacktide.scheduling import make_scheduler
+from slacktide_papers.sponge.clairvoyant import clairvoyant
+from slacktide_papers.sponge.experiments import CLAIRVOYANT, SpongeCell, SpongeContender
+from slacktide_papers.sponge.setting import (
+    BATCH,
+    CORES,
+    SETTINGS,
+    SLO,
+    SpongeRequests,
+    SpongeSetting,
+    bandwidths,
+    draw,
+    table,
+    unavoidable,
+)
+
+WARM_S = 30.0
+"""Seconds of traffic before time 0, from which on everything counts."""
+QUEUE = "slack"
+"""Policy of every queue. `edf` collapses here: heads that are nearly late force small batches."""
+RESIZE_S = 0.02
+"""From the request for other cores until they are there: what live resizes are held to."""
+_ANSWERED = (OutcomeKind.SERVED, OutcomeKind.LATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a run. Requests are those sent within the time that counts."""
+
+    requests: int
+    violations: int
+    """Requests that were not answered by their deadline, whatever became of them."""
+    unavoidable: int
+    """Those of them that not even all cores could have answered, alone."""
+    p99_ms: float
+    """From sending to the answer, of those answered; 0 if none was."""
+    cores: Sequence[float]
+    """Mean cores allocated, by second, of all instances of all models."""
+    late: Sequence[int]
+    """Violations by the second of sending."""
+    replicas: int
+    """Most instances of one model at a time."""
+    needed: int
+    """Instances that the planner said the load needs; 0: it does not say."""
+
+    @property
+    def mean_cores(self) -> float:
+        return sum(self.cores) / len(self.cores)
+
+    @property
+    def violation_rate(self) -> float:
+        return self.violations / self.requests
+
+    @property
+    def unavoidable_rate(self) -> float:
+        return self.unavoidable / self.requests
+
+
+def play(cell: SpongeCell) -> Played:
+    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
+    data = bandwidths(cell.folder)
+    setting = SETTINGS[cell.setting]
+    requests = {
+        model: draw(setting, model, cell.seed, -WARM_S, cell.duration, data)
+        for model in setting.models
+    }
+    if cell.contender.policy == CLAIRVOYANT:
+        return _foreseen(cell, setting, requests)
+    return _Run(cell, setting, requests).played()
+
+
+def _foreseen(
+    cell: SpongeCell, setting: SpongeSetting, requests: dict[str, SpongeRequests]
+) -> Played:
+    """Each model by itself: with several, a bound that they may not all reach on one machine."""
+    cores = np.zeros(cell.duration)
+    least, most = cell.contender.cores or (1, CORES)
+    total = violations = doomed = 0
+    for each in requests.values():
+        counted = each.sent >= 0.0
+        avoidable = counted & ~unavoidable(setting, each)
+        best = clairvoyant(
+            each.ready[avoidable].tolist(),
+            each.deadlines[avoidable].tolist(),
+            setting.seconds,
+            cores_min=least,
+            cores_max=most,
+            batch_max=BATCH,
+            duration=cell.duration,
+        )
+        cores += best.cores
+        total += int(counted.sum())
+        doomed += int((counted & ~avoidable).sum())
+        violations += int(counted.sum()) - best.served
+    return Played(
+        requests=total,
+        violations=violations,
+        unavoidable=doomed,
+        p99_ms=0.0,
+        cores=_kept(cores.tolist()),
+        late=(),
+        replicas=1,
+        needed=0,
+    )
+
+
+def _kept(cores: Sequence[float]) -> tuple[float, ...]:
+    """As they are kept between runs."""
+    return tuple(round(each, 4) for each in cores)
+
+
+class _Run:
+    """One simulation, and what is noted of it."""
+
+    def __init__(
+        self, cell: SpongeCell, setting: SpongeSetting, requests: dict[str, SpongeRequests]
+    ) -> None:
+        self._cell = cell
+        self._setting = setting
+        self._requests = requests
+        self._from = min(setting.settles_s, cell.duration / 2.0)
+        self._latencies: list[float] = []
+        self._late = np.zeros(cell.duration, dtype=np.int64)
+        self._counted = self._violations = 0
+        self._replicas = self._needed = 0
+        self._planner = ScalingPlanner(range(setting.machine))
+        self._simulation = Simulation(
+            Engine(self._parts),
+            _base(setting, cell.contender),
+            AsExpected(CorrectedTimes(table(setting))),
+            answered=self._answered,
+            watch=self._watch,
+            begin=-WARM_S,
+            start_s=setting.start_s,
+            resize_s=RESIZE_S,
+            planners=(self._planner,),
+            stated=self._scaled(),
+        )
+
+    def played(self) -> Played:
+        cell, setting = self._cell, self._setting
+        # The planner looks at its models for ever: whatever is due then has its outcome.
+        end = (
+            cell.duration
+            + 2.0 * SLO
+            + max(float(r.ready[-1] - r.sent[-1]) for r in self._requests.values())
+        )
+        self._simulation.run(self._items(), until=end)
+        edges = [float(second) for second in range(cell.duration + 1)]
+        return Played(
+            requests=self._counted,
+            violations=self._violations,
+            unavoidable=sum(
+                int((unavoidable(setting, each) & (each.sent >= self._from)).sum())
+                for each in self._requests.values()
+            ),
+            p99_ms=1e3 * float(np.quantile(self._latencies, 0.99)) if self._latencies else 0.0,
+            cores=_kept(self._simulation.hardware.allocated.means(edges)),
+            late=tuple(self._late.tolist()),
+            replicas=self._replicas,
+            needed=self._needed,
+        )
+
+    def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        times = CorrectedTimes(table(self._setting))
+        return PoolParts(
+            make_scheduler(QUEUE, {}, max_batch=max_batch, times=times, view=view), times
+        )
+
+    def _scaled(self) -> dict[str, ScaledModel]:
+        contender, setting = self._cell.contender, self._setting
+        least, most = contender.cores or (1, CORES)
+        limits = ScalingLimits(
+            cores_min=least,
+            cores_max=most,
+            replicas_max=_replicas(setting, contender),
+            batch_max=BATCH,
+        )
+        scaled = ScaledModel(limits, contender.policy, dict(contender.options))
+        return dict.fromkeys(setting.models, scaled)
+
+    def _items(self) -> Iterator[Item]:
+        streams = [
+            self._of(model, requests, number)
+            for number, (model, requests) in enumerate(self._requests.items())
+        ]
+        return merge(*streams, key=lambda item: item.arrival)
+
+    def _of(self, model: str, requests: SpongeRequests, number: int) -> Iterator[Item]:
+        """The requests of one model: announced uploads, or there once they are complete."""
+        step = len(self._requests)
+        columns = zip(
+            requests.sent.tolist(), requests.ready.tolist(), requests.believed.tolist(), strict=True
+        )
+        announced = self._cell.contender.notice
+        for place, (sent, ready, believed) in enumerate(columns):
+            request = Request(
+                id=place * step + number,
+                model=model,
+                arrival=sent if announced else ready,
+                deadline=sent + SLO,
+                network_time=0.0 if announced else ready - sent,
+            )
+            if announced:
+                yield SimulatedUpload.of(request, believed=believed, complete_at=ready)
+            else:
+                yield request
+
+    def _answered(self, request: Request | Notice, outcome: Outcome) -> None:
+        sent = request.deadline - SLO
+        if not self._from <= sent < self._cell.duration:
+            return
+        self._counted += 1
+        if outcome.kind in _ANSWERED:
+            self._latencies.append(outcome.at - sent)
+        if outcome.kind is not OutcomeKind.SERVED:
+            self._violations += 1
+            self._late[int(sent)] += 1
+
+    def _watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
+        for event in events:
+            if isinstance(event, PlanChanged):
+                placed = [one.pool.model for one in event.plan.deployments]
+                most = max(map(placed.count, self._setting.models))
+                self._replicas = most if now < 0.0 else max(self._replicas, most)
+                if now >= self._from:
+                    status = self._planner.status(self._simulation.engine.snapshot()).values()
+                    needed = [each.target.needed for each in status if each.target is not None]
+                    self._needed = max([self._needed, *needed])
+
+
+def _replicas(setting: SpongeSetting, contender: SpongeContender) -> int:
+    """The most instances of one model."""
+    if not contender.replicas:
+        return 1
+    least, most = contender.cores or (1, CORES)
+    share = setting.machine // len(setting.models)
+    return share if most == 1 else min(setting.replicas, share // least)
+
+
+def _base(setting: SpongeSetting, contender: SpongeContender) -> Plan:
+    """Where it begins: one instance of the most cores, or with one-core instances all of them."""
+    _, most = contender.cores or (1, CORES)
+    share = min(CORES, setting.machine // len(setting.models))
+    count = _replicas(setting, contender) if most == 1 else 1
+    size = min(most, share)
+    lanes: list[LaneSpec] = []
+    deployments: list[Deployment] = []
+    routes: list[Route] = []
+    for model in setting.models:
+        pool = PoolId(model, "1")
+        routes.append(Route(model, pool))
+        for number in range(count):
+            first = sum(len(lane.cores) for lane in lanes)
+            lanes.append(LaneSpec(f"{model}-{number}", tuple(range(first, first + size))))
+            deployments.append(Deployment(pool, lanes[-1].name, BATCH))
+    return Plan(tuple(lanes), tuple(deployments), tuple(routes))

@@ -1,0 +1,224 @@
+"""Tables at a terminal, and a page with the plots of the paper's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from slacktide.lab.reports import Curve, TextTable, curves
+from slacktide.profiles.amdahl import AmdahlFit
+from slacktide_papers.harness.run import Part, Plot, Reproduction
+from slacktide_papers.harness.show import Grid
+from slacktide_papers.sponge.experiments import SpongeScope
+from slacktide_papers.sponge.figures import Budgets, Instance, PlannerChoice
+from slacktide_papers.sponge.goals import CoresRow
+from slacktide_papers.sponge.play import Played
+from slacktide_papers.sponge.setting import DURATION, SETTINGS
+
+DRAWN = ("vertical", "joint", "fa2", "static-16", "static-8", "clairvoyant")
+"""Policies whose course is drawn."""
+BIN_S = 10
+"""Seconds that a point of a course stands for."""
+_TIME = "seconds"
+NO_POINTS = "Figure 3 needs the measured latencies: --data DIR."
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is shown beside the rows; empty where it was not asked for."""
+
+    timelines: Mapping[tuple[str, str], Played]
+    """The first seed of every row, by setting and policy."""
+    megabytes: tuple[float, ...]
+    """Figure 1: bandwidth by second."""
+    budgets: tuple[Budgets, ...]
+    instances: tuple[Instance, ...]
+    choices: tuple[PlannerChoice, ...]
+    fit: AmdahlFit | None
+    """Figure 3; None without recorded points."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Members of the JSON document."""
+        return {
+            "timelines": [
+                {"setting": setting, "policy": policy, "cores": played.cores, "late": played.late}
+                for (setting, policy), played in self.timelines.items()
+            ],
+            "figure_1": {"megabytes_per_second": self.megabytes, "budgets_ms": self.budgets},
+            "table_1": {"instances": self.instances, "choices": self.choices},
+            "figure_3": None if self.fit is None else _fit_dict(self.fit),
+        }
+
+
+Result: TypeAlias = Reproduction[SpongeScope, CoresRow, Figures]
+
+
+def goals_title(experiments: Sequence[str], scope: SpongeScope) -> str:
+    """What the goals are, and whether they may be quoted."""
+    if scope.folder is not None and not scope.quick:
+        return "Goals"
+    return "Goals; set for whole runs on recorded bandwidths, else they show the direction"
+
+
+def parts(result: Result, plots: bool) -> Iterator[Part]:
+    """The tables, and the plots of a page."""
+    figures = result.extras
+    if figures.budgets:
+        yield TextTable(result.heading("figure-1"), *_left_over(figures.budgets))
+        if plots:
+            yield from _figure_1(figures)
+    if figures.instances:
+        title = f"{result.heading('table-1')}: by the fit / printed"
+        yield TextTable(title, *_instances(figures.instances))
+        yield TextTable("What planners choose for 100 requests/s", *_choices(figures.choices))
+    if figures.fit is not None:
+        title = f"{result.heading('figure-3')}: milliseconds, by the fit / measured"
+        yield TextTable(title, *_fit(figures.fit))
+        if plots:
+            yield _figure_3(figures.fit)
+    for title, setting, rows in _settings(result.rows):
+        yield TextTable(f"{title}{result.too_short}", *_policies(rows))
+        if plots:
+            yield from _courses(figures, setting)
+    if "figure-3" in result.experiments and figures.fit is None:
+        yield NO_POINTS
+
+
+def _settings(rows: Iterable[CoresRow]) -> list[tuple[str, str, list[CoresRow]]]:
+    """(title, setting, rows) in order; the title is `x3. times × 3`."""
+    found = groupby(rows, key=lambda row: row.setting)
+    return [(f"{name}. {SETTINGS[name].title}", name, list(part)) for name, part in found]
+
+
+def _left_over(budgets: Iterable[Budgets]) -> Grid:
+    """Figure 1 in numbers."""
+    return ["size", "least", "mean", "most (ms)", "nothing left"], [
+        (
+            f"{each.size_kb} KB",
+            *(f"{left:.0f}" for left in (each.least, each.mean, each.most)),
+            f"{each.gone:.1%} of seconds",
+        )
+        for each in budgets
+    ]
+
+
+def _instances(instances: Iterable[Instance]) -> Grid:
+    """Table 1: measured by the fit / printed."""
+    return ["cores", "batch", "ms", "requests/s", "cores in all"], [
+        (
+            str(each.cores),
+            str(each.batch),
+            f"{each.fitted_ms:.0f}/{each.printed_ms:.0f}",
+            f"{each.fitted_throughput:.0f}/{each.printed_throughput:.0f}",
+            f"{each.fitted_cores}/{each.printed_cores}",
+        )
+        for each in instances
+    ]
+
+
+def _choices(choices: Iterable[PlannerChoice]) -> Grid:
+    """What planners choose, by network delay."""
+    return ["network", "planner", "instances", "cores of each", "batch", ""], [
+        (
+            f"{each.delay_ms:.0f} ms",
+            each.planner,
+            *map(str, (each.replicas, each.cores, each.batch)),
+            "" if each.holds else "not enough",
+        )
+        for each in choices
+    ]
+
+
+def _fit(fit: AmdahlFit) -> Grid:
+    """Figure 3: fitted / measured milliseconds, a line for each number of cores."""
+    batches = sorted({point.batch for point in fit.points})
+    found = {
+        (point.cores, point.batch): f"{1e3 * point.predicted:.0f}/{1e3 * point.measured:.0f}"
+        for point in fit.points
+    }
+    cores = sorted({point.cores for point in fit.points})
+    return ["cores", *(f"batch {batch}" for batch in batches)], [
+        (str(count), *(found.get((count, batch), "") for batch in batches)) for count in cores
+    ]
+
+
+def _policies(rows: Sequence[CoresRow]) -> Grid:
+    """A line for each policy."""
+    printed = any(row.published for row in rows)
+    headings = ["policy", "violated", "beyond", "cores", "p99 ms", "most"]
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        line = (
+            row.policy,
+            f"{row.violation_rate:.2%}",
+            f"{row.beyond_rate:.2%}",
+            f"{row.mean_cores:.2f}",
+            "" if row.p99_ms is None else f"{row.p99_ms:.0f}",
+            f"{row.replicas} of {row.needed}" if row.needed else str(row.replicas),
+        )
+        lines.append((*line, row.published, row.published_cores) if printed else line)
+    return ([*headings, "printed", "cores"] if printed else headings), lines
+
+
+def _figure_1(figures: Figures) -> Iterator[Plot]:
+    seconds = tuple(float(at) for at in range(DURATION))
+    bandwidth = [Curve("4G", seconds, figures.megabytes, dashed=True)]
+    yield Plot(curves(bandwidth, x_label=_TIME, y_label="MB/s", size=(8.0, 2.2)))
+    budgets = [
+        Curve(f"{each.size_kb} KB", seconds, each.by_second, colour, dashed=True)
+        for colour, each in enumerate(figures.budgets)
+    ]
+    yield Plot(curves(budgets, x_label=_TIME, y_label="ms left of 1 s"))
+
+
+def _figure_3(fit: AmdahlFit) -> Plot:
+    drawn: list[Curve] = []
+    for colour, batch in enumerate(sorted({point.batch for point in fit.points})):
+        mine = sorted((one for one in fit.points if one.batch == batch), key=lambda one: one.cores)
+        cores = tuple(float(point.cores) for point in mine)
+        measured = tuple(1e3 * point.measured for point in mine)
+        predicted = tuple(1e3 * point.predicted for point in mine)
+        drawn.append(Curve(f"batch {batch}", cores, measured, colour))
+        drawn.append(Curve(f"batch {batch}, fit", cores, predicted, colour, dashed=True))
+    return Plot(curves(drawn, x_label="cores", y_label="ms", log="xy"))
+
+
+def _courses(figures: Figures, setting: str) -> Iterator[Plot]:
+    """Violations and cores over time, as Figure 4 has them: of the first seed."""
+    late: list[Curve] = []
+    cores: list[Curve] = []
+    for colour, policy in enumerate(DRAWN):
+        played = figures.timelines.get((setting, policy))
+        if played is None:
+            continue
+        if played.late:
+            late.append(_course(policy, played.late, colour))
+        cores.append(_course(policy, played.cores, colour, BIN_S))
+    if late:
+        label = f"violations in {BIN_S} s"
+        yield Plot(curves(late, x_label="second of sending", y_label=label, size=(8.0, 2.6)))
+    if cores:
+        yield Plot(curves(cores, x_label=_TIME, y_label="cores", size=(8.0, 2.6)))
+
+
+def _course(policy: str, values: Sequence[float], colour: int, per: int = 1) -> Curve:
+    """A point for each whole bin, at its middle: the sum of its seconds ÷ `per`."""
+    bins = range(0, len(values) - len(values) % BIN_S, BIN_S)
+    y = tuple(float(sum(values[at : at + BIN_S])) / per for at in bins)
+    return Curve(policy, tuple(at + 0.5 * BIN_S for at in bins), y, colour, dashed=True)
+
+
+def _fit_dict(fit: AmdahlFit) -> dict[str, Any]:
+    points = [
+        {
+            "batch": point.batch,
+            "cores": point.cores,
+            "measured_ms": 1e3 * point.measured,
+            "predicted_ms": 1e3 * point.predicted,
+        }
+        for point in fit.points
+    ]
+    errors = {"median_error": fit.median_error, "worst_error": fit.worst_error}
+    return {"model": asdict(fit.model), **errors, "points": points}

@@ -1,4 +1,0 @@
-"""Published experiments, run again: our figures beside the printed ones.
-
-One folder for each paper. Not a benchmark: what is measured here is simulated, and repeats exactly.
-"""

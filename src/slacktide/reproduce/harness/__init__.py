@@ -1,1 +1,0 @@
-"""What every reproduction shares: its parts, the job loop, tables and pages."""

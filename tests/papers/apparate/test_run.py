@@ -1,0 +1,275 @@
+"""The whole of it on drawn tables; baselines; a table made by a model."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.lab.simulation.drawn_exit_tables import DrawnExits
+from typer.testing import CliRunner
+
+from slacktide.exits.training import RampTrainer
+from slacktide.lab.load.report import Provenance
+from slacktide.lab.simulation.exit_tables import ExitTable
+from slacktide_papers.apparate import deeper_ramps, stage_times, stream_features
+from slacktide_papers.apparate.baselines import (
+    AnsweredRows,
+    best_single,
+    offline_optimum,
+    online_optimum,
+    tuned_once,
+)
+from slacktide_papers.apparate.deeper_ramps import DEEBERT, hidden_layers, units
+from slacktide_papers.apparate.experiments import (
+    APPARATE,
+    AUTO,
+    EXPERIMENTS,
+    OFFLINE,
+    ONCE,
+    ONLINE,
+    VANILLA,
+    ExitCell,
+    ExitScope,
+)
+from slacktide_papers.apparate.make_tables import TableOrder, make_table
+from slacktide_papers.apparate.paper import PAPER
+from slacktide_papers.apparate.play import play
+from slacktide_papers.apparate.ramp_styles import OURS, compared_styles
+from slacktide_papers.apparate.setting import STREAMS, arrivals, load_table, minute_counts
+from slacktide_papers.apparate.stream_features import StreamFeatures
+from slacktide_papers.apparate.tuning import timed_searches
+from slacktide_papers.command import reproduce as command
+from slacktide_papers.harness.run import reproduce
+from slacktide_papers.harness.show import render
+from slacktide_papers.harness.state import ReproduceError, Results
+
+ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")
+VIDEO = DrawnExits(inputs=1_500)
+TEXT = replace(VIDEO, rate=0.0)
+
+
+@pytest.fixture(scope="session")
+def scope(tmp_path_factory: pytest.TempPathFactory) -> ExitScope:
+    folder = tmp_path_factory.mktemp("tables")
+    for name, drawn in (("video", VIDEO), ("text", TEXT)):
+        drawn.table(2).save(folder / f"{name}.npz")
+    return ExitScope().with_tables([folder / "video.npz", folder / "text.npz"])
+
+
+def cell(scope: ExitScope, contender: object, place: int = 0, **changed: object) -> ExitCell:
+    table = scope.tables[place]
+    known = {"table": table.path, "digest": table.digest, "setting": table.name, "seed": 1}
+    return ExitCell(contender=contender, **{**known, **changed})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("contender", [VANILLA, APPARATE, AUTO, OFFLINE, ONLINE[0], ONCE[2]])
+def test_a_run_repeats(scope: ExitScope, contender: object) -> None:
+    for place in (0, 1):
+        once = play(cell(scope, contender, place))
+        assert once == play(cell(scope, contender, place))
+        assert once.requests == 1_500
+        assert once.on_time <= once.answered <= once.requests
+        assert once.latency_ms == sorted(once.latency_ms)
+        assert 0.0 <= once.exits <= 1.0
+
+
+def test_managed_exits_save_time_and_keep_their_promise(scope: ExitScope) -> None:
+    vanilla, ours, best = (play(cell(scope, one)) for one in (VANILLA, APPARATE, OFFLINE))
+    assert vanilla.agreement == best.agreement == 1.0
+    assert ours.agreement >= 0.99
+    assert best.latency_ms[50] < ours.latency_ms[50] < vanilla.latency_ms[50]
+    assert ours.latency_ms[99] <= 1.03 * vanilla.latency_ms[99]
+
+
+def test_without_exits_just_under_a_fifth_of_texts_is_dropped(scope: ExitScope) -> None:
+    vanilla = play(cell(scope, VANILLA, 1))
+    assert 0.78 <= vanilla.answered / vanilla.requests <= 0.85
+
+
+@pytest.mark.slow
+def test_rows_goals_and_tables(scope: ExitScope, tmp_path: Path) -> None:
+    names = ("figure-9", "figure-11", "figure-13", "figure-16", "table-2", "deadline")
+    results = Results(tmp_path / "state", "code")
+    small = replace(scope, inputs=600)
+    found = reproduce(PAPER, names, small, results, provenance=ORIGIN)
+    assert found.known == 0
+    assert {row.experiment for row in found.rows} == {*names} - {"figure-9", "figure-11"}
+    assert all(row.saved_p50 == 0.0 for row in found.rows if row.policy == "vanilla")
+    assert {goal.setting for goal in found.goals} == {"video", "text"}
+    again = reproduce(PAPER, names, small, results, provenance=ORIGIN)
+    assert again.known == again.cells
+    assert again.rows == found.rows
+    text = io.StringIO()
+    Console(file=text, width=200).print(render(found))
+    assert "tuned once, oracle" in text.getvalue()
+    assert "+ 2 of the model's layers" in text.getvalue()
+    assert len(found.to_json()) > 1_000
+    assert found.to_csv().startswith("experiment,setting,case,policy")
+
+
+def test_every_experiment_has_points_on_videos_or_texts(scope: ExitScope) -> None:
+    for name, experiment in EXPERIMENTS.items():
+        if experiment.points is not None:
+            points = list(experiment.points(scope))
+            assert points, name
+            assert any(point.contender == VANILLA for point in points), name
+
+
+@pytest.mark.parametrize("kind", ["one", "each", "first", "oracle"])
+def test_exits_tuned_once_keep_to_the_loss_on_what_they_are_tuned_on(kind: str) -> None:
+    table = VIDEO.table(5)
+    thresholds = np.array(tuned_once(table, kind, 0.01))
+    rows = {"first": np.arange(150), "oracle": np.arange(1_500)}.get(kind, np.arange(0, 1_500, 10))
+    sure = table.uncertainty[rows] < thresholds
+    wrong = [row for row in range(len(rows)) if sure[row].any()]
+    lost = sum(not table.agrees[rows[row], sure[row].argmax()] for row in wrong)
+    assert lost <= 0.01 * len(rows)
+    assert len(wrong) > 0.1 * len(rows)
+    if kind == "one":
+        assert len(set(thresholds.tolist())) == 1
+
+
+def test_the_best_single_ramp_keeps_to_the_loss_and_saves_more_than_any_other() -> None:
+    table = VIDEO.table(5)
+    best, threshold = best_single(table, 0.01)
+    saved = []
+    for ramp in range(len(table.positions)):
+        order = np.argsort(table.uncertainty[:, ramp])
+        wrong = np.cumsum(~table.agrees[order, ramp])
+        share = np.searchsorted(wrong, 0.01 * len(table), side="right") / len(table)
+        gain = table.whole[0] - table.before[0, ramp] - table.ramp[0, ramp]
+        saved.append((gain if share > 0.5 else 0.0, gain * share))
+    assert best == max(range(len(saved)), key=lambda ramp: saved[ramp])
+    leaves = table.uncertainty[:, best] < threshold
+    assert leaves.mean() > 0.5
+    assert (~table.agrees[leaves, best]).sum() <= 0.01 * len(table)
+
+
+def rows_of(table: ExitTable) -> AnsweredRows:
+    count = len(table)
+    batches = np.arange(count) // 2
+    return AnsweredRows(np.arange(count), batches, np.full(count, 2), np.full(count, 0.05))
+
+
+def test_optima_end_answers_where_they_could_have_ended() -> None:
+    table = VIDEO.table(7)
+    rows = rows_of(table)
+    best = offline_optimum(table, rows)
+    agreeing = table.agrees.any(axis=1)
+    assert table.agrees[agreeing, best[agreeing]].all()
+    assert not any(table.agrees[row, : best[row]].any() for row in range(len(table)))
+    online = online_optimum(table, rows, (20, 80), 0.01)
+    left = online < len(table.positions)
+    assert (~table.agrees[left, online[left]]).sum() <= 0.01 * len(table)
+    assert not left[:40].any()
+    latency = rows.ending_at(table, online)
+    assert rows.ending_at(table, best).mean() < latency.mean() < 0.05
+    assert (latency[~left] == 0.05).all()
+
+
+def test_arrivals_follow_the_counts_of_minutes(tmp_path: Path) -> None:
+    path = tmp_path / "azure_functions_2019_x.csv"
+    path.write_text("function_id,time_s,invocations\n0,0,1\n1,0,2\n0,60,9\n1,60,0\n")
+    assert minute_counts(tmp_path) == (3.0, 9.0)
+    times = arrivals(6_000, 10.0, tmp_path, 3, even=False)
+    assert (np.diff(times) >= 0).all()
+    counts = np.bincount((times // 60).astype(int))[:6].tolist()
+    assert 0.8 * 900 < max(counts) < 1.2 * 900
+    assert 0.8 * 300 < min(counts) < 1.2 * 300
+    path.write_text("a,b\n1,2\n")
+    minute_counts.cache_clear()
+    with pytest.raises(ReproduceError, match="azure"):
+        minute_counts(tmp_path)
+
+
+def test_the_search_finds_what_a_grid_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slacktide_papers.apparate.tuning.STEPS", 11)
+    found = list(timed_searches("drawn", VIDEO.table(3), 0.01))
+    assert [one.ramps for one in found] == [2, 3, 8]
+    assert all(one.of_grid is None or one.of_grid >= 0.96 for one in found)
+
+
+def test_a_table_is_made_by_its_model_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(stage_times, "ROUNDS", {1: 1, 2: 1})
+    monkeypatch.setattr(stage_times, "SECONDS", 0.0)
+    monkeypatch.setattr(stream_features, "CHUNK", 96)
+    monkeypatch.setattr(deeper_ramps, "EPOCHS", 1)
+    order = TableOrder(STREAMS["whereabouts/drifting"], 352, 288)
+    features = StreamFeatures(order.stream)
+    stopped = features.rows(0, order.inputs)
+    next(stopped)
+    next(stopped)
+    assert sorted(path.name for path in features.folder.iterdir()) == ["0.npz", "96.npz"]
+    kept = (features.folder / "96.npz").stat().st_mtime_ns
+    make_table(order)
+    assert (features.folder / "96.npz").stat().st_mtime_ns == kept
+    assert sorted(int(path.stem) for path in features.folder.iterdir()) == [0, 96, 192, 288]
+    table = load_table(order.path(features), "any")
+    assert len(table) == 64
+    assert table.agrees.mean() > 0.5
+    assert table.title == "whereabouts/drifting, 352 inputs, ramps of the first 288"
+
+    deeper = replace(order, style=DEEBERT)
+    make_table(deeper)
+    other = load_table(deeper.path(features), "other")
+    assert other.title == "whereabouts/drifting, DeeBERT, 352 inputs, ramps of the first 288"
+    assert other.agrees.shape == table.agrees.shape
+    assert (other.agreement != table.agreement).any()
+
+
+def test_layers_of_their_own_part_what_a_line_cannot() -> None:
+    rows = np.random.default_rng(1).standard_normal((4_000, 8)).astype(np.float32)
+    logits = 8 * (np.abs(rows[:, :1]) - 0.7) * np.array([[1, -1]], np.float32)
+    layers = hidden_layers(DEEBERT, rows[:3_000], logits[:3_000])
+    trainer, line = RampTrainer(["x"], [0.5]), RampTrainer(["x"], [0.5])
+    trainer.add([units(rows, layers)], logits)
+    line.add([rows], logits)
+    assert trainer.train()[0].agreement > 0.9
+    assert line.train()[0].agreement < 0.7
+
+
+def test_styles_of_ramps_are_compared_under_one_budget() -> None:
+    table = VIDEO.table(3)
+    found = compared_styles("drawn", {OURS: table}, 0.01)
+    assert [row.budget for row in found] == [0.05] * 3 + [0.2] * 3
+    ours, one, two = found[:3]
+    assert ours.ramps > one.ramps >= two.ramps
+    assert ours.cost < one.cost < two.cost
+    assert ours.saved > one.saved
+    assert all(row.exits == row.saved == 0.0 for row in found if not row.ramps)
+    dear = replace(table, ramp=table.ramp + table.whole[:, None])
+    assert not any(row.ramps for row in compared_styles("drawn", {OURS: dear}, 0.01))
+
+
+def test_features_of_part_of_a_stream_are_those_of_its_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(stream_features, "CHUNK", 16)
+    features = StreamFeatures(STREAMS["text/breaking"])
+    whole = list(features.rows(0, 40))
+    assert [len(logits) for _, logits in whole] == [16, 16, 8]
+    part = list(features.rows(12, 35))
+    assert [len(logits) for _, logits in part] == [4, 16, 3]
+    for number in range(len(features.graph.positions)):
+        of_whole = np.concatenate([pooled[number] for pooled, _ in whole])
+        of_part = np.concatenate([pooled[number] for pooled, _ in part])
+        assert np.array_equal(of_whole[12:35], of_part)
+    assert StreamFeatures(STREAMS["text/drifting"]).folder != features.folder
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    path.write_text("no")
+    found = CliRunner().invoke(command, ["apparate", "--table", str(path)])
+    assert found.exit_code == 2
+    assert "mine.npz" in found.output
+    found = CliRunner().invoke(command, ["apparate", "--table", str(tmp_path / "none.npz")])
+    assert found.exit_code == 2

@@ -1,0 +1,155 @@
+"""What others would do with the same question."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.planning.pipelines.questions import (
+    EDGE,
+    SERVER,
+    TRAFFIC,
+    at_random,
+    form,
+    question,
+    times,
+)
+
+from slacktide.planning.pipelines.distribution import distribute
+from slacktide.planning.pipelines.problem import PlacementQuestion, StageForm
+from slacktide.planning.pipelines.spreading import spread
+from slacktide_papers.policies.placements import distream, jellyfish, rim
+
+
+def at_source(placed) -> list[int]:
+    """By pipeline: stages there."""
+    found = []
+    for stages in placed:
+        count = sum(stage.device != "server" for stage in stages)
+        assert all(stage.device != "server" for stage in stages[:count])
+        found.append(count)
+    return found
+
+
+def drawn(asked: PlacementQuestion, times: int = 200) -> np.ndarray:
+    random = np.random.default_rng(1)
+    return np.array([at_source(distream(asked, random)) for _ in range(times)])
+
+
+def test_distream_balances_devices_and_servers_in_expectation():
+    asked = question(replace(TRAFFIC, rate=60.0))
+    counts = drawn(asked)[:, 0]
+    assert len(set(counts.tolist())) == 2
+    assert max(counts) - min(counts) == 1
+    # detector: 60 rows/s at 5.5 × 4 ms each in pairs; 1.32 lanes of one at the edge, .33 of eight
+    edge = 60 * 4 * 0.0055
+    level = next(u for u in np.arange(0, 2, 1e-4) if rest_on_server(u / edge) / 8 <= u)
+    assert counts.mean() == pytest.approx(level / edge, abs=0.1)
+
+
+def rest_on_server(share: float) -> float:
+    return (1 - share) * 60 * 0.0055 + 240 * 0.009 / 8 + 120 * 0.017 / 8
+
+
+def test_distream_gives_more_to_the_edge_where_servers_are_slow():
+    asked = question(TRAFFIC)
+    slow = replace(asked, devices=(replace(EDGE, kind="server"), replace(SERVER, kind="edge")))
+    assert drawn(slow, 50).mean() > drawn(asked, 50).mean() + 0.5
+
+
+def test_rim_fills_the_edge_whatever_the_link():
+    calm, busy = (question(replace(TRAFFIC, rate=rate)) for rate in (5.0, 90.0))
+    assert at_source(rim(calm)) == [3]
+    assert at_source(rim(busy)) == [1]
+    assert at_source(rim(replace(busy, links=()))) == [1]
+    two = question(*(replace(TRAFFIC, name=name, rate=40.0) for name in "ab"))
+    assert at_source(rim(two)) == [2, 0]
+
+
+def test_batches_are_static():
+    for placed in (rim(question()), distream(question(), np.random.default_rng(1))):
+        for at, stage in enumerate(placed[0]):
+            assert stage.batch == (2 if not at else 8 if stage.device == "server" else 4)
+
+
+def test_a_stage_stays_where_it_can_run():
+    """The edge has not the memory for the second, a server no times for the first."""
+    heavy = replace(TRAFFIC.stages[1], forms=(replace(form(0.001, 0.001), weights=9e9),))
+    local = StageForm(times(0.001, 0.001, {"edge": 1.0}))
+    stages = (replace(TRAFFIC.stages[0], forms=(local,)), heavy, TRAFFIC.stages[2])
+    asked = question(
+        replace(TRAFFIC, rate=1.0, stages=stages), devices=(EDGE, replace(SERVER, memory=2e10))
+    )
+    for placed in (rim(asked), distream(asked, np.random.default_rng(1)), jellyfish(asked)):
+        assert at_source(placed) == [1]
+
+
+def sized(bandwidths) -> PlacementQuestion:
+    """A detector of three sizes that all share, at the end of links of their own."""
+    forms = tuple(
+        replace(form(0.004 * f, 0.004 * f), accuracy=a, row_share=share)
+        for f, a, share in ((0.4, 0.3, 0.25), (0.7, 0.5, 0.5), (1.0, 0.6, 1.0))
+    )
+    stages = [replace(TRAFFIC.stages[0], forms=forms, model="detector")]
+    stages += [replace(stage, model=stage.name) for stage in TRAFFIC.stages[1:]]
+    devices = tuple(replace(EDGE, name=f"e{k}") for k in range(len(bandwidths)))
+    asked = question(
+        *(
+            replace(TRAFFIC, name=f"p{k}", source=f"e{k}", slo=0.15, stages=tuple(stages))
+            for k in range(len(bandwidths))
+        ),
+        links=(),
+        devices=(*devices, SERVER),
+    )
+    link = question().links[0]
+    return replace(
+        asked,
+        links=tuple(
+            replace(link, begin=f"e{k}", bandwidth=each) for k, each in enumerate(bandwidths)
+        ),
+    )
+
+
+def test_jellyfish_sends_what_the_link_can_carry_in_time():
+    placed = jellyfish(sized([40e6, 0.8e6]), detectors=2)
+    assert [stage.device for stages in placed for stage in stages] == ["server"] * 6
+    fast, slow = (stages[0] for stages in placed)
+    assert fast.form > slow.form
+    assert {stage.batch for stages in placed for stage in stages[1:]} == {8}
+
+
+def test_jellyfish_has_as_many_of_each_model_as_detectors():
+    asked = sized([40e6] * 6)
+    asked = replace(asked, pipelines=tuple(replace(each, rate=60.0) for each in asked.pipelines))
+    replicas = spread(asked, jellyfish(asked, detectors=2), merged=False)
+    models = [replica.model for replica in replicas]
+    assert sorted(models) == ["brand"] * 2 + ["detector"] * 2 + ["plate"] * 2
+
+
+def test_replicas_are_spread_evenly_and_share_a_model():
+    asked = sized([40e6] * 6)
+    placed = distribute(asked)
+    replicas = spread(asked, placed)
+    assert {r.model for r in replicas} == {"detector", "brand", "plate"}
+    for device in asked.devices:
+        own = [r for r in replicas if r.device == device.name]
+        lanes = {(r.stream, r.model) for r in own}
+        assert len(lanes) == len(own)
+        assert all(0 <= r.stream < device.lanes for r in own)
+    stages = [stage for r in replicas for stage in set(r.stages)]
+    assert set(stages) == {(p.name, at) for p in asked.pipelines for at in range(3)}
+    on_server = [r.stream // SERVER.streams for r in replicas if r.device == "server"]
+    assert abs(on_server.count(0) - on_server.count(1)) <= 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_baseline_answers_every_question(seed):
+    asked = at_random(np.random.default_rng(seed), forms=3)
+    for placed in (
+        rim(asked),
+        distream(asked, np.random.default_rng(seed)),
+        jellyfish(asked, seed=seed),
+    ):
+        assert len(placed[0]) == len(asked.pipelines[0].stages)
+        assert spread(asked, placed)
