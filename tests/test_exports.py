@@ -22,43 +22,44 @@ EXPORTS = {
         demo
     """,
     "slacktide.client": """
-        Advice AioConnection AioSession ClientError ClientSession FrameOutcome FrameReply
-        FrameResult OnnxFallback ServerConnection SessionOptions connect
+        Advice AdviceChanged AioConnection AioSession ClientAction ClientCore ClientError
+        ClientEvent ClientSession ClientSettings Connect Connected EncodeFrame FrameAcknowledged
+        FrameAnswered FrameCaptured FrameEncoded FrameOutcome FrameReply FrameResult
+        OnnxFallback ReportOutcome SendFrame ServerConnection SessionOptions connect
     """,
     "slacktide.cluster": """
         Hindrance PodAllocator PodClient PodError PodName
     """,
     "slacktide.domain": """
-        AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
-        BatchTiming Cancelled Circuit Command Deployment Event ExitMode ExitPolicy ExitReport
-        DriverStalled FreeSlots InputSize LaneResized LaneSpec Leaving MemoryShort
-        ModelWindow Notice Outcome OutcomeKind Plan PlanChanged PoolId PublishExits Reason
-        Refused Replica ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch
-        Signature StagePlace StartReplica StopReplica Submitted TellCircuit TimerFired Timetable
-        decoding_time going_on is_judged
+        AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished BatchTiming
+        Cancelled Circuit Command Deployment DriverStalled Event ExitMode ExitPolicy
+        ExitReport FreeSlots InputSize LaneResized LaneSpec Leaving MemoryShort ModelWindow
+        Notice Options Outcome OutcomeKind Plan PlanChanged PoolId
+        PublishExits Reason Refused Replica ReplicaLost ReplicaUp Request ResizeLane Route
+        RowsReleased RunBatch SECONDS Signature StagePlace StartReplica StopReplica Submitted
+        TellCircuit TimerFired Timetable decoding_time going_on is_judged option
     """,
     "slacktide.engine": """
-        BatchTimes Engine EngineSettings Idle LaneSnapshot
-        PoolParts PoolView Proposal ServedBy Snapshot SoloCounts
-        WaitUntil
-        check_invariants
+        BatchTimes Engine EngineSettings Idle LaneSnapshot PoolParts PoolView Proposal ServedBy
+        Snapshot SoloCounts WaitUntil check_invariants learner_of
     """,
     "slacktide.lab.examples": """
-        MODELS PIPELINES ExamplesError Samples example make_inputs
-        make_repository make_stream pipeline_frames
+        ExamplesError FRAME_RATE MODELS PIPELINES Samples example make_inputs make_repository
+        make_stream pipeline_frames
     """,
     "slacktide.lab.load.report": """
-        SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore
-        Window percentiles
+        Ending Percentiles Provenance Report ReportError SCHEMA StreamReport StreamScore Window
+        gather percentiles
     """,
     "slacktide.pipelines": """
+        BOX Edge Pipeline PipelineStage
         FanOut Frames HAS_RESULT of_children
     """,
     "slacktide.profiles": """
-        ENOUGH_SAMPLES MOST_CLASSES BatchLatency
-        ClassedTimes Classes CorrectedTimes CpuShare ExitTimes FixedTimes LatencyTable ProfileError
-        ProfileRecord PointTime RunClasses ShapeClasses ShapedTimes
-        TimeDistribution batch_sizes busy_note classes_of_samples covering fit_latency is_quiet
+        AmdahlFit AmdahlModel BatchLatency ClassedTimes Classes CorrectedTimes CpuShare
+        ENOUGH_SAMPLES ExitTimes FixedTimes LatencyTable MOST_CLASSES PointTime ProfileError
+        ProfileRecord RunClasses ShapeClasses ShapedTimes SizeTime TimeDistribution Timed
+        batch_sizes busy_note classes_of_samples covering fit_amdahl fit_latency is_quiet
         session_sizes sorted_alike
     """,
     "slacktide.recording": """
@@ -68,18 +69,16 @@ EXPORTS = {
         Difference RecordedPools Watcher replay
     """,
     "slacktide.lab.reports": """
-        Comparison Curve Report
-        ReportError StreamReport TextTable
-        comparison_page curves html_document html_list html_table page
-        profile_page render render_comparison render_sweep rich_table sweep_page summary
+        Comparison Curve Report ReportError StreamReport TextTable comparison_page curves
+        html_document html_list html_table page profile_page render render_comparison
+        render_sweep rich_table summary sweep_page
     """,
     "slacktide.runtime": """
         Runtime RuntimeCommand RuntimeEvent Watch WatchFrames
     """,
     "slacktide.scheduling": """
-        DEFAULT_POLICY POLICIES
-        FifoOptions
-        PoolRecipe SlackOptions make_scheduler
+        ArrivalPolicy Cached DEFAULT_POLICY DeadlineOptions Edf EdfOptions FifoOptions Lazy
+        POLICIES PoolRecipe QueueOptions SlackOptions TimeByRows make_scheduler
     """,
     "slacktide.frontends.grpc": """
         GrpcServer
@@ -99,41 +98,61 @@ EXPORTS = {
     """,
     "slacktide.planning.exits": """
         ExitEvent ExitsArranged ExitsPlanner ExitsStatus RampFacts RampsJudged RampsLearnt
-        RampsRefused StatedExits
+        RampsRefused StatedExits ThresholdSearch
     """,
     "slacktide.planning.pipelines": """
-        DeviceView FormTimes Inflow LinkView PipelineView PlacedPipeline PlacedPortion PlacedStage
-        PlacementAnswer PlacementError PlacementQuestion PlacementStatus ServerPipelinesPlanner
-        StageForm StageView burstiness make_placement
+        DevicePlans DeviceView EstimateRules FormTimes Inflow LinkView PipelineEstimator
+        PipelineView Placed PlacedPipeline PlacedPortion PlacedStage PlacementAnswer
+        PlacementControl PlacementError PlacementPolicy PlacementQuestion PlacementStatus STATIC
+        ServerPipelinesPlanner StageCost StageForm StageView StaticBatches burstiness estimators
+        lanes_of make_placement placed_whole
     """,
     "slacktide.planning.scaling": """
-        ModelView ReplicaView ScaledModel ScalingLimits
-        ScalingPlanner ScalingPolicy ScalingStatus ScalingTarget make_planner
+        ModelView ReplicaView ScaledModel ScalingLimits ScalingPlanner ScalingPolicy
+        ScalingStatus ScalingTarget groups_of make_planner
     """,
     "slacktide.planning.variants": """
-        UNMAPPED Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet Variant
-        VariantsOptions VariantsPlanner VariantsStatus
-        published search
+        Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet UNMAPPED Variant
+        VariantsOptions VariantsPlanner VariantsStatus matched misses ordered published search
     """,
     "slacktide.lab.simulation": """
-        AsExpected ByLength ByPool ByProfile DrawnRequest
-        Execution Item Prediction SimulatedUpload
-        Simulation SimulationError predict stream
+        ANSWER_BYTES AsExpected ByLength ByPool ByProfile ClientLogic DeviceTimes DrawnRequest
+        EdgeRows Execution ExitCourse ExitTable FrameRecord FrameScore HereChild Item KAPPAS
+        MeasuredLink ModelTimes OracleSlack OracleSlackOptions PipelineCamera Prediction
+        SimulatedClient SimulatedClients SimulatedDevices SimulatedPlacing SimulatedUpload
+        Simulation SimulationError StageRows TableExits predict read_exit_table stream
     """,
     "slacktide.lab.simulation.scenario": """
-        Cell ScenarioError Sweep build check_cell collected
-        done_in_processes read_scenario run_cell run_task task_of
+        Cell ClientLink ScenarioError Sweep build check_cell collected done_in_processes
+        read_scenario run_cell run_task task_of
     """,
     "slacktide.lab.workloads": """
-        Arrivals BandwidthTrace Constant ConstantLink Deadlines
-        Empirical Exponential Fixed Gamma GammaWindows Lengths Link
-        Mix Mode Modes OnOff Poisson RateTrace Replay SharedLink Trace TraceLink
-        WindowCounts WorkloadError draw_4g draw_5g parse_arrivals parse_bandwidth_trace
-        parse_bandwidths parse_deadlines parse_lengths parse_link parse_number
-        parse_seconds parse_trace
+        Arrivals BandwidthTrace Constant ConstantLink Deadlines Empirical Exponential Fixed
+        Gamma GammaWindows Lengths Link MBIT Mix Mode Modes ObjectCounts OnOff Poisson RateTrace
+        Replay SharedLink Trace TraceLink WindowCounts WorkloadError draw_4g draw_5g
+        draw_object_counts parse_arrivals parse_bandwidth_trace parse_bandwidths parse_deadlines
+        parse_lengths parse_link parse_number parse_object_counts parse_seconds parse_trace
     """,
     "slacktide.lab.netem": """
         LinkError LinkProcess TimerQueue
+    """,
+    "slacktide.exits": """
+        ExitError ExitGraph ExitManifest Ramp RampTrainer find_positions judged_rows split
+        with_features with_ramps
+    """,
+    "slacktide.lab.load": """
+        PlayedRow ProcessError Transport exit_stats play_rows read_bandwidths read_trace serving
+        split_cores
+    """,
+    "slacktide.models": """
+        offer_entry_points save_ramps
+    """,
+    "slacktide.models.repository": """
+        ProfileStore RepositoryError Section dotted model_hash open_repository read_bounded
+        validation_problems
+    """,
+    "slacktide.cli": """
+        FELL_SHORT can_write console fail print_json progress
     """,
 }
 
@@ -151,6 +170,7 @@ def names_imported(path: Path) -> set[str]:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slacktide")
         for alias in node.names
+        if node.module != "slacktide._faces"
     }
 
 
@@ -169,7 +189,10 @@ def test_a_table_of_contents_imports_nothing_else(package: str) -> None:
 @pytest.mark.parametrize("package", [name for name in EXPORTS if name != "slacktide"])
 def test_a_package_hands_on_all_that_it_imports(package: str) -> None:
     for node in ast.walk(ast.parse(packages()[package].read_text())):
-        if isinstance(node, ast.ImportFrom):
+        names_package = isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(
+            f"{package}."
+        )
+        if isinstance(node, ast.ImportFrom) and names_package:
             assert [alias.name for alias in node.names if alias.asname != alias.name] == []
 
 

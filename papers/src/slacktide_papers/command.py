@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, can_write, console, fail, print_json, progress
+from slacktide.cli import FELL_SHORT, can_write, console, fail, print_json, progress
 
 if TYPE_CHECKING:
     from slacktide_papers.harness.run import Reproduction
@@ -231,7 +231,7 @@ def _reproduce(
         return
     # Processes are as many as cores: each multiplies on one, and before NumPy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from slacktide.lab.load.report.provenance import gather
+    from slacktide.lab.load.report import gather
     from slacktide_papers.harness.run import reproduce as run
     from slacktide_papers.harness.state import ReproduceError, Results, fingerprint
 

@@ -19,7 +19,6 @@ from typer.core import TyperCommand, TyperGroup
 from slacktide._version import BUILD, __version__
 from slacktide.cli.arguments import check_paths, take_service_links
 from slacktide.cli.output import fail
-from slacktide.domain.registry import PAPERS
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -47,7 +46,7 @@ PLACES: Mapping[str, str] = {
 """Where the verbs are that do not serve. The server imports nothing of `lab`: these strings, and
 `PROFILE_PAGE`, are all it knows."""
 
-ELSEWHERE: Mapping[str, str] = {"reproduce": PAPERS}
+ELSEWHERE: Mapping[str, str] = {"reproduce": "pip install ./papers"}
 """Verbs of other distributions of ours, each with the command that installs it."""
 
 PROFILE_PAGE = "slacktide.lab.reports:profile_page"

@@ -30,6 +30,8 @@ from slacktide.domain.events import ReplicaUp as ReplicaUp
 from slacktide.domain.events import RowsReleased as RowsReleased
 from slacktide.domain.events import Submitted as Submitted
 from slacktide.domain.events import TimerFired as TimerFired
+from slacktide.domain.options import Options as Options
+from slacktide.domain.options import option as option
 from slacktide.domain.outcomes import Answer as Answer
 from slacktide.domain.outcomes import Outcome as Outcome
 from slacktide.domain.outcomes import OutcomeKind as OutcomeKind
@@ -55,3 +57,4 @@ from slacktide.domain.request import Signature as Signature
 from slacktide.domain.request import decoding_time as decoding_time
 from slacktide.domain.timetable import ModelWindow as ModelWindow
 from slacktide.domain.timetable import Timetable as Timetable
+from slacktide.domain.units import SECONDS as SECONDS

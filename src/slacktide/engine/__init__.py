@@ -13,6 +13,7 @@ from slacktide.engine.ports import PoolParts as PoolParts
 from slacktide.engine.ports import PoolView as PoolView
 from slacktide.engine.ports import Proposal as Proposal
 from slacktide.engine.ports import WaitUntil as WaitUntil
+from slacktide.engine.ports import learner_of as learner_of
 from slacktide.engine.settings import EngineSettings as EngineSettings
 from slacktide.engine.snapshot import LaneSnapshot as LaneSnapshot
 from slacktide.engine.snapshot import ServedBy as ServedBy

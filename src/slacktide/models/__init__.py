@@ -1,1 +1,19 @@
 """From a folder to a model that serves: reading, checking, profiling, loading, laying out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slacktide._faces import lazy_names
+
+if TYPE_CHECKING:
+    from slacktide.models.exit_files import save_ramps as save_ramps
+    from slacktide.models.plugins import offer_entry_points as offer_entry_points
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "exit_files": "save_ramps",
+            "plugins": "offer_entry_points",
+        },
+    )

@@ -4,6 +4,10 @@ Pure. Measures nothing and opens no file: executors/measuring.py runs the model,
 keeps the result.
 """
 
+from slacktide.profiles.amdahl import AmdahlFit as AmdahlFit
+from slacktide.profiles.amdahl import AmdahlModel as AmdahlModel
+from slacktide.profiles.amdahl import Timed as Timed
+from slacktide.profiles.amdahl import fit_amdahl as fit_amdahl
 from slacktide.profiles.batch_times import CorrectedTimes as CorrectedTimes
 from slacktide.profiles.classed_times import ClassedTimes as ClassedTimes
 from slacktide.profiles.cpu_share import CpuShare as CpuShare
@@ -11,6 +15,7 @@ from slacktide.profiles.cpu_share import busy_note as busy_note
 from slacktide.profiles.cpu_share import is_quiet as is_quiet
 from slacktide.profiles.exit_times import ExitTimes as ExitTimes
 from slacktide.profiles.fixed_times import FixedTimes as FixedTimes
+from slacktide.profiles.latency_fit import SizeTime as SizeTime
 from slacktide.profiles.latency_fit import fit_latency as fit_latency
 from slacktide.profiles.latency_table import ENOUGH_SAMPLES as ENOUGH_SAMPLES
 from slacktide.profiles.latency_table import LatencyTable as LatencyTable

@@ -16,7 +16,6 @@ from slacktide.planning.scaling import (
     ScalingTarget,
     make_planner,
 )
-from slacktide.profiles import PointTime
 from slacktide_papers.policies.vpa import RATIO, UsageHistogram, Vpa, VpaOptions
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=8)

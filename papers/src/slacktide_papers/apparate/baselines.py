@@ -13,8 +13,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.lab.simulation.exit_tables import ExitTable
-from slacktide.planning.exits.thresholds import ThresholdSearch
+from slacktide.lab.simulation import ExitTable
+from slacktide.planning.exits import ThresholdSearch
 
 SAMPLED = 0.1
 """Share of a stream, evenly over it, on which thresholds are tuned once."""

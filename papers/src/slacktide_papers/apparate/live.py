@@ -17,16 +17,19 @@ from typing import Any
 import numpy as np
 
 from slacktide.executors.cores import pinned
-from slacktide.exits.errors import ExitError
-from slacktide.exits.manifest import ExitManifest
+from slacktide.exits import ExitError, ExitManifest
 from slacktide.lab.examples import example, make_repository, make_stream
-from slacktide.lab.load.played_rows import PlayedRow, exit_stats, play_rows
-from slacktide.lab.load.server_process import ProcessError, serving, split_cores
-from slacktide.lab.load.spec import Transport
-from slacktide.models.exit_files import save_ramps
-from slacktide.models.repository.errors import RepositoryError
-from slacktide.models.repository.profile_store import ProfileStore, model_hash
-from slacktide.models.repository.single_model import open_repository
+from slacktide.lab.load import (
+    PlayedRow,
+    ProcessError,
+    Transport,
+    exit_stats,
+    play_rows,
+    serving,
+    split_cores,
+)
+from slacktide.models import save_ramps
+from slacktide.models.repository import ProfileStore, RepositoryError, model_hash, open_repository
 from slacktide_papers.apparate.experiments import AUTO, ExitCell
 from slacktide_papers.apparate.make_tables import TableOrder, learnt_ramps
 from slacktide_papers.apparate.play import LOSS, PlayedExits, play

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.exits.manifest import Ramp
-from slacktide.exits.training import RampTrainer, judged_rows
-from slacktide.lab.simulation.exit_tables import ExitTable
-from slacktide.lab.simulation.scenario.running import done_in_processes
+from slacktide.exits import Ramp, RampTrainer, judged_rows
+from slacktide.lab.simulation import ExitTable
+from slacktide.lab.simulation.scenario import done_in_processes
 from slacktide_papers.apparate.deeper_ramps import DEEPER, hidden_layers, units
 from slacktide_papers.apparate.experiments import EXPERIMENTS, ExitScope
 from slacktide_papers.apparate.setting import STREAMS, ExitStream, TableFile

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slacktide.lab.simulation.exit_tables import ExitTable
+from slacktide.lab.simulation import ExitTable
 from slacktide_papers.apparate.experiments import EXPERIMENTS, ExitCell, ExitScope
 from slacktide_papers.apparate.goals import ExitRow, goals_of, rows_of
 from slacktide_papers.apparate.live import play_live

@@ -27,8 +27,7 @@ from slacktide.domain import (
     RunBatch,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.lab.simulation import AsExpected, Simulation
-from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
+from slacktide.lab.simulation import AsExpected, ExitTable, Simulation, TableExits
 from slacktide.planning import Planner
 from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.profiles import CorrectedTimes

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slacktide.lab.simulation.exit_tables import ExitTable
-from slacktide.planning.exits.thresholds import ThresholdSearch
+from slacktide.lab.simulation import ExitTable
+from slacktide.planning.exits import ThresholdSearch
 
 BUDGETS = (0.05, 0.2)
 OURS = "ours"

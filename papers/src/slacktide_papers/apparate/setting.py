@@ -13,10 +13,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.lab.examples.catalog import MODELS
-from slacktide.lab.examples.frames import FRAME_RATE
-from slacktide.lab.simulation import SimulationError, stream
-from slacktide.lab.simulation.exit_tables import ExitTable, read_exit_table
+from slacktide.lab.examples import FRAME_RATE, MODELS
+from slacktide.lab.simulation import ExitTable, SimulationError, read_exit_table, stream
 from slacktide_papers.harness.state import ReproduceError, find_data_file
 
 MODEL = "model"

@@ -20,10 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.exits.manifest import Ramp
-from slacktide.exits.positions import ExitGraph
-from slacktide.exits.ramp_graph import with_ramps
-from slacktide.exits.splitting import split
+from slacktide.exits import ExitGraph, Ramp, split, with_ramps
 from slacktide.lab.examples import Samples, make_inputs
 
 ROUNDS = {1: 4, 4: 1, 8: 1}

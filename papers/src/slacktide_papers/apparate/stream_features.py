@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.exits.positions import find_positions
-from slacktide.exits.ramp_graph import with_features
+from slacktide.exits import find_positions, with_features
 from slacktide.lab.examples import Samples, example, make_stream
 from slacktide_papers.apparate.setting import ExitStream
 from slacktide_papers.apparate.stage_times import opened, read_arrays, write_arrays

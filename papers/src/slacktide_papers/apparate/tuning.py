@@ -10,8 +10,8 @@ from time import thread_time
 
 import numpy as np
 
-from slacktide.lab.simulation.exit_tables import ExitTable
-from slacktide.planning.exits.thresholds import ThresholdSearch
+from slacktide.lab.simulation import ExitTable
+from slacktide.planning.exits import ThresholdSearch
 
 ROWS = 512
 STEPS = 41

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.planning.variants.fleet import UNMAPPED, Assignment, AssignmentScore, Fleet
-from slacktide.planning.variants.moves import ordered
+from slacktide.planning.variants import UNMAPPED, Assignment, AssignmentScore, Fleet, ordered
 
 _ROUNDING = 1e-6
 

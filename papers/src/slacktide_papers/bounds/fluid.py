@@ -13,9 +13,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from slacktide.planning.pipelines.costs import EstimateRules
-from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
-from slacktide.planning.pipelines.problem import PlacementQuestion
+from slacktide.planning.pipelines import (
+    EstimateRules,
+    PipelineEstimator,
+    PlacementQuestion,
+    estimators,
+)
 from slacktide_papers.bounds.exact import LinearProgram
 
 Way = tuple[int | None, ...]

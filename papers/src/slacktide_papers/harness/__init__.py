@@ -1,6 +1,6 @@
 """What every reproduction shares: its parts, the job loop, tables and pages."""
 
-from slacktide.models.plugins import offer_entry_points
+from slacktide.models import offer_entry_points
 
 # Policies that are only compared with are registered as those of any other package are.
 offer_entry_points()

@@ -14,7 +14,7 @@ import orjson
 
 from slacktide.lab.load.report import Provenance
 from slacktide.lab.reports import TextTable
-from slacktide.lab.simulation.scenario.running import done_in_processes
+from slacktide.lab.simulation.scenario import done_in_processes
 from slacktide_papers.harness.experiments import (
     Experiment,
     Goal,

@@ -16,9 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, PoolId, Replica
-from slacktide.lab.simulation import stream
-from slacktide.lab.simulation.exit_courses import ExitCourse
-from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
+from slacktide.lab.simulation import ExitCourse, ExitTable, TableExits, stream
 from slacktide.planning.exits import ExitsArranged
 from slacktide.planning.variants import Variant
 

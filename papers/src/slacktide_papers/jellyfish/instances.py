@@ -19,10 +19,13 @@ import orjson
 from pydantic import Field, ValidationError
 
 from slacktide.lab.reports import TextTable
-from slacktide.models.repository.errors import RepositoryError
-from slacktide.models.repository.fields import Section
-from slacktide.models.repository.paths import read_bounded
-from slacktide.models.repository.settings_file import dotted, validation_problems
+from slacktide.models.repository import (
+    RepositoryError,
+    Section,
+    dotted,
+    read_bounded,
+    validation_problems,
+)
 from slacktide.planning.variants import Assignment, Client, Fleet, Variant, published, search
 from slacktide_papers.bounds.exact import SolverMissingError, bound, optimum
 from slacktide_papers.harness.state import ReproduceError

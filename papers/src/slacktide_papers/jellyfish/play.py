@@ -13,13 +13,18 @@ from random import Random
 
 import numpy as np
 
-from slacktide.client.core import ClientCore
-from slacktide.client.messages import Advice, ClientSettings
+from slacktide.client import Advice, ClientCore, ClientSettings
 from slacktide.domain import Batch, Deployment, ExitMode, LaneSpec, Plan, PoolId, Request, Route
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.lab.simulation import Simulation, stream
-from slacktide.lab.simulation.acting import SimulatedClients
-from slacktide.lab.simulation.clients import ClientLogic, FrameRecord, MeasuredLink, SimulatedClient
+from slacktide.lab.simulation import (
+    ClientLogic,
+    FrameRecord,
+    MeasuredLink,
+    SimulatedClient,
+    SimulatedClients,
+    Simulation,
+    stream,
+)
 from slacktide.lab.workloads import TraceLink
 from slacktide.planning.variants import Family, FamilyVariant, Variant, VariantsPlanner
 from slacktide.profiles import PointTime

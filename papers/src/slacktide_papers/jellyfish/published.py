@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slacktide.client.messages import (
+from slacktide.client import (
     Advice,
     AdviceChanged,
     ClientAction,
@@ -37,7 +37,7 @@ from slacktide.client.messages import (
 )
 from slacktide.domain import Plan, Route, TimerFired
 from slacktide.engine import Snapshot
-from slacktide.lab.simulation.acting import ANSWER_BYTES
+from slacktide.lab.simulation import ANSWER_BYTES
 from slacktide.planning import (
     Owned,
     PlanField,
@@ -48,8 +48,15 @@ from slacktide.planning import (
     SessionOpened,
     Stated,
 )
-from slacktide.planning.variants import UNMAPPED, Assignment, Client, Fleet, published
-from slacktide.planning.variants.update import matched, misses
+from slacktide.planning.variants import (
+    UNMAPPED,
+    Assignment,
+    Client,
+    Fleet,
+    matched,
+    misses,
+    published,
+)
 from slacktide_papers.jellyfish.published_workers import MOST, PublishedWorkers
 
 PERIOD_S = 0.5

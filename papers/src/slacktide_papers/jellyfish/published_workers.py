@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slacktide.domain import Batch, Reason, Replica, Request
-from slacktide.engine.ports import Idle, Proposal, WaitUntil
+from slacktide.engine import Idle, Proposal, WaitUntil
 from slacktide.planning.variants import Variant
-from slacktide.scheduling.arrival_policy import ArrivalPolicy
-from slacktide.scheduling.options import QueueOptions
+from slacktide.scheduling import ArrivalPolicy, QueueOptions
 
 TOLERANCE_S = 5e-3
 """A frame is dropped when its batch would end so much too late."""

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from slacktide.lab.load.traces import read_bandwidths
+from slacktide.lab.load import read_bandwidths
 from slacktide.lab.simulation import stream
-from slacktide.lab.workloads import BandwidthTrace, WorkloadError, draw_4g
-from slacktide.lab.workloads.bandwidth import MBIT
+from slacktide.lab.workloads import MBIT, BandwidthTrace, WorkloadError, draw_4g
 from slacktide.planning.variants import Variant
 from slacktide_papers.harness.state import ReproduceError, find_data_file
 

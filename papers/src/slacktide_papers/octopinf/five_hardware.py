@@ -10,11 +10,15 @@ from collections.abc import Callable
 
 from slacktide.domain import Batch, ExitPolicy, PoolId, Replica
 from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
-from slacktide.lab.simulation import ByPool, ByProfile, stream
-from slacktide.lab.simulation.exit_courses import ExitCourse
-from slacktide.lab.simulation.exit_tables import TableExits
-from slacktide.lab.simulation.frames_here import HereChild
-from slacktide.lab.simulation.hardware import Execution
+from slacktide.lab.simulation import (
+    ByPool,
+    ByProfile,
+    Execution,
+    ExitCourse,
+    HereChild,
+    TableExits,
+    stream,
+)
 from slacktide.planning.exits import ExitsArranged, RampsLearnt
 from slacktide.profiles import CorrectedTimes, ShapedTimes
 from slacktide.scheduling import PoolRecipe

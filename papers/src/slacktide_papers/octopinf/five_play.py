@@ -13,16 +13,11 @@ from time import process_time
 
 from slacktide.domain import Command, Deployment, Event, Plan, ResizeLane, Route
 from slacktide.engine import Engine
-from slacktide.lab.simulation.devices import SimulatedDevices
-from slacktide.lab.simulation.frame_score import FrameScore
-from slacktide.lab.simulation.placing import SimulatedPlacing
+from slacktide.lab.simulation import FrameScore, SimulatedDevices, SimulatedPlacing
 from slacktide.planning import Planner, Stated
 from slacktide.planning.exits import ExitsPlanner, StatedExits
-from slacktide.planning.pipelines.control import PlacementControl
-from slacktide.planning.pipelines.plans import DevicePlans
-from slacktide.planning.pipelines.policies import make_placement
-from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
-from slacktide.planning.scaling.sizes import groups_of
+from slacktide.planning.pipelines import DevicePlans, PlacementControl, make_placement
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner, groups_of
 from slacktide.planning.variants import Family
 from slacktide_papers.octopinf.five_hardware import FiveHardware
 from slacktide_papers.octopinf.five_setting import (

@@ -19,12 +19,17 @@ from functools import cache
 from pathlib import Path
 
 from slacktide.domain import LaneSpec, Signature
-from slacktide.domain.pipelines import BOX, Edge, Pipeline, PipelineStage
-from slacktide.lab.simulation import stream
-from slacktide.lab.simulation.exit_tables import ExitTable, read_exit_table
-from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.simulation import (
+    EdgeRows,
+    ExitTable,
+    PipelineCamera,
+    StageRows,
+    read_exit_table,
+    stream,
+)
 from slacktide.lab.workloads import BandwidthTrace
-from slacktide.planning.pipelines.problem import (
+from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
+from slacktide.planning.pipelines import (
     DeviceView,
     FormTimes,
     Inflow,
@@ -35,8 +40,7 @@ from slacktide.planning.pipelines.problem import (
     StageView,
 )
 from slacktide.planning.variants import FamilyVariant
-from slacktide.profiles import LatencyTable
-from slacktide.profiles.latency_fit import SizeTime
+from slacktide.profiles import LatencyTable, SizeTime
 from slacktide_papers.octopinf.setting import ANSWER_BYTES, FPS, OctopInfData
 
 SETTING = "all-five"

@@ -16,15 +16,23 @@ from typing import Any
 
 from slacktide.domain import LaneSpec, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.lab.simulation import stream
-from slacktide.lab.simulation.device_times import DeviceTimes, ModelTimes
-from slacktide.lab.simulation.devices import SimulatedDevices
-from slacktide.lab.simulation.frame_score import FrameScore
-from slacktide.lab.simulation.placing import SimulatedPlacing
-from slacktide.planning.pipelines.control import PlacementControl
-from slacktide.planning.pipelines.plans import DevicePlans, lanes_of
-from slacktide.planning.pipelines.policies import make_placement
-from slacktide.planning.pipelines.problem import DeviceView, LinkView, PlacementQuestion
+from slacktide.lab.simulation import (
+    DeviceTimes,
+    FrameScore,
+    ModelTimes,
+    SimulatedDevices,
+    SimulatedPlacing,
+    stream,
+)
+from slacktide.planning.pipelines import (
+    DevicePlans,
+    DeviceView,
+    LinkView,
+    PlacementControl,
+    PlacementQuestion,
+    lanes_of,
+    make_placement,
+)
 from slacktide.profiles import CorrectedTimes
 from slacktide.scheduling import PoolRecipe
 from slacktide_papers.bounds.exact import SolverMissingError

@@ -17,17 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from slacktide.domain.pipelines import BOX, Edge, Pipeline, PipelineStage
-from slacktide.lab.load.traces import read_bandwidths
-from slacktide.lab.simulation import stream
-from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
-from slacktide.lab.workloads import BandwidthTrace, WorkloadError, draw_5g
-from slacktide.lab.workloads.object_counts import (
+from slacktide.lab.load import read_bandwidths
+from slacktide.lab.simulation import EdgeRows, PipelineCamera, StageRows, stream
+from slacktide.lab.workloads import (
+    BandwidthTrace,
     ObjectCounts,
+    WorkloadError,
+    draw_5g,
     draw_object_counts,
     parse_object_counts,
 )
-from slacktide.planning.pipelines.problem import (
+from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
+from slacktide.planning.pipelines import (
     DeviceView,
     FormTimes,
     Inflow,

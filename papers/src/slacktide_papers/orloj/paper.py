@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slacktide.lab.load.traces import read_trace
+from slacktide.lab.load import read_trace
 from slacktide.lab.workloads import WindowCounts, WorkloadError
 from slacktide_papers.harness.experiments import Goal, Point
 from slacktide_papers.harness.run import SIMULATED, Publication

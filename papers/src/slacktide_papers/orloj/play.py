@@ -26,14 +26,16 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import (
+    KAPPAS,
     ByLength,
     DrawnRequest,
     Execution,
     Item,
+    OracleSlack,
+    OracleSlackOptions,
     SimulatedUpload,
     Simulation,
 )
-from slacktide.lab.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 from slacktide.profiles import MOST_CLASSES, FixedTimes, classes_of_samples
 from slacktide.scheduling import make_scheduler
 from slacktide_papers.orloj.experiments import YARDSTICK, OrlojCell

@@ -22,12 +22,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import ClassVar
 
-from slacktide.domain import Batch, Reason, Replica, Request
-from slacktide.domain.options import option
-from slacktide.engine.ports import BatchTimes, PoolView, Proposal, learner_of
+from slacktide.domain import Batch, Reason, Replica, Request, option
+from slacktide.engine import BatchTimes, PoolView, Proposal, learner_of
 from slacktide.profiles import PointTime, ShapeClasses, batch_sizes, sorted_alike
-from slacktide.scheduling.edf import Edf, EdfOptions
-from slacktide.scheduling.options import DeadlineOptions
+from slacktide.scheduling import DeadlineOptions, Edf, EdfOptions
 
 
 class RecentTimes:

@@ -22,9 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slacktide.domain.options import Options, option
-from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
+from slacktide.domain import SECONDS, Options, option
+from slacktide.planning.scaling import ModelView, ScalingPolicy, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)

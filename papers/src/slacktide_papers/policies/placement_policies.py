@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slacktide.domain.options import Options, option
-from slacktide.planning.pipelines.distribution import Placed, StaticBatches
-from slacktide.planning.pipelines.plans import placed_whole
-from slacktide.planning.pipelines.policies import PlacementPolicy
-from slacktide.planning.pipelines.problem import PlacementAnswer, PlacementQuestion
+from slacktide.domain import Options, option
+from slacktide.planning.pipelines import (
+    Placed,
+    PlacementAnswer,
+    PlacementPolicy,
+    PlacementQuestion,
+    StaticBatches,
+    placed_whole,
+)
 from slacktide_papers.policies.placements import distream, jellyfish, rim
 
 

@@ -15,17 +15,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from slacktide.planning.pipelines.costs import EstimateRules, StageCost
-from slacktide.planning.pipelines.distribution import STATIC, Placed, StaticBatches
-from slacktide.planning.pipelines.estimate import PipelineEstimator, estimators
-from slacktide.planning.pipelines.problem import (
+from slacktide.planning.pipelines import (
+    STATIC,
+    EstimateRules,
+    PipelineEstimator,
+    Placed,
     PlacedStage,
     PlacementError,
     PlacementQuestion,
+    StageCost,
     StageForm,
+    StaticBatches,
+    estimators,
 )
-from slacktide.planning.variants.fleet import UNMAPPED, Client, Fleet, Variant
-from slacktide.planning.variants.selection import published
+from slacktide.planning.variants import UNMAPPED, Client, Fleet, Variant, published
 
 RULES = EstimateRules(budget=1.0)
 _HALVINGS = 40

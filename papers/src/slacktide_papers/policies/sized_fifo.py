@@ -30,13 +30,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from slacktide.domain import Batch, Replica, Request
-from slacktide.domain.options import option
-from slacktide.engine.ports import BatchTimes, Idle, Proposal
+from slacktide.domain import Batch, Replica, Request, option
+from slacktide.engine import BatchTimes, Idle, Proposal
 from slacktide.profiles import ShapeClasses, batch_sizes
-from slacktide.scheduling.arrival_policy import ArrivalPolicy
-from slacktide.scheduling.options import QueueOptions
-from slacktide.scheduling.tables import Cached, Lazy, TimeByRows
+from slacktide.scheduling import ArrivalPolicy, Cached, Lazy, QueueOptions, TimeByRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from slacktide.domain.options import Options, option
-from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
+from slacktide.domain import SECONDS, Options, option
+from slacktide.planning.scaling import ModelView, ScalingPolicy, ScalingTarget
 
 FIRST = 0.01
 RATIO = 1.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slacktide.profiles.amdahl import Timed
+from slacktide.profiles import Timed
 from slacktide_papers.harness.experiments import (
     Contender,
     Experiment,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
-from slacktide.profiles.amdahl import AmdahlFit
+from slacktide.profiles import AmdahlFit
 from slacktide_papers.harness.experiments import Goal, Point, ResultRow
 from slacktide_papers.sponge.experiments import (
     CLAIRVOYANT,

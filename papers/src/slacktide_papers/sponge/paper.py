@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slacktide.profiles.amdahl import fit_amdahl
+from slacktide.profiles import fit_amdahl
 from slacktide_papers.harness.experiments import Goal, Point
 from slacktide_papers.harness.run import SIMULATED, Publication
 from slacktide_papers.sponge.experiments import EXPERIMENTS, QUICK, SpongeCell, SpongeScope

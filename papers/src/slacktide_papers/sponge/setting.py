@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.lab.load.traces import read_bandwidths
+from slacktide.lab.load import read_bandwidths
 from slacktide.lab.simulation import stream
-from slacktide.lab.simulation.scenario.traffic import ClientLink
+from slacktide.lab.simulation.scenario import ClientLink
 from slacktide.lab.workloads import (
     Arrivals,
     BandwidthTrace,
@@ -30,8 +30,7 @@ from slacktide.lab.workloads import (
     draw_4g,
     draw_5g,
 )
-from slacktide.profiles import LatencyTable
-from slacktide.profiles.amdahl import AmdahlModel, Timed
+from slacktide.profiles import AmdahlModel, LatencyTable, Timed
 from slacktide_papers.harness.state import ReproduceError, find_data_file
 
 GHENT, IRISH, POINTS = "ghent_4g*.csv", "irish_5g*.csv", "sponge_cpu_latency.csv"

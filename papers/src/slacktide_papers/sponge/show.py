@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from slacktide.lab.reports import Curve, TextTable, curves
-from slacktide.profiles.amdahl import AmdahlFit
+from slacktide.profiles import AmdahlFit
 from slacktide_papers.harness.run import Part, Plot, Reproduction
 from slacktide_papers.harness.show import Grid
 from slacktide_papers.sponge.experiments import SpongeScope

@@ -11,6 +11,7 @@ from slacktide.lab.examples.catalog import Samples as Samples
 from slacktide.lab.examples.catalog import example as example
 from slacktide.lab.examples.catalog import make_inputs as make_inputs
 from slacktide.lab.examples.catalog import make_stream as make_stream
+from slacktide.lab.examples.frames import FRAME_RATE as FRAME_RATE
 from slacktide.lab.examples.making import make_repository as make_repository
 from slacktide.lab.examples.pipelines import PIPELINES as PIPELINES
 from slacktide.lab.examples.pipelines import pipeline_frames as pipeline_frames

@@ -4,7 +4,22 @@ Not a model of the server: the engine, its schedulers and its profiles are the s
 Only the clock, the clients and the hardware are made up here.
 """
 
+from slacktide.lab.simulation.acting import ANSWER_BYTES as ANSWER_BYTES
+from slacktide.lab.simulation.acting import SimulatedClients as SimulatedClients
+from slacktide.lab.simulation.clients import ClientLogic as ClientLogic
+from slacktide.lab.simulation.clients import FrameRecord as FrameRecord
+from slacktide.lab.simulation.clients import MeasuredLink as MeasuredLink
+from slacktide.lab.simulation.clients import SimulatedClient as SimulatedClient
+from slacktide.lab.simulation.device_times import DeviceTimes as DeviceTimes
+from slacktide.lab.simulation.device_times import ModelTimes as ModelTimes
+from slacktide.lab.simulation.devices import SimulatedDevices as SimulatedDevices
 from slacktide.lab.simulation.driver import Simulation as Simulation
+from slacktide.lab.simulation.exit_courses import ExitCourse as ExitCourse
+from slacktide.lab.simulation.exit_tables import ExitTable as ExitTable
+from slacktide.lab.simulation.exit_tables import TableExits as TableExits
+from slacktide.lab.simulation.exit_tables import read_exit_table as read_exit_table
+from slacktide.lab.simulation.frame_score import FrameScore as FrameScore
+from slacktide.lab.simulation.frames_here import HereChild as HereChild
 from slacktide.lab.simulation.hardware import AsExpected as AsExpected
 from slacktide.lab.simulation.hardware import ByLength as ByLength
 from slacktide.lab.simulation.hardware import ByPool as ByPool
@@ -15,5 +30,12 @@ from slacktide.lab.simulation.items import Item as Item
 from slacktide.lab.simulation.items import SimulatedUpload as SimulatedUpload
 from slacktide.lab.simulation.items import SimulationError as SimulationError
 from slacktide.lab.simulation.items import stream as stream
+from slacktide.lab.simulation.oracle_slack import KAPPAS as KAPPAS
+from slacktide.lab.simulation.oracle_slack import OracleSlack as OracleSlack
+from slacktide.lab.simulation.oracle_slack import OracleSlackOptions as OracleSlackOptions
+from slacktide.lab.simulation.placing import SimulatedPlacing as SimulatedPlacing
 from slacktide.lab.simulation.prediction import Prediction as Prediction
 from slacktide.lab.simulation.prediction import predict as predict
+from slacktide.lab.simulation.stage_rows import EdgeRows as EdgeRows
+from slacktide.lab.simulation.stage_rows import PipelineCamera as PipelineCamera
+from slacktide.lab.simulation.stage_rows import StageRows as StageRows

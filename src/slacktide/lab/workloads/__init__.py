@@ -9,6 +9,7 @@ from slacktide.lab.workloads.arrivals import Constant as Constant
 from slacktide.lab.workloads.arrivals import Gamma as Gamma
 from slacktide.lab.workloads.arrivals import Poisson as Poisson
 from slacktide.lab.workloads.arrivals import Replay as Replay
+from slacktide.lab.workloads.bandwidth import MBIT as MBIT
 from slacktide.lab.workloads.bandwidth import BandwidthTrace as BandwidthTrace
 from slacktide.lab.workloads.bandwidth import draw_4g as draw_4g
 from slacktide.lab.workloads.bandwidth import draw_5g as draw_5g
@@ -25,6 +26,9 @@ from slacktide.lab.workloads.links import ConstantLink as ConstantLink
 from slacktide.lab.workloads.links import Link as Link
 from slacktide.lab.workloads.links import SharedLink as SharedLink
 from slacktide.lab.workloads.links import TraceLink as TraceLink
+from slacktide.lab.workloads.object_counts import ObjectCounts as ObjectCounts
+from slacktide.lab.workloads.object_counts import draw_object_counts as draw_object_counts
+from slacktide.lab.workloads.object_counts import parse_object_counts as parse_object_counts
 from slacktide.lab.workloads.specs import parse_arrivals as parse_arrivals
 from slacktide.lab.workloads.specs import parse_bandwidth_trace as parse_bandwidth_trace
 from slacktide.lab.workloads.specs import parse_deadlines as parse_deadlines

@@ -11,6 +11,7 @@ from slacktide.lab.load.report.document import Report as Report
 from slacktide.lab.load.report.document import ReportError as ReportError
 from slacktide.lab.load.report.document import StreamReport as StreamReport
 from slacktide.lab.load.report.latencies import percentiles as percentiles
+from slacktide.lab.load.report.provenance import gather as gather
 from slacktide.lab.load.report.scoring import Ending as Ending
 from slacktide.lab.load.report.scoring import StreamScore as StreamScore
 from slacktide.lab.load.report.scoring import Window as Window

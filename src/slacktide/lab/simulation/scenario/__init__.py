@@ -15,3 +15,4 @@ from slacktide.lab.simulation.scenario.running import run_task as run_task
 from slacktide.lab.simulation.scenario.running import task_of as task_of
 from slacktide.lab.simulation.scenario.sweep import Sweep as Sweep
 from slacktide.lab.simulation.scenario.sweep import collected as collected
+from slacktide.lab.simulation.scenario.traffic import ClientLink as ClientLink
