@@ -14,10 +14,10 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with everything for users and developers
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./papers
 	touch $@
 
 $(VENV)/.users: pyproject.toml constraints.txt
@@ -95,7 +95,7 @@ UNPATCHED := -m "not network and not replaces_parts"
 INSTALLED := $(addprefix tests/,domain engine planning profiles recording runtime scheduling lab/simulation wheels \
   lab/workloads end_to_end/test_stock_clients.py frontends/contract frontends/grpc frontends/http/test_http_inference.py)
 test-wheel: wheels ## run the tests of the pure rooms and of stock clients against the compiled wheel
-	$(WHEELS)/env-compiled/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo $(WHEELS)/compiled/*.whl)[dev]"
+	$(WHEELS)/env-compiled/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo $(WHEELS)/compiled/*.whl)[dev]" ./papers
 	$(WHEELS)/env-compiled/bin/python -m pytest $(SIDE_BY_SIDE) $(UNPATCHED) $(INSTALLED)
 
 COMPILED := .cache/compiled

@@ -9,7 +9,7 @@ uv=$folder/uv/bin/uv
 
 environment() { # NAME EXTRA
   "$uv" venv --quiet --clear --python "$folder/uv/bin/python" "$folder/$1"
-  "$uv" pip install --quiet --python "$folder/$1/bin/python" --resolution lowest-direct --editable ".[$2]"
+  "$uv" pip install --quiet --python "$folder/$1/bin/python" --resolution lowest-direct --editable ".[$2]" --editable ./papers
 }
 
 environment core test

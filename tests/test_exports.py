@@ -15,6 +15,9 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "slacktide"
 
 EXPORTS = {
+    "slacktide.executors": """
+        pinned
+    """,
     "slacktide": """
         Server __version__
     """,

@@ -18,3 +18,14 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `allocator`: giving a process its cores, by affinity or a control group
 - `cores`, `cgroups`: which cores and how much memory there is
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slacktide._faces import lazy_names
+
+if TYPE_CHECKING:
+    from slacktide.executors.cores import pinned as pinned
+else:
+    __getattr__ = lazy_names(__name__, {"cores": "pinned"})

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from slacktide.executors.cores import pinned
+from slacktide.executors import pinned
 from slacktide.exits import ExitError, ExitManifest
 from slacktide.lab.examples import example, make_repository, make_stream
 from slacktide.lab.load import (
