@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 import slacktide.__main__ as program
+import slacktide_papers
 from slacktide import __version__
 from slacktide._version import BUILD
 from slacktide.cli import main as command_line
@@ -365,3 +368,41 @@ def test_a_file_with_an_unknown_key(tmp_path: Path):
     result = invoke("serve", "x", "--config", str(path))
     assert result.exit_code == 2
     assert "--config: unknown key 'htp-port'; did you mean 'http-port'?" in result.stderr
+
+
+# ── verbs of other packages ──────────────────────────────────────────────────────────────────────
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **verbs: str) -> None:
+    """As if packages with these verbs were installed, and no others."""
+    points = {name: EntryPoint(name, value, "slacktide.verbs") for name, value in verbs.items()}
+    monkeypatch.setattr("slacktide.cli.main.installed_verbs", lambda: points)
+
+
+def test_the_verb_of_papers_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    result = invoke("reproduce", "orloj")
+    assert result.exit_code == 2
+    assert "reproduce is not installed; install it with: pip install ./papers" in result.stderr
+
+
+def test_a_verb_that_cannot_be_imported_is_named_and_the_others_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed(monkeypatch, broken="slacktide.nowhere:verb", checks="slacktide.cli.models:models")
+    result = invoke("broken")
+    assert result.exit_code == 2
+    assert "broken (slacktide.nowhere:verb) cannot be used: ModuleNotFoundError" in result.stderr
+    assert {"broken", "checks"} <= set(invoke("--help").stdout.split())
+    assert "no such file or folder" in invoke("checks", "check", str(tmp_path / "none")).stderr
+
+
+def test_papers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slacktide.cli.main.__version__", "9.9.9")
+    result = invoke("reproduce", "orloj", "--quick")
+    assert result.exit_code == 2
+    assert "does not fit slacktide 9.9.9; install both of one version" in result.stderr
+
+
+def test_both_distributions_have_one_version() -> None:
+    assert slacktide_papers.__version__ == metadata.version("slacktide-papers") == __version__

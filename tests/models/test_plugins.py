@@ -6,20 +6,24 @@ import importlib.metadata
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slacktide.domain.options import OptionError
+from slacktide.domain.registry import Registry
 from slacktide.lab.simulation.scenario import ScenarioError, build, run_cell
 from slacktide.lab.simulation.scenario.reading import parse_scenario
 from slacktide.models import plugins
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
+from slacktide.planning.pipelines.policies import PLACEMENTS, make_placement
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 from slacktide.server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
+REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS)
 OWN = "examples.policies.deadline_first:DeadlineFirst"
 SCENARIO = f"""\
 duration: 2s
@@ -35,12 +39,12 @@ applications:
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registries as they were, and the repository's root as the folder of the process."""
     monkeypatch.chdir(ROOT)
-    for registry in (POLICIES, PLANNERS):
+    for registry in REGISTRIES:
         monkeypatch.setattr(registry, "_offers", {})
         monkeypatch.setattr(registry, "importer", None)
-    kept = {id(registry): dict(registry) for registry in (POLICIES, PLANNERS)}
+    kept = {id(registry): dict(registry) for registry in REGISTRIES}
     yield
-    for registry in (POLICIES, PLANNERS):
+    for registry in REGISTRIES:
         registry.clear()
         registry.update(kept[id(registry)])
     plugins.offer_entry_points.cache_clear()
@@ -115,6 +119,44 @@ def test_what_is_built_in_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) ->
     offered(monkeypatch, EntryPoint("slack", OWN, "slacktide.schedulers"))
     plugins.offer_entry_points()
     assert POLICIES.find("slack").built_in
+
+
+@pytest.mark.parametrize(
+    ("registry", "name"),
+    [
+        *((POLICIES, name) for name in ("clipper", "clockwork", "nexus")),
+        *((PLANNERS, name) for name in ("fa2", "vpa")),
+        *((PLACEMENTS, name) for name in ("distream", "jellyfish", "rim")),
+    ],
+)
+def test_a_policy_of_papers_says_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch, registry: Registry[Any], name: str
+) -> None:
+    registry.pop(name)
+    offered(monkeypatch)
+    told = f"{registry.kind} {name!r} is not installed; install it with: pip install ./papers"
+    with pytest.raises(OptionError, match=told):
+        registry.find(name)
+
+
+def test_a_name_that_two_packages_register_is_refused_with_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = EntryPoint("mine", OWN, "slacktide.schedulers")
+    second = EntryPoint("mine", "elsewhere:Mine", "slacktide.schedulers")
+    other = EntryPoint("other", OWN, "slacktide.schedulers")
+    offered(monkeypatch, first, second, other)
+    plugins.offer_entry_points()
+    with pytest.raises(OptionError, match=f"register it: elsewhere:Mine, {OWN}"):
+        POLICIES.find("mine")
+    assert POLICIES.find("other").name == "other"
+
+
+def test_a_placement_may_be_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    rim = "slacktide_papers.policies.placement_policies:RimPlacement"
+    offered(monkeypatch, EntryPoint("mine", rim, "slacktide.placements"))
+    plugins.offer_entry_points()
+    assert make_placement("mine", {"server": 4}) is not None
 
 
 def test_a_replay_imports_only_once_it_may() -> None:
