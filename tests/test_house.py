@@ -144,6 +144,55 @@ def test_every_room_has_a_short_page(room):
     assert 4 <= len(lines) <= 40
 
 
+PAPERS = SOURCE.parent.parent / "papers" / "src" / "slacktide_papers"
+LAB_INSIDE = 200
+"""Names that lab takes from inside packages of the server. It may only fall."""
+CLIENT_INSIDE = {
+    "domain.tensors", "executors.images", "wire.errors", "wire.link_estimate", "wire.raw_tensors",
+}  # fmt: skip
+"""Modules of the server that the client library takes names from."""
+
+
+def names_from_inside(folder: Path, own: str) -> set[tuple[str, str]]:
+    """Names that the files of `folder` import from modules of `slacktide`, where the package of the
+    module could offer them. Imports of `own` do not count."""
+    names = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            if module is None or not module.startswith("slacktide.") or module.startswith(own):
+                continue
+            place = SOURCE.joinpath(*module.split(".")[1:])
+            if not place.is_dir():
+                names |= {(module, alias.name) for alias in node.names}
+    return names
+
+
+def test_papers_import_what_packages_offer():
+    assert names_from_inside(PAPERS, "slacktide_papers") == set()
+
+
+def test_lab_imports_ever_fewer_names_from_inside_packages():
+    assert len(names_from_inside(SOURCE / "lab", "slacktide.lab")) <= LAB_INSIDE
+
+
+def test_the_client_takes_names_from_a_few_modules():
+    names = names_from_inside(SOURCE / "client", "slacktide.client")
+    assert {module.removeprefix("slacktide.") for module, _ in names} == CLIENT_INSIDE
+
+
+def test_the_server_knows_neither_lab_nor_papers():
+    """The command line names their verbs as strings."""
+    for path in SOURCE.rglob("*.py"):
+        if not path.is_relative_to(SOURCE / "lab"):
+            inside = {
+                name
+                for name in imports_of(path)
+                if name.startswith(("slacktide.lab", "slacktide_papers"))
+            }
+            assert not inside, f"{path.relative_to(SOURCE)}: {inside}"
+
+
 def test_nothing_outside_the_engine_reads_its_state():
     """A snapshot is what there is to read (engine/snapshot.py)."""
     for path in SOURCE.rglob("*.py"):
