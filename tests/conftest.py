@@ -18,7 +18,7 @@ from slacktide.planning.pipelines.policies import PLACEMENTS
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 
-# The tests of every policy are also those of the policies of `papers`.
+# Tests of every policy run for the policies of `papers`, too.
 REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS)
 offer_entry_points()
 for registry in REGISTRIES:

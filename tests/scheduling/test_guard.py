@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -68,6 +69,22 @@ class AsksAgainAndAgain(Fifo):
         return 0.0
 
 
+class TakesAll(Fifo):
+    def propose(self, replica, *, now):
+        members = self.pending()
+        return Proposal(members, sum(member.rows for member in members))
+
+
+class Explains(Fifo):
+    def outlook(self, asked, *, now):
+        return 0.5, 1.5
+
+
+class ExplainsBadly(Fifo):
+    def outlook(self, asked, *, now):
+        return "soon"
+
+
 @pytest.fixture
 def guarded(lab, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes a guarded scheduler of a class, and the list of what it is found out in."""
@@ -119,6 +136,30 @@ def test_a_breach_ends_what_waits_and_refuses_what_comes(
     assert scheduler.expire(now=0.0) == ((0, Reason.UNAVAILABLE), (1, Reason.UNAVAILABLE))
     assert scheduler.add(lab.request(2, 9.0), now=0.0) is Reason.UNAVAILABLE
     assert (len(scheduler), scheduler.next_expiry(), len(told)) == (0, None, 1)
+
+
+def test_reasons_are_handed_on_where_there_are_any(lab, guarded: Make) -> None:
+    scheduler, messages = guarded(Explains)
+    assert scheduler.outlook(lab.request(0, 9.0), now=0.0) == (0.5, 1.5)
+    scheduler, more = guarded(Fifo)
+    assert (scheduler.outlook, messages, more) == (None, [], [])
+
+
+def test_reasons_of_another_form_are_a_breach(lab, guarded: Make) -> None:
+    scheduler, messages = guarded(ExplainsBadly)
+    assert scheduler.outlook(lab.request(0, 9.0), now=0.0) == (math.inf, math.inf)
+    assert "outlook: expected seconds needed and to wait, got 'soon'" in messages[0]
+
+
+def test_a_request_with_more_rows_than_the_cap_runs_alone(lab, guarded: Make) -> None:
+    cap = lab.REPLICA.max_batch
+    scheduler, messages = guarded(TakesAll)
+    scheduler.add(lab.request(0, 9.0, rows=cap + 1), now=0.0)
+    proposal = scheduler.propose(lab.REPLICA, now=0.0)
+    assert ([member.id for member in proposal.members], messages) == ([0], [])
+    scheduler.add(lab.request(1, 9.0), now=0.0)
+    assert isinstance(scheduler.propose(lab.REPLICA, now=0.0), Idle)
+    assert f"of at most {cap}" in messages[0]
 
 
 def test_a_request_that_is_not_queued_is_not_run(lab, guarded: Make) -> None:

@@ -43,14 +43,13 @@ PLACES: Mapping[str, str] = {
     "demo": "slacktide.lab.cli.demo:demo",
     "models make": "slacktide.lab.cli.models:make",
 }
-"""Where the verbs are that do not serve. The server imports nothing of `lab`: these strings, and
-`PROFILE_PAGE`, are all it knows."""
+"""The verbs of `lab`. These strings and `PROFILE_PAGE` are all that the server knows of it."""
 
 ELSEWHERE: Mapping[str, str] = {"reproduce": "pip install ./papers"}
 """Verbs of other distributions of ours, each with the command that installs it."""
 
 PROFILE_PAGE = "slacktide.lab.reports:profile_page"
-"""What `profile --plot` draws with."""
+"""Draws the page of `profile --plot`."""
 
 
 def named(place: str) -> Any:

@@ -72,8 +72,10 @@ class Registry(dict[str, Registered[T]]):
             del self._offers[name]
         found = self.get(name)
         if found is None and name in self._absent:
-            told = f"{self.kind} {name!r} is not installed; install it with: {self._absent[name]}"
-            raise OptionError(("name", told))
+            message = (
+                f"{self.kind} {name!r} is not installed; install it with: {self._absent[name]}"
+            )
+            raise OptionError(("name", message))
         if found is None:
             hint = suggestion(name, sorted({*self, *self._offers}))
             raise OptionError(("name", f"expected a {self.kind}, got {name!r}; {hint}"))

@@ -40,20 +40,20 @@ class GuardedScheduler:
             self._made = make()
         except Exception as error:
             self._fail(f"cannot be made: {type(error).__name__}: {error}")
-        self.outlook: Outlook | None = None if self._made is None else self._explained()
+        self.outlook: Outlook | None = None if self._made is None else self._guarded_outlook()
         """As of `engine.ports.Outlook`; None if the scheduler gives no reasons."""
 
-    def _explained(self) -> Outlook | None:
+    def _guarded_outlook(self) -> Outlook | None:
         if not hasattr(self._made, "outlook"):
             return None
 
         def outlook(asked: Request | Notice, *, now: float) -> tuple[float, float]:
-            found = self._call("outlook", asked, now=now)
+            seconds = self._call("outlook", asked, now=now)
             try:
-                needed, wait = found
+                needed, wait = seconds
                 return float(needed), float(wait)
             except (TypeError, ValueError):
-                self._fail(f"outlook: expected seconds needed and to wait, got {found!r:.100}")
+                self._fail(f"outlook: expected seconds needed and to wait, got {seconds!r:.100}")
                 return inf, inf
 
         return outlook
