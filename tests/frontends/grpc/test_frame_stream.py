@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-import uvloop
 from tests.frontends.doubles import FakeDataPlane, refusing
 from tests.frontends.grpc.grpc_client import channel_to, serving
 
@@ -212,17 +211,14 @@ async def test_a_pause_between_announcement_and_frame_is_not_the_links():
     assert 0.0 < seconds < 1.0
 
 
-def test_a_long_frame_comes_straight_into_its_place():
-    async def main():
-        data = FakeDataPlane(holds=True)
-        async with streaming(data) as client:
-            await client.announce(1, LONG)
-            await client.frame(1, LONG)
-            await data.until(lambda: data.held)
-            return bytes(data.announced[0].memory)
-
+async def test_a_long_frame_comes_straight_into_its_place():
     whole = m.ClientMessage(frame=m.Frame(id=1, request=request(LONG))).SerializeToString()
-    assert uvloop.run(main()).startswith(whole)
+    data = FakeDataPlane(holds=True)
+    async with streaming(data) as client:
+        await client.announce(1, LONG)
+        await client.frame(1, LONG)
+        await data.until(lambda: data.held)
+        assert bytes(data.announced[0].memory).startswith(whole)
 
 
 @pytest.mark.parametrize("nbytes", [16, LONG])

@@ -7,35 +7,24 @@ import asyncio
 import grpc
 import pytest
 import tritonclient.grpc.aio as triton
-import uvloop
 from tests.frontends.grpc.grpc_client import channel_to, serving
 from tritonclient.utils import InferenceServerException
 
 
-def ask(question, control=None):
-    """What `question(client)` returns, or the exception it raises."""
-
-    async def main():
-        async with (
-            serving(control=control) as server,
-            triton.InferenceServerClient(f"127.0.0.1:{server.port}") as client,
-        ):
-            try:
-                return await question(client)
-            except InferenceServerException as error:
-                return error
-
-    return uvloop.run(main())
-
-
-def test_settings_are_answered_as_unsupported():
-    for question in (
-        lambda client: client.get_trace_settings(),
-        lambda client: client.update_trace_settings(settings={"trace_rate": "1"}),
-        lambda client: client.get_log_settings(),
-        lambda client: client.update_log_settings({"log_info": True}),
+async def test_settings_are_answered_as_unsupported():
+    async with (
+        serving() as server,
+        triton.InferenceServerClient(f"127.0.0.1:{server.port}") as client,
     ):
-        assert ask(question).status() == "StatusCode.UNIMPLEMENTED"
+        for question in (
+            lambda: client.get_trace_settings(),
+            lambda: client.update_trace_settings(settings={"trace_rate": "1"}),
+            lambda: client.get_log_settings(),
+            lambda: client.update_log_settings({"log_info": True}),
+        ):
+            with pytest.raises(InferenceServerException) as caught:
+                await question()
+            assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
 
 
 async def test_a_message_of_another_kind_is_refused():

@@ -8,7 +8,6 @@ import grpc
 import grpc.aio
 import pytest
 import trustme
-import uvloop
 from tests.frontends.doubles import FakeControlPlane, FakeDataPlane
 from tests.frontends.grpc.grpc_client import channel_to, infer_method, serving
 
@@ -109,7 +108,7 @@ async def test_a_call_without_a_message_is_logged_with_the_id_of_its_metadata():
     assert (line.request_id, line.status) == ("early", "INVALID_ARGUMENT")
 
 
-def test_tls(tmp_path):
+async def test_tls(tmp_path):
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost")
     client = authority.issue_cert("client.example")
@@ -119,27 +118,22 @@ def test_tls(tmp_path):
         async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
             return await infer_method(channel)(message())
 
-    async def main():
-        files = TlsFiles(tmp_path / "cert", tmp_path / "key", tmp_path / "ca")
-        certificate.cert_chain_pems[0].write_to_path(files.certificate)
-        certificate.private_key_pem.write_to_path(files.key)
-        files.client_ca.write_bytes(root)
-        server = GrpcServer(FakeDataPlane(), FakeControlPlane())
-        await server.start("127.0.0.1", 0, files.context("h2"))
-        try:
-            known = grpc.ssl_channel_credentials(
-                root, client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
-            )
-            answer = await call(server.port, known)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call(server.port, grpc.ssl_channel_credentials(root))
-            return answer, caught.value.code()
-        finally:
-            await server.close()
-
-    answer, code = uvloop.run(main())
-    assert answer
-    assert code is grpc.StatusCode.UNAVAILABLE
+    files = TlsFiles(tmp_path / "cert", tmp_path / "key", tmp_path / "ca")
+    certificate.cert_chain_pems[0].write_to_path(files.certificate)
+    certificate.private_key_pem.write_to_path(files.key)
+    files.client_ca.write_bytes(root)
+    server = GrpcServer(FakeDataPlane(), FakeControlPlane())
+    await server.start("127.0.0.1", 0, files.context("h2"))
+    try:
+        trusted = grpc.ssl_channel_credentials(
+            root, client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
+        )
+        assert await call(server.port, trusted)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(server.port, grpc.ssl_channel_credentials(root))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        await server.close()
 
 
 async def test_many_clients_at_once():

@@ -167,7 +167,7 @@ def long_json(values: int) -> bytes:
 
 @pytest.mark.parametrize("slo", [True, False])
 @pytest.mark.parametrize("headers", [[], ["x-request-timeout-seconds: 2"]])
-def test_long_json_with_a_deadline_is_urgent(monkeypatch, slo, headers):
+async def test_long_json_with_a_deadline_is_urgent(monkeypatch, slo, headers):
     urgencies = []
     real = Unpacker.binary_form
 
@@ -177,13 +177,10 @@ def test_long_json_with_a_deadline_is_urgent(monkeypatch, slo, headers):
 
     monkeypatch.setattr(Unpacker, "binary_form", spy)
 
-    async def body():
-        async with serve() as here:
-            here.data.slo = slo
-            assert (await here.ask(post(long_json(60_000), *headers))).status == 200
-            assert urgencies == [slo or bool(headers)]
-
-    asyncio.run(body())
+    async with serve() as here:
+        here.data.slo = slo
+        assert (await here.ask(post(long_json(60_000), *headers))).status == 200
+        assert urgencies == [slo or bool(headers)]
 
 
 async def test_a_client_that_leaves_while_its_body_is_unpacked_is_forgotten():
