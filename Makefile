@@ -32,8 +32,8 @@ serve: $(USERS) ## make the example models and serve them
 	$(BIN)/slacktide models make .cache/example-models
 	$(BIN)/slacktide serve .cache/example-models
 
-# Two at a time, each with tests of its own; the slow ones are a step of their own.
-SIDE_BY_SIDE := --numprocesses 2 --dist worksteal
+# Two at a time, each file whole: what its tests share is made once.
+SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 test: setup ## run the tests (six minutes on two cores)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not network" --junitxml .cache/tests.xml
 

@@ -43,10 +43,10 @@ PROCESSES = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests with processes and sockets first.
+    """Put the tests with processes and sockets first, which wait for most of their time.
 
-    Of two processes (`make test`), one then begins with these and the other with the tests of pure
-    packages; whichever is done first takes over a part of what the other has left.
+    Two processes share the files (`make test`). The tests of pure packages come last: they are many
+    short ones, which both can end with.
     """
     here = Path(__file__).parent
 
