@@ -18,8 +18,10 @@ ROWS = 50
 def durations(report: Path) -> Iterator[tuple[float, str]]:
     """Seconds with fixtures, and the test, for each test of a JUnit report."""
     for case in ElementTree.parse(report).getroot().iter("testcase"):
-        file = case.attrib["classname"].replace(".", "/")
-        yield float(case.attrib["time"]), f"{file}.py::{case.attrib['name']}"
+        parts = case.attrib["classname"].split(".")
+        at = next(place for place, part in enumerate(parts) if part.startswith("test_")) + 1
+        test = "::".join((f"{'/'.join(parts[:at])}.py", *parts[at:], case.attrib["name"]))
+        yield float(case.attrib["time"]), test
 
 
 def main() -> None:
@@ -29,7 +31,7 @@ def main() -> None:
         sys.exit(f"{', '.join(missing)}: no such file; `make test test-slow` writes it")
     slowest = sorted((row for report in reports for row in durations(report)), reverse=True)[:ROWS]
     print(f"# The {ROWS} slowest tests\n")
-    print("Seconds with the fixtures that were made for them, two tests at a time on two cores.")
+    print("Seconds with the fixtures that were made for them, two files at a time on two cores.")
     print(
         "`make test test-slow` and `python bench/slow_tests.py > bench/slow_tests.md` write this.\n"
     )
