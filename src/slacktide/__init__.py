@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slacktide._faces import lazy_names
 from slacktide._version import __version__
 
 if TYPE_CHECKING:
     from slacktide.server.embedded import Server
+else:
+    __getattr__ = lazy_names(__name__, {"server.embedded": "Server"})
 
 __all__ = ["Server", "__version__"]
-
-
-def __getattr__(name: str) -> object:
-    if name == "Server":
-        from slacktide.server.embedded import Server
-
-        return Server
-    raise AttributeError(f"module 'slacktide' has no attribute {name!r}")

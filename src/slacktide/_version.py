@@ -1,8 +1,11 @@
-"""The one place that states the version, and the build."""
+"""States the version, the build, and how to install the other distributions of this version."""
 
 from pathlib import Path
 
 __version__ = "0.1.0"
+
+PAPERS = "pip install ./papers"
+"""The command that installs published evaluations, and the policies that they compare with."""
 
 
 COMPILED: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from slacktide._version import BUILD, __version__
+from slacktide._version import BUILD, PAPERS, __version__
 from slacktide.cli.arguments import check_paths, take_service_links
 from slacktide.cli.output import fail
 
@@ -45,7 +45,7 @@ PLACES: Mapping[str, str] = {
 }
 """The verbs of `lab`. These strings and `PROFILE_PAGE` are all that the server knows of it."""
 
-ELSEWHERE: Mapping[str, str] = {"reproduce": "pip install ./papers"}
+ELSEWHERE: Mapping[str, str] = {"reproduce": PAPERS}
 """Verbs of other distributions of ours, each with the command that installs it."""
 
 PROFILE_PAGE = "slacktide.lab.reports:profile_page"

@@ -18,9 +18,6 @@ from slacktide.domain.suggestions import suggestion
 
 T = TypeVar("T")
 
-PAPERS = "pip install ./papers"
-"""The command that installs the policies which exist only to be compared with."""
-
 
 @dataclass(frozen=True, slots=True)
 class Registered(Generic[T]):

@@ -23,7 +23,7 @@ from slacktide.profiles.record import plain_sizes, read_signature, read_sizes
 from slacktide.recording.layout import LayoutError
 
 Predictions = CorrectedTimes | ClassedTimes | ShapedTimes
-"""What a pool that is recorded may predict with."""
+"""Kinds of predictions that a recorded pool may have."""
 
 
 def export_times(times: Predictions) -> dict[str, Any]:

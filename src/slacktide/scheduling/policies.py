@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from slacktide._version import PAPERS
 from slacktide.domain.options import OptionError
-from slacktide.domain.registry import PAPERS, Registry
+from slacktide.domain.registry import Registry
 from slacktide.engine.idle_work import SoloCounts, SoloProfiling
 from slacktide.engine.ports import BatchTimes, PoolParts, PoolView, Scheduler
 from slacktide.engine.unmeasured import SHARE, UnmeasuredRules

@@ -59,7 +59,7 @@ class Reply:
     fields: Mapping[str, str] = field(default_factory=dict)
     """Headers, or metadata of both ends of a gRPC call."""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    """What a refusal states in microseconds, such as `budget_us`."""
+    """The microseconds that a refusal states, such as `budget_us`."""
     id: str = ""
     version: str = ""
     outputs: list[OutputValue] = field(default_factory=list)

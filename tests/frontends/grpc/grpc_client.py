@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -77,7 +78,7 @@ class RawClient:
         self._decoder = Decoder()
         self.data: dict[int, bytearray] = {}
         self.fields: dict[int, dict[str, str]] = {}
-        """Of headers and trailers."""
+        """Fields of headers and trailers."""
         self.ended: set[int] = set()
         self.resets: dict[int, ErrorCode] = {}
         self.goaway: tuple[int, ErrorCode, str] | None = None
@@ -132,7 +133,7 @@ class RawClient:
                 await self.hear()
 
     async def status(self, id: int) -> tuple[int, str]:
-        """Of an answer, awaited: gRPC's number and message."""
+        """Await an answer; gRPC's status number and message."""
         await self.until(lambda: id in self.ended)
         fields = self.fields[id]
         return int(fields["grpc-status"]), fields.get("grpc-message", "")
@@ -140,11 +141,9 @@ class RawClient:
     async def end(self) -> None:
         """Read to the end of the connection."""
         async with asyncio.timeout(10):
-            try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 while True:
                     await self.hear()
-            except (asyncio.IncompleteReadError, ConnectionError):
-                pass
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ class Harness:
         return self.server._context
 
     def check(self) -> None:
-        """What the server does on each tick."""
+        """Do what the server does on each tick."""
         for connection in list(self.context.connections):
             connection.check(self.context.clock())
 
@@ -98,7 +98,7 @@ class Client:
             return Answer(int(status.split(" ")[1]), headers, await self.reader.readexactly(length))
 
     async def ended(self) -> bytes:
-        """What comes until the server closes."""
+        """Read until the server closes."""
         async with asyncio.timeout(20):
             return await self.reader.read()
 

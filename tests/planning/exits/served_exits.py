@@ -132,7 +132,7 @@ class ServedExits(SteppedPlanners):
                 return
 
     def compute(self) -> None:
-        """What the planner wants computed comes when it is time."""
+        """Deliver the planner's jobs when they are due."""
         if self.job is not None and len(self.wrong) >= self.job[0]:
             done, self.job = self.job[1], None
             self.turn(done.run())

@@ -74,7 +74,7 @@ def measured(id: str, bytes_per_s: float = FAST, **more: Any) -> SessionMeasured
 
 
 class ServedFamily(SteppedPlanners):
-    """What the planner wants computed waits until `compute` is called."""
+    """Jobs of the planner wait until `compute` is called."""
 
     def __init__(
         self,

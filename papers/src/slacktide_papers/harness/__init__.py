@@ -1,4 +1,4 @@
-"""What every reproduction shares: its parts, the job loop, tables and pages."""
+"""Shared by all reproductions: the parts of an experiment, the job loop, tables and pages."""
 
 from slacktide.models import offer_entry_points
 

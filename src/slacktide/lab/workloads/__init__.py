@@ -1,4 +1,4 @@
-"""What comes in: arrivals, how much work each is, deadlines and links, drawn from a seed.
+"""Workloads drawn from a seed: arrivals, how much work each request is, deadlines and links.
 
 Pure: no file, no clock, no global chance. Sending what is drawn here is the business of `load`
 (wall clock) and of the simulator (virtual clock).

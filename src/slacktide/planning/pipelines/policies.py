@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slacktide._version import PAPERS
 from slacktide.domain.options import Options, option
-from slacktide.domain.registry import PAPERS, Registry
+from slacktide.domain.registry import Registry
 from slacktide.planning.pipelines.costs import EstimateRules, better
 from slacktide.planning.pipelines.distribution import (
     STATIC,

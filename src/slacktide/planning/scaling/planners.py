@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slacktide.domain.registry import PAPERS, Registry
+from slacktide._version import PAPERS
+from slacktide.domain.registry import Registry
 from slacktide.planning.planner import PlannerError
 from slacktide.planning.scaling.baselines import OctopInf, Sponge, Static
 from slacktide.planning.scaling.horizontal import Horizontal

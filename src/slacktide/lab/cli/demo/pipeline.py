@@ -58,7 +58,7 @@ class SentFrames(NamedTuple):
     pipeline: str
     scenes: Sequence[Scene]
     stages: Sequence[str]
-    """Those behind the detector, which say something of its boxes."""
+    """Stages behind the detector, which classify its boxes."""
 
     def play(
         self, instants: Sequence[float], connections: int, **parameters: object
