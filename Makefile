@@ -70,7 +70,7 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-mutants: setup ## put faults into the core and see that tests notice (20 minutes at most); some: make mutants MUTANTS="--room engine"
+mutants: setup ## put faults into the core and see that tests notice (20 minutes at most); some: make mutants MUTANTS="--area engine"
 	$(BIN)/python tests/mutation $(MUTANTS)
 
 chaos: setup ## kills, freezes, floods and a full disk at once, then the books; make chaos CHAOS="--minutes 5 --seed 7"
@@ -94,7 +94,7 @@ wheels: setup ## build the compiled wheel for this Python and the pure one; inst
 UNPATCHED := -m "not network and not replaces_parts"
 INSTALLED := $(addprefix tests/,domain engine planning profiles recording runtime scheduling lab/simulation wheels \
   lab/workloads end_to_end/test_stock_clients.py frontends/contract frontends/grpc frontends/http/test_http_inference.py)
-test-wheel: wheels ## run the tests of the pure rooms and of stock clients against the compiled wheel
+test-wheel: wheels ## run the tests of the pure packages and of stock clients against the compiled wheel
 	$(WHEELS)/env-compiled/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo $(WHEELS)/compiled/*.whl)[dev]" ./papers
 	$(WHEELS)/env-compiled/bin/python -m pytest $(SIDE_BY_SIDE) $(UNPATCHED) $(INSTALLED)
 

@@ -1,5 +1,5 @@
-"""The build hook that compiles the rooms named in pyproject.toml with mypyc, into a wheel for one
-CPython and one platform. It is off by default; `make wheels` turns it on:
+"""The build hook that compiles the packages named in pyproject.toml with mypyc, into a wheel for
+one CPython and one platform. It is off by default; `make wheels` turns it on:
 
     HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 python -m build --wheel
 

@@ -47,7 +47,7 @@ class TimedFrames(Frames):
 
 
 class TimedDriver(driver.Driver):
-    """The server's, with that machine: compiled rooms do not look for it by its name."""
+    """The server's, with that machine: compiled packages do not look for it by its name."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)

@@ -1,4 +1,4 @@
-"""What each room offers: one list for all of them, so that no name comes or goes unnoticed.
+"""What each package offers: one list for all of them, so that no name comes or goes unnoticed.
 
 A package imports each name as itself (`import X as X`), which says that it hands the name on. A
 folder that is not listed offers no names of its own: its files are imported one by one.

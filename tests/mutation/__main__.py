@@ -1,8 +1,8 @@
 """`make mutants`: put faults into the core, one at a time, and see that the tests notice.
 
-Draws a sample of all faults (`--seed`, `--count`), runs the tests of the fault's room in a process
-forked for it, and those of the rooms above where the room's own say nothing. After `--minutes` none
-is begun any more. Prints each fault that lives, and the share that fell by room; equivalent faults
+Draws a sample of all faults (`--seed`, `--count`), runs the tests of the fault's area in a process
+forked for it, and those of the areas above where the area's own say nothing. After `--minutes` none
+is begun any more. Prints each fault that lives, and the share that fell by area; equivalent faults
 stand in equivalent.txt with a reason and are not drawn. Exit code 1 if fewer than 90 % fell.
 
 Every stage first runs without any fault. How long that takes on this machine, now, is the measure:
@@ -48,7 +48,7 @@ WANTED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Area:
     """What is changed together, and which tests must notice, in this order."""
 
     name: str
@@ -76,16 +76,16 @@ WITHOUT = Limits(cpu=1200.0, test=300.0, wall=1200.0)
 
 ABOVE = ("tests/lab/simulation", "tests/recording", "-m", "not slow")
 LIVE = ("tests/end_to_end", "-m", "not slow and not network")
-ROOMS = (
-    Room("engine", ("engine/*.py",), (("tests/engine",), ABOVE)),
-    Room("scheduling", ("scheduling/*.py",), (("tests/scheduling",), ABOVE)),
-    Room(
+AREAS = (
+    Area("engine", ("engine/*.py",), (("tests/engine",), ABOVE)),
+    Area("scheduling", ("scheduling/*.py",), (("tests/scheduling",), ABOVE)),
+    Area(
         "planners",
         ("planning/*.py", "planning/scaling/*.py", "runtime/*.py"),
         (("tests/planning", "tests/runtime"), ABOVE),
     ),
-    Room("times", ("profiles/*times*.py", "profiles/correction.py"), (("tests/profiles",), ABOVE)),
-    Room(
+    Area("times", ("profiles/*times*.py", "profiles/correction.py"), (("tests/profiles",), ABOVE)),
+    Area(
         "call path",
         (
             "server/data_plane.py",
@@ -148,37 +148,37 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="faults to draw (300)")
     parser.add_argument("--minutes", type=float, default=20.0, help="end after so long (20)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--room", action="append", choices=[room.name for room in ROOMS])
+    parser.add_argument("--area", action="append", choices=[area.name for area in AREAS])
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name has TEXT")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # forked processes end with this one
     ends = time.monotonic() + asked.minutes * 60.0
-    rooms = [room for room in ROOMS if not asked.room or room.name in asked.room]
+    areas = [area for area in AREAS if not asked.area or area.name in asked.area]
     equivalent = _equivalent()
     known: set[str] = set()
-    pool: list[tuple[Room, Mutant]] = []
-    for room in rooms:
-        for pattern in room.modules:
+    pool: list[tuple[Area, Mutant]] = []
+    for area in areas:
+        for pattern in area.modules:
             for file in sorted(SOURCE.glob(pattern)):
                 path = str(file.relative_to(SOURCE))
                 for mutant in [] if path in NOT_CHANGED else mutants_of(path, file.read_text()):
                     known.add(mutant.name)
                     if mutant.name not in equivalent and asked.only in mutant.name:
-                        pool.append((room, mutant))
-    if not asked.room and (gone := sorted(equivalent - known)):
+                        pool.append((area, mutant))
+    if not asked.area and (gone := sorted(equivalent - known)):
         print("equivalent.txt names faults that are gone:", *gone, sep="\n  ")
         return 2
     drawn = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
     print(f"{len(drawn)} of {len(pool)} faults, {len(equivalent)} listed as equivalent")
     limits: dict[tuple[str, ...], Limits] = {}
-    for stage, first in {tests: room for room, _ in drawn for tests in room.tests}.items():
+    for stage, first in {tests: area for area, _ in drawn for tests in area.tests}.items():
         found = _unchanged(first, stage)
         if found is None:
             print("tests fail without any fault, mend them first: pytest", *stage)
             return 2
         limits[stage] = found
     judged = list(_judged(drawn, limits, asked.jobs, ends))
-    return _report(rooms, judged, len(drawn))
+    return _report(areas, judged, len(drawn))
 
 
 def _equivalent() -> set[str]:
@@ -188,19 +188,19 @@ def _equivalent() -> set[str]:
 
 
 def _judged(
-    drawn: Sequence[tuple[Room, Mutant]],
+    drawn: Sequence[tuple[Area, Mutant]],
     limits: Mapping[tuple[str, ...], Limits],
     jobs: int,
     ends: float,
-) -> Iterator[tuple[Room, Mutant, bool | None]]:
-    """(room, fault, whether it fell; None: not judged), as they end, `jobs` at a time."""
+) -> Iterator[tuple[Area, Mutant, bool | None]]:
+    """(area, fault, whether it fell; None: not judged), as they end, `jobs` at a time."""
     waiting = list(reversed(drawn))
-    running: dict[int, tuple[int, float, Room, Mutant, int]] = {}
+    running: dict[int, tuple[int, float, Area, Mutant, int]] = {}
 
-    def start(room: Room, mutant: Mutant, stage: int) -> None:
-        tests = room.tests[stage]
+    def start(area: Area, mutant: Mutant, stage: int) -> None:
+        tests = area.tests[stage]
         pid, end = _start(mutant, tests, limits[tests])
-        running[end] = (pid, time.monotonic() + limits[tests].wall, room, mutant, stage)
+        running[end] = (pid, time.monotonic() + limits[tests].wall, area, mutant, stage)
 
     try:
         while running or (waiting and time.monotonic() < ends):
@@ -208,29 +208,29 @@ def _judged(
                 start(*waiting.pop(), 0)
             ready, _, _ = select.select(list(running), [], [], 1.0)
             for end in list(running):
-                pid, until, room, mutant, stage = running[end]
+                pid, until, area, mutant, stage = running[end]
                 if end not in ready and time.monotonic() < until:
                     continue
                 del running[end]
                 fell = not os.read(end, 64).startswith(b"0 ") if end in ready else None
                 os.close(end)
                 _end(pid)
-                if fell is False and stage + 1 < len(room.tests):
-                    start(room, mutant, stage + 1)
+                if fell is False and stage + 1 < len(area.tests):
+                    start(area, mutant, stage + 1)
                     continue
                 said = "\nnot judged" if fell is None else "" if fell else "\nlives"
                 said = f"{said}: {mutant.path}:{mutant.line} {mutant.name}\n" if said else "."
                 print(said, end="", flush=True)
-                yield room, mutant, fell
+                yield area, mutant, fell
     finally:
         for pid, *_ in running.values():
             _end(pid)
     print()
 
 
-def _unchanged(room: Room, stage: tuple[str, ...]) -> Limits | None:
+def _unchanged(area: Area, stage: tuple[str, ...]) -> Limits | None:
     """What tests may take that pass with a module that is only written anew; None if they fail."""
-    file = next(SOURCE.glob(room.modules[0]))
+    file = next(SOURCE.glob(area.modules[0]))
     source = ast.unparse(ast.parse(file.read_text()))
     mutant = Mutant(str(file.relative_to(SOURCE)), 0, "", "", "", source)
     began = time.monotonic()
@@ -285,14 +285,14 @@ def _end(pid: int) -> None:
 
 
 def _report(
-    rooms: Sequence[Room], judged: Sequence[tuple[Room, Mutant, bool | None]], drawn: int
+    areas: Sequence[Area], judged: Sequence[tuple[Area, Mutant, bool | None]], drawn: int
 ) -> int:
-    total = Counter(room.name for room, _, fell in judged if fell is not None)
-    fallen = Counter(room.name for room, _, fell in judged if fell)
-    for room in rooms:
-        if total[room.name]:
-            share = fallen[room.name] / total[room.name]
-            print(f"{room.name:<12}{fallen[room.name]:>5} of {total[room.name]:<5}{share:6.1%}")
+    total = Counter(area.name for area, _, fell in judged if fell is not None)
+    fallen = Counter(area.name for area, _, fell in judged if fell)
+    for area in areas:
+        if total[area.name]:
+            share = fallen[area.name] / total[area.name]
+            print(f"{area.name:<12}{fallen[area.name]:>5} of {total[area.name]:<5}{share:6.1%}")
     share = fallen.total() / max(1, total.total())
     print(
         f"{fallen.total()} of {total.total()} faults fell ({share:.1%}); at least {WANTED:.0%} must"

@@ -69,7 +69,7 @@ def test_each_fault_is_alone_in_a_module_that_compiles(mutants: ModuleType) -> N
         assert len(differing) == 1, mutant.name
 
 
-def test_every_room_has_modules_and_tests(mutants: ModuleType, monkeypatch) -> None:
+def test_every_area_has_modules_and_tests(mutants: ModuleType, monkeypatch) -> None:
     """What is moved is moved here, too: a pattern without a file would change nothing, in vain."""
     monkeypatch.setitem(sys.modules, "mutants", mutants)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -79,9 +79,9 @@ def test_every_room_has_modules_and_tests(mutants: ModuleType, monkeypatch) -> N
     main = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "mutation_main", main)
     spec.loader.exec_module(main)
-    for room in main.ROOMS:
-        assert [each for each in room.modules if not list(main.SOURCE.glob(each))] == []
-        asked = [each for stage in room.tests for each in stage if each.startswith("tests/")]
+    for area in main.AREAS:
+        assert [each for each in area.modules if not list(main.SOURCE.glob(each))] == []
+        asked = [each for stage in area.tests for each in stage if each.startswith("tests/")]
         assert [each for each in asked if not (main.ROOT / each).is_dir()] == []
     assert [each for each in main.NOT_CHANGED if not (main.SOURCE / each).exists()] == []
     listed = {name.partition(" ")[0] for name in main._equivalent()}

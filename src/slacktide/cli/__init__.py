@@ -1,4 +1,4 @@
-"""The command line: a thin layer of flags, tables and exit codes over the rooms below.
+"""The command line: a thin layer of flags, tables and exit codes over the packages below.
 
 Nothing here decides anything a Python caller could not; each verb is a file.
 """

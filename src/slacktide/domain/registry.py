@@ -2,7 +2,7 @@
 
 A class states its options as an attribute, `Options`, and is called with them. What is built in is
 there from the start. What is not may be `offer`ed: it is looked up when it is first named, by a
-function that is passed in, since this room imports nothing by name (`slacktide.models.plugins`
+function that is passed in, since this package imports nothing by name (`slacktide.models.plugins`
 does).
 """
 

@@ -1,8 +1,8 @@
 """Running models: worker processes, the server's own process, or a profile.
 
-`ports` is the seam that drivers know; everything else here is behind it. This room starts replicas
-and carries batches to them and results back. It decides nothing: not what runs, not when, and not
-what follows a crash. ONNX Runtime is loaded only where a model is opened.
+`ports` is the seam that drivers know; everything else here is behind it. This package starts
+replicas and carries batches to them and results back. It decides nothing: not what runs, not when,
+and not what follows a crash. ONNX Runtime is loaded only where a model is opened.
 
 - `arena`: shared memory for payloads, and how much of it may be used
 - `process` (`fork_client`, `fork_server`, `worker_handle`, `worker`): a process for each replica

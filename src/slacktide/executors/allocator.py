@@ -2,7 +2,7 @@
 
 A plan counts on cores only once they have been read back, so every grant ends in a `Grant` that
 says what the process really has. Three backends: affinity (the default), affinity with a control
-group's quota, and pods of Kubernetes, which belong to a higher room.
+group's quota, and pods of Kubernetes, which belong to a higher package.
 
 With a quota a replica gets `share` of the time of each of its cores, so cores may be fractional:
 half of one is a lane of one core with a share of 0.5. Whole cores need no quota, and are better off

@@ -1,4 +1,4 @@
-"""Sessions of the example models, opened once for all tests of this room."""
+"""Sessions of the example models, opened once for all tests of this package."""
 
 from __future__ import annotations
 

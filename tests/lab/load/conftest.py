@@ -220,7 +220,7 @@ async def run_with_ledger(spec: LoadSpec, **options: Any) -> tuple[Report, Reque
 
 @dataclass(frozen=True)
 class Kit:
-    """What the tests of this room share."""
+    """What the tests of this package share."""
 
     server: type[FakeServer] = FakeServer
     reply: type[Reply] = Reply

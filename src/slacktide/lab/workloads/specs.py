@@ -61,8 +61,8 @@ _Read = TypeVar("_Read")
 
 
 def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = None) -> Arrivals:
-    """The process that `text` describes. This room opens no file: `read_trace` (path → arrivals) is
-    called for `trace:FILE`. Raises WorkloadError naming the field."""
+    """The process that `text` describes. This package opens no file: `read_trace` (path → arrivals)
+    is called for `trace:FILE`. Raises WorkloadError naming the field."""
     kind, _, rest = text.strip().partition(":")
     if kind == "trace":
         return _from_file(kind, rest, read_trace)
@@ -93,8 +93,8 @@ def parse_deadlines(text: str) -> Deadlines | None:
 
 
 def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = None) -> Lengths:
-    """The source of lengths that `text` describes. This room opens no file: `read_lengths` (path →
-    recorded lengths) is called for `trace:FILE`, which goes through them in their order, and
+    """The source of lengths that `text` describes. This package opens no file: `read_lengths` (path
+    → recorded lengths) is called for `trace:FILE`, which goes through them in their order, and
     `sample:FILE`, which draws from them by chance. Raises WorkloadError naming the field."""
     kind, _, rest = text.strip().partition(":")
     if _BARE_RATE.fullmatch(text.strip()):
@@ -193,7 +193,7 @@ _LOOKS_LIKE_A_RATE = re.compile(r"[-+]?[0-9.]+\s*[a-zA-Z/]*")
 def parse_link(
     text: str, *, rtt: float = 0.0, read_bandwidths: ReadBandwidths | None = None
 ) -> ConstantLink | TraceLink:
-    """The link that `text` describes, with this round trip (seconds). This room opens no file:
+    """The link that `text` describes, with this round trip (seconds). This package opens no file:
     `read_bandwidths` is called for a FILE. Raises WorkloadError."""
     rate = _RATE.fullmatch(text.strip())
     if rate is not None:

@@ -1,4 +1,4 @@
-"""Numbers and durations as people write them, their bounds, and the one error of this room."""
+"""Numbers and durations as people write them, their bounds, and the one error of this package."""
 
 from __future__ import annotations
 

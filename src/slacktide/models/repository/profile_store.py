@@ -128,7 +128,7 @@ class ProfileKey:
     model_hash: str
     """`model_hash(definition)`."""
     hardware: str
-    """The fingerprint of the machine, as the profiles room writes it; empty for accuracies."""
+    """The fingerprint of the machine, as the profiles package writes it; empty for accuracies."""
 
 
 class ProfileStore:

@@ -1,4 +1,4 @@
-"""The document a run ends in, and the scoring that fills it. Showing it is the room `reports`.
+"""The document a run ends in, and the scoring that fills it. Showing it is the package `reports`.
 
 It lies here because every maker of reports must be able to name them. Nothing in this folder knows
 of servers or of how requests are sent: any world may fill a `StreamScore` and get numbers.

@@ -1,4 +1,4 @@
-"""The house stands: imports point downwards, pure rooms stay pure, every room has its page."""
+"""Packages lie in layers: imports point downwards, pure packages stay pure, all have their page."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "slacktide"
 
-# Low to high; a row's rooms do not know each other.
-FLOORS: tuple[tuple[str, ...], ...] = (
+# Low to high; packages of one layer do not know each other.
+LAYERS: tuple[tuple[str, ...], ...] = (
     ("domain",),
     ("profiles",),
     ("engine",),
@@ -86,46 +86,46 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-def rooms() -> list[str]:
+def packages() -> list[str]:
     pages = (*SOURCE.glob("*/__init__.py"), *SOURCE.glob("lab/*/__init__.py"))
     return sorted({path.parent.relative_to(SOURCE).as_posix() for path in pages} - {"lab"})
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     """`lab/load` for `slacktide.lab.load.spec`, `engine` for `slacktide.engine.pool`."""
     _, *parts = module.split(".")
     return "/".join(parts[: 2 if parts[0] == "lab" else 1])
 
 
-def files_of(room: str) -> list[Path]:
-    return sorted((SOURCE / room).rglob("*.py"))
+def files_of(package: str) -> list[Path]:
+    return sorted((SOURCE / package).rglob("*.py"))
 
 
-def test_every_room_has_its_floor():
-    assert sorted(room for floor in FLOORS for room in floor) == rooms()
+def test_every_package_has_its_layer():
+    assert sorted(package for layer in LAYERS for package in layer) == packages()
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_imports_point_downwards(room):
-    level = next(i for i, floor in enumerate(FLOORS) if room in floor)
-    below = {name for floor in FLOORS[:level] for name in floor} | {room, "_version"}
-    below |= set() if room in PURE else {"_files", "_faces"}
-    for path in files_of(room):
-        named = {room_of(name) for name in imports_of(path) if name.startswith("slacktide.")}
+@pytest.mark.parametrize("package", packages())
+def test_imports_point_downwards(package):
+    level = next(i for i, layer in enumerate(LAYERS) if package in layer)
+    below = {name for layer in LAYERS[:level] for name in layer} | {package, "_version"}
+    below |= set() if package in PURE else {"_files", "_faces"}
+    for path in files_of(package):
+        named = {package_of(name) for name in imports_of(path) if name.startswith("slacktide.")}
         assert named <= below, f"{path.relative_to(SOURCE)} imports {sorted(named - below)}"
 
 
-@pytest.mark.parametrize("room", PURE)
-def test_pure_rooms_do_no_io(room):
-    for path in files_of(room):
+@pytest.mark.parametrize("package", PURE)
+def test_pure_packages_do_no_io(package):
+    for path in files_of(package):
         tops = {name.split(".")[0] for name in imports_of(path)}
         assert not tops & IMPURE_MODULES, f"{path.relative_to(SOURCE)}: {tops & IMPURE_MODULES}"
 
 
-@pytest.mark.parametrize("room", PURE)
-def test_pure_rooms_leave_no_sums_to_kernels_that_processors_choose(room):
+@pytest.mark.parametrize("package", PURE)
+def test_pure_packages_leave_no_sums_to_kernels_that_processors_choose(package):
     """What is recorded on one machine replays to the bit on another (decision 0016)."""
-    for path in files_of(room):
+    for path in files_of(package):
         for node in ast.walk(ast.parse(path.read_text())):
             called = isinstance(node, ast.Attribute) and node.attr in BLAS
             if called or isinstance(node, ast.MatMult):
@@ -138,9 +138,9 @@ def test_no_file_imports_a_serialiser_that_runs_code():
         assert not tops & UNSAFE, f"{path.relative_to(SOURCE)}: {tops & UNSAFE}"
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_every_room_has_a_short_page(room):
-    lines = (SOURCE / room / "README.md").read_text().splitlines()
+@pytest.mark.parametrize("package", packages())
+def test_every_package_has_a_short_page(package):
+    lines = (SOURCE / package / "README.md").read_text().splitlines()
     assert 4 <= len(lines) <= 40
 
 
@@ -269,7 +269,7 @@ def test_the_table_of_contributing_names_what_is_there():
 @pytest.mark.parametrize(
     "page", sorted(SOURCE.rglob("README.md")), ids=lambda page: page.parent.name
 )
-def test_a_page_of_a_room_names_files_that_are_there(page):
+def test_a_page_of_a_package_names_files_that_are_there(page):
     for name in re.findall(r"`([a-z_/]+\.py)`", page.read_text()):
         places = (
             page.parent / name,
