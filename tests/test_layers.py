@@ -221,12 +221,13 @@ def test_grpcio_is_for_clients_alone():
     }
 
 
-def test_a_public_class_name_has_one_meaning():
+@pytest.mark.parametrize("folder", [SOURCE, PAPERS], ids=lambda folder: folder.name)
+def test_a_public_class_name_has_one_meaning_in_a_distribution(folder):
     where: dict[str, list[str]] = {}
-    for path in SOURCE.rglob("*.py"):
+    for path in folder.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                where.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+                where.setdefault(node.name, []).append(path.relative_to(folder).as_posix())
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
