@@ -6,20 +6,22 @@ import inspect
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from slacktide._extensions import installed
 from slacktide.domain.registry import Registry
+from slacktide.lab.workloads.specs import ARRIVALS
 from slacktide.models.plugins import offer_entry_points
 from slacktide.planning.pipelines.policies import PLACEMENTS
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 
 # Tests of every policy run for the policies of `papers`, too.
-REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS)
+REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS, ARRIVALS)
 offer_entry_points()
 for registry in REGISTRIES:
     for name in tuple(registry._offers):
@@ -76,6 +78,32 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
     ]
     return report
+
+
+class Install(Protocol):
+    """Registers extensions as if a distribution of this name and version were installed."""
+
+    def __call__(self, distribution: str, version: str, group: str, **points: str) -> None: ...
+
+
+@pytest.fixture
+def install(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Install]:
+    def register(distribution: str, version: str, group: str, **points: str) -> None:
+        folder = tmp_path_factory.mktemp("site")
+        metadata = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Name: {distribution}\nVersion: {version}\n")
+        lines = (f"{name} = {target}" for name, target in points.items())
+        text = "\n".join([f"[slacktide.{group}]", *lines])
+        (metadata / "entry_points.txt").write_text(text)
+        monkeypatch.syspath_prepend(folder)
+        installed.cache_clear()
+
+    installed.cache_clear()
+    yield register
+    installed.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -148,7 +148,7 @@ EXPORTS = {
         split_cores
     """,
     "slacktide.models": """
-        offer_entry_points save_ramps
+        admit_name offer_entry_points save_ramps
     """,
     "slacktide.models.repository": """
         ProfileStore RepositoryError Section dotted model_hash open_repository read_bounded

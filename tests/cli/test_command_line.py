@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -373,35 +372,50 @@ def test_a_file_with_an_unknown_key(tmp_path: Path):
 # ── verbs of other packages ──────────────────────────────────────────────────────────────────────
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, **verbs: str) -> None:
-    """As if packages with these verbs were installed, and no others."""
-    points = {name: EntryPoint(name, value, "slacktide.verbs") for name, value in verbs.items()}
-    monkeypatch.setattr("slacktide.cli.main.installed_verbs", lambda: points)
-
-
 def test_the_verb_of_papers_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch)
+    monkeypatch.setattr("slacktide.cli.main.installed", lambda group: {})
     result = invoke("reproduce", "orloj")
     assert result.exit_code == 2
     assert "reproduce is not installed; install it with: pip install ./papers" in result.stderr
 
 
 def test_a_verb_that_cannot_be_imported_is_named_and_the_others_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    install: Any, tmp_path: Path
 ) -> None:
-    installed(monkeypatch, broken="slacktide.nowhere:verb", checks="slacktide.cli.models:models")
+    verbs = {"broken": "slacktide.nowhere:verb", "checks": "slacktide.cli.models:models"}
+    install("shop-verbs", "1.0", "verbs", **verbs)
     result = invoke("broken")
     assert result.exit_code == 2
-    assert "broken (slacktide.nowhere:verb) cannot be used: ModuleNotFoundError" in result.stderr
+    told = "verb 'broken' (slacktide.nowhere:verb of shop-verbs 1.0) cannot be used: "
+    assert f"{told}ModuleNotFoundError: No module named 'slacktide.nowhere'" in result.stderr
     assert {"broken", "checks"} <= set(invoke("--help").stdout.split())
     assert "no such file or folder" in invoke("checks", "check", str(tmp_path / "none")).stderr
 
 
+def test_a_verb_that_two_distributions_register_is_refused_with_both(install: Any) -> None:
+    install("shop-verbs", "1.0", "verbs", checks="slacktide.cli.models:models")
+    install("yard-verbs", "2.1", "verbs", checks="slacktide.cli.exits:exits")
+    result = invoke("checks")
+    assert result.exit_code == 2
+    told = "verb 'checks' is registered by two distributions, yard-verbs 2.1 (slacktide.cli.exits:"
+    assert told in result.stderr
+
+
+def test_a_verb_may_be_named_by_its_place(tmp_path: Path) -> None:
+    checked = invoke("slacktide.cli.models:models", "check", str(tmp_path / "none"))
+    assert "no such file or folder" in checked.stderr
+    absent = invoke("slacktide.nowhere:verb")
+    assert absent.exit_code == 2
+    told = "verb 'slacktide.nowhere:verb' cannot be used: ModuleNotFoundError: No module named"
+    assert told in absent.stderr
+
+
 def test_papers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slacktide.cli.main.__version__", "9.9.9")
+    monkeypatch.setattr("slacktide._extensions.__version__", "9.9.9")
     result = invoke("reproduce", "orloj", "--quick")
     assert result.exit_code == 2
-    assert "does not fit slacktide 9.9.9; install both of one version" in result.stderr
+    told = "verb 'reproduce' cannot be used: slacktide-papers 0.1.0 does not fit slacktide 9.9.9; "
+    assert f"{told}install both of one version" in result.stderr
 
 
 def test_both_distributions_have_one_version() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from slacktide._extensions import installed
+from slacktide._version import __version__
 from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
 from slacktide.lab.simulation.scenario import ScenarioError, build, run_cell
@@ -47,7 +49,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for registry in REGISTRIES:
         registry.clear()
         registry.update(kept[id(registry)])
-    plugins.offer_entry_points.cache_clear()
+    installed.cache_clear()
 
 
 def offered(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
@@ -57,7 +59,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
         return [point for point in points if point.group == group]
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    plugins.offer_entry_points.cache_clear()
+    installed.cache_clear()
 
 
 def test_the_example_runs_in_a_scenario_that_may_import(tmp_path: Path) -> None:
@@ -110,7 +112,11 @@ def test_an_entry_point_that_cannot_be_imported_is_told_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     offered(monkeypatch, EntryPoint("mine", "no_such_module:Thing", "slacktide.schedulers"))
-    with pytest.raises(SettingsError, match=r"scheduler.name: scheduler 'mine' cannot be used"):
+    told = (
+        r"scheduler.name: scheduler 'mine' \(no_such_module:Thing of no_such_module:Thing\) cannot "
+        "be used: ModuleNotFoundError: No module named 'no_such_module'"
+    )
+    with pytest.raises(SettingsError, match=told):
         parse_settings(b"scheduler: mine", where="m/slacktide.yaml")
     assert validate_settings({}, where="").scheduler.name == "slack"
 
@@ -139,17 +145,54 @@ def test_a_policy_of_papers_says_what_installs_it(
         registry.find(name)
 
 
-def test_a_name_that_two_packages_register_is_refused_with_both(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first = EntryPoint("mine", OWN, "slacktide.schedulers")
-    second = EntryPoint("mine", "elsewhere:Mine", "slacktide.schedulers")
-    other = EntryPoint("other", OWN, "slacktide.schedulers")
-    offered(monkeypatch, first, second, other)
+def test_a_name_that_two_distributions_register_is_refused_with_both(install: Any) -> None:
+    install("shop-policies", "1.0", "schedulers", mine=OWN, other=OWN)
+    install("yard-policies", "2.1", "schedulers", mine="elsewhere:Mine")
     plugins.offer_entry_points()
-    with pytest.raises(OptionError, match=f"register it: elsewhere:Mine, {OWN}"):
+    told = (
+        "name: scheduler 'mine' is registered by two distributions, yard-policies 2.1 "
+        f"(elsewhere:Mine) and shop-policies 1.0 ({OWN}); uninstall one of them"
+    )
+    with pytest.raises(OptionError) as refusal:
         POLICIES.find("mine")
+    assert str(refusal.value) == told
     assert POLICIES.find("other").name == "other"
+
+
+def test_glue_that_two_distributions_register_is_refused_with_both(install: Any) -> None:
+    install("shop-policies", "1.0", "glue", flip="numpy:flip")
+    install("yard-policies", "2.1", "glue", flip="numpy:fliplr")
+    with pytest.raises(OptionError, match="glue function 'flip' is registered by two distri"):
+        plugins.glue_target("flip")
+
+
+@pytest.mark.parametrize("text", ["raise RuntimeError('no GPU here')", "raise SystemExit(3)"])
+def test_one_that_raises_on_import_is_named_and_the_others_work(
+    install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "breaks.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    install("shop-policies", "1.0", "schedulers", mine="breaks:Mine", other=OWN)
+    plugins.offer_entry_points()
+    reason = "SystemExit: 3" if "Exit" in text else "RuntimeError: no GPU here"
+    with pytest.raises(OptionError) as refusal:
+        POLICIES.find("mine")
+    place = "(breaks:Mine of shop-policies 1.0)"
+    assert str(refusal.value) == f"name: scheduler 'mine' {place} cannot be used: {reason}"
+    assert POLICIES.find("other").name == "other"
+
+
+def test_a_policy_of_papers_of_another_version_is_refused(install: Any) -> None:
+    papers = "slacktide_papers.policies.clockwork:Clockwork"
+    install("slacktide-papers", "0.0.9", "schedulers", clockwork=papers)
+    POLICIES.pop("clockwork")
+    plugins.offer_entry_points()
+    with pytest.raises(OptionError) as refusal:
+        POLICIES.find("clockwork")
+    assert str(refusal.value) == (
+        "name: scheduler 'clockwork' cannot be used: slacktide-papers 0.0.9 does not fit slacktide "
+        f"{__version__}; install both of one version"
+    )
 
 
 def test_a_placement_may_be_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,19 +9,16 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from slacktide._extensions import Extension, ExtensionError, import_named, installed
 from slacktide._version import BUILD, PAPERS, __version__
 from slacktide.cli.arguments import check_paths, take_service_links
 from slacktide.cli.output import fail
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -52,27 +49,13 @@ PROFILE_PAGE = "slacktide.lab.reports:profile_page"
 """Draws the page of `profile --plot`."""
 
 
-def named(place: str) -> Any:
-    """The object that `module:name` says."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
-
-
-def installed_verbs() -> Mapping[str, EntryPoint]:
-    """Verbs of other distributions, such as `reproduce`, by name: entry points of the group
-    `slacktide.verbs`."""
-    from importlib.metadata import entry_points  # slow: only where a verb is not ours
-
-    return {point.name: point for point in entry_points(group="slacktide.verbs")}
-
-
 def load_verb(name: str) -> Any:
     """The command that a verb is, with all that it imports. Ends the program with a sentence if it
     belongs to a distribution that is not installed or cannot be imported."""
     if name in ELSEWHERE or (name not in VERBS and " " not in name):
-        verb = _from_entry_point(name)
+        verb = _load_extension(name)
     else:
-        verb = named(PLACES.get(name, f"slacktide.cli.{name}:{name}"))
+        verb = import_named(PLACES.get(name, f"slacktide.cli.{name}:{name}"))
     if not isinstance(verb, typer.Typer):
         function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode="rich")
         verb.command(name)(function)
@@ -87,34 +70,35 @@ def load_verb(name: str) -> Any:
     return command
 
 
-def _from_entry_point(name: str) -> Any:
-    point = installed_verbs().get(name)
-    if point is None:
+def _find_extension(name: str) -> Extension | None:
+    """A verb of another distribution, or that `module:name` names."""
+    return Extension(name) if ":" in name else installed("verbs").get(name)
+
+
+def _load_extension(name: str) -> Any:
+    extension = _find_extension(name)
+    if extension is None:
         fail(f"{name} is not installed; install it with: {ELSEWHERE[name]}")
     try:
-        verb = point.load()
-    except Exception as error:  # it is foreign code that ran
-        fail(f"{name} ({point.value}) cannot be used: {type(error).__name__}: {error}")
-    if name in ELSEWHERE and point.dist is not None and point.dist.version != __version__:
-        installed = f"{point.dist.name} {point.dist.version}"
-        fail(f"{installed} does not fit slacktide {__version__}; install both of one version")
-    return verb
+        return extension.load()
+    except ExtensionError as error:
+        fail(f"verb {error}")
 
 
 class _Verbs(TyperGroup):
     """Lists the verbs, and completes their names, without importing any."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*VERBS, *sorted(installed_verbs().keys() - VERBS.keys())]
+        return [*VERBS, *sorted(installed("verbs").keys() - VERBS.keys())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in VERBS:
             return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=VERBS[cmd_name])
-        point = installed_verbs().get(cmd_name)
-        if point is None:
+        extension = _find_extension(cmd_name)
+        if extension is None:
             return None
-        home = point.dist.name if point.dist else point.value
-        return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=f"From {home}.")
+        help = f"From {extension.origin}."
+        return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=help)
 
     def invoke(self, ctx: Any) -> Any:
         ctx.obj = take_service_links()
@@ -128,7 +112,7 @@ class _Verbs(TyperGroup):
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in VERBS or args[0] in installed_verbs():
+        if args[0] in VERBS or _find_extension(args[0]) is not None:
             self.commands[args[0]] = load_verb(args[0])
         else:
             for name in self.list_commands(ctx):  # for "did you mean"

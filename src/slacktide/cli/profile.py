@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slacktide._extensions import import_named
 from slacktide.cli.flags import Glue, offer_glue
 from slacktide.cli.output import (
     FELL_SHORT,
@@ -84,7 +85,7 @@ def profile(
 
     Example: slacktide profile models/residual --budget 20s --plot profile.html
     """
-    from slacktide.cli.main import PROFILE_PAGE, named
+    from slacktide.cli.main import PROFILE_PAGE
     from slacktide.executors.core_probe import busy_warning
     from slacktide.executors.cores import available_cores
     from slacktide.executors.process import ProcessExecutor
@@ -199,7 +200,7 @@ def profile(
     records = {number: known.record for number, known in found}
     shares = [record.cpu_share for record in records.values() if record.cpu_share is not None]
     warning = busy_warning(min(shares, default=None))
-    write_page("--plot", plot, lambda: named(PROFILE_PAGE)(name, records))
+    write_page("--plot", plot, lambda: import_named(PROFILE_PAGE)(name, records))
     if json:
         fits = {
             number: {

@@ -38,15 +38,18 @@ class Registry(dict[str, Registered[T]]):
         entries: Mapping[str, Callable[..., T]],
         *,
         options: type[Options] = Options,
+        group: str = "",
         aliases: Mapping[str, str] | None = None,
         absent: Mapping[str, str] | None = None,
     ) -> None:
-        """`options`: what the options of every entry must be. `aliases`: other names that files and
-        command lines may use. `absent`: names that another distribution of ours offers, each with
-        the command that installs it."""
+        """`options`: what the options of every entry must be. `group`: the extension point that
+        others register theirs under; empty: the plural of `kind`. `aliases`: other names that files
+        and command lines may use. `absent`: names that another distribution of ours offers, each
+        with the command that installs it."""
         self._options = options
         super().__init__({name: self._entry(name, each) for name, each in entries.items()})
         self.kind = kind
+        self.group = group or f"{kind}s"
         self.importer: Callable[[str], Any] | None = None
         """Loads what `module:Class` names, where any may be named; None: none may."""
         self._aliases = dict(aliases or {})
@@ -58,6 +61,10 @@ class Registry(dict[str, Registered[T]]):
         `load` is called when the name is first used; what it raises makes the name invalid."""
         if name not in self:
             self._offers[name] = load
+
+    def names(self) -> list[str]:
+        """Every valid name, whether or not it has been loaded."""
+        return sorted({*self, *self._offers})
 
     def find(self, name: str) -> Registered[T]:
         """The entry called `name`. Raises OptionError if there is none, or it cannot be loaded."""
@@ -74,7 +81,7 @@ class Registry(dict[str, Registered[T]]):
             )
             raise OptionError(("name", message))
         if found is None:
-            hint = suggestion(name, sorted({*self, *self._offers}))
+            hint = suggestion(name, self.names())
             raise OptionError(("name", f"expected a {self.kind}, got {name!r}; {hint}"))
         return found
 
@@ -86,7 +93,9 @@ class Registry(dict[str, Registered[T]]):
     def _loaded(self, name: str, load: Callable[[], Any]) -> Registered[T]:
         try:
             return self._entry(name, load(), built_in=False)
-        except Exception as error:  # it is foreign code that ran
+        except OptionError:
+            raise
+        except (Exception, SystemExit) as error:  # it is foreign code that ran
             told = f"{self.kind} {name!r} cannot be used: {type(error).__name__}: {error}"
             raise OptionError(("name", told)) from error
 

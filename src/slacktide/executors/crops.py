@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide._extensions import load_named
 from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import ModelInterface, crop_input
-from slacktide.executors.functions import load_named
 from slacktide.executors.images import Pixels, decode_into, resize_into
 from slacktide.executors.jpeg_decoder import decode
 from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements

@@ -6,29 +6,17 @@ give. What it returns is checked: a wrong answer is an error of its batch, as on
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from operator import attrgetter
-from os import getcwd
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide._extensions import load_named
 from slacktide.domain.tensors import ModelInterface, TensorSpec, fits
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import FunctionSource
-
-
-def load_named(target: str) -> Any:
-    """What `module:name` names, from installed modules or the working folder. Raises whatever
-    importing it raises."""
-    module, _, path = target.partition(":")
-    if getcwd() not in sys.path:
-        sys.path.append(getcwd())  # last, so that nothing there hides an installed module
-    return attrgetter(path)(import_module(module))
 
 
 class FunctionError(Exception):

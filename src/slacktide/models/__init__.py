@@ -8,12 +8,13 @@ from slacktide._faces import lazy_names
 
 if TYPE_CHECKING:
     from slacktide.models.exit_files import save_ramps as save_ramps
+    from slacktide.models.plugins import admit_name as admit_name
     from slacktide.models.plugins import offer_entry_points as offer_entry_points
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "exit_files": "save_ramps",
-            "plugins": "offer_entry_points",
+            "plugins": "admit_name offer_entry_points",
         },
     )

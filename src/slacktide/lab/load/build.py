@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from slacktide.domain.options import OptionError, read_options
+from slacktide.domain.registry import Registry
 from slacktide.domain.suggestions import did_you_mean
 from slacktide.lab.load.flags import LoadFlags
 from slacktide.lab.load.spec import (
@@ -33,6 +34,7 @@ from slacktide.lab.load.spec import (
 )
 from slacktide.lab.load.traces import read_bandwidths, read_trace
 from slacktide.lab.workloads import (
+    Arrivals,
     ConstantLink,
     TraceLink,
     WorkloadError,
@@ -145,7 +147,7 @@ def _stream(values: Mapping[str, list[str]]) -> Stream:
     if not only["model"]:
         raise LoadSpecError("model", "which model? name one")
     with _renamed("arrivals"):
-        arrivals = parse_arrivals(only["arrivals"], read_trace)
+        arrivals = parse_arrivals(only["arrivals"], read_trace, _admit)
     with _renamed("deadline"):
         deadlines = parse_deadlines(only["deadline"])
     return Stream(
@@ -161,6 +163,12 @@ def _stream(values: Mapping[str, list[str]]) -> Stream:
         parameters=dict(_parameter(text) for text in values["parameter"]),
         name=only["name"],
     )
+
+
+def _admit(registry: Registry[Arrivals], name: str) -> None:
+    from slacktide.models import admit_name  # only where a process is not ours
+
+    admit_name(registry, name, imports=True)
 
 
 def _words(text: str) -> dict[str, list[str]]:

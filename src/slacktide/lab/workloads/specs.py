@@ -15,6 +15,9 @@ numbers, requests per second; durations always carry a unit (us, ms, s, m or h).
                FILE: recorded, ghent.csv or irish.csv:only=4:column=uplink_mbps
 
 Behind drawn and recorded links `:offset=30s` begins that far into the trace.
+
+Arrival processes of other distributions (`ARRIVALS`) are named like those above, or as
+`module:Class:…`; the fields are their options.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from slacktide.domain.options import OptionError, options_of
+from slacktide.domain.registry import Registry
 from slacktide.domain.suggestions import did_you_mean
 from slacktide.lab.workloads.arrivals import Arrivals, Constant, Gamma, Poisson
 from slacktide.lab.workloads.bandwidth import BandwidthTrace, draw_4g, draw_5g
@@ -59,20 +64,57 @@ _DEADLINES = ("fixed", "mix", "uniform", "none")
 _LENGTHS = ("constant", "modes", "exponential", "trace", "sample")
 _Read = TypeVar("_Read")
 
+ARRIVALS: Registry[Arrivals] = Registry("arrival process", {}, group="arrivals")
+"""Arrival processes of others, by name; each is made of its options."""
 
-def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = None) -> Arrivals:
-    """The process that `text` describes. This package opens no file: `read_trace` (path → arrivals)
-    is called for `trace:FILE`. Raises WorkloadError naming the field."""
+Admit = Callable[[Registry[Arrivals], str], None]
+"""Has a registry know a name, if it may. Raises OptionError."""
+_PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=:|$)")
+"""`module:Class` in front of fields, which begin with a number or state their name."""
+
+
+def parse_arrivals(
+    text: str,
+    read_trace: Callable[[str], Arrivals] | None = None,
+    admit: Admit = lambda registry, name: None,
+) -> Arrivals:
+    """The process that `text` describes. This package opens no file and imports nothing by
+    name: `read_trace` (path → arrivals) is called for `trace:FILE`, `admit` for names that are not
+    built in. Raises WorkloadError naming the field."""
     kind, _, rest = text.strip().partition(":")
     if kind == "trace":
         return _from_file(kind, rest, read_trace)
     if bare := _BARE_RATE.fullmatch(text.strip()):
         expected = f"expected a process such as poisson:{bare['rate']}"
         raise WorkloadError("arrivals", f"{expected}, got {text!r}")
-    if kind not in _PROCESSES:
-        raise WorkloadError("arrivals", _unknown("process", kind, _ARRIVALS))
-    make, readers = _PROCESSES[kind]
-    return make(**_fields(kind, rest, readers))
+    if kind in _PROCESSES:
+        make, readers = _PROCESSES[kind]
+        return make(**_fields(kind, rest, readers))
+    place = _PLACE.match(text.strip())
+    return _made_by_others(kind if place is None else place.group(), text.strip(), admit)
+
+
+def _made_by_others(name: str, text: str, admit: Admit) -> Arrivals:
+    try:
+        admit(ARRIVALS, name)
+        if name not in (names := ARRIVALS.names()):
+            kind = text.partition(":")[0]
+            raise WorkloadError("arrivals", _unknown("process", kind, (*_ARRIVALS, *names)))
+        process = ARRIVALS.find(name)
+        texts = _split(name, text[len(name) + 1 :], list(options_of(process.options)))
+        values = {field: _number_or_text(value) for field, value in texts.items()}
+        return process.make(ARRIVALS.read(name, values, bare=False))
+    except OptionError as error:
+        raise WorkloadError("arrivals", str(error).removeprefix("name: ")) from None
+
+
+def _number_or_text(text: str) -> Any:
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
 
 
 def parse_deadlines(text: str) -> Deadlines | None:
@@ -146,22 +188,29 @@ def _mix(text: str) -> Mix:
 
 def _fields(kind: str, text: str, readers: Mapping[str, _Reader]) -> dict[str, float]:
     """Read `text` (`a:b:name=c`) into the named fields; every one is required, once."""
-    values: dict[str, float] = {}
     order = list(readers)
+    texts = _split(kind, text, order)
+    values = {name: readers[name](value, f"{kind} {name}") for name, value in texts.items()}
+    missing = [name for name in order if name not in values]
+    if missing:
+        raise WorkloadError(f"{kind} {missing[0]}", f"missing; expected {_shape(kind, order)}")
+    return values
+
+
+def _split(kind: str, text: str, order: list[str]) -> dict[str, str]:
+    """The texts of the fields that `text` states, in order or by name."""
+    values: dict[str, str] = {}
     for position, item in enumerate(text.split(":") if text else []):
         name, equals, value = item.partition("=")
         if not equals:
             if position >= len(order):
                 raise WorkloadError(kind, f"too many fields; expected {_shape(kind, order)}")
             name, value = order[position], item
-        if name not in readers:
+        if name not in order:
             raise WorkloadError(kind, _unknown("field", name, order))
         if name in values:
             raise WorkloadError(f"{kind} {name}", "given twice")
-        values[name] = readers[name](value, f"{kind} {name}")
-    missing = [name for name in order if name not in values]
-    if missing:
-        raise WorkloadError(f"{kind} {missing[0]}", f"missing; expected {_shape(kind, order)}")
+        values[name] = value
     return values
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.lab.simulation.scenario.conftest import Read
 
 from slacktide.lab.simulation.scenario import ScenarioError, check_cell, read_scenario, run_cell
+from slacktide.lab.simulation.scenario.reading import parse_scenario
 from slacktide.lab.simulation.scenario.running import run_task, task_of
 
 EXAMPLE = Path(__file__).parents[4] / "examples/scenarios/pipelines.yaml"
@@ -85,6 +86,15 @@ def test_a_link_without_bandwidth_for_a_minute_leaves_work_at_home(
     assert report.total.submitted == 70 * 15
     assert report.total.goodput > 0.8  # what was placed on the server comes home
     assert sum(report.total.outcomes.values()) == 70 * 15
+
+
+def test_a_planner_is_imported_by_its_place_only_where_that_is_allowed() -> None:
+    place = "slacktide_papers.policies.placement_policies:RimPlacement"
+    text = f"{SMALL}placement: {{planner: '{place}'}}\n"
+    (cell,) = parse_scenario(text, "s.yaml", Path(), imports=True)
+    check_cell(cell)
+    with pytest.raises(ScenarioError, match=r"placement\.planner.* would import code"):
+        parse_scenario(text, "s.yaml", Path())
 
 
 @pytest.mark.parametrize("planner", ["pipeline", "octopinf", "distream", "rim", "jellyfish"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
@@ -52,6 +53,7 @@ from slacktide.lab.workloads import (
     parse_lengths,
 )
 from slacktide.lab.workloads.arrivals import check_size
+from slacktide.models import admit_name
 from slacktide.models.core_layout import LaneError, assign_lanes
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.repository import ModelDefinition
@@ -308,7 +310,10 @@ class _Builder:
     def _stream(self, name: str, application: Application, model: ServedModel) -> Traffic:
         place = ("applications", name)
         with self._named((*place, "arrivals")):
-            arrivals: Arrivals = parse_arrivals(application.arrivals, self._from_file(read_trace))
+            admit = partial(admit_name, imports=self._cell.imports)
+            arrivals: Arrivals = parse_arrivals(
+                application.arrivals, self._from_file(read_trace), admit
+            )
             check_size(self._scenario.length, arrivals.mean_rate(self._scenario.length))
         lengths = self._lengths(name, application, model)
         signatures = self._signatures(name, application, model)

@@ -14,6 +14,7 @@ from slacktide.models.repository.fields import (
     Seconds,
     Section,
     Size,
+    may_import,
     read_choice,
 )
 from slacktide.models.repository.settings import Count, Duration
@@ -109,7 +110,10 @@ class SimulatedPipeline(EitherSection):
 
 Placing = Annotated[
     Choice,
-    PlainValidator(lambda value: read_choice(PLACEMENTS, value), json_schema_input_type=Any),
+    PlainValidator(
+        lambda value, info: read_choice(PLACEMENTS, value, imports=may_import(info)),
+        json_schema_input_type=Any,
+    ),
     PlainSerializer(Choice.document),
 ]
 
