@@ -15,7 +15,42 @@ from slacktide_papers.apparate.play import WINDOW, PlayedExits
 from slacktide_papers.apparate.ramp_styles import RampStyle
 from slacktide_papers.apparate.tuning import TimedSearch
 from slacktide_papers.harness.run import Part, Plot, Reproduction
+from slacktide_papers.harness.show import Column, table
 
+CONTENDERS = (
+    Column("setting", "stream"),
+    Column("case", "case"),
+    Column("policy", "contender"),
+    Column("on_time", "in time", ".1%"),
+    Column("p50_ms", "p50 ms", ".1f"),
+    Column("p99_ms", "p99", ".1f"),
+    Column("saved_p25", "saved p25", ".1%"),
+    Column("saved_p50", "p50", ".1%"),
+    Column("saved_p99", "p99", ".1%"),
+    Column("agreement", "right", ".2%"),
+    Column("windows", "windows", ".0%"),
+    Column("exits", "exits", ".0%"),
+    Column("ramps", "ramps", ".1f"),
+    Column("printed", "printed p50"),
+)
+SEARCHES = (
+    Column("table", "stream"),
+    Column("ramps", "ramps"),
+    Column("search_ms", "search ms", ".1f"),
+    Column("grid_ms", "grid ms", ".3g"),
+    Column("of_grid", "of the grid's saving", ".1%"),
+)
+STYLES = (
+    Column("stream", "stream"),
+    Column("style", "ramps"),
+    Column("budget", "budget", ".0%"),
+    Column("ramps", "how many"),
+    Column("cost", "each takes", ".1%"),
+    Column("saved_p25", "saved p25", ".1%"),
+    Column("saved_p50", "p50", ".1%"),
+    Column("saved", "mean", ".1%"),
+    Column("exits", "exits", ".0%"),
+)
 _DRAWN = ("figure-13", "figure-16")
 
 
@@ -59,58 +94,23 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
     """The tables, and the plots of a page."""
     figures = result.extras
     if figures.styles:
-        yield _styles(result.heading("figure-9"), figures.styles)
+        yield table(result.heading("figure-9"), figures.styles, STYLES, words=2)
     if figures.searches:
-        yield _searches(result.heading("figure-11"), figures.searches)
+        yield table(result.heading("figure-11"), figures.searches, SEARCHES)
     if figures.live:
         yield _live(result.heading("live"), figures.live)
     for experiment, rows in groupby(result.rows, key=lambda row: row.experiment):
         kept = list(rows)
-        yield TextTable(result.heading(experiment), *_rows(kept), words=2)
+        yield table(result.heading(experiment), kept, _columns(kept), words=2)
         if plots and experiment in _DRAWN:
             for setting in dict.fromkeys(row.setting for row in kept):
                 yield from _plots(figures, experiment, setting)
 
 
-def _rows(rows: Sequence[ExitRow]) -> tuple[list[str], list[tuple[str, ...]]]:
-    cases = any(row.case for row in rows)
-    printed = any(row.printed for row in rows)
-    headings = ["stream", *(["case"] if cases else []), "contender", "in time", "p50 ms", "p99"]
-    headings += ["saved p25", "p50", "p99", "right", "windows", "exits", "ramps"]
-    return [*headings, *(["printed p50"] if printed else [])], [
-        (
-            row.setting,
-            *((row.case,) if cases else ()),
-            row.policy,
-            f"{row.on_time:.1%}",
-            *(f"{each:.1f}" for each in (row.p50_ms, row.p99_ms)),
-            *(f"{each:.1%}" for each in (row.saved_p25, row.saved_p50, row.saved_p99)),
-            f"{row.agreement:.2%}",
-            f"{row.windows:.0%}",
-            f"{row.exits:.0%}",
-            f"{row.ramps:.1f}",
-            *((row.printed,) if printed else ()),
-        )
-        for row in rows
-    ]
-
-
-def _searches(title: str, searches: Sequence[TimedSearch]) -> TextTable:
-    headings = ["stream", "ramps", "search ms", "grid ms", "of the grid's saving"]
-    return TextTable(
-        title,
-        headings,
-        [
-            (
-                one.table,
-                str(one.ramps),
-                f"{one.search_ms:.1f}",
-                f"{one.grid_ms:.3g}",
-                "" if one.of_grid is None else f"{one.of_grid:.1%}",
-            )
-            for one in searches
-        ],
-    )
+def _columns(rows: Sequence[ExitRow]) -> list[Column]:
+    """Without cases and printed figures where no row has any."""
+    empty = {name for name in ("case", "printed") if not any(getattr(row, name) for row in rows)}
+    return [column for column in CONTENDERS if column.name not in empty]
 
 
 def _live(title: str, streams: Sequence[LiveStream]) -> TextTable:
@@ -130,27 +130,6 @@ def _live(title: str, streams: Sequence[LiveStream]) -> TextTable:
         for at, name in enumerate(("live", "predicted"))
     ]
     return TextTable(title, headings, lines, words=3)
-
-
-def _styles(title: str, styles: Sequence[RampStyle]) -> TextTable:
-    headings = ["stream", "ramps", "budget", "how many", "each takes"]
-    return TextTable(
-        title,
-        [*headings, "saved p25", "p50", "mean", "exits"],
-        [
-            (
-                one.stream,
-                one.style,
-                f"{one.budget:.0%}",
-                str(one.ramps),
-                f"{one.cost:.1%}",
-                *(f"{each:.1%}" for each in (one.saved_p25, one.saved_p50, one.saved)),
-                f"{one.exits:.0%}",
-            )
-            for one in styles
-        ],
-        words=2,
-    )
 
 
 def _plots(figures: ExitFigures, experiment: str, setting: str) -> Iterator[Plot]:

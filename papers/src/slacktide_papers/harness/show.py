@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeAlias
 
@@ -21,6 +22,29 @@ _TAKEN = "Taken where the paper does not say"
 _TOO_SHORT = "too short"
 """The mark of a goal that a quick run does not reach: a whole run may."""
 _STYLES = {"met": "green", "missed": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    name: str | Callable[[Any], object]
+    """An attribute of the rows, or a function of a row. Where it is None, the cell is empty."""
+    heading: str
+    form: str = ""
+    """The format of the cells, as `format` has it: `.1%`."""
+
+    def cell(self, row: object) -> str:
+        value = getattr(row, self.name) if isinstance(self.name, str) else self.name(row)
+        return "" if value is None else format(value, self.form)
+
+
+def table(
+    title: str, rows: Iterable[object], columns: Sequence[Column], *, words: int = 1
+) -> TextTable:
+    """A line for each row. The first `words` columns are text."""
+    lines = [tuple(column.cell(row) for column in columns) for row in rows]
+    return TextTable(title, [column.heading for column in columns], lines, words=words)
 
 
 def render(result: Reproduction[Any, Any, Any]) -> Group:

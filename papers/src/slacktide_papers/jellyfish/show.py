@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide_papers.harness.experiments import TraceScope
 from slacktide_papers.harness.run import Part, Plot, Reproduction
+from slacktide_papers.harness.show import Column, table
 from slacktide_papers.jellyfish.exits import ExitLatency
 from slacktide_papers.jellyfish.goals import FrameRow
 from slacktide_papers.jellyfish.instances import PlannedInstance
@@ -44,6 +45,40 @@ class JellyfishFigures:
         }
 
 
+CONTENDERS = (
+    Column("setting", "setting"),
+    Column("contender", "contender"),
+    Column("miss_rate", "missed", ".2%"),
+    Column("printed", "printed"),
+    Column("unsavable_rate", "unsavable", ".2%"),
+    Column("beyond_rate", "beyond", ".2%"),
+    Column("accuracy", "accuracy", ".4f"),
+    Column("utilisation", "busy", ".0%"),
+    Column("p50_ms", "p50 ms", ".0f"),
+    Column("p99_ms", "p99 ms", ".0f"),
+    Column("hit_rate", "hits", ".1%"),
+    Column("mismatch_rate", "mismatched", ".2%"),
+)
+SIZES = (  # of (variant, bytes of a frame)
+    Column(lambda row: row[0].name, "size"),
+    Column(lambda row: 1e3 * row[0].seconds[0], "b = 1", ".1f"),
+    Column(lambda row: 1e3 * row[0].seconds[7], "b = 8", ".1f"),
+    Column(lambda row: 8 / row[0].seconds[7], "frames/s", ".0f"),
+    Column(lambda row: row[0].accuracy, "accuracy", ".3f"),
+    Column(lambda row: row[1] / KBIT, "kbit", ".0f"),
+)
+EXITS = (
+    Column("side", "side"),
+    Column("batch", "batch"),
+    Column("share", "leave", ".0%"),
+    Column("whole_ms", "no exit", ".1f"),
+    Column(lambda row: row.quantiles_ms[5], "p25", ".1f"),
+    Column(lambda row: row.quantiles_ms[10], "p50", ".1f"),
+    Column(lambda row: row.quantiles_ms[15], "p75", ".1f"),
+    Column("batch_ms", "batch", ".1f"),
+    Column(lambda row: row.batch_ms / row.whole_ms - 1.0, "batch time", "+.0%"),
+)
+
 Result: TypeAlias = Reproduction[TraceScope, FrameRow, JellyfishFigures]
 
 
@@ -58,54 +93,19 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
     """The tables, and the plots of a page."""
     figures = result.extras
     if figures.profile is not None:
-        yield _profile(result.heading("figure-10"), figures.profile)
+        sizes = zip(figures.profile.variants, SIDES, strict=True)
+        profiled = [(variant, figures.profile.frame_bytes[side]) for variant, side in sizes]
+        yield table(result.heading("figure-10"), profiled, SIZES)
     for experiment, rows in groupby(result.rows, key=lambda row: row.experiment):
         kept = list(rows)
         title = f"{result.heading(experiment)}{result.too_short}"
-        yield TextTable(title, *_rows(kept), words=2)
+        yield table(title, kept, CONTENDERS, words=2)
         if plots:
             yield from _plots(figures, experiment, kept)
     if figures.plans:
         yield _plans(result.heading("figure-18"), figures.plans)
     if figures.exits:
-        yield _exits(result.heading("figure-20"), figures.exits)
-
-
-def _rows(rows: Sequence[FrameRow]) -> tuple[list[str], list[tuple[str, ...]]]:
-    headings = ["setting", "contender", "missed", "printed", "unsavable", "beyond", "accuracy"]
-    headings += ["busy", "p50 ms", "p99 ms", "hits", "mismatched"]
-    return headings, [
-        (
-            row.setting,
-            row.contender,
-            f"{row.miss_rate:.2%}",
-            row.printed,
-            f"{row.unsavable_rate:.2%}",
-            f"{row.beyond_rate:.2%}",
-            f"{row.accuracy:.4f}",
-            f"{row.utilisation:.0%}",
-            f"{row.p50_ms:.0f}",
-            f"{row.p99_ms:.0f}",
-            "" if row.hit_rate is None else f"{row.hit_rate:.1%}",
-            f"{row.mismatch_rate:.2%}",
-        )
-        for row in rows
-    ]
-
-
-def _profile(title: str, data: JellyfishData) -> TextTable:
-    lines = [
-        (
-            each.name,
-            f"{1e3 * each.seconds[0]:.1f}",
-            f"{1e3 * each.seconds[7]:.1f}",
-            f"{8 / each.seconds[7]:.0f}",
-            f"{each.accuracy:.3f}",
-            f"{data.frame_bytes[side] / KBIT:.0f}",
-        )
-        for each, side in zip(data.variants, SIDES, strict=True)
-    ]
-    return TextTable(title, ("size", "b = 1", "b = 8", "frames/s", "accuracy", "kbit"), lines)
+        yield table(result.heading("figure-20"), figures.exits, EXITS)
 
 
 def _plans(title: str, plans: Iterable[PlannedInstance]) -> TextTable:
@@ -129,23 +129,6 @@ def _plans(title: str, plans: Iterable[PlannedInstance]) -> TextTable:
             )
     headings = ("workers × clients", "planner", "instances", "÷ best known", "worst", "ms")
     return TextTable(title, headings, lines, words=2)
-
-
-def _exits(title: str, exits: Iterable[ExitLatency]) -> TextTable:
-    lines = [
-        (
-            str(each.side),
-            str(each.batch),
-            f"{each.share:.0%}",
-            f"{each.whole_ms:.1f}",
-            *(f"{each.quantiles_ms[place]:.1f}" for place in (5, 10, 15)),
-            f"{each.batch_ms:.1f}",
-            f"{each.batch_ms / each.whole_ms - 1.0:+.0%}",
-        )
-        for each in exits
-    ]
-    headings = ("side", "batch", "leave", "no exit", "p25", "p50", "p75", "batch", "batch time")
-    return TextTable(title, headings, lines)
 
 
 def _plots(figures: JellyfishFigures, experiment: str, rows: Sequence[FrameRow]) -> Iterator[Plot]:

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide_papers.harness.run import Part, Plot, Reproduction
-from slacktide_papers.harness.show import Grid
+from slacktide_papers.harness.show import Column, Grid, table
 from slacktide_papers.octopinf.experiments import OctopInfScope
 from slacktide_papers.octopinf.goals import ACTED, FleetRow
 from slacktide_papers.octopinf.play import BIN_S, PlayedPipelines
 
 MOST_POINTS = 300
 """Of a course: longer ones are drawn in wider bins."""
+
+
+CONTENDERS = (
+    Column("contender", "contender"),
+    Column("effective", "objects/s", ".1f"),
+    Column("in_time", "in time", ".3f"),
+    Column(
+        lambda row: None if row.bound is None else row.effective / max(row.bound, 1e-9),
+        "of bound",
+        ".3f",
+    ),
+    Column("complete", "complete", ".3f"),
+    Column("partial", "partial", ".3f"),
+    Column("p50_ms", "p50 ms", ".0f"),
+    Column("p99_ms", "p99 ms", ".0f"),
+    Column("memory_gb", "GB", ".1f"),
+    Column("wasted", "wasted", ".3f"),
+    Column("plans", "plans"),
+    Column("early", "early"),
+    Column("scaled", "scaled"),
+    Column("published", "printed", ".2f"),
+)
+MECHANISMS = (  # on or off
+    Column("contender", "contender"),
+    Column("weighted", "weighted", ".3f"),
+    Column("in_time", "in time", ".3f"),
+    Column("complete", "complete", ".3f"),
+    Column("partial", "partial", ".3f"),
+    Column(lambda row: max(0.0, row.lost), "lost", ".3f"),
+    Column("p99_ms", "p99 ms", ".0f"),
+    Column("cores", "cores", ".1f"),
+    Column("cores_busy", "busy", ".1f"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,70 +92,23 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
         own = list(rows)
         if experiment == "all-five":
             title = f"{result.heading(experiment)}{result.too_short}"
-            yield TextTable(title, *_mechanisms(own), words=1)
-            yield TextTable("How often each did something", *_acted(own), words=1)
+            actions = [CONTENDERS[0], *map(_action, ACTED), Column("plans", "plans")]
+            yield table(title, own, MECHANISMS)
+            yield table("How often each did something", own, actions)
             continue
         title = f"{result.heading(experiment)}: {setting}{result.too_short}"
-        yield TextTable(title, *_contenders(own), words=1)
+        yield table(title, own, CONTENDERS)
         if plots:
             yield from _courses(result.extras, experiment, setting)
     for experiment in dict.fromkeys(row.experiment for row in result.rows):
         if experiment in ("figure-6", "figure-11"):
-            yield TextTable("In time by pipeline", *_sources(result.extras, experiment), words=1)
+            yield TextTable("In time by pipeline", *_sources(result.extras, experiment))
 
 
-def _contenders(rows: Iterable[FleetRow]) -> Grid:
-    """A line for each contender."""
-    headings = ["contender", "objects/s", "in time", "of bound", "complete", "partial"]
-    headings += ["p50 ms", "p99 ms", "GB", "wasted", "plans", "early", "scaled", "printed"]
-    return headings, [
-        (
-            row.contender,
-            f"{row.effective:.1f}",
-            f"{row.in_time:.3f}",
-            "" if row.bound is None else f"{row.effective / max(row.bound, 1e-9):.3f}",
-            f"{row.complete:.3f}",
-            f"{row.partial:.3f}",
-            f"{row.p50_ms:.0f}",
-            f"{row.p99_ms:.0f}",
-            f"{row.memory_gb:.1f}",
-            f"{row.wasted:.3f}",
-            *(f"{each}" for each in (row.plans, row.early, row.scaled)),
-            "" if row.published is None else f"{row.published:.2f}",
-        )
-        for row in rows
-    ]
-
-
-def _mechanisms(rows: Iterable[FleetRow]) -> Grid:
-    """The same, where five mechanisms are on or off."""
-    headings = ["contender", "weighted", "in time", "complete", "partial", "lost", "p99 ms"]
-    return [*headings, "cores", "busy"], [
-        (
-            row.contender,
-            f"{row.weighted:.3f}",
-            f"{row.in_time:.3f}",
-            f"{row.complete:.3f}",
-            f"{row.partial:.3f}",
-            f"{max(0.0, row.lost):.3f}",
-            f"{row.p99_ms:.0f}",
-            f"{row.cores:.1f}",
-            f"{row.cores_busy:.1f}",
-        )
-        for row in rows
-    ]
-
-
-def _acted(rows: Iterable[FleetRow]) -> Grid:
-    """The first count of each mechanism."""
-    return ["contender", *ACTED, "plans"], [
-        (
-            row.contender,
-            *(str(row.acted.get(counts[0], "")) for counts in ACTED.values()),
-            str(row.plans),
-        )
-        for row in rows
-    ]
+def _action(mechanism: str) -> Column:
+    """How often a mechanism acted: its first count."""
+    count = ACTED[mechanism][0]
+    return Column(lambda row: row.acted.get(count), mechanism)
 
 
 def _sources(courses: Courses, experiment: str) -> Grid:

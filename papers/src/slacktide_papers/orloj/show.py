@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide_papers.harness.run import Part, Plot, Reproduction
-from slacktide_papers.harness.show import Grid, by_class, short
+from slacktide_papers.harness.show import Column, Grid, by_class, short, table
 from slacktide_papers.orloj.experiments import EXPERIMENTS, QUEUE, OrlojScope
 from slacktide_papers.orloj.goals import FinishRow
 from slacktide_papers.orloj.queue_times import QueueTime
@@ -25,6 +25,12 @@ CLASS_SLO = 2.0
 NOISE = 0.02
 """Finish rates of one seed that differ by no more may be the other way round in whole runs."""
 _CLOSE = f"≈: within {NOISE:g} of the best reading of orloj; too short a run to rank the two."
+QUEUE_COLUMNS = (
+    Column("scheduler", "scheduler"),
+    Column("pending", "pending"),
+    Column("insertion_us", "insertion", ".1f"),
+    Column("query_us", "next batch", ".0f"),
+)
 _FINISH = "finish rate"
 _SLO = "SLO, × P99 of the time alone"
 
@@ -57,7 +63,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
             yield Plot(curves(_lines(list(part)), x_label=_SLO, y_label=_FINISH, y_most=1.05))
     if result.extras:
         title = f"{result.heading(QUEUE)}, µs, medians on this machine"
-        yield TextTable(title, *_queue(result.extras))
+        yield table(title, result.extras, QUEUE_COLUMNS)
         if plots:
             yield _queue_plot(result.extras)
 
@@ -136,13 +142,6 @@ def _table(title: str, grid: Grid) -> TextTable:
     short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in rest)
     folded = (name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short)
     return TextTable(title, [first, *folded], lines)
-
-
-def _queue(times: Iterable[QueueTime]) -> Grid:
-    return ["scheduler", "pending", "insertion", "next batch"], [
-        (time.scheduler, str(time.pending), f"{time.insertion_us:.1f}", f"{time.query_us:.0f}")
-        for time in times
-    ]
 
 
 def _lines(rows: Sequence[FinishRow]) -> list[Curve]:

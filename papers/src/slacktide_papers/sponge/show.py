@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from slacktide.lab.reports import Curve, TextTable, curves
 from slacktide.profiles import AmdahlFit
 from slacktide_papers.harness.run import Part, Plot, Reproduction
-from slacktide_papers.harness.show import Grid
+from slacktide_papers.harness.show import Column, Grid, table
 from slacktide_papers.sponge.experiments import SpongeScope
 from slacktide_papers.sponge.figures import Budgets, Instance, PlannerChoice
 from slacktide_papers.sponge.goals import CoresRow
@@ -21,6 +21,37 @@ DRAWN = ("vertical", "joint", "fa2", "static-16", "static-8", "clairvoyant")
 """Policies whose course is drawn."""
 BIN_S = 10
 """Seconds that a point of a course stands for."""
+LEFT_OVER = (
+    Column(lambda row: f"{row.size_kb} KB", "size"),
+    Column("least", "least", ".0f"),
+    Column("mean", "mean", ".0f"),
+    Column("most", "most (ms)", ".0f"),
+    Column(lambda row: f"{row.gone:.1%} of seconds", "nothing left"),
+)
+INSTANCES = (
+    Column("cores", "cores"),
+    Column("batch", "batch"),
+    Column(lambda row: f"{row.fitted_ms:.0f}/{row.printed_ms:.0f}", "ms"),
+    Column(lambda row: f"{row.fitted_throughput:.0f}/{row.printed_throughput:.0f}", "requests/s"),
+    Column(lambda row: f"{row.fitted_cores}/{row.printed_cores}", "cores in all"),
+)
+CHOICES = (
+    Column(lambda row: f"{row.delay_ms:.0f} ms", "network"),
+    Column("planner", "planner"),
+    Column("replicas", "instances"),
+    Column("cores", "cores of each"),
+    Column("batch", "batch"),
+    Column(lambda row: None if row.holds else "not enough", ""),
+)
+POLICIES = (
+    Column("policy", "policy"),
+    Column("violation_rate", "violated", ".2%"),
+    Column("beyond_rate", "beyond", ".2%"),
+    Column("mean_cores", "cores", ".2f"),
+    Column("p99_ms", "p99 ms", ".0f"),
+    Column(lambda row: f"{row.replicas} of {row.needed}" if row.needed else row.replicas, "most"),
+)
+PRINTED = (Column("published", "printed"), Column("published_cores", "cores"))
 _TIME = "seconds"
 NO_POINTS = "Figure 3 needs the measured latencies: --data DIR."
 
@@ -66,20 +97,21 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
     """The tables, and the plots of a page."""
     figures = result.extras
     if figures.budgets:
-        yield TextTable(result.heading("figure-1"), *_left_over(figures.budgets))
+        yield table(result.heading("figure-1"), figures.budgets, LEFT_OVER)
         if plots:
             yield from _figure_1(figures)
     if figures.instances:
         title = f"{result.heading('table-1')}: by the fit / printed"
-        yield TextTable(title, *_instances(figures.instances))
-        yield TextTable("What planners choose for 100 requests/s", *_choices(figures.choices))
+        yield table(title, figures.instances, INSTANCES)
+        yield table("What planners choose for 100 requests/s", figures.choices, CHOICES)
     if figures.fit is not None:
         title = f"{result.heading('figure-3')}: milliseconds, by the fit / measured"
         yield TextTable(title, *_fit(figures.fit))
         if plots:
             yield _figure_3(figures.fit)
     for title, setting, rows in _settings(result.rows):
-        yield TextTable(f"{title}{result.too_short}", *_policies(rows))
+        columns = POLICIES + (PRINTED if any(row.published for row in rows) else ())
+        yield table(f"{title}{result.too_short}", rows, columns)
         if plots:
             yield from _courses(figures, setting)
     if "figure-3" in result.experiments and figures.fit is None:
@@ -90,45 +122,6 @@ def _settings(rows: Iterable[CoresRow]) -> list[tuple[str, str, list[CoresRow]]]
     """(title, setting, rows) in order; the title is `x3. times × 3`."""
     found = groupby(rows, key=lambda row: row.setting)
     return [(f"{name}. {SETTINGS[name].title}", name, list(part)) for name, part in found]
-
-
-def _left_over(budgets: Iterable[Budgets]) -> Grid:
-    """Figure 1 in numbers."""
-    return ["size", "least", "mean", "most (ms)", "nothing left"], [
-        (
-            f"{each.size_kb} KB",
-            *(f"{left:.0f}" for left in (each.least, each.mean, each.most)),
-            f"{each.gone:.1%} of seconds",
-        )
-        for each in budgets
-    ]
-
-
-def _instances(instances: Iterable[Instance]) -> Grid:
-    """Table 1: measured by the fit / printed."""
-    return ["cores", "batch", "ms", "requests/s", "cores in all"], [
-        (
-            str(each.cores),
-            str(each.batch),
-            f"{each.fitted_ms:.0f}/{each.printed_ms:.0f}",
-            f"{each.fitted_throughput:.0f}/{each.printed_throughput:.0f}",
-            f"{each.fitted_cores}/{each.printed_cores}",
-        )
-        for each in instances
-    ]
-
-
-def _choices(choices: Iterable[PlannerChoice]) -> Grid:
-    """What planners choose, by network delay."""
-    return ["network", "planner", "instances", "cores of each", "batch", ""], [
-        (
-            f"{each.delay_ms:.0f} ms",
-            each.planner,
-            *map(str, (each.replicas, each.cores, each.batch)),
-            "" if each.holds else "not enough",
-        )
-        for each in choices
-    ]
 
 
 def _fit(fit: AmdahlFit) -> Grid:
@@ -142,24 +135,6 @@ def _fit(fit: AmdahlFit) -> Grid:
     return ["cores", *(f"batch {batch}" for batch in batches)], [
         (str(count), *(found.get((count, batch), "") for batch in batches)) for count in cores
     ]
-
-
-def _policies(rows: Sequence[CoresRow]) -> Grid:
-    """A line for each policy."""
-    printed = any(row.published for row in rows)
-    headings = ["policy", "violated", "beyond", "cores", "p99 ms", "most"]
-    lines: list[tuple[str, ...]] = []
-    for row in rows:
-        line = (
-            row.policy,
-            f"{row.violation_rate:.2%}",
-            f"{row.beyond_rate:.2%}",
-            f"{row.mean_cores:.2f}",
-            "" if row.p99_ms is None else f"{row.p99_ms:.0f}",
-            f"{row.replicas} of {row.needed}" if row.needed else str(row.replicas),
-        )
-        lines.append((*line, row.published, row.published_cores) if printed else line)
-    return ([*headings, "printed", "cores"] if printed else headings), lines
 
 
 def _figure_1(figures: Figures) -> Iterator[Plot]:
