@@ -155,7 +155,7 @@ EXPORTS = {
         validation_problems
     """,
     "slacktide.cli": """
-        FELL_SHORT can_write console fail print_json progress
+        ExtensionGroup FELL_SHORT can_write console fail make_command print_json progress
     """,
 }
 

@@ -9,6 +9,7 @@ names, so only the command line and the Python API may say it, and files under `
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -21,6 +22,7 @@ from slacktide._version import __version__
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+_PLACE = re.compile(r"[\w.]+:[\w.]+")
 OURS = ("slacktide-papers",)
 """Our other distributions, which must be of our version."""
 
@@ -77,6 +79,13 @@ def installed(extension_point: str) -> Mapping[str, Extension]:
     for point in entry_points(group=f"slacktide.{extension_point}"):
         points.setdefault(point.name, {}).setdefault(_origin(point), point)
     return {name: Extension(name, tuple(found.values())) for name, found in points.items()}
+
+
+def find_extension(extension_point: str, name: str) -> Extension | None:
+    """What a word of the command line names: an installed name, or `module:name`."""
+    if _PLACE.fullmatch(name):
+        return Extension(name)
+    return installed(extension_point).get(name)
 
 
 def import_named(target: str) -> Any:

@@ -5,25 +5,52 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from slacktide.cli import FELL_SHORT, can_write, console, fail, print_json, progress
+from slacktide.cli import (
+    FELL_SHORT,
+    ExtensionGroup,
+    can_write,
+    console,
+    fail,
+    make_command,
+    print_json,
+    progress,
+)
 
 if TYPE_CHECKING:
-    from slacktide_papers.harness.run import Reproduction
+    from slacktide_papers.harness import Publication, Reproduction
+
+
+class _Publications(ExtensionGroup):
+    """Has a command for each paper, also for those of other distributions."""
+
+    kind = "publication"
+
+    def make(self, name: str, extension: Any) -> Any:
+        from slacktide_papers.harness import Publication
+
+        if not isinstance(extension, Publication):
+            kind = type(extension).__name__
+            fail(f"publication {name!r} cannot be used: expected a Publication, got a {kind}")
+        return make_command(name, _command(name, _help_of(name, extension), lambda: extension))
+
 
 reproduce = typer.Typer(
     name="reproduce",
+    cls=_Publications,
     add_completion=False,
     help="Rerun a published evaluation, and print our figures beside the published ones.",
     no_args_is_help=True,
 )
 
+Load: TypeAlias = "Callable[[], Publication[Any, Any, Any, Any, Any]]"
 _WHAT = "What to measure"
 _REPORT = "Output"
 
@@ -148,6 +175,17 @@ PAPERS = {
 """Each is a folder of `slacktide_papers` with a `paper.PAPER`."""
 
 
+def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHelp:
+    """What can be said of a paper of others."""
+    return PaperHelp(
+        f"{paper.title}\n\n    Example: slacktide reproduce {name} --quick\n    ",
+        experiments=f"{', '.join(paper.experiments)}; default: all that need not be named.",
+        quick=f"Shorter runs, of {paper.quick.size}.",
+        seeds=f"Runs of each row; default: {paper.scope.seeds}.",
+        data="Folder with recorded data, where the paper takes some.",
+    )
+
+
 def _options(paper: PaperHelp) -> Iterator[Parameter]:
     """Those of a paper's command, in the order of its help."""
 
@@ -192,11 +230,11 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     yield option("html", Path | None, "Write a page with plots.", _REPORT, metavar="FILE")
 
 
-def _command(name: str, paper: PaperHelp) -> Callable[..., None]:
+def _command(name: str, paper: PaperHelp, load: Load) -> Callable[..., None]:
     """The command of a paper. Its signature is made, because that is where options are read."""
 
     def command(**given: Any) -> None:
-        _reproduce(name, **given)
+        _reproduce(name, load, **given)
 
     command.__doc__ = paper.about
     parameters = list(_options(paper))
@@ -207,6 +245,7 @@ def _command(name: str, paper: PaperHelp) -> Callable[..., None]:
 
 def _reproduce(
     name: str,
+    load: Load,
     *,
     experiment: list[str] | None,
     quick: bool,
@@ -235,7 +274,7 @@ def _reproduce(
     from slacktide_papers.harness.run import reproduce as run
     from slacktide_papers.harness.state import ReproduceError, Results, fingerprint
 
-    paper = import_module(f"slacktide_papers.{name}.paper").PAPER
+    paper = load()
     can_write({"--json": json, "--csv": csv, "--html": html})
     if json == csv == Path("-"):
         fail("--json - and --csv - cannot both go to stdout")
@@ -325,5 +364,9 @@ def _deliver(
         console().print(render(result))
 
 
+def _load_ours(name: str) -> Publication[Any, Any, Any, Any, Any]:
+    return import_module(f"slacktide_papers.{name}.paper").PAPER  # type: ignore[no-any-return]
+
+
 for _name, _paper in PAPERS.items():
-    reproduce.command(_name)(_command(_name, _paper))
+    reproduce.command(_name)(_command(_name, _paper, partial(_load_ours, _name)))

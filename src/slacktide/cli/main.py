@@ -13,11 +13,12 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-from slacktide._extensions import Extension, ExtensionError, import_named, installed
+from slacktide._extensions import import_named, installed
 from slacktide._version import BUILD, PAPERS, __version__
-from slacktide.cli.arguments import check_paths, take_service_links
+from slacktide.cli.arguments import take_service_links
+from slacktide.cli.extension_group import ExtensionGroup, load_extension, make_command
 from slacktide.cli.output import fail
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -52,53 +53,32 @@ PROFILE_PAGE = "slacktide.lab.reports:profile_page"
 def load_verb(name: str) -> Any:
     """The command that a verb is, with all that it imports. Ends the program with a sentence if it
     belongs to a distribution that is not installed or cannot be imported."""
-    if name in ELSEWHERE or (name not in VERBS and " " not in name):
-        verb = _load_extension(name)
-    else:
-        verb = import_named(PLACES.get(name, f"slacktide.cli.{name}:{name}"))
-    if not isinstance(verb, typer.Typer):
-        function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode="rich")
-        verb.command(name)(function)
-    command: Any = typer.main.get_command(verb)
+    if name in ELSEWHERE:
+        extension = installed("verbs").get(name)
+        if extension is None:
+            fail(f"{name} is not installed; install it with: {ELSEWHERE[name]}")
+        return make_command(name, load_extension("verb", extension))
+    command = make_command(name, import_named(PLACES.get(name, f"slacktide.cli.{name}:{name}")))
     for path in PLACES:
         if path.startswith(f"{name} "):
-            subverb = load_verb(path)
-            subverb.name = path.removeprefix(f"{name} ")
-            command.add_command(subverb)
-    command.name = name
-    check_paths(command)
+            subcommand = load_verb(path)
+            subcommand.name = path.removeprefix(f"{name} ")
+            command.add_command(subcommand)
     return command
 
 
-def _find_extension(name: str) -> Extension | None:
-    """A verb of another distribution, or that `module:name` names."""
-    return Extension(name) if ":" in name else installed("verbs").get(name)
-
-
-def _load_extension(name: str) -> Any:
-    extension = _find_extension(name)
-    if extension is None:
-        fail(f"{name} is not installed; install it with: {ELSEWHERE[name]}")
-    try:
-        return extension.load()
-    except ExtensionError as error:
-        fail(f"verb {error}")
-
-
-class _Verbs(TyperGroup):
+class _Verbs(ExtensionGroup):
     """Lists the verbs, and completes their names, without importing any."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*VERBS, *sorted(installed("verbs").keys() - VERBS.keys())]
+    kind = "verb"
+
+    def built_in(self) -> list[str]:
+        return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in VERBS:
-            return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=VERBS[cmd_name])
-        extension = _find_extension(cmd_name)
-        if extension is None:
-            return None
-        help = f"From {extension.origin}."
-        return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=help)
+        if cmd_name in VERBS and cmd_name not in self.commands:
+            return TyperCommand(cmd_name, help=VERBS[cmd_name])
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         ctx.obj = take_service_links()
@@ -112,11 +92,8 @@ class _Verbs(TyperGroup):
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in VERBS or _find_extension(args[0]) is not None:
+        if args[0] in VERBS:
             self.commands[args[0]] = load_verb(args[0])
-        else:
-            for name in self.list_commands(ctx):  # for "did you mean"
-                self.commands.setdefault(name, self.get_command(ctx, name))
         return super().resolve_command(ctx, args)
 
 

@@ -55,19 +55,30 @@ Moved: TypeAlias = Callable[[float, str], None]
 """Told (share done, text)."""
 
 
-@dataclass(frozen=True, slots=True)
+def _no_data(scope: SomeScope, folder: Path, experiments: Sequence[str]) -> SomeScope:
+    raise ReproduceError("--data: this evaluation takes no recorded data")
+
+
+def _every_row(result: Reproduction[Any, SomeRow, Any], plots: bool) -> list[Part]:
+    """One table of all rows."""
+    lines = [[str(getattr(row, name)) for name in result.columns] for row in result.rows]
+    return [TextTable("Results", result.columns, lines, words=len(fields(ResultRow)))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """A paper: what was published, its experiments, how they are played, what was assumed."""
 
     title: str
     code: tuple[str, ...]
-    """What a result depends on: results of other code do not count (state.py)."""
+    """What a result depends on: results of other code do not count (state.py). An absolute path is
+    a file of another distribution."""
     experiments: Mapping[str, Experiment[SomeScope, SomeCell]]
     """Every table and figure that can be asked for, by name."""
     scope: SomeScope
     quick: SomeScope
     """A minute or two: to see that it runs, and roughly what comes out."""
-    with_data: Callable[[SomeScope, Path, Sequence[str]], SomeScope]
+    with_data: Callable[[SomeScope, Path, Sequence[str]], SomeScope] = _no_data
     """The scope on what was recorded, as the experiments need it.
 
     Raises ReproduceError if it cannot be read.
@@ -82,13 +93,13 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
         tuple[Sequence[SomeRow], Sequence[Goal], Extras],
     ]
     """(experiments, scope, points with an outcome for each cell) → rows, goals, and the rest."""
-    extras: Callable[[Extras], Mapping[str, Any]]
+    extras: Callable[[Extras], Mapping[str, Any]] = lambda extras: {}
     """Members of the JSON document."""
-    assumptions: Callable[[Sequence[str], SomeScope], Sequence[str]]
+    assumptions: Callable[[Sequence[str], SomeScope], Sequence[str]] = lambda names, scope: ()
     """What the paper leaves open, and what is taken instead."""
-    goals_title: Callable[[Sequence[str], SomeScope], str]
+    goals_title: Callable[[Sequence[str], SomeScope], str] = lambda names, scope: "Goals"
     """What the goals are, and whether they may be quoted."""
-    parts: Callable[[Reproduction[SomeScope, SomeRow, Extras], bool], Iterable[Part]]
+    parts: Callable[[Reproduction[SomeScope, SomeRow, Extras], bool], Iterable[Part]] = _every_row
     """What there is to see beside assumptions and goals: tables, sentences and, if asked for, the
     plots of a page."""
     prepare: Callable[..., SomeScope] | None = None

@@ -36,14 +36,15 @@ def find_data_file(folder: Path, pattern: str) -> Path:
 
 def fingerprint(rooms: Iterable[str]) -> str:
     """A short hash of the code of `rooms`: folders or files of the server, or, after `papers/`, of
-    this package."""
+    this package. An absolute path is a file or folder of another."""
     digest = hashlib.sha256()
     for room in sorted(rooms):
         name = room.removeprefix("papers/")
         root = SOURCE if name == room else PAPERS
         at = root / name
         for path in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+            base = root if path.is_relative_to(root) else at.parent
+            digest.update(path.relative_to(base).as_posix().encode() + b"\0")
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
