@@ -178,7 +178,7 @@ def test_whatever_workers_write_is_an_object_a_line(
     port = server.port("http")
 
     def ask(what: int) -> Any:
-        from tests.end_to_end.conftest import call_of, infer
+        from tests.end_to_end.calls import call_of, infer
 
         return infer(port, "act", call_of({"x": ("FP32", [1], [what])}))
 
