@@ -17,13 +17,15 @@ import pytest
 import slacktide
 from slacktide.cli.main import VERBS as NAMES
 from slacktide.lab.examples import make_repository
-from slacktide_papers.command import PAPERS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "slacktide"
 PAGES = sorted(
     [
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *(
+            ROOT / name
+            for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "papers/README.md")
+        ),
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
@@ -116,18 +118,6 @@ def test_the_commands_of_the_readme_exist():
     assert {"demo", "serve", "setup", "check", "test", "bench"} <= targets
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def test_help_readme_and_manual_state_the_same_duration_of_a_quick_reproduction():
-    pages = (ROOT / "README.md").read_text() + (ROOT / "docs" / "reproduce.md").read_text()
-    for name, paper in PAPERS.items():
-        stated = set(re.findall(rf"slacktide reproduce {name} --quick .*?: ([^:\n]+)\n", pages))
-        stated |= set(
-            re.findall(rf"slacktide reproduce {name} --quick +# (under [^:\n]+)\n", pages)
-        )
-        (duration,) = stated
-        assert f"{duration}." in paper.quick
-        assert re.fullmatch(r"under (two|three) minutes on two idle cores", duration)
 
 
 def test_the_live_resize_says_where_it_can_show_nothing(

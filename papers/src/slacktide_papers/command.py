@@ -148,8 +148,8 @@ PAPERS = {
         seeds="Of texts' arrivals; default: 1.",
         data="Folder with the Azure Functions 2019 trace, whose counts the arrivals of texts then "
         "follow; default: counts drawn from a seed.",
-        table="An exit table of yours (docs/reproduce.md says what is in it), in the place of the "
-        "examples'; can be repeated.",
+        table="An exit table of yours (docs/reproduce/apparate.md says what is in it), in place of "
+        "the examples'; can be repeated.",
         inputs="Play so many inputs of each stream, those after the first tenth, from which ramps "
         "are learnt; default: all.",
     ),

@@ -59,7 +59,7 @@ _OF_EXPERIMENT = {
     f"{ALL_CORES} cores, those of boxes {SLOWER_FIVE['box']:g} and those of the server "
     f"{SLOWER_FIVE['server']:g} times as slow as the one that models were measured on; links of "
     f"{MEGABITS:g} Mbit/s on average; a day takes four minutes. What is off, and what has its "
-    "place then: docs/reproduce.md.",
+    "place then: docs/reproduce/octopinf.md.",
     "figure-11": "One run, of `pipeline` and `octopinf`.",
 }
 

@@ -145,8 +145,8 @@ class SimulatedModel(Section):
     variants: dict[Name, SimulatedVariantSection] = {}  # noqa: RUF012
     """Sizes of one file's image input, the smallest first: the model is a family, for `clients`."""
     exits: str | None = None
-    """An exit table ([reproduce.md](reproduce.md#exit-tables)): how long the model takes, and what
-    its ramps say. The requests are its inputs in their order, over and over."""
+    """An exit table ([format](reproduce/apparate.md#exit-tables)): how long the model takes, and
+    what its ramps say. The requests are its inputs in their order, over and over."""
     early_exit: Annotated[EarlyExitSettings, short_for("accuracy_loss")] | None = None
     """Lets requests of a model with `exits` leave early, as `early_exit` of slacktide.yaml. A
     percentage is short for `early_exit.accuracy_loss`."""
