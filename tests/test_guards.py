@@ -1,9 +1,10 @@
-"""Guards against slow growth: lines of each package, and how many of them explain the others."""
+"""Guards against slow growth: lines of each package, lines that explain, circles of imports."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,25 @@ def test_a_distribution_stays_below_its_ceiling(part):
 def test_docstrings_and_empty_lines_keep_their_share(part):
     paths = parts()[part]
     assert sum(map(explaining_lines, paths)) >= EXPLAINED * line_count(paths)
+
+
+def imports_within(folder: Path) -> dict[str, set[str]]:
+    """Modules of a package by those that import them, also for the type checker alone."""
+    names = {f"slacktide.{folder.name}.{path.stem}" for path in folder.glob("*.py")}
+    imports: dict[str, set[str]] = {}
+    for name in names:
+        tree = ast.parse((folder / f"{name.rpartition('.')[2]}.py").read_text())
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        imports[name] = {node.module for node in nodes if node.module in names}
+    return imports
+
+
+def test_the_engine_has_no_circle_of_imports():
+    """Imports under `TYPE_CHECKING` count: types that need each other belong in one file."""
+    imports = imports_within(SOURCE / "engine")
+    assert len(imports) > 20
+    assert imports["slacktide.engine.state"] >= {"slacktide.engine.lanes"}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slacktide.engine.trials import EVERY
+from slacktide.engine.time_share import TRIAL_EVERY
 from slacktide.executors.cgroups import Memory
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.models.profile_cache import ProfileCache
@@ -80,8 +80,8 @@ def test_trials_correct_a_profile_that_refuses_everything(
     state_profile(zoo, None)
     with serve(zoo) as house:
         call = house.matmul_call(timeout=TIMEOUT_US)
-        statuses = [house.infer("matmul", call).status for _ in range(EVERY + 6)]
-    assert statuses == [504] * EVERY + [200] * 6
+        statuses = [house.infer("matmul", call).status for _ in range(TRIAL_EVERY + 6)]
+    assert statuses == [504] * TRIAL_EVERY + [200] * 6
     said = [text for text in caplog.messages if "nothing has run" in text]
     assert len(said) == 1
     assert "matmul:1: all of 5 requests were refused as shorter_than_alone" in said[0]

@@ -44,8 +44,8 @@ from slacktide.engine import (
     WaitUntil,
     check_invariants,
 )
-from slacktide.engine.idle_work import SoloProfiling
-from slacktide.engine.unmeasured import UnmeasuredRules
+from slacktide.engine.time_share import SoloProfiling
+from slacktide.engine.unmeasured_queue import UnmeasuredRules
 from slacktide.profiles import PointTime
 
 

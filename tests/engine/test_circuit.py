@@ -19,7 +19,7 @@ from slacktide.domain import (
     ReplicaUp,
     TimerFired,
 )
-from slacktide.engine.placement import ReplicaState
+from slacktide.engine.phases import ReplicaState
 
 WINDOW, LIMIT = 60.0, 5
 

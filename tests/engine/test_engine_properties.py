@@ -47,8 +47,8 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
-from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.ledger import State
+from slacktide.engine.time_share import SoloProfiling
 
 MODELS = ("a", "b")
 FAMILY = {"0": (100, ()), "1": (200, ("0",)), "2": (300, ("1", "0"))}

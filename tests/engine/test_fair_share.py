@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
-from slacktide.engine.pool import FAIR, GOING_ON
+from slacktide.engine.lanes import FAIR, GOING_ON
 from slacktide.engine.worth import LaneTime, fair_shares
 
 

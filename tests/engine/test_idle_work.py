@@ -21,7 +21,8 @@ from slacktide.domain import (
     Route,
     TimerFired,
 )
-from slacktide.engine.idle_work import HELD, SoloProfiling
+from slacktide.engine.idle_work import HELD
+from slacktide.engine.time_share import SoloProfiling
 
 SHARE = 0.1
 """A batch takes 10 ms, so a sample is earned every 100 ms."""

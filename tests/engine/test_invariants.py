@@ -20,7 +20,7 @@ from slacktide.domain import (
 from slacktide.domain.commands import Circuit
 from slacktide.engine.invariants import InvariantError, check_invariants
 from slacktide.engine.ledger import State
-from slacktide.engine.placement import ReplicaState
+from slacktide.engine.phases import ReplicaState
 
 A, B = PoolId("a", "1"), PoolId("b", "1")
 NOTICE = Notice(1, "a", arrival=0.0, deadline=1.0, payload_bytes=9, complete_at=0.5)

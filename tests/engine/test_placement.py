@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slacktide.domain import Plan, PlanChanged
-from slacktide.engine.placement import TRANSITIONS, Phase, Step
+from slacktide.engine.phases import TRANSITIONS, Phase, Step
 
 PAGE = Path(__file__).parents[2] / "docs" / "placement.md"
 

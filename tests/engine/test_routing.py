@@ -6,7 +6,7 @@ import pytest
 
 from slacktide.domain import PoolId, Request, Route
 from slacktide.engine import EngineSettings, PoolParts
-from slacktide.engine.pool import Pool
+from slacktide.engine.lanes import Pool
 from slacktide.engine.state import RouteTable
 
 

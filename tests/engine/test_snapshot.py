@@ -8,7 +8,7 @@ import pytest
 
 from slacktide.domain import Cancelled, Plan, PlanChanged, PoolId, Reason
 from slacktide.engine.ledger import State
-from slacktide.engine.placement import ReplicaState
+from slacktide.engine.phases import ReplicaState
 
 M = PoolId("m", "1")
 

@@ -19,7 +19,7 @@ from slacktide.domain import (
     Route,
     TimerFired,
 )
-from slacktide.engine.trials import EVERY
+from slacktide.engine.time_share import TRIAL_EVERY
 
 PROFILED_S, REAL_S, BUDGET_S = 0.4, 0.02, 0.1
 M = PoolId("m", "1")
@@ -45,7 +45,7 @@ def refuse(world: Any, count: int, first: int) -> int:
 
 
 def test_two_trials_settle_a_profile_that_is_far_too_long(slow: Any) -> None:
-    id = refuse(slow, EVERY, 1)
+    id = refuse(slow, TRIAL_EVERY, 1)
     slow.submit(id, slo=BUDGET_S)
     slow.finish(REAL_S)
     assert slow.times[M].seconds == PROFILED_S
@@ -57,31 +57,31 @@ def test_two_trials_settle_a_profile_that_is_far_too_long(slow: Any) -> None:
 
 
 def test_a_profile_that_is_right_is_tried_less_and_less_often(slow: Any) -> None:
-    id = refuse(slow, EVERY, 1)
+    id = refuse(slow, TRIAL_EVERY, 1)
     slow.submit(id, slo=BUDGET_S)
     slow.finish(PROFILED_S)
     assert slow.reasons()[id] is Reason.AFTER_DEADLINE
-    id = refuse(slow, 2 * EVERY, id + 1)
+    id = refuse(slow, 2 * TRIAL_EVERY, id + 1)
     slow.submit(id, slo=BUDGET_S)
     slow.finish(PROFILED_S)
-    refuse(slow, 4 * EVERY, id + 1)
+    refuse(slow, 4 * TRIAL_EVERY, id + 1)
     assert slow.times[M].seconds == PROFILED_S
 
 
 def test_one_fast_run_is_no_proof(slow: Any) -> None:
-    id = refuse(slow, EVERY, 1)
+    id = refuse(slow, TRIAL_EVERY, 1)
     slow.submit(id, slo=BUDGET_S)
     slow.finish(REAL_S)
     slow.submit(id + 1, slo=BUDGET_S)
     slow.finish(PROFILED_S)
     assert slow.times[M].seconds == PROFILED_S
-    refuse(slow, 2 * EVERY, id + 2)
+    refuse(slow, 2 * TRIAL_EVERY, id + 2)
 
 
 def test_requests_that_run_show_whether_the_profile_is_right(slow: Any) -> None:
     id = 1
     for _ in range(3):
-        id = refuse(slow, EVERY, id)
+        id = refuse(slow, TRIAL_EVERY, id)
         slow.submit(id, slo=10 * PROFILED_S)
         slow.finish(PROFILED_S)
         id += 1
@@ -90,23 +90,23 @@ def test_requests_that_run_show_whether_the_profile_is_right(slow: Any) -> None:
 
 def test_a_busy_lane_runs_no_trial(slow: Any) -> None:
     slow.submit(1, slo=10.0)  # runs
-    refuse(slow, 3 * EVERY, 2)
+    refuse(slow, 3 * TRIAL_EVERY, 2)
     assert len(slow.batches) == 1
 
 
 def test_an_announced_request_is_let_in_for_a_trial(slow: Any) -> None:
-    for id in range(1, EVERY + 1):
+    for id in range(1, TRIAL_EVERY + 1):
         slow.announce(id, slo=BUDGET_S)
         assert slow.reasons()[id] is Reason.SHORTER_THAN_ALONE
-    slow.announce(EVERY + 1, slo=BUDGET_S)
-    assert EVERY + 1 not in slow.answers
-    slow.submit(EVERY + 1, slo=BUDGET_S)
+    slow.announce(TRIAL_EVERY + 1, slo=BUDGET_S)
+    assert TRIAL_EVERY + 1 not in slow.answers
+    slow.submit(TRIAL_EVERY + 1, slo=BUDGET_S)
     slow.finish(REAL_S)
-    assert slow.reasons()[EVERY + 1] is Reason.ON_TIME
+    assert slow.reasons()[TRIAL_EVERY + 1] is Reason.ON_TIME
 
 
 def test_a_trial_that_crashes_its_worker_proves_nothing(slow: Any) -> None:
-    id = refuse(slow, EVERY, 1)
+    id = refuse(slow, TRIAL_EVERY, 1)
     slow.submit(id, slo=0.9 * PROFILED_S)
     slow.send(ReplicaLost(slow.started[-1].id, "killed by signal 9"), after=0.001)
     slow.send(TimerFired(), after=0.15)
@@ -114,7 +114,7 @@ def test_a_trial_that_crashes_its_worker_proves_nothing(slow: Any) -> None:
     assert len(slow.batches) == 2  # it runs once more, by itself
     slow.finish(REAL_S)
     assert slow.reasons()[id] is Reason.ON_TIME
-    refuse(slow, EVERY, id + 1)
+    refuse(slow, TRIAL_EVERY, id + 1)
 
 
 @pytest.fixture
@@ -135,9 +135,9 @@ def shared(make_world: Callable[..., Any]) -> Any:
 
 def test_the_first_trial_needs_no_time_of_the_others(shared: Any) -> None:
     shared.times[M].seconds = shared.schedulers[M].lead = 30.0
-    for id in range(1, EVERY + 3):
+    for id in range(1, TRIAL_EVERY + 3):
         shared.submit(id, slo=BUDGET_S)
-        if id > EVERY:
+        if id > TRIAL_EVERY:
             shared.finish(REAL_S)
     assert shared.times[M].seconds == pytest.approx(REAL_S)
 

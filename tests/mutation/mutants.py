@@ -45,7 +45,7 @@ class Mutant:
     """One fault: the module's whole source with it, and what it is called."""
 
     path: str
-    """Of the module, from the source folder: `engine/lane.py`."""
+    """Of the module, from the source folder: `engine/lanes.py`."""
     line: int
     function: str
     """Qualified name within the module."""

@@ -42,9 +42,9 @@ from slacktide.domain import (
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import Engine, Snapshot
-from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.invariants import check_invariants
 from slacktide.engine.ports import PoolParts, PoolView
+from slacktide.engine.time_share import SoloProfiling
 from slacktide.executors.ports import (
     Arranged,
     FeaturesSeen,

@@ -5,7 +5,6 @@ predicts); it keeps every request in exactly one place and ends it exactly once.
 """
 
 from slacktide.engine.engine import Engine as Engine
-from slacktide.engine.idle_work import SoloCounts as SoloCounts
 from slacktide.engine.invariants import check_invariants as check_invariants
 from slacktide.engine.ports import BatchTimes as BatchTimes
 from slacktide.engine.ports import Idle as Idle
@@ -18,3 +17,4 @@ from slacktide.engine.settings import EngineSettings as EngineSettings
 from slacktide.engine.snapshot import LaneSnapshot as LaneSnapshot
 from slacktide.engine.snapshot import ServedBy as ServedBy
 from slacktide.engine.snapshot import Snapshot as Snapshot
+from slacktide.engine.time_share import SoloCounts as SoloCounts

@@ -23,15 +23,14 @@ from slacktide.domain import (
 )
 from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
-from slacktide.engine.lane import Lane, Running
+from slacktide.engine.lanes import Lane, Placement, PoolCrash, Running
 from slacktide.engine.ledger import RUNNING, Entry, State
-from slacktide.engine.placement import Placement
 from slacktide.engine.ports import Proposal, WaitUntil
-from slacktide.engine.recovery import Crash
 from slacktide.engine.requests import Requests
 from slacktide.engine.state import EngineState
+from slacktide.engine.trials import trial_finished
 from slacktide.engine.unmeasured import UnmeasuredWork
-from slacktide.engine.windows import Offer
+from slacktide.engine.windows import Offer, admit
 from slacktide.engine.worth import best_effort_value, fair_shares, worth
 
 FAIRNESS_FLOOR = 0.01
@@ -83,8 +82,8 @@ class Batches:
             elif not pool.announced and pool.scheduler.next_expiry() is None:
                 pool.quiet = True
         if offers and lane.windows is not None:
-            offers, opens = lane.windows.admit(
-                offers, lane.placements, self._proposed, self._state.now
+            offers, opens = admit(
+                lane.windows, offers, lane.placements, self._proposed, self._state.now
             )
             lane.wait_until = min(lane.wait_until, opens)
         if offers:
@@ -246,7 +245,7 @@ class Batches:
         if not batch.solo:
             placement.pool.trials.refused = 0
         if running.trial_s and running.steady:
-            placement.pool.trials.finished(running, took, running.trial_s)
+            trial_finished(running, took, running.trial_s)
         crashes = placement.pool.crashes
         if crashes.undecided and not batch.solo:
             # While the version is down, this is a replica from before: it proves no trial.
@@ -290,7 +289,7 @@ class Batches:
             self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, "its batch was stopped")
         self._forget_all_but_quarantined(batch)
 
-    def lost(self, batch: Batch, crash: Crash, *, guilty: bool) -> bool:
+    def lost(self, batch: Batch, crash: PoolCrash, *, guilty: bool) -> bool:
         """The replica died under `batch`: its members run again, one by one, also those that nobody
         waits for any more; the second crash ends a request. `guilty`: so does the first, if the
         request was alone. Whether a request was ended so: then the crash is no new one."""

@@ -18,9 +18,8 @@ from collections.abc import Container, Sequence
 from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, PoolId, Reason
 from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
-from slacktide.engine.lane import Lane
-from slacktide.engine.placement import Step
-from slacktide.engine.pool import Pool
+from slacktide.engine.lanes import Lane, Pool
+from slacktide.engine.phases import Step
 from slacktide.engine.replicas import ReplicaLifecycle
 from slacktide.engine.requests import Requests
 from slacktide.engine.resizing import LaneResizing

@@ -27,8 +27,8 @@ from slacktide.domain import (
     PublishExits,
     is_judged,
 )
-from slacktide.engine.lane import Lane, Running
-from slacktide.engine.placement import UP, Placement
+from slacktide.engine.lanes import Lane, Placement, Running
+from slacktide.engine.phases import UP
 from slacktide.engine.state import EngineState
 
 

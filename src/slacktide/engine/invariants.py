@@ -10,7 +10,7 @@ from slacktide.engine.early_exits import is_wanted
 from slacktide.engine.engine import Engine
 from slacktide.engine.idle_work import HELD
 from slacktide.engine.ledger import State
-from slacktide.engine.placement import Phase, ReplicaState
+from slacktide.engine.phases import Phase, ReplicaState
 
 
 class InvariantError(AssertionError):

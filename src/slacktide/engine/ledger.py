@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from slacktide.domain import Notice, OutcomeKind, Reason, Request
-
-if TYPE_CHECKING:
-    from slacktide.engine.pool import Pool
-    from slacktide.engine.recovery import Crash
+from slacktide.engine.lanes import Pool, PoolCrash
 
 
 class State(Enum):
@@ -59,7 +56,7 @@ class Entry:
         self.pool = pool
         self.state = state
         self.crashes = 0
-        self.crash: Crash | None = None
+        self.crash: PoolCrash | None = None
         """The first of them, until it is judged."""
         self.answered = False
         """Its client left while it ran or was to run again. If its batch dies, it runs all the

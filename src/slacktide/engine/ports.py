@@ -11,8 +11,8 @@ from typing import Protocol, cast
 
 from slacktide.domain import Batch, ExitPolicy, ExitReport, Notice, PoolId, Reason, Replica, Request
 from slacktide.domain.read_only import read_only
-from slacktide.engine.idle_work import SoloProfiling
-from slacktide.engine.unmeasured import UnmeasuredRules
+from slacktide.engine.time_share import SoloProfiling
+from slacktide.engine.unmeasured_queue import UnmeasuredRules
 from slacktide.profiles import Classes, TimeDistribution
 
 

@@ -16,22 +16,17 @@ finished between, is the version's.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from slacktide.domain import Circuit
 from slacktide.engine.settings import EngineSettings
 
-if TYPE_CHECKING:
-    from slacktide.engine.pool import Pool
-
 
 class Crash:
-    """The loss of a replica of `pool`, at `at`."""
+    """The loss of a replica, at `at`."""
 
-    __slots__ = ("at", "detail", "pool", "unjudged")
+    __slots__ = ("at", "detail", "unjudged")
 
-    def __init__(self, pool: Pool, at: float, detail: str) -> None:
-        self.pool = pool
+    def __init__(self, at: float, detail: str) -> None:
         self.at = at
         self.detail = detail
         self.unjudged = 0

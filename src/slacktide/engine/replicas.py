@@ -19,10 +19,8 @@ from slacktide.domain import (
 from slacktide.engine.batches import Batches
 from slacktide.engine.early_exits import ExitRules
 from slacktide.engine.idle_work import IdleWork
-from slacktide.engine.lane import Lane
-from slacktide.engine.placement import Phase, Placement, ReplicaState, Step
-from slacktide.engine.pool import Pool
-from slacktide.engine.recovery import Crash
+from slacktide.engine.lanes import Lane, Placement, Pool, PoolCrash
+from slacktide.engine.phases import Phase, ReplicaState, Step
 from slacktide.engine.state import EngineState
 
 
@@ -132,7 +130,7 @@ class ReplicaLifecycle:
         placement.until = math.inf
         state.mark(placement.lane)
         running = placement.lane.running
-        crash = Crash(pool, state.now, detail)
+        crash = PoolCrash(pool, state.now, detail)
         again = False
         if running is not None and running.placement is placement:
             guilty = before.dying and event.computed

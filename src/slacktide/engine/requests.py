@@ -22,10 +22,10 @@ from slacktide.domain import (
     Request,
     Submitted,
 )
+from slacktide.engine.lanes import Pool
 from slacktide.engine.ledger import QUEUED, RUNNING, Entry, State
-from slacktide.engine.pool import Pool
 from slacktide.engine.state import FOR_LACK_OF_TIME, EngineState
-from slacktide.engine.trials import DOUBTED
+from slacktide.engine.trials import DOUBTED, trial_due
 from slacktide.engine.unmeasured import UnmeasuredWork
 
 SWEEP_FLOOR = 64
@@ -54,7 +54,7 @@ class Requests:
             reason: Reason | None = Reason.EXPIRED
         else:
             reason = self._announce(notice, pool)
-            if reason is not None and pool.trials.due(pool, notice, reason, now=state.now):
+            if reason is not None and trial_due(pool, notice, reason, now=state.now):
                 entry.trial, reason = True, None  # the scheduler does not know of it
         if reason is None:
             pool.announced += 1
@@ -137,7 +137,7 @@ class Requests:
         # A notice may have been let in for a trial already.
         is_let_in = entry.trial and reason in DOUBTED
         if not (is_let_in and not pool.quarantine and not len(pool.scheduler)) and (
-            not pool.trials.due(pool, request, reason, now=self._state.now)
+            not trial_due(pool, request, reason, now=self._state.now)
         ):
             return False
         entry.trial, entry.state = True, State.QUARANTINED

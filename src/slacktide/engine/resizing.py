@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from slacktide.domain import LaneResized, ResizeLane
-from slacktide.engine.lane import Lane
+from slacktide.engine.lanes import Lane
 from slacktide.engine.state import EngineState
 
 

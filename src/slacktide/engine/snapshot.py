@@ -19,10 +19,9 @@ from typing import Any
 
 from slacktide.domain import Batch, Circuit, Notice, PoolId, Reason, Replica, Request
 from slacktide.domain.read_only import read_only
-from slacktide.engine.lane import Lane, Running
+from slacktide.engine.lanes import Lane, Placement, Pool, Running
 from slacktide.engine.ledger import ModelCounts, State
-from slacktide.engine.placement import Placement, ReplicaState
-from slacktide.engine.pool import Pool
+from slacktide.engine.phases import ReplicaState
 from slacktide.engine.ports import BatchTimes
 from slacktide.engine.state import EngineState
 from slacktide.profiles import batch_sizes
@@ -45,7 +44,7 @@ class RunningBatch:
 
 @dataclass(frozen=True, slots=True)
 class LaneSnapshot:
-    """One lane. What cores are confirmed, aimed at and held: see `engine/lane.py`."""
+    """One lane. What cores are confirmed, aimed at and held: see `engine/lanes.py`."""
 
     name: str
     device: str

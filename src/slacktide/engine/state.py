@@ -21,9 +21,8 @@ from slacktide.domain import (
     Request,
     Route,
 )
-from slacktide.engine.lane import Lane, Running
+from slacktide.engine.lanes import Lane, Pool, Running
 from slacktide.engine.ledger import Entry, Ledger, State
-from slacktide.engine.pool import Pool
 from slacktide.engine.ports import PoolFactory
 from slacktide.engine.settings import EngineSettings
 

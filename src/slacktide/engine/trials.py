@@ -2,93 +2,72 @@
 
 A profile that was taken on a busy machine, or edited, may say that a model takes twenty times as
 long as it does. Then each request is refused as too short, nothing runs, and nothing shows that the
-profile is wrong. So after `EVERY` refusals of a pool on an idle lane, with no run in between, the
-next one runs alone and is answered, late or not. Where its profile was right, twice as many
+profile is wrong. So after `TRIAL_EVERY` refusals of a pool on an idle lane, with no run in between,
+the next one runs alone and is answered, late or not. Where its profile was right, twice as many
 refusals go by before the next trial. Where two trials in a row take less than `FAR_OFF` of what was
 predicted, the slower of them replaces the prediction; the second one does not wait for refusals.
 
 A pool that is alone on its lane costs nobody anything by this. Where models share the lane, the
 first trial may make them wait; at later ones each of them can usually wait as long as is expected,
-or the trial is within a share of the lane's time (`SHARE`), as for unmeasured shapes
+or the trial is within a share of the lane's time (`TRIAL_SHARE`), as for unmeasured shapes
 (engine/unmeasured.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
 from slacktide.domain import Notice, Reason, Request
-from slacktide.engine.idle_work import SAVED_S, TimeShare
+from slacktide.engine.lanes import Placement, Pool, Running
+from slacktide.engine.time_share import TRIAL_EVERY
 
-if TYPE_CHECKING:
-    from slacktide.engine.lane import Running
-    from slacktide.engine.placement import Placement
-    from slacktide.engine.pool import Pool
-
-EVERY = 8
-"""Refusals without a run before a trial."""
 MOST_EVERY = 1024
 """Most refusals before a trial: each trial that agrees with the prediction doubles them."""
 FAR_OFF = 0.7
 """Part of the prediction above which a trial agrees with it; what is nearer is learnt as from any
 run."""
-SHARE = 0.1
-"""Part of a shared lane's time for trials for which the others have no time."""
 DOUBTED = (Reason.SHORTER_THAN_ALONE, Reason.BEHIND_WORK)
 """Reasons for which a pool on an idle lane refuses because of its profile alone."""
 
 
-@dataclass(slots=True)
-class Trials:
-    """Refusals and trials of one pool."""
+def trial_due(pool: Pool, request: Request | Notice, reason: Reason, *, now: float) -> bool:
+    """Count a refusal; whether this request runs all the same."""
+    trials = pool.trials
+    if reason not in DOUBTED or request.best_effort or pool.learner is None:
+        return False
+    if len(pool.scheduler) or pool.quarantine or pool.announced:
+        return False
+    placement = _idle_placement(pool)
+    if placement is None:
+        return False
+    trials.refused += 1
+    if trials.refused <= trials.every:
+        return False
+    rows = request.rows if isinstance(request, Request) else 1
+    members = (request,) if isinstance(request, Request) else ()
+    seconds = pool.times.of(rows, placement.lane.size, members).expected * (trials.ratio or 1.0)
+    if (
+        trials.tried
+        and not _others_can_wait(placement, seconds)
+        and (trials.time.affordable_at(seconds, lanes=pool.lanes, now=now) > now)
+    ):
+        return False
+    trials.refused, trials.tried = 0, True
+    return True
 
-    every: int = EVERY
-    refused: int = 0
-    """Refusals since the last run."""
-    ratio: float = 0.0
-    """Seconds by prediction of the last trial, if it was far off; else 0."""
-    tried: bool = False
-    """Whether there was a trial of the present predictions."""
-    time: TimeShare = field(default_factory=lambda: TimeShare(SHARE, saved_s=SAVED_S))
 
-    def due(self, pool: Pool, request: Request | Notice, reason: Reason, *, now: float) -> bool:
-        """Count a refusal; whether this request runs all the same."""
-        if reason not in DOUBTED or request.best_effort or pool.learner is None:
-            return False
-        if len(pool.scheduler) or pool.quarantine or pool.announced:
-            return False
-        placement = _idle_placement(pool)
-        if placement is None:
-            return False
-        self.refused += 1
-        if self.refused <= self.every:
-            return False
-        rows = request.rows if isinstance(request, Request) else 1
-        members = (request,) if isinstance(request, Request) else ()
-        seconds = pool.times.of(rows, placement.lane.size, members).expected * (self.ratio or 1.0)
-        if (
-            self.tried
-            and not _others_can_wait(placement, seconds)
-            and (self.time.affordable_at(seconds, lanes=pool.lanes, now=now) > now)
-        ):
-            return False
-        self.refused, self.tried = 0, True
-        return True
-
-    def finished(self, running: Running, seconds: float, predicted: float) -> None:
-        """A trial took so long; `predicted` is what its pool expected when it began."""
-        pool, batch, before = running.placement.pool, running.batch, self.ratio
-        self.time.pay(seconds)
-        self.ratio = seconds / predicted
-        if self.ratio > FAR_OFF:
-            self.ratio, self.every = 0.0, min(2 * self.every, MOST_EVERY)
-        elif not before:
-            self.refused = self.every
-        elif pool.learner is not None:
-            slower = predicted * max(before, self.ratio)
-            pool.learner.settle(slower, batch.members, batch.rows, running.cores)
-            self.ratio, self.every, self.tried = 0.0, EVERY, False
+def trial_finished(running: Running, seconds: float, predicted: float) -> None:
+    """A trial took so long; `predicted` is what its pool expected when it began."""
+    pool, batch = running.placement.pool, running.batch
+    trials, before = pool.trials, pool.trials.ratio
+    trials.time.pay(seconds)
+    trials.ratio = seconds / predicted
+    if trials.ratio > FAR_OFF:
+        trials.ratio, trials.every = 0.0, min(2 * trials.every, MOST_EVERY)
+    elif not before:
+        trials.refused = trials.every
+    elif pool.learner is not None:
+        slower = predicted * max(before, trials.ratio)
+        pool.learner.settle(slower, batch.members, batch.rows, running.cores)
+        trials.ratio, trials.every, trials.tried = 0.0, TRIAL_EVERY, False
 
 
 def _idle_placement(pool: Pool) -> Placement | None:

@@ -21,25 +21,14 @@ failure, all after two clients have failed, so that no client can make a shape u
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason, Request, Signature
-from slacktide.engine.idle_work import SAVED_S, TimeShare, can_wait
+from slacktide.engine.idle_work import can_wait
+from slacktide.engine.lanes import Lane, Placement, Pool, Running
 from slacktide.engine.ledger import QUEUED, Entry, State
-
-if TYPE_CHECKING:
-    from slacktide.engine.lane import Lane, Running
-    from slacktide.engine.placement import Placement
-    from slacktide.engine.pool import Pool
-    from slacktide.engine.state import EngineState
-
-SHARE = 0.1
-"""Of the lanes' time, where a policy states no share of best-effort requests."""
+from slacktide.engine.state import EngineState
+from slacktide.engine.unmeasured_queue import ShapeFailure, UnmeasuredQueue
 
 FAILED_S = 60.0
 """Seconds for which requests of a shape that has failed are refused."""
@@ -49,84 +38,6 @@ LEAST_S = 0.001
 
 MOST_FAILED = 64
 """Shapes remembered for having failed; beyond that the oldest is forgotten."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnmeasuredRules:
-    """Which requests of a pool cannot be judged, and what becomes of them."""
-
-    measured: Callable[[Request], bool]
-    """Whether the run time of this request can be judged. The same for all of one signature; may
-    change with what is learnt."""
-    has_run: Callable[[Request], bool]
-    """Whether its shape has: one that has been judged from other sizes may yet fail."""
-    reach: Callable[[], object]
-    """Which shapes are judged without having run: while this stays the same, none that waits has
-    become measured but by runs of its own."""
-    refuse: bool = False
-    """Whether those with a deadline are refused instead (`Reason.UNMEASURED`)."""
-    share: float = SHARE
-    """Of the time of the pool's lanes that they may take from others, 0 to 1."""
-    most: int | None = None
-    """Most that wait; None: no limit."""
-
-
-@dataclass(slots=True)
-class _Failure:
-    """A shape that the model could not run."""
-
-    until: float
-    detail: str
-    clients: set[str]
-    """Whose requests failed, two at most."""
-
-
-class UnmeasuredQueue:
-    """What waits in one pool, and the lane time that it may have."""
-
-    __slots__ = ("best_effort", "failed", "is_running", "reach", "rules", "time", "timed")
-
-    def __init__(self, rules: UnmeasuredRules) -> None:
-        self.rules = rules
-        self.time = TimeShare(rules.share, saved_s=SAVED_S)
-        self.is_running = False
-        """Whether one of them runs."""
-        self.reach: object = None
-        """As it was when all that wait were looked at last."""
-        self.failed: OrderedDict[Signature, _Failure] = OrderedDict()
-        self.timed: list[tuple[float, int, Request]] = []
-        """Those with a deadline; sorted (deadline, id, request)."""
-        self.best_effort: list[tuple[float, int, Request]] = []
-
-    def __len__(self) -> int:
-        return len(self.timed) + len(self.best_effort)
-
-    def add(self, request: Request) -> None:
-        insort(self._of(request), (request.deadline, request.id, request))
-
-    def remove(self, request: Request) -> None:
-        entries = self._of(request)
-        del entries[bisect_left(entries, (request.deadline, request.id))]
-
-    def _of(self, request: Request) -> list[tuple[float, int, Request]]:
-        return self.best_effort if request.best_effort else self.timed
-
-    @property
-    def first(self) -> Request:
-        """The next to run: the one due first. There must be one."""
-        return min(self.timed[:1] + self.best_effort[:1])[2]
-
-    @property
-    def due(self) -> float:
-        """When the next expires; inf if none will."""
-        return self.timed[0][0] if self.timed else inf
-
-    def requests(self, of: Signature | None = None) -> tuple[Request, ...]:
-        """All that wait, or those of one shape, in the order in which they would run."""
-        every = self.timed + self.best_effort
-        if of is not None:
-            every = [entry for entry in every if entry[2].signature == of]
-        return tuple([request for _, _, request in sorted(every)])
 
 
 class UnmeasuredWork:
@@ -236,7 +147,7 @@ class UnmeasuredWork:
         shapes = ", ".join(str(list(shape)) for shape in request.signature)
         why = f"the model cannot run rows of shape {shapes}: {detail}"
         until = state.now + FAILED_S
-        queue.failed[request.signature] = _Failure(until, why, clients)
+        queue.failed[request.signature] = ShapeFailure(until, why, clients)
         if len(queue.failed) > MOST_FAILED:
             queue.failed.popitem(last=False)
         pending = [r for r in pool.scheduler.pending() if r.signature == request.signature]

@@ -13,14 +13,12 @@ without a batch of its model, though one had waited, is counted as missed.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from slacktide.domain import Replica, Timetable
-from slacktide.engine.placement import Placement
-from slacktide.engine.pool import Pool
+from slacktide.engine.lanes import LaneWindows, Placement, Pool
 from slacktide.engine.ports import Proposal
 
 Offer: TypeAlias = tuple[Placement, Proposal]
@@ -29,67 +27,52 @@ Smaller: TypeAlias = Callable[[Placement, Replica], Proposal | None]
 """What a pool proposes for a replica with another cap; None: nothing."""
 
 
-class LaneWindows:
-    """The timetable of one lane, and what became of its windows."""
+def admit(
+    windows: LaneWindows,
+    offers: Sequence[Offer],
+    placements: Sequence[Placement],
+    smaller: Smaller,
+    now: float,
+) -> tuple[list[Offer], float]:
+    """Those of `offers` that may start, and when the next window opens for which another waits
+    (absolute seconds; infinite: none does)."""
+    if now >= windows.check_at:
+        _count_missed(windows, placements, now)
+    window = windows.table.at(now)
+    if window is not None:
+        first = [offer for offer in offers if offer[0].pool.id.model == window.model]
+        if first:
+            return first, math.inf
+    waiting = {p.pool.id.model for p in placements if _wants(p.pool)}
+    opens = {
+        model: min(windows.table.next_start(each, now) for each in own)
+        for model in waiting
+        if (own := [each for each in windows.table.windows if each.model == model])
+    }
+    fitting, again = [], math.inf
+    for placement, proposal in offers:
+        model = placement.pool.id.model
+        limit = min((at for other, at in opens.items() if other != model), default=math.inf)
+        found = _ending_by(limit - now, placement, proposal, smaller)
+        if found is None:
+            again = min(again, limit)
+        else:
+            fitting.append((placement, found))
+    return fitting, again
 
-    __slots__ = ("_check_at", "_checked", "_ran", "missed", "table")
 
-    def __init__(self, table: Timetable, *, now: float) -> None:
-        self.table = table
-        self.missed: Counter[str] = Counter()
-        """Windows that closed without a batch of their model though one had waited, by model."""
-        self._ran: dict[str, float] = {}
-        """When a batch of a model was on the lane last."""
-        self._checked = dict.fromkeys(table.windows, now)
-        """When a window closed that was looked at last."""
-        self._check_at = -math.inf
-        """When one may have closed since."""
-
-    def ran(self, model: str, *, now: float) -> None:
-        """A batch of `model` begins or ends."""
-        self._ran[model] = now
-
-    def admit(
-        self, offers: Sequence[Offer], placements: Sequence[Placement], smaller: Smaller, now: float
-    ) -> tuple[list[Offer], float]:
-        """Those of `offers` that may start, and when the next window opens for which another waits
-        (absolute seconds; infinite: none does)."""
-        if now >= self._check_at:
-            self._count_missed(placements, now)
-        window = self.table.at(now)
-        if window is not None:
-            first = [offer for offer in offers if offer[0].pool.id.model == window.model]
-            if first:
-                return first, math.inf
-        waiting = {p.pool.id.model for p in placements if _wants(p.pool)}
-        opens = {
-            model: min(self.table.next_start(each, now) for each in windows)
-            for model in waiting
-            if (windows := [each for each in self.table.windows if each.model == model])
-        }
-        fitting, again = [], math.inf
-        for placement, proposal in offers:
-            model = placement.pool.id.model
-            limit = min((at for other, at in opens.items() if other != model), default=math.inf)
-            found = _ending_by(limit - now, placement, proposal, smaller)
-            if found is None:
-                again = min(again, limit)
-            else:
-                fitting.append((placement, found))
-        return fitting, again
-
-    def _count_missed(self, placements: Sequence[Placement], now: float) -> None:
-        self._check_at = self.table.unchanged_until(now)
-        for window in self.table.windows:
-            opened, closed = self.table.last(window, now)
-            if closed <= self._checked[window]:
-                continue
-            self._checked[window] = closed
-            if self._ran.get(window.model, -math.inf) >= opened:
-                continue
-            pools = [p.pool for p in placements if p.pool.id.model == window.model]
-            waited = (one.arrival < closed for pool in pools for one in pool.scheduler.pending())
-            self.missed[window.model] += any(waited)
+def _count_missed(windows: LaneWindows, placements: Sequence[Placement], now: float) -> None:
+    windows.check_at = windows.table.unchanged_until(now)
+    for window in windows.table.windows:
+        opened, closed = windows.table.last(window, now)
+        if closed <= windows.checked[window]:
+            continue
+        windows.checked[window] = closed
+        if windows.ran_at.get(window.model, -math.inf) >= opened:
+            continue
+        pools = [p.pool for p in placements if p.pool.id.model == window.model]
+        waited = (one.arrival < closed for pool in pools for one in pool.scheduler.pending())
+        windows.missed[window.model] += any(waited)
 
 
 def _wants(pool: Pool) -> bool:

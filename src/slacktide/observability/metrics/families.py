@@ -18,7 +18,7 @@ from typing import NamedTuple
 from slacktide.domain import Circuit
 from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
-from slacktide.engine.placement import ReplicaState
+from slacktide.engine.phases import ReplicaState
 from slacktide.executors.ports import SessionSize
 from slacktide.models.learnt import PoolTimes
 from slacktide.models.model_counters import ModelCounters

@@ -14,7 +14,7 @@ from slacktide.cluster import Hindrance, PodAllocator
 from slacktide.domain import Circuit, ExitMode, PoolId, Reason
 from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
-from slacktide.engine.placement import ReplicaState
+from slacktide.engine.phases import ReplicaState
 from slacktide.executors import worker_output
 from slacktide.executors.arena import MemoryBudget
 from slacktide.models.model_counters import Histogram, ModelCounters

@@ -15,7 +15,7 @@ from typing import Protocol
 from slacktide.domain import Notice, PoolId, Request
 from slacktide.domain.read_only import read_only
 from slacktide.engine import Snapshot
-from slacktide.engine.placement import UP
+from slacktide.engine.phases import UP
 from slacktide.engine.snapshot import PoolSnapshot, ReplicaSnapshot
 from slacktide.profiles import TimeDistribution
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from slacktide.domain import Plan, PoolId, Request
 from slacktide.domain.options import read_options
 from slacktide.engine import Snapshot
-from slacktide.engine.placement import ReplicaState
+from slacktide.engine.phases import ReplicaState
 from slacktide.planning.bounds import StageBounds
 from slacktide.planning.planner import PlannerError
 from slacktide.planning.variants.demand import Session, SessionlessRequests

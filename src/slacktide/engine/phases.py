@@ -1,4 +1,4 @@
-"""A pool's place on a lane, across restarts of its replica: a table of phases.
+"""The phases of a pool's place on a lane, across restarts of its replica, as a table.
 
 What is to become of the place and what its replica is doing are one phase, so that each pair of
 phase and step is either in `TRANSITIONS` or an error. docs/placement.md shows the table as a
@@ -7,18 +7,9 @@ diagram.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
-
-from slacktide.domain import Deployment, Replica
-from slacktide.engine.worth import LaneTime
-
-if TYPE_CHECKING:
-    from slacktide.engine.lane import Lane
-    from slacktide.engine.pool import Pool
+from typing import Final
 
 
 class ReplicaState(Enum):
@@ -126,62 +117,3 @@ TRANSITIONS: Mapping[Phase, Mapping[Step, Phase]] = {
     Phase.RETIRING: {Step.LOST: Phase.PAUSED, Step.KILL: Phase.HUNG_RETIRING, Step.KEEP: Phase.UP},
     Phase.HUNG_RETIRING: {Step.LOST: Phase.PAUSED, Step.KEEP: Phase.HUNG},
 }
-
-
-class Placement:
-    """Begins without a replica."""
-
-    __slots__ = (
-        "cap", "generation", "lane", "lane_time", "phase", "pool", "replica", "since", "standby",
-        "state", "until", "wanted",
-    )  # fmt: skip
-
-    def __init__(
-        self, pool: Pool, lane: Lane, deployment: Deployment, fairness_window: float
-    ) -> None:
-        self.pool = pool
-        self.lane = lane
-        self.cap = deployment.max_batch
-        """Most rows in one batch under the plan in force; the replica itself takes `max_batch` of
-        its pool."""
-        self.wanted = self.generation = deployment.generation
-        """Of the plan in force, and of the latest replica."""
-        self.standby = deployment.standby
-        """Whether it is given no batch under the plan in force."""
-        self.lane_time = LaneTime(fairness_window)
-        self.replica = Replica(-1, pool.id, lane.name, lane.target, self.cap, lane.device)
-        """The latest replica here, with the cores and the cap that count now."""
-        self.phase = Phase.PAUSED
-        self.state = ReplicaState.BACKOFF
-        """Of `phase`."""
-        self.since = -math.inf
-        """When the latest replica was started; once it is up, when it came up."""
-        self.until = math.inf
-        """When the engine must act: start limit (STARTING) or restart (PAUSED; inf: only once the
-        circuit of its version says so)."""
-
-    def go(self, step: Step) -> None:
-        """Enter the phase that `step` leads to. Raises ValueError if it cannot be taken."""
-        phase = TRANSITIONS[self.phase].get(step)
-        if phase is None:
-            raise ValueError(
-                f"{self.pool.id} on {self.lane.name} cannot {step.value}: it is {self.phase.label}"
-            )
-        self.phase = phase
-        self.state = phase.replica
-
-    def adapt(self) -> None:
-        """Call when the cores of the lane or the cap have changed."""
-        cores, cap = self.lane.usable, min(self.cap, self.pool.max_batch)
-        if (self.replica.cores, self.replica.max_batch) != (cores, cap):
-            self.replica = replace(self.replica, cores=cores, max_batch=cap)
-
-    @property
-    def busy(self) -> bool:
-        """Whether it runs the batch on its lane."""
-        return self.lane.running is not None and self.lane.running.placement is self
-
-    @property
-    def parked(self) -> bool:
-        """Whether it waits for the circuit of its version."""
-        return self.state is ReplicaState.BACKOFF and self.until == math.inf
