@@ -11,6 +11,7 @@ from slacktide.engine.engine import Engine
 from slacktide.engine.idle_work import HELD
 from slacktide.engine.ledger import State
 from slacktide.engine.phases import Phase, ReplicaState
+from slacktide.engine.state import EngineState
 
 
 class InvariantError(AssertionError):
@@ -21,8 +22,11 @@ def check_invariants(engine: Engine) -> None:
     """Raise InvariantError if the engine's state contradicts itself. Changes nothing."""
     _conservation(engine)
     _one_place_each(engine)
+    _crashes(engine)
+    _pools(engine)
     _lanes(engine)
     _placements(engine)
+    _circuits(engine)
     _early_exits(engine)
 
 
@@ -50,50 +54,61 @@ def _conservation(engine: Engine) -> None:
         )
 
 
+_PLACES = {
+    State.QUEUED: "queues",
+    State.UNMEASURED: "unmeasured queues",
+    State.QUARANTINED: "quarantine",
+    State.RUNNING: "batches",
+    State.HELD: "held",
+    State.ENDED: "batches",
+}
+"""Where a request of each state is; an announced one is nowhere."""
+
+
+def _places(state: EngineState) -> dict[str, Counter[int]]:
+    """How often each request is in each place, by id."""
+    pools = state.pools.values()
+    return {
+        "queues": Counter(r.id for pool in pools for r in pool.scheduler.pending()),
+        "quarantine": Counter(r.id for pool in pools for r in pool.quarantine),
+        "batches": Counter(m.id for run in state.running.values() for m in run.batch.members),
+        "held": Counter(r.id for pool in pools if pool.solo for r in pool.solo.held),
+        "unmeasured queues": Counter(
+            r.id for pool in pools if pool.unmeasured for r in pool.unmeasured.requests()
+        ),
+    }
+
+
 def _one_place_each(engine: Engine) -> None:
     """Every open request is in exactly the place its state says."""
-    state = engine.state
-    queued = Counter(r.id for pool in state.pools.values() for r in pool.scheduler.pending())
-    quarantine = Counter(r.id for pool in state.pools.values() for r in pool.quarantine)
-    running = Counter(m.id for run in state.running.values() for m in run.batch.members)
-    held = Counter(r.id for pool in state.pools.values() if pool.solo for r in pool.solo.held)
-    unmeasured = Counter(
-        r.id for pool in state.pools.values() if pool.unmeasured for r in pool.unmeasured.requests()
-    )
-    everywhere = (
-        ("queues", queued),
-        ("quarantine", quarantine),
-        ("batches", running),
-        ("held", held),
-        ("unmeasured queues", unmeasured),
-    )
-    for name, places in everywhere:
-        twice = [id for id, count in places.items() if count > 1]
-        _require(not twice, f"requests {twice} are in the {name} twice")
-    expected = {
-        State.ANNOUNCED: (0, 0, 0, 0, 0),
-        State.QUEUED: (1, 0, 0, 0, 0),
-        State.UNMEASURED: (0, 0, 0, 0, 1),
-        State.QUARANTINED: (0, 1, 0, 0, 0),
-        State.RUNNING: (0, 0, 1, 0, 0),
-        State.HELD: (0, 0, 0, 1, 0),
-        State.ENDED: (0, 0, 1, 0, 0),
-    }
+    entries, places = engine.state.ledger.entries, _places(engine.state)
+    for place, requests in places.items():
+        twice = [id for id, count in requests.items() if count > 1]
+        _require(not twice, f"requests {twice} are in the {place} twice")
+    for id, entry in entries.items():
+        found = [place for place, requests in places.items() if requests[id]]
+        expected = [_PLACES[entry.state]] if entry.state in _PLACES else []
+        _require(found == expected, f"request {id} is {entry.state}, in {found}")
+        announced = not isinstance(entry.request, Request)
+        _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
+    strays = set().union(*places.values()) - entries.keys()
+    _require(not strays, f"requests {sorted(strays)} are somewhere but not in the ledger")
+
+
+def _crashes(engine: Engine) -> None:
+    """A crash knows how many members of its batch are still to be judged."""
     unjudged = Counter(
         entry.crash
-        for entry in state.ledger.entries.values()
+        for entry in engine.state.ledger.entries.values()
         if entry.crash is not None and entry.state in (State.QUARANTINED, State.RUNNING)
     )
     for crash, count in unjudged.items():
         _require(crash.unjudged == count, f"a crash of {crash.pool.id}: {count} to be judged")
-    for id, entry in state.ledger.entries.items():
-        found = (queued[id], quarantine[id], running[id], held[id], unmeasured[id])
-        _require(found == expected[entry.state], f"request {id} is {entry.state}, in {found}")
-        announced = not isinstance(entry.request, Request)
-        _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
-    known = state.ledger.entries.keys()
-    strays = set().union(*(places for _, places in everywhere)) - known
-    _require(not strays, f"requests {sorted(strays)} are somewhere but not in the ledger")
+
+
+def _pools(engine: Engine) -> None:
+    """What a pool says of its requests is so."""
+    state = engine.state
     for pool in state.pools.values():
         pending = len(pool.scheduler.pending())
         _require(len(pool.scheduler) == pending, f"{pool.id}: length {len(pool.scheduler)}")
@@ -143,7 +158,7 @@ def _lanes(engine: Engine) -> None:
 
 
 def _placements(engine: Engine) -> None:
-    """Pools and lanes agree on what is placed where; a pool that is down serves nothing."""
+    """Pools and lanes agree on what is placed where."""
     state = engine.state
     by_pool = {id(p) for pool in state.pools.values() for p in pool.placements}
     by_lane = {id(p) for lane in state.lanes.values() for p in lane.placements}
@@ -163,6 +178,11 @@ def _placements(engine: Engine) -> None:
             _require(replica.cores == lane.usable, f"replica {replica.id} has other cores")
             cap = min(placement.cap, pool.max_batch)
             _require(replica.max_batch == cap, f"replica {replica.id} has another cap")
+
+
+def _circuits(engine: Engine) -> None:
+    """A pool whose circuit is open is down, and one that is down serves nothing."""
+    for pool in engine.state.pools.values():
         history = pool.crashes
         down, circuit = pool.down_reason is not None, history.circuit
         _require(down or circuit is not Circuit.OPEN, f"{pool.id}: open, but not down")
