@@ -13,7 +13,7 @@ the lanes of scaled models the number and cores change, and the batch caps of wh
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId
@@ -123,62 +123,67 @@ class LaneSizes:
         `borrowing`: what has no lane yet need not wait for the cores that others give up; a replica
         more of a model that has one does."""
         elastic = {lane for group in self.groups for lane in group.lanes}
+        sizes = {
+            group: self._wanted(base, group, [asked[name] for name in group.models], snapshot)
+            for group in self.groups
+        }
         claims = [
             Claim(lane.name, len(lane.cores), len(lane.cores), math.inf)
             for lane in base.lanes
             if lane.device == "cpu" and lane.name not in elastic
         ]
-        # Lanes in force, and the others of their models: these can wait.
-        placed = {lane.name for lane in snapshot.lanes.values() if not lane.leaving}
-        first: list[Claim] = []
-        further: list[Claim] = []
-        wanted: dict[ScalingGroup, dict[str, int]] = {}
-        for group in self.groups:
-            own = [asked[name] for name in group.models]
-            wanted[group] = sizes = self._wanted(base, group, own, snapshot)
-            pressed = max(each.pressure for each in own)
-            least = max(each.limits.cores_min for each in own)
-            fewest = max(each.limits.replicas_min for each in own)
-            if not placed.isdisjoint(sizes):
-                placed.update(sizes)
-            for number, (lane, size) in enumerate(sizes.items()):
-                claim = Claim(lane, least, max(least, size), pressed)
-                (first if number < fewest else further).append(claim)
-        claims += first + further
-        given = shares(claims, len(self._allocator))
-        order = sorted((one for one in claims if one.lane in given), key=lambda one: -one.pressure)
-        holdings = {name: lane for name, lane in snapshot.lanes.items() if lane.device == "cpu"}
-        cores = self._allocator.cores_for(
-            {one.lane: given[one.lane] for one in order},
-            holdings,
-            preferred={lane.name: lane.cores for lane in base.lanes},
-            borrowing=[one.lane for one in order if borrowing and one.lane not in placed],
-        )
-        for claim in claims:  # a lane is opened with its least or not yet
-            if claim.lane not in holdings and len(cores.get(claim.lane, ())) < claim.least:
-                cores.pop(claim.lane, None)
-        self.short = any(len(cores.get(lane, ())) < count for lane, count in given.items())
+        claims += _claims_of(sizes, asked)
+        placed = _placed(sizes, snapshot)
+        borrowers = {claim.lane for claim in claims} - placed if borrowing else set[str]()
+        cores = self._divide(base, claims, snapshot, borrowers)
         lanes = [
             lane if lane.device != "cpu" else replace(lane, cores=cores[lane.name])
             for lane in base.lanes
             if lane.name not in elastic
         ]
         deployments = [one for one in base.deployments if one.lane not in elastic]
-        for group, sizes in wanted.items():
+        for group, names in sizes.items():
             targets = {name: asked[name].target for name in group.models}
-            self._lanes[group] = self._generations(group, sizes, targets, cores, snapshot)
-            caps = {
-                pool.id: target.batch
-                for name, target in targets.items()
-                if target is not None
-                for pool in snapshot.serving(name)
-            }
-            for name, generation in self._lanes[group].items():
-                lanes.append(LaneSpec(name, cores[name]))
-                for one in group.deployments:
-                    cap = min(one.max_batch, caps.get(one.pool, one.max_batch))
-                    deployments.append(Deployment(one.pool, name, cap, generation))
+            self._lanes[group] = self._generations(group, names, targets, cores, snapshot)
+            lanes += [LaneSpec(name, cores[name]) for name in self._lanes[group]]
+            deployments += self._deployments(group, targets, snapshot)
         return replace(base, lanes=tuple(lanes), deployments=tuple(deployments))
+
+    def _divide(
+        self, base: Plan, claims: Sequence[Claim], snapshot: Snapshot, borrowers: Collection[str]
+    ) -> dict[str, tuple[int, ...]]:
+        """Cores by lane, for those of `claims` that are met. `borrowers`: lanes that need not wait
+        for the cores that others give up."""
+        counts = shares(claims, len(self._allocator))
+        order = [claim for claim in claims if claim.lane in counts]
+        order.sort(key=lambda claim: -claim.pressure)
+        holdings = {name: lane for name, lane in snapshot.lanes.items() if lane.device == "cpu"}
+        cores = self._allocator.cores_for(
+            {claim.lane: counts[claim.lane] for claim in order},
+            holdings,
+            preferred={lane.name: lane.cores for lane in base.lanes},
+            borrowing=[claim.lane for claim in order if claim.lane in borrowers],
+        )
+        for claim in claims:  # a lane is opened with its least or not yet
+            if claim.lane not in holdings and len(cores.get(claim.lane, ())) < claim.least:
+                cores.pop(claim.lane, None)
+        self.short = any(len(cores.get(lane, ())) < count for lane, count in counts.items())
+        return cores
+
+    def _deployments(
+        self, group: ScalingGroup, targets: Mapping[str, ScalingTarget | None], snapshot: Snapshot
+    ) -> Iterator[Deployment]:
+        """Replicas of the group on all of its lanes, in batches as its targets cap them."""
+        caps = {
+            pool.id: target.batch
+            for name, target in targets.items()
+            if target is not None
+            for pool in snapshot.serving(name)
+        }
+        for lane, generation in self._lanes[group].items():
+            for one in group.deployments:
+                cap = min(one.max_batch, caps.get(one.pool, one.max_batch))
+                yield Deployment(one.pool, lane, cap, generation)
 
     def _wanted(
         self, base: Plan, group: ScalingGroup, asked: Sequence[ScalingRequest], snapshot: Snapshot
@@ -222,3 +227,29 @@ class LaneSizes:
                 changed = lane is not None and len(lane.target) != len(cores[name])
                 found[name] = self._lanes[group].get(name, 0) + (anew and changed)
         return found
+
+
+def _placed(sizes: Mapping[ScalingGroup, Collection[str]], snapshot: Snapshot) -> set[str]:
+    """Lanes that can wait for cores: those in force, and the others of their models."""
+    placed = {lane.name for lane in snapshot.lanes.values() if not lane.leaving}
+    for names in sizes.values():
+        if not placed.isdisjoint(names):
+            placed.update(names)
+    return placed
+
+
+def _claims_of(
+    sizes: Mapping[ScalingGroup, Mapping[str, int]], asked: Mapping[str, ScalingRequest]
+) -> list[Claim]:
+    """What the lanes of groups claim: first the fewest that each group must have."""
+    first: list[Claim] = []
+    further: list[Claim] = []
+    for group, names in sizes.items():
+        requests = [asked[name] for name in group.models]
+        pressure = max(request.pressure for request in requests)
+        least = max(request.limits.cores_min for request in requests)
+        fewest = max(request.limits.replicas_min for request in requests)
+        for number, (lane, size) in enumerate(names.items()):
+            claim = Claim(lane, least, max(least, size), pressure)
+            (first if number < fewest else further).append(claim)
+    return first + further
