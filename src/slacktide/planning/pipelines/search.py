@@ -261,24 +261,10 @@ class _Pipeline:
     def _judged(self, picks: Picks) -> tuple[Array, Array, Array]:
         """(worth, work, longest path) of all combinations, one axis for each stage."""
         judge, count = self.judge, len(picks)
-        shapes = [tuple(-1 if at == axis else 1 for axis in range(count)) for at in range(count)]
-
-        def of(at: int, field: str) -> Array:
-            return self.table[at][field][picks[at]].reshape(shapes[at])
-
-        on = [self.on[at][:, picks[at]] for at in range(count)]
-        there = [[row.reshape(shapes[at]) for row in on[at]] for at in range(count)]
-        used = [[bool(row.any()) for row in on[at]] for at in range(count)]
-        waits: dict[int, Array | float] = {}
-        limits: dict[int, Array] = {}
-        for device in range(len(judge.devices)):
-            stages = [at for at in range(count) if used[at][device]]
-            own = {
-                field: [of(at, field) * there[at][device] for at in stages] for field in _BY_DEVICE
-            }
-            self._device(device, own, waits, limits)
-        crossing = self._crossings(there, used)
-        sizes = [of(at, "row_share") for at in range(count)]
+        every = _Combinations(picks, self.table, self.on)
+        waits, limits = self._on_devices(every)
+        crossing = self._crossings(every.there, every.used)
+        sizes = [every.of(at, "row_share") for at in range(count)]
         over_link, passing, carried = self._links(crossing, sizes)
         one: Array = np.ones((1,) * count)
         began: list[Array] = [0.0 * one] * count
@@ -289,17 +275,10 @@ class _Pipeline:
             if begin >= 0:
                 if not seen[begin]:
                     seen[begin] = True
-                    ended[begin] = (
-                        began[begin]
-                        + of(begin, "latency")
-                        + self._wait(of(begin, "alone"), there[begin], used[begin], waits)
-                    )
-                    shares[begin] = np.minimum(shares[begin], of(begin, "share"))
-                    for device, limit in limits.items():
-                        if used[begin][device]:
-                            lost = 1.0 - there[begin][device] * (1.0 - limit)
-                            shares[begin] = np.minimum(shares[begin], lost)
-                    accuracies[begin] = accuracies[begin] * of(begin, "accuracy")
+                    wait = every.wait(begin, waits)
+                    ended[begin] = began[begin] + every.of(begin, "latency") + wait
+                    shares[begin] = every.served(begin, shares[begin], limits)
+                    accuracies[begin] = accuracies[begin] * every.of(begin, "accuracy")
                 over, served, exact = ended[begin], shares[begin], accuracies[begin]
             for pair, crosses in ends.items():
                 taken = self._transfer(pair, size * sizes[at] if at >= 0 else size)
@@ -312,19 +291,43 @@ class _Pipeline:
                 accuracies[at] = np.minimum(accuracies[at], exact)
                 continue
             longest = np.maximum(longest, over)
-            hope = judge.rules.hope * judge.pipeline.slo / np.maximum(over, 1e-9)
-            likely = 1.0 - (over - judge.budget) * judge.slope
-            likely = np.minimum(1.0, np.maximum(hope, likely))
-            worth = worth + judge.rates[begin] * served * exact * likely
-        work = sum((of(at, "work") for at in range(count)), start=0.0 * one)
-        for device in range(len(judge.devices)) if judge.rules.memory else ():
+            worth = worth + judge.rates[begin] * served * exact * self._in_time(over)
+        return worth, self._work(every, carried), longest
+
+    def _in_time(self, over: Array) -> Array:
+        """Share of answers after `over` seconds that are in time."""
+        judge = self.judge
+        hope = judge.rules.hope * judge.pipeline.slo / np.maximum(over, 1e-9)
+        likely = 1.0 - (over - judge.budget) * judge.slope
+        return np.minimum(1.0, np.maximum(hope, likely))
+
+    def _work(self, every: _Combinations, carried: dict[tuple[int, int], Array]) -> Array:
+        """What each combination takes of servers, and of links by what is `carried`."""
+        judge, rules, none = self.judge, self.judge.rules, np.zeros((1,) * every.count)
+        work = sum((every.of(at, "work") for at in range(every.count)), start=none)
+        for device in range(len(judge.devices)) if rules.memory else ():
             running = [
-                of(at, "running") * there[at][device] for at in range(count) if used[at][device]
+                every.of(at, "running") * every.there[at][device] for at in every.using(device)
             ]
-            work = work + functools.reduce(np.maximum, running, 0.0 * one)
-        for pair, rate in carried.items() if judge.rules.links else ():
-            work = work + judge.rules.links / judge.links[pair].bandwidth * rate
-        return worth, work, longest
+            work = work + functools.reduce(np.maximum, running, none)
+        for pair, rate in carried.items() if rules.links else ():
+            work = work + rules.links / judge.links[pair].bandwidth * rate
+        return work
+
+    def _on_devices(
+        self, every: _Combinations
+    ) -> tuple[dict[int, Array | float], dict[int, Array]]:
+        """By device: the wait for its lanes, and the share of rows that it has room for."""
+        waits: dict[int, Array | float] = {}
+        limits: dict[int, Array] = {}
+        for device in range(len(self.judge.devices)):
+            stages = every.using(device)
+            own = {
+                field: [every.of(at, field) * every.there[at][device] for at in stages]
+                for field in _BY_DEVICE
+            }
+            self._device(device, own, waits, limits)
+        return waits, limits
 
     def _device(
         self,
@@ -355,21 +358,6 @@ class _Pipeline:
             total = _total(own["memory"])
             fits = ((total <= memory) | (total == 0.0)).astype(float)
             limits[at] = limits[at] * fits if at in limits else fits
-
-    def _wait(
-        self,
-        alone: Array,
-        there: list[Array],
-        used: list[bool],
-        waits: dict[int, Array | float],
-    ) -> Array:
-        shared = [
-            there[device] * wait if not all_there else wait
-            for device, wait in waits.items()
-            if used[device]
-            for all_there in (sum(used) == 1,)
-        ]
-        return np.maximum(alone, _total(shared)) if shared else alone
 
     def _crossings(
         self, there: list[list[Array]], used: list[list[bool]]
@@ -429,6 +417,50 @@ class _Pipeline:
             if _largest(each) > room:
                 passing[pair] = np.minimum(1.0, max(0.0, room) / np.maximum(total, 1e-300))
         return waits, passing, carried
+
+
+class _Combinations:
+    """All combinations of some choices of each stage, one axis for each stage."""
+
+    def __init__(
+        self, picks: Picks, table: Sequence[dict[str, Array]], on: Sequence[Array]
+    ) -> None:
+        self.count = count = len(picks)
+        self._picks, self._table = picks, table
+        self._shapes = [
+            tuple(-1 if at == axis else 1 for axis in range(count)) for at in range(count)
+        ]
+        chosen = [on[at][:, picks[at]] for at in range(count)]
+        self.there = [[row.reshape(self._shapes[at]) for row in chosen[at]] for at in range(count)]
+        """By stage and device: 1 where it runs there."""
+        self.used = [[bool(row.any()) for row in chosen[at]] for at in range(count)]
+        """By stage and device: whether it ever does."""
+
+    def of(self, at: int, field: str) -> Array:
+        """A field of `StageCost` of the choices of one stage, along its axis."""
+        return self._table[at][field][self._picks[at]].reshape(self._shapes[at])
+
+    def using(self, device: int) -> list[int]:
+        """Stages with choices on this device."""
+        return [at for at in range(self.count) if self.used[at][device]]
+
+    def wait(self, at: int, waits: dict[int, Array | float]) -> Array:
+        """Seconds that a stage waits for its lane, given the wait on each device."""
+        alone, everywhere = self.of(at, "alone"), sum(self.used[at]) == 1
+        shared = [
+            wait if everywhere else self.there[at][device] * wait
+            for device, wait in waits.items()
+            if self.used[at][device]
+        ]
+        return np.maximum(alone, _total(shared)) if shared else alone
+
+    def served(self, at: int, share: Array, limits: dict[int, Array]) -> Array:
+        """What a stage leaves of the `share` of rows that come to it, given what devices can do."""
+        share = np.minimum(share, self.of(at, "share"))
+        for device, limit in limits.items():
+            if self.used[at][device]:
+                share = np.minimum(share, 1.0 - self.there[at][device] * (1.0 - limit))
+        return share
 
 
 def _total(each: Sequence[Array | float]) -> Array:
