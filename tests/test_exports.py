@@ -154,6 +154,10 @@ EXPORTS = {
         ProfileStore RepositoryError Section dotted model_hash open_repository read_bounded
         validation_problems
     """,
+    "slacktide.testing": """
+        FakeClock FakeExecutor FakeReplica LinearTimes VirtualWorld make_notice make_request
+        one_model_plan
+    """,
     "slacktide.cli": """
         ExtensionGroup FELL_SHORT can_write console fail make_command print_json progress
     """,

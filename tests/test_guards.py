@@ -40,6 +40,7 @@ CEILINGS = {
     "lab/reports": 1_100,
     "lab/simulation": 7_400,
     "lab/workloads": 2_000,
+    "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
@@ -47,8 +48,9 @@ TOTALS = {
     "serving": 68_500,
     "client": 2_100,
     "lab": 20_100,
+    "testing": 400,
     "papers": 11_900,
-    "all": 102_200,
+    "all": 102_600,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
@@ -57,13 +59,16 @@ EXPLAINED = 0.26
 
 def parts() -> dict[str, list[Path]]:
     """The files that each total counts."""
-    lab, client = list((SOURCE / "lab").rglob("*.py")), list((SOURCE / "client").rglob("*.py"))
+    lab, client, testing = (
+        list((SOURCE / folder).rglob("*.py")) for folder in ("lab", "client", "testing")
+    )
     files, papers = list(SOURCE.rglob("*.py")), list(PAPERS.rglob("*.py"))
-    serving = sorted({*files} - {*lab} - {*client})
+    serving = sorted({*files} - {*lab} - {*client} - {*testing})
     return {
         "serving": serving,
         "client": client,
         "lab": lab,
+        "testing": testing,
         "papers": papers,
         "all": [*files, *papers],
     }

@@ -9,14 +9,7 @@ import pytest
 
 from slacktide.executors import loop_watch as module
 from slacktide.executors.loop_watch import READ_S, LoopWatch, call_later, loop_watch, patience
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
+from slacktide.testing import FakeClock
 
 
 class Loop:
@@ -35,7 +28,7 @@ class Loop:
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return FakeClock(100.0)
 
 
 @pytest.fixture
@@ -100,7 +93,7 @@ def test_a_timer_waits_for_as_long_as_the_loop_stood_still(watch, clock):
 
 
 async def test_patience_is_for_a_loop_that_turns(monkeypatch):
-    clock = Clock()
+    clock = FakeClock(100.0)
     module._watches[asyncio.get_running_loop()] = LoopWatch(clock)
     read = []
 

@@ -8,7 +8,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from slacktide.domain import (
     PoolId,
     Replica,
     ReplicaLost,
-    ReplicaUp,
 )
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
@@ -36,7 +35,6 @@ from slacktide.executors.ports import (
     Executor,
     FunctionSource,
     ModelSource,
-    OpenedModel,
     Payload,
     Report,
     Reporter,
@@ -47,6 +45,7 @@ from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.tensor_io import decode_strings
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.profiles import ENOUGH_SAMPLES
+from slacktide.testing import FakeExecutor, FakeReplica
 
 IMAGES = ModelInterface(
     (TensorSpec("x", Datatype.FP32, (-1, 3, -1)),), (TensorSpec("y", Datatype.FP32, (-1, 10)),), 8
@@ -55,8 +54,8 @@ SOURCE = ModelSource("m", "1", Path("m.onnx"), Path())
 
 
 @dataclass
-class ScriptedExecutor:
-    """Batches take `seconds(rows, cores)` on a clock of its own, at once on the loop's."""
+class ScriptedExecutor(FakeExecutor):
+    """Also fails, dies and falls silent as its fields say."""
 
     seconds: Callable[[int, int], float]
     interface: ModelInterface = IMAGES
@@ -72,91 +71,60 @@ class ScriptedExecutor:
     """Running number of the batch at which the replica dies."""
     mute_at: int = 1 << 30
     """Running number of the batch that is never answered."""
-    now: float = 1000.0
-    started: list[Replica] = field(default_factory=list)
-    ran: list[tuple[int, int]] = field(default_factory=list)
-    stopped: int = 0
-    killed: int = 0
-    open: int = 0
     per_length: bool = False
     """Whether `seconds` are for one position of the last axis."""
-    sources: list[ModelSource] = field(default_factory=list)
-    resizes: list[tuple[int, ...]] = field(default_factory=list)
     resized: Callable[[tuple[int, ...]], Report] = Resized
     """What is reported of a resize."""
     arranged: Sequence[Arranged] = ()
     """What is reported when a policy of early exits is published."""
 
-    def start(
-        self,
-        replica: Replica,
-        source: ModelSource,
-        arena: Arena,
-        report: Reporter,
-    ) -> ScriptedReplica:
-        assert self.open == 0, "two replicas at a time would disturb each other"
-        self.open += 1
-        self.started.append(replica)
-        self.sources.append(source)
-        handle = ScriptedReplica(self, len(replica.cores), report)
-        up = self.start_report or ReplicaUp(replica.id)
-        handle.tell(self.start_s, up, OpenedModel(self.interface))
-        return handle
+    def __post_init__(self) -> None:
+        super().__init__(self.interface, self.seconds)
+
+    def make(self, replica: Replica, report: Reporter) -> ScriptedReplica:
+        running = [handle for handle in self.replicas if handle.state == "running"]
+        assert not running, "two replicas at a time would disturb each other"
+        return ScriptedReplica(self, replica, report)
+
+    def up(self, replica: Replica) -> Report:
+        return self.start_report or super().up(replica)
+
+    def outcome(self, batch: int, members: Sequence[Payload], cores: int) -> tuple[float, Report]:
+        number, rows = len(self.ran) - 1, sum(member.rows for member in members)
+        if number == self.lose_at:
+            return 0.001, ReplicaLost(0, "killed by signal 9")
+        if rows >= self.fail_from or self.fails(members[0].tensors[0].shape[1:], rows):
+            return 0.001, BatchFailed(batch, "out of memory")
+        seconds = self.seconds(rows, cores)
+        if self.per_length:
+            seconds *= max(member.tensors[0].shape[-1] for member in members)
+        timing = BatchTiming(infer_s=seconds, thread_s=self.cpu_share(cores) * seconds)
+        return seconds, BatchFinished(batch, timing)
 
     async def close(self) -> None:
         raise AssertionError("the executor is the caller's")
 
-    def clock(self) -> float:
-        return self.now
+    @property
+    def started(self) -> list[Replica]:
+        return [handle.replica for handle in self.replicas]
+
+    def count(self, state: str) -> int:
+        """Replicas that are `running`, `stopped` or `killed`."""
+        return sum(handle.state == state for handle in self.replicas)
 
 
-class ScriptedReplica:
-    pid = None
+class ScriptedReplica(FakeReplica):
+    executor: ScriptedExecutor
 
-    def __init__(self, executor: ScriptedExecutor, cores: int, report: Reporter) -> None:
-        self.executor, self.cores, self.report = executor, cores, report
-
-    def tell(self, after: float, event: Report, opened: OpenedModel | None = None) -> None:
-        def happen() -> None:
-            self.executor.now += after
-            self.report(event, opened=opened)
-
-        asyncio.get_running_loop().call_soon(happen)
-
-    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
-        script = self.executor
-        rows = sum(member.rows for member in members)
-        number = len(script.ran)
-        script.ran.append((rows, self.cores))
-        if number == script.mute_at:
+    def tell(self, after: float, event: Report, *args: Any, **kwargs: Any) -> None:
+        if isinstance(event, BatchFinished) and len(self.executor.ran) - 1 == self.executor.mute_at:
             return
-        if number == script.lose_at:
-            self.tell(0.001, ReplicaLost(0, "killed by signal 9"))
-        elif rows >= script.fail_from or script.fails(members[0].tensors[0].shape[1:], rows):
-            self.tell(0.001, BatchFailed(batch, "out of memory"))
-        else:
-            seconds = script.seconds(rows, self.cores)
-            if script.per_length:
-                seconds *= max(member.tensors[0].shape[-1] for member in members)
-            cpu_s = script.cpu_share(self.cores) * seconds
-            timing = BatchTiming(infer_s=seconds, thread_s=cpu_s)
-            self.tell(seconds, BatchFinished(batch, timing))
-
-    def stop(self) -> None:
-        self.executor.stopped += 1
-        self.executor.open -= 1
-
-    def kill(self) -> None:
-        self.executor.killed += 1
-        self.executor.open -= 1
+        if isinstance(event, Resized):
+            event = self.executor.resized(event.cores)
+        super().tell(after, event, *args, **kwargs)
 
     def abort(self, batch: int) -> None:
         raise AssertionError("nothing is aborted")
-
-    def resize(self, cores: tuple[int, ...]) -> None:
-        self.cores = len(cores)
-        self.executor.resizes.append(cores)
-        self.tell(0.0001, self.executor.resized(cores))
 
     def publish(self, policy: ExitPolicy) -> None:
         for arranged in self.executor.arranged:
@@ -178,7 +146,7 @@ def test_every_point_is_measured_as_the_driver_sees_it() -> None:
         assert row == pytest.approx([0.010 + 0.002 * batch, 0.005 + 0.001 * batch])
     assert [replica.cores for replica in executor.started] == [(2, 3)]
     assert executor.resizes == [(0,), (2, 3)]
-    assert executor.stopped == 1
+    assert executor.count("stopped") == 1
     assert found.record.skipped == ()
     assert found.record.shapes == {"x": (3, 1)}
 
@@ -214,7 +182,7 @@ def test_cores_that_it_does_not_get_are_not_measured() -> None:
     )
     with pytest.raises(MeasuringError, match="cannot run on cores 0, 9"):
         run(executor, cores=[(0, 9), (0,)])
-    assert executor.stopped == 1
+    assert executor.count("stopped") == 1
 
 
 PADDED = dataclasses.replace(
@@ -347,7 +315,7 @@ def test_the_budget_is_kept_and_small_batches_get_more_of_it() -> None:
 
 def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
     def throttled(rows: int, cores: int) -> float:
-        return 0.02 * (2.0 if executor.now > 1005.0 else 1.0)
+        return 0.02 * (2.0 if executor.clock.now > 1005.0 else 1.0)
 
     executor = ScriptedExecutor(throttled)
     found = run(executor, budget_s=10.0)
@@ -420,14 +388,14 @@ def test_what_cannot_be_measured_says_why(
         run(executor)
     assert caught.value.permanent is permanent
     dead = isinstance(script.get("start_report"), ReplicaLost) or "lose_at" in script
-    assert executor.stopped == (0 if dead else 1)
+    assert executor.count("stopped") == (0 if dead else 1)
 
 
 def test_a_replica_that_does_not_answer_is_killed() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01, mute_at=3)
     with pytest.raises(MeasuringError, match=r"took more than 0\.2 s to run a batch of 2"):
         run(executor, patience_s=0.2)
-    assert (executor.killed, executor.stopped) == (1, 0)
+    assert (executor.count("killed"), executor.count("stopped")) == (1, 0)
 
 
 async def test_a_cancelled_measurement_leaves_nothing_running() -> None:
@@ -439,7 +407,7 @@ async def test_a_cancelled_measurement_leaves_nothing_running() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert executor.open == 0
+    assert executor.count("running") == 0
 
 
 @pytest.mark.parametrize("cores", [[], [()], [(0,), (1,)]])
@@ -602,7 +570,7 @@ def stages(*arranged: Arranged) -> Arranged:
     try:
         return asyncio.run(measure_stages(script, SOURCE, policy, cores=(0,)))
     finally:
-        assert (script.stopped, script.killed) == (1, 0)
+        assert (script.count("stopped"), script.count("killed")) == (1, 0)
 
 
 def test_stages_are_waited_for_until_they_are_timed_or_cannot_be():

@@ -15,29 +15,25 @@ from slacktide.executors.ports import NO_FAULTS
 from slacktide.executors.session import GatheredBatch
 from slacktide.executors.stage_timing import GAPS, ChainTimes, LaneTurn, StageTimer
 from slacktide.executors.staged import Stage, StageChain
+from slacktide.testing import FakeClock
 
 SPEC = TensorSpec("y", Datatype.FP64, (-1,))
 INTERFACE = ModelInterface((SPEC,), (SPEC,), 8)
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(100.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def turn(clock: Clock) -> LaneTurn:
+def turn(clock: FakeClock) -> LaneTurn:
     return LaneTurn(clock)
 
 
-def batches(turn: LaneTurn, clock: Clock, *, every: float, take: float, count: int = GAPS) -> None:
+def batches(
+    turn: LaneTurn, clock: FakeClock, *, every: float, take: float, count: int = GAPS
+) -> None:
     """Begin as long after the batch before as there is between them."""
     for _ in range(count):
         clock.now += every - take
@@ -45,7 +41,7 @@ def batches(turn: LaneTurn, clock: Clock, *, every: float, take: float, count: i
             clock.now += take
 
 
-def test_a_lane_has_room_for_as_long_as_its_gaps_last(turn: LaneTurn, clock: Clock) -> None:
+def test_a_lane_has_room_for_as_long_as_its_gaps_last(turn: LaneTurn, clock: FakeClock) -> None:
     batches(turn, clock, every=0.030, take=0.010)
     assert turn.room() == pytest.approx(0.020)
     clock.now += 0.015
@@ -59,14 +55,14 @@ def test_a_lane_has_room_for_as_long_as_its_gaps_last(turn: LaneTurn, clock: Clo
         assert turn.room() == pytest.approx(0.020), "what follows this batch"
 
 
-def test_one_long_gap_in_four_does_not_count(turn: LaneTurn, clock: Clock) -> None:
+def test_one_long_gap_in_four_does_not_count(turn: LaneTurn, clock: FakeClock) -> None:
     for _ in range(GAPS // 4):
         batches(turn, clock, every=9.0, take=1.0, count=1)
         batches(turn, clock, every=1.1, take=1.0, count=3)
     assert turn.room() == pytest.approx(0.1)
 
 
-def test_a_run_begins_only_where_there_is_room_for_it(turn: LaneTurn, clock: Clock) -> None:
+def test_a_run_begins_only_where_there_is_room_for_it(turn: LaneTurn, clock: FakeClock) -> None:
     batches(turn, clock, every=0.030, take=0.010)
     done: list[bool] = []
 
@@ -82,7 +78,9 @@ def test_a_run_begins_only_where_there_is_room_for_it(turn: LaneTurn, clock: Clo
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_batch_stops_the_run_that_is_timed(turn: LaneTurn, clock: Clock, beside: bool) -> None:
+def test_a_batch_stops_the_run_that_is_timed(
+    turn: LaneTurn, clock: FakeClock, beside: bool
+) -> None:
     clock.now += 1.0
     ran = threading.Event()
 
@@ -97,7 +95,7 @@ def test_a_batch_stops_the_run_that_is_timed(turn: LaneTurn, clock: Clock, besid
     assert ran.is_set()
 
 
-def test_what_a_run_raises_by_itself_is_raised(turn: LaneTurn, clock: Clock) -> None:
+def test_what_a_run_raises_by_itself_is_raised(turn: LaneTurn, clock: FakeClock) -> None:
     clock.now += 1.0
 
     def run(options: Any) -> tuple[float, ...]:
@@ -148,7 +146,7 @@ def rows_of(rows: int) -> GatheredBatch:
     return GatheredBatch({"x": np.zeros(rows)}, [1] * rows, None, NO_FAULTS, 0.0, 0.0)
 
 
-def test_an_idle_lane_has_every_size_timed_at_once(turn: LaneTurn, clock: Clock) -> None:
+def test_an_idle_lane_has_every_size_timed_at_once(turn: LaneTurn, clock: FakeClock) -> None:
     clock.now += 9.0
     seen: set[int] = set()
     timed = Timed(turn, seen.add)
@@ -159,7 +157,7 @@ def test_an_idle_lane_has_every_size_timed_at_once(turn: LaneTurn, clock: Clock)
 
 
 def test_a_lane_without_gaps_has_single_rows_timed_beside_its_batches(
-    turn: LaneTurn, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    turn: LaneTurn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage_timing, "BESIDE_S", -1.0)
     monkeypatch.setattr(stage_timing, "GIVE_UP_S", -1.0)
@@ -173,7 +171,7 @@ def test_a_lane_without_gaps_has_single_rows_timed_beside_its_batches(
 
 @pytest.mark.parametrize("gaps", [True, False])
 def test_what_seems_dear_is_timed_again_where_that_is_soon_done(
-    turn: LaneTurn, clock: Clock, monkeypatch: pytest.MonkeyPatch, gaps: bool
+    turn: LaneTurn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, gaps: bool
 ) -> None:
     for name, value in {"BESIDE_S": -1.0, "AGAIN_S": 0.0, "DEAR": -9.0, "CLEAR": 1e9}.items():
         monkeypatch.setattr(stage_timing, name, value if name != "BESIDE_S" or not gaps else 9.0)
@@ -190,7 +188,7 @@ def test_what_seems_dear_is_timed_again_where_that_is_soon_done(
 
 
 def test_larger_batches_are_timed_once_the_lane_is_idle(
-    turn: LaneTurn, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    turn: LaneTurn, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage_timing, "BESIDE_S", -1.0)
     batches(turn, clock, every=0.01, take=0.01)
@@ -207,7 +205,7 @@ def test_larger_batches_are_timed_once_the_lane_is_idle(
     assert timed.opened == 2  # the model whole is closed meanwhile
 
 
-def test_whoever_wants_other_ramps_ends_it(turn: LaneTurn, clock: Clock) -> None:
+def test_whoever_wants_other_ramps_ends_it(turn: LaneTurn, clock: FakeClock) -> None:
     clock.now += 9.0
     timed = Timed(turn, lambda rows: timed.stop.set())
     timed.measure(8)

@@ -58,16 +58,6 @@ def refusing(
     return answer
 
 
-class Clock:
-    """Monotonic seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class FakeCall:
     """Notes its steps, such as `announce`, `submit`, `refuse bad_input`, `cancel no_body`."""
 

@@ -14,7 +14,6 @@ answers have the declared shapes and are zero.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -30,7 +29,7 @@ from slacktide.domain import (
     ReplicaUp,
 )
 from slacktide.domain.crops import Glue
-from slacktide.domain.tensors import ModelInterface, TensorSpec
+from slacktide.domain.tensors import ModelInterface
 from slacktide.engine.ports import BatchTimes
 from slacktide.executors.arena import Arena, map_read_only
 from slacktide.executors.crops import FrameArenas
@@ -51,7 +50,7 @@ from slacktide.executors.ports import (
 )
 from slacktide.executors.session import ModelSession
 from slacktide.executors.shared_replicas import SharedReplicas
-from slacktide.executors.tensor_io import RowCountError, cut_outputs, lay_out
+from slacktide.executors.tensor_io import RowCountError, cut_outputs, lay_out, zero_outputs
 
 
 class LoopReplica:
@@ -329,16 +328,5 @@ class ProfiledReplica(LoopReplica):
 
     def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
         self._batch = None
-        specs = self._interface.outputs
-        outputs = [tuple([self._zeros(spec, member) for spec in specs]) for member in members]
+        outputs = [zero_outputs(self._interface, member.rows) for member in members]
         self._tell(BatchFinished(batch, BatchTiming(infer_s=seconds)), outputs)
-
-    def _zeros(self, spec: TensorSpec, member: Payload) -> tuple[tuple[int, ...], bytes]:
-        """The declared shape with free axes of length one; empty elements for BYTES, whose lengths
-        of zero are four zero bytes each."""
-        axes = [1 if axis < 0 else axis for axis in spec.shape]
-        if self._interface.batches:
-            axes[0] = member.rows
-        shape = tuple(axes)
-        nbytes = math.prod(shape) * (spec.datatype.itemsize or 4)
-        return shape, bytes(nbytes)

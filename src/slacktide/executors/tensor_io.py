@@ -282,3 +282,15 @@ class LengthReader:
         index, axis = self._index, self._axis
         lengths = [member.tensors[index].shape[axis] for member in members]
         return MemberLengths(lengths, self._axes) if min(lengths) < max(lengths) else None
+
+
+def zero_outputs(interface: ModelInterface, rows: int) -> Outputs:
+    """Zeros of the declared shapes, free axes of length one; empty elements for BYTES, whose
+    lengths of zero are four zero bytes each."""
+    outputs = []
+    for spec in interface.outputs:
+        axes = [1 if axis < 0 else axis for axis in spec.shape]
+        if interface.batches:
+            axes[0] = rows
+        outputs.append((tuple(axes), bytes(math.prod(axes) * (spec.datatype.itemsize or 4))))
+    return tuple(outputs)

@@ -12,8 +12,8 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slacktide.cluster import PodAllocator, PodClient, PodName
@@ -37,7 +37,7 @@ from slacktide.models.repository.staging import Staging
 from slacktide.models.versions import Catalog
 from slacktide.observability.logs import AccessLogger
 from slacktide.observability.metrics import Metrics
-from slacktide.observability.observers import Observers
+from slacktide.observability.observers import Observers, RequestObserver
 from slacktide.observability.tracing import RequestTracer, open_tracer
 from slacktide.planning import Planner
 from slacktide.planning.exits import ExitsPlanner
@@ -64,10 +64,13 @@ _SHOWN = 8
 class App:
     """One server on the running event loop: `start`, then `drain` and `close`."""
 
-    def __init__(self, repository: Path, settings: ServerSettings) -> None:
+    def __init__(
+        self, repository: Path, settings: ServerSettings, parts: ServerParts | None = None
+    ) -> None:
         """Raises ValueError, SecurityError or TracingUnavailable for settings that cannot be used,
         and RepositoryError if there is no such repository."""
         self.settings = settings
+        self._parts = ServerParts() if parts is None else parts
         # Before anything listens.
         self.repository = open_repository(repository, settings.state_dir)
         self.credentials = Credentials(settings.token_file, settings.tls)
@@ -94,14 +97,15 @@ class App:
         per_client = settings.client_memory_limit or limit // 2
         budget = MemoryBudget(limit, per_client)
         self.catalog = Catalog(self.repository.names())
-        found = await asyncio.to_thread(open_cores, settings)
+        found = await asyncio.to_thread(open_cores, settings, self._parts.cpu_allocator)
         self._pod = found.pod
-        process = ProcessExecutor(found.allocator)
         self._executors: Mapping[str, Executor] = {
-            "worker": process,
+            "worker": ProcessExecutor(found.allocator),
             "in_process": InProcessExecutor(),
             "profiled": profiled_executor(self.catalog),
+            **self._parts.executors,
         }
+        worker = self._executors["worker"]
         engine_settings = EngineSettings()
         self.recorder: Recorder | None = None
         if settings.record is not None:
@@ -162,7 +166,7 @@ class App:
             ClientLimits(
                 requests=settings.max_in_flight_per_client, arriving=max(1, per_client // 4)
             ),
-            Observers() if self._tracer is None else Observers(self._tracer),
+            Observers(*([] if self._tracer is None else [self._tracer]), *self._parts.observers),
             look_alikes={} if settings.ignore_unknown_parameters else LOOK_ALIKES,
             max_sessions=settings.max_sessions,
         )
@@ -188,7 +192,7 @@ class App:
             self.driver.replicas.resizes,
             self.data.sessions.sums,
             placement=self.placement,
-            process_executor=process,
+            process_executor=worker if isinstance(worker, ProcessExecutor) else None,
             pod=found.pod,
             recorder=self.recorder,
         )
@@ -335,6 +339,43 @@ def profiled_executor(catalog: Catalog) -> ProfiledExecutor:
     return ProfiledExecutor(times, interface)
 
 
+EXECUTORS = ("worker", "in_process", "profiled")
+"""Names of executors, as models' settings state them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """Objects of the program around a server. They are called on the server's loop alone. Raises
+    ValueError for an executor's name that no model can state, TypeError for what is no such object.
+    """
+
+    executors: Mapping[str, Executor] = field(default_factory=dict)
+    """By name: those that take the place of the server's own, which closes them at the end."""
+    cpu_allocator: CpuAllocator | None = None
+    """Gives worker processes their cores, in place of the one that the settings name."""
+    observers: Sequence[RequestObserver] = ()
+    """Notified of every answered request."""
+
+    def __post_init__(self) -> None:
+        for name, executor in self.executors.items():
+            if name not in EXECUTORS:
+                expected = " or ".join(EXECUTORS)
+                raise ValueError(f"executors: expected {expected}, got {name!r}")
+            _require_methods(f"executors: {name}", "an Executor", executor, "start", "close")
+        if self.cpu_allocator is not None:
+            allocator = self.cpu_allocator
+            _require_methods("cpu_allocator", "a CpuAllocator", allocator, "grant", "forget")
+        for observer in self.observers:
+            _require_methods("observers", "a RequestObserver", observer, "answered")
+
+
+def _require_methods(where: str, expected: str, part: object, *methods: str) -> None:
+    missing = [name for name in methods if not callable(getattr(part, name, None))]
+    if missing:
+        kind = type(part).__name__
+        raise TypeError(f"{where}: expected {expected}, got {kind} without {', '.join(missing)}")
+
+
 @dataclass(frozen=True, slots=True)
 class MachineCores:
     """What the settings come to here."""
@@ -346,9 +387,12 @@ class MachineCores:
     """The allocator, if it resizes our pod."""
 
 
-def open_cores(settings: ServerSettings) -> MachineCores:
-    """Find out. May take a call to a Kubernetes API server; raises PodError if that fails."""
-    if settings.cpu_allocator == "kubernetes":
+def open_cores(settings: ServerSettings, allocator: CpuAllocator | None = None) -> MachineCores:
+    """Find out; `allocator` takes the place of the one that settings name. May take a call to a
+    Kubernetes API server; raises PodError if that fails."""
+    if allocator is not None:
+        machine_cores = MachineCores(available_cores()[: settings.cores], allocator)
+    elif settings.cpu_allocator == "kubernetes":
         pod = PodAllocator(PodClient(PodName.ours()), overhead=settings.pod_overhead)
         pod.start()
         # Not cut to the quota: that is what is to grow.

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 import uvloop
 
+from slacktide.executors.allocator import CpuAllocator
+from slacktide.executors.ports import Executor
 from slacktide.models.repository.paths import local_path
-from slacktide.server.app import App
+from slacktide.observability.observers import RequestObserver
+from slacktide.server.app import App, ServerParts
 from slacktide.server.settings import ServerSettings
 
 T = TypeVar("T")
@@ -27,10 +30,27 @@ T = TypeVar("T")
 class Server:
     """Started on entry, when its models are ready; drained and closed on exit."""
 
-    def __init__(self, repository: str | Path, **settings: Any) -> None:
-        """`settings` are the fields of `ServerSettings`; ports default to free ones here. Raises
-        ValueError for settings that cannot be, TypeError for unknown ones."""
+    def __init__(
+        self,
+        repository: str | Path,
+        *,
+        executors: Mapping[str, Executor] = MappingProxyType({}),
+        cpu_allocator: CpuAllocator | str = "affinity",
+        observers: Iterable[RequestObserver] = (),
+        **settings: Any,
+    ) -> None:
+        """`executors` take the place of the server's own by name (`worker`, `in_process` or
+        `profiled`), an object as `cpu_allocator` that of the one by name; `observers` are notified
+        of every answered request. `settings` are the other fields of `ServerSettings`; ports
+        default to free ones here. Raises ValueError for settings that cannot be, TypeError for
+        unknown ones and for objects without the methods of their contract."""
         ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+        allocator = None
+        if isinstance(cpu_allocator, str):
+            settings["cpu_allocator"] = cpu_allocator
+        else:
+            allocator = cpu_allocator
+        self._parts = ServerParts(executors, allocator, tuple(observers))
         self.settings = ServerSettings(**{**ports, **settings})
         self._repository = local_path(repository)
         self._thread: threading.Thread | None = None
@@ -102,7 +122,7 @@ class Server:
             self._loop = asyncio.get_running_loop()
             self._stopping = asyncio.Event()
             try:
-                app = App(self._repository, self.settings)
+                app = App(self._repository, self.settings, self._parts)
                 await app.start()
             except BaseException as error:
                 failure.append(error)

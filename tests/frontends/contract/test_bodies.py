@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.frontends.contract.speaker import infer_call
-from tests.frontends.doubles import Clock
+
+from slacktide.testing import FakeClock
 
 LONG = 600_000
 
@@ -40,7 +41,7 @@ async def test_a_client_that_leaves_in_its_body_takes_the_call_back(speak, how):
 
 
 async def test_a_body_that_does_not_come_is_given_up(speak):
-    clock = Clock()
+    clock = FakeClock()
     async with speak(clock=clock, body_timeout_s=5) as speaker:
         exchange = await speaker.begin(infer_call(nbytes=LONG))
         await speaker.data.until(lambda: speaker.data.announced)

@@ -6,13 +6,13 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from tests.frontends.doubles import Clock
 from tests.frontends.http.http_client import binary, post, serve
 
 from slacktide.domain import Reason
 from slacktide.executors.loop_watch import loop_watch
 from slacktide.frontends.http import HttpServer, metrics_routes
 from slacktide.frontends.settings import HttpSettings
+from slacktide.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("run")
 """Every test runs on both kinds of event loops."""
@@ -515,7 +515,7 @@ async def test_reading_stops_while_requests_find_no_place():
 
 
 async def test_slow_headers_get_408():
-    clock = Clock()
+    clock = FakeClock()
 
     async with serve(limits(header_timeout_s=10), clock=clock) as here:
         client = await here.connect()
@@ -533,7 +533,7 @@ def stand_still(clock, seconds):
 
 
 async def test_a_client_is_not_late_while_the_server_stands_still():
-    clock = Clock()
+    clock = FakeClock()
     settings = limits(header_timeout_s=10, body_timeout_s=10, idle_timeout_s=10, write_timeout_s=10)
 
     async with serve(settings, clock=clock) as here:
@@ -558,7 +558,7 @@ async def test_a_client_is_not_late_while_the_server_stands_still():
 
 
 async def test_a_body_that_does_not_come_gets_408_and_ends_its_upload():
-    clock = Clock()
+    clock = FakeClock()
 
     async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
         client = await here.connect()
@@ -574,7 +574,7 @@ async def test_a_body_that_does_not_come_gets_408_and_ends_its_upload():
 
 
 async def test_a_body_given_up_behind_an_unanswered_request_is_written_no_further():
-    clock = Clock()
+    clock = FakeClock()
 
     async with serve(limits(body_timeout_s=5), clock=clock) as here:
         here.data.holds = True
@@ -594,7 +594,7 @@ async def test_a_body_given_up_behind_an_unanswered_request_is_written_no_furthe
 
 
 async def test_bytes_that_go_straight_into_the_upload_earn_time_as_well():
-    clock = Clock()
+    clock = FakeClock()
 
     async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
         client = await here.connect()
@@ -611,7 +611,7 @@ async def test_bytes_that_go_straight_into_the_upload_earn_time_as_well():
 
 
 async def test_idle_connections_are_closed_and_busy_ones_are_not():
-    clock = Clock()
+    clock = FakeClock()
 
     async with serve(limits(idle_timeout_s=7), clock=clock) as here:
         here.data.holds = True
@@ -625,7 +625,7 @@ async def test_idle_connections_are_closed_and_busy_ones_are_not():
 
 
 async def test_a_client_that_leaves_its_answer_unread_is_cut():
-    clock = Clock()
+    clock = FakeClock()
 
     async with serve(limits(write_high_bytes=1000, write_timeout_s=9), clock=clock) as here:
         client = await here.connect()
@@ -644,7 +644,7 @@ async def test_a_client_that_leaves_its_answer_unread_is_cut():
 
 
 async def test_a_lingering_connection_is_cut_in_the_end():
-    clock = Clock()
+    clock = FakeClock()
 
     async with serve(limits(max_request_bytes=10, skip_bytes=10), clock=clock) as here:
         client = await here.connect()

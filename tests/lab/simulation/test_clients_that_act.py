@@ -180,7 +180,7 @@ def test_frames_of_a_client_follow_one_another_on_its_link(make: Any) -> None:
 
 
 def test_one_that_is_refused_at_its_announcement_is_acknowledged_all_the_same(make: Any) -> None:
-    world = make.world(policy="slack", fixed=5.0, per_row=0.0)
+    world = make.world(scheduler="slack", fixed=5.0, per_row=0.0)
     sender = Sender()
     acting = play(world, client(sender, leaves=0.15))
     assert world.reasons == {FIRST_ID: Reason.SHORTER_THAN_ALONE}
@@ -235,7 +235,7 @@ def test_the_sdks_client_ends_each_frame_once_whatever_its_link_does(
     ends: dict[tuple[str, float], int] = {}
 
     def run() -> list[Any]:
-        world = make.world(policy="slack", fixed=0.01, per_row=0.002, lanes=2)
+        world = make.world(scheduler="slack", fixed=0.01, per_row=0.002, lanes=2)
 
         def note(one: SimulatedClient, record: Any) -> None:
             ends[one.id, record.captured] = ends.get((one.id, record.captured), 0) + 1

@@ -76,7 +76,7 @@ def liar(body: Body, rate: float, clients: int = 1) -> Iterator[SimulatedUpload]
 
 
 def run(make: SimpleNamespace, *streams: Any) -> Any:
-    world = make.world(fixed=FIXED, per_row=PER_ROW, policy="slack", max_batch=8)
+    world = make.world(fixed=FIXED, per_row=PER_ROW, scheduler="slack", max_batch=8)
     return world.run_all(sorted([item for one in streams for item in one], key=lambda i: i.arrival))
 
 

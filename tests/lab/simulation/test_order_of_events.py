@@ -56,7 +56,7 @@ def test_an_answer_due_at_this_instant_is_on_time(make):
 def test_a_timer_that_is_due_as_a_batch_ends_has_nothing_left_to_say(make):
     # The latest start of request 2 is 1.0, at which the batch of request 1 ends: the dispatch that
     # follows gives it up.
-    world = make.world(policy="edf", options={"admission": False}).run(
+    world = make.world(scheduler="edf", options={"admission": False}).run(
         make.request(1, 0.0), make.request(2, 0.5, slo=1.5)
     )
     assert world.outcomes[2].at == 1.0
@@ -64,7 +64,7 @@ def test_a_timer_that_is_due_as_a_batch_ends_has_nothing_left_to_say(make):
 
 
 def test_the_timer_fires_when_it_is_due_between_events(make):
-    world = make.world(policy="edf", options={"admission": False}).run(
+    world = make.world(scheduler="edf", options={"admission": False}).run(
         make.request(1, 0.0), make.request(2, 0.0, slo=100.0), make.request(3, 0.5, slo=1.25)
     )
     assert world.outcomes[3].at == 0.75  # its latest start
@@ -76,7 +76,7 @@ def test_timers_of_many_instants_are_no_timer_that_comes_again_and_again(make, m
     # timer fires at the instant of each arrival, and at no other.
     monkeypatch.setattr(driver, "_TURNS_MOST", 20)
     requests = [make.request(i, 0.004 * i, slo=4.0) for i in range(400)]
-    world = make.world(policy="slack").run(*requests)
+    world = make.world(scheduler="slack").run(*requests)
     timers = [at for at, what in world.events if what == "TimerFired"]
     arrivals = {request.arrival for request in requests}
     assert len([at for at in timers if at in arrivals]) > 20

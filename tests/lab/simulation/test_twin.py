@@ -26,7 +26,7 @@ def arrivals(make, count, *, rate, slo, seed=1):
 def noisy_world(make, policy, seed, **fields):
     times = CorrectedTimes(LatencyTable.linear(0.004, 0.001, 8, spread=1.5))
     return make.world(
-        policy=policy,
+        scheduler=policy,
         max_batch=8,
         execution=ByProfile(times, stream(seed, "batch times")),
         fixed=0.004,
@@ -94,7 +94,7 @@ workload = st.lists(
 @given(workload, st.sampled_from(POLICIES), st.integers(1, 2), st.sampled_from([0.0, 0.25]))
 def test_everybody_gets_exactly_one_outcome_whatever_happens(make, drawn, policy, lanes, start_s):
     # The fixture `make` only builds; nothing is shared between examples.
-    world = make.world(policy=policy, lanes=lanes, start_s=start_s, fixed=0.25, per_row=0.125)
+    world = make.world(scheduler=policy, lanes=lanes, start_s=start_s, fixed=0.25, per_row=0.125)
     items, now = [], 0.0
     for id, (kind, gap, budget, rows, best_effort) in enumerate(drawn):
         now += gap / 8

@@ -1,0 +1,173 @@
+"""`FakeExecutor`: replicas without a model, whose batches take time on a `FakeClock` alone.
+
+executor = FakeExecutor(interface, seconds=lambda rows, cores: 0.002 * rows / cores)
+with slacktide.Server("models", executors={"worker": executor}) as server:
+    ...
+assert executor.ran
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from slacktide.domain import (
+    BatchFinished,
+    BatchTiming,
+    ExitPolicy,
+    Leaving,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+)
+from slacktide.domain.crops import Glue
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.arena import Arena
+from slacktide.executors.ports import (
+    BatchOutputs,
+    ModelSource,
+    OpenedModel,
+    Outputs,
+    Payload,
+    Report,
+    Reporter,
+    Resized,
+)
+from slacktide.executors.tensor_io import zero_outputs
+
+
+class FakeClock:
+    """Monotonic seconds that pass only when a test says so."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeExecutor:
+    """An `Executor` that notes what it is asked, and answers zeros at the loop's next turn."""
+
+    start_s = 0.1
+    """Seconds on the clock until a replica is up."""
+
+    def __init__(
+        self,
+        interface: ModelInterface,
+        seconds: Callable[[int, int], float] = lambda rows, cores: 0.001,
+        clock: FakeClock | None = None,
+    ) -> None:
+        """`interface`: what every model takes and gives. `seconds`: by rows and cores, the time
+        that a batch takes."""
+        self.interface = interface
+        self.seconds = seconds
+        self.clock = FakeClock() if clock is None else clock
+        self.replicas: list[FakeReplica] = []
+        """All that were started, the first one first."""
+        self.sources: list[ModelSource] = []
+        """What each of them was to open."""
+        self.ran: list[tuple[int, int]] = []
+        """Rows and cores of every batch."""
+        self.resizes: list[tuple[int, ...]] = []
+        """Cores that replicas were moved to."""
+        self.closed = False
+
+    def start(
+        self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
+    ) -> FakeReplica:
+        self.sources.append(source)
+        handle = self.make(replica, report)
+        self.replicas.append(handle)
+        handle.tell(self.start_s, self.up(replica), opened=OpenedModel(self.interface))
+        return handle
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def make(self, replica: Replica, report: Reporter) -> FakeReplica:
+        """A replica; for subclasses with replicas of their own."""
+        return FakeReplica(self, replica, report)
+
+    def up(self, replica: Replica) -> Report:
+        """What comes of a start."""
+        return ReplicaUp(replica.id)
+
+    def outcome(self, batch: int, members: Sequence[Payload], cores: int) -> tuple[float, Report]:
+        """Seconds that a batch takes, and what comes of it."""
+        seconds = self.seconds(sum(member.rows for member in members), cores)
+        return seconds, BatchFinished(batch, BatchTiming(infer_s=seconds))
+
+    def answer(self, member: Payload) -> Outputs:
+        """Outputs of one member of a batch: zeros."""
+        return zero_outputs(self.interface, member.rows)
+
+
+class FakeReplica:
+    """A `ReplicaHandle` of a `FakeExecutor`."""
+
+    pid: int | None = None
+    descriptor: int | None = None
+
+    def __init__(self, executor: FakeExecutor, replica: Replica, report: Reporter) -> None:
+        self.executor = executor
+        self.replica = replica
+        self.cores = len(replica.cores)
+        self.state = "running"
+        """`running`, `stopped` or `killed`."""
+        self._report = report
+
+    def tell(
+        self,
+        after: float,
+        event: Report,
+        outputs: BatchOutputs = (),
+        opened: OpenedModel | None = None,
+    ) -> None:
+        """Report `event` at the loop's next turn, `after` seconds on the clock from then."""
+
+        def happen() -> None:
+            self.executor.clock.now += after
+            if self.state == "running":
+                self._report(event, outputs, opened=opened)
+
+        asyncio.get_running_loop().call_soon(happen)
+
+    def run(
+        self,
+        batch: int,
+        members: Sequence[Payload],
+        size: int = 0,
+        leaving: Leaving = Leaving.NONE,
+        final: Sequence[int] = (),
+    ) -> None:
+        self.executor.ran.append((sum(member.rows for member in members), self.cores))
+        seconds, report = self.executor.outcome(batch, members, self.cores)
+        answered = isinstance(report, BatchFinished)
+        self.tell(seconds, report, [*map(self.executor.answer, members)] if answered else ())
+
+    def publish(self, policy: ExitPolicy) -> None:
+        """Nothing leaves early."""
+
+    def abort(self, batch: int) -> None:
+        """The batch has finished by the time that anyone could tell."""
+
+    def attach(self, number: int, frames: Arena, glue: Glue) -> None:
+        """Nothing is cut out."""
+
+    def detach(self, number: int) -> None:
+        """Nothing was attached."""
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        self.cores = len(cores)
+        self.executor.resizes.append(cores)
+        self.tell(0.0001, Resized(cores))
+
+    def stop(self) -> None:
+        self.state = "stopped"
+
+    def kill(self) -> None:
+        if self.state == "running":
+            self.state = "killed"
+            lost = ReplicaLost(self.replica.id, "killed")
+            asyncio.get_running_loop().call_soon(self._report, lost)
