@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from slacktide.executors.ports import ModelSource
     from slacktide.executors.process import ProcessExecutor
-    from slacktide.models.labelled_images import VariantAccuracy
-    from slacktide.models.profile_cache import ProfiledModel
+    from slacktide.models.labelled_images import LabelledImage, VariantAccuracy
+    from slacktide.models.profile_cache import ProfileCache, ProfiledModel
     from slacktide.models.repository.repository import ModelDefinition
     from slacktide.profiles import LatencyTable, ProfileRecord
 
@@ -88,35 +88,59 @@ def profile(
     from slacktide.cli.main import PROFILE_PAGE
     from slacktide.executors.core_probe import busy_warning
     from slacktide.executors.cores import available_cores
-    from slacktide.executors.process import ProcessExecutor
-    from slacktide.executors.row_check import dependence_warning
-    from slacktide.executors.synthetic_inputs import assumptions_of
     from slacktide.executors.timed_replica import MeasuringError
-    from slacktide.models.core_layout import assign_lanes
-    from slacktide.models.families import profiled_files
-    from slacktide.models.labelled_images import (
-        DataError,
-        accuracy_document,
-        measure_accuracy,
-        read_labels,
-    )
-    from slacktide.models.learnt import size_table
-    from slacktide.models.profile_cache import ProfileCache, label_of
-    from slacktide.models.replica_launcher import source_of
+    from slacktide.models.labelled_images import DataError
+    from slacktide.models.profile_cache import ProfileCache
     from slacktide.models.repository.errors import RepositoryError
-    from slacktide.models.repository.profile_store import ProfileStore, model_hash
-    from slacktide.models.repository.single_model import SingleModel, open_repository
-    from slacktide.profiles.amdahl import fit_grid
+    from slacktide.models.repository.profile_store import ProfileStore
 
     seconds = seconds_of("--budget", budget)
     can_write({"--plot": plot}, page="--plot")
     offer_glue(glue)
-    folder = model.absolute() if model.is_file() else model.resolve()
     usable = tuple(available_cores())
-    doubling = {1 << power for power in range(len(usable).bit_length())}
-    counts = sorted(set(cores or doubling | {len(usable)}))
-    if counts[-1] > len(usable):
-        fail(f"--cores: expected at most {len(usable)}, got {counts[-1]}")
+    counts = _core_counts(cores, len(usable))
+    profiles = ProfileCache(ProfileStore(state_dir))
+    name, definitions = _definitions(model, version, state_dir, profiles)
+    images = () if accuracy is None else _images(accuracy, name, definitions)
+    session = _Session(profiles, usable, shown=not json)
+    groups = [usable[:count] for count in counts]
+    try:
+        asyncio.run(session.run(definitions, images, groups, seconds, thorough=thorough))
+    except (MeasuringError, RepositoryError) as error:
+        fail(str(error), FELL_SHORT)
+    except DataError as error:
+        fail(f"--accuracy: {error}", FELL_SHORT)
+    records = {_label(definition): model.record for definition, model in session.models}
+    shares = [record.cpu_share for record in records.values() if record.cpu_share is not None]
+    warning = busy_warning(min(shares, default=None))
+    write_page("--plot", plot, lambda: import_named(PROFILE_PAGE)(name, records))
+    if json:
+        if warning:
+            typer.echo(warning, err=True)
+        print_json(_document(session))
+        return
+    if warning:
+        console().print(warning, style="bold")
+    _print_session(console(), name, definitions, session)
+
+
+def _core_counts(cores: Sequence[int] | None, usable: int) -> list[int]:
+    """Core counts to measure: as stated, else powers of two, and all."""
+    doubling = {1 << power for power in range(usable.bit_length())}
+    counts = sorted(set(cores or doubling | {usable}))
+    if counts[-1] > usable:
+        fail(f"--cores: expected at most {usable}, got {counts[-1]}")
+    return counts
+
+
+def _definitions(
+    model: Path, version: str | None, state_dir: Path | None, profiles: ProfileCache
+) -> tuple[str, tuple[ModelDefinition, ...]]:
+    """Name and served versions of a model. Tells `profiles` which models are stages."""
+    from slacktide.models.repository.errors import RepositoryError
+    from slacktide.models.repository.single_model import SingleModel, open_repository
+
+    folder = model.absolute() if model.is_file() else model.resolve()
     try:
         repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
         name = repository.model if isinstance(repository, SingleModel) else folder.name
@@ -128,120 +152,179 @@ def profile(
         definitions = tuple(d for d in definitions if d.version == version)
         if not definitions:
             fail(f"--version: {version!r} is not served")
-    profiles = ProfileCache(ProfileStore(state_dir))
     profiles.stages.update(*(pipeline.models for pipeline in pipelines))
-    if accuracy is not None and definitions[0].settings.variants is None:
+    return name, definitions
+
+
+def _images(
+    folder: Path, name: str, definitions: Sequence[ModelDefinition]
+) -> Sequence[LabelledImage]:
+    """Images to measure the accuracy of variants with."""
+    from slacktide.models.labelled_images import DataError, read_labels
+
+    if definitions[0].settings.variants is None:
         fail(f"--accuracy: {name} has no variants; state them in its slacktide.yaml")
     try:
-        images = () if accuracy is None else read_labels(accuracy)
+        return read_labels(folder)
     except DataError as error:
         fail(f"--accuracy: {error}")
 
-    def threads_of(definition: ModelDefinition) -> tuple[int, ...]:
-        """Of its sessions if it were served here alone; none if its cores stay as they are."""
-        layout = assign_lanes({definition.name: definition.settings}, usable, allow_fewer=True)
-        lane = layout.scaled_lane(definition.name)
-        return () if lane is None else lane.threads(definition.settings)
 
-    assumed: list[str] = []
+class _Session:
+    """Measures models, and holds what came of it."""
 
-    accuracies: dict[str, tuple[VariantAccuracy, ...]] = {}
-    stages: dict[str, list[str]] = {}
+    def __init__(self, profiles: ProfileCache, cores: tuple[int, ...], *, shown: bool) -> None:
+        self.profiles = profiles
+        self.models: list[tuple[ModelDefinition, ProfiledModel]] = []
+        self.accuracies: dict[str, tuple[VariantAccuracy, ...]] = {}
+        """By version."""
+        self.stages: dict[str, list[str]] = {}
+        """Lines on early exits, by version."""
+        self.assumed: list[str] = []
+        """Sentences on what was taken for granted."""
+        self._cores = cores
+        self._shown = shown
 
-    async def measure_all() -> list[tuple[ModelDefinition, ProfiledModel]]:
+    async def run(
+        self,
+        definitions: Sequence[ModelDefinition],
+        images: Sequence[LabelledImage],
+        groups: Sequence[tuple[int, ...]],
+        seconds: float,
+        *,
+        thorough: bool,
+    ) -> None:
+        """Measure times on each of `groups` of cores, accuracy on `images`, and early exits. Raises
+        MeasuringError, RepositoryError, DataError."""
+        from slacktide.executors.process import ProcessExecutor
+        from slacktide.models.families import profiled_files
+
         executor = ProcessExecutor()
         try:
-            found = []
             for definition in (file for each in definitions for file in profiled_files(each)):
-                source = source_of(definition, threads_of(definition))
-                with progress(shown=not json) as move:
-                    known = await profiles.measure(
-                        definition,
-                        source,
-                        executor,
-                        [usable[:count] for count in counts],
-                        budget_s=seconds,
-                        thorough=thorough,
-                        progress=move,
-                    )
-                found.append((definition, known))
-                shapes, guess = known.record.shapes, known.guess
-                if source.image_sizes:
-                    source = replace(source, warmup_shapes=shapes)
-                assumed.extend(assumptions_of(source, known.interface, shapes, guess))
-                if guess:
-                    raise MeasuringError(assumed[-1])
-                if known.dependence:
-                    reason = dependence_warning(known.dependence)
-                    typer.echo(f"warning: {label_of(definition)}: {reason}", err=True)
+                await self._measure(executor, definition, groups, seconds, thorough=thorough)
             for definition in definitions if images else ():
-                with progress(shown=not json) as move:
-                    measured = accuracies[definition.version] = await measure_accuracy(
-                        executor, definition, images, cores=usable, progress=move
-                    )
-                profiles.save_accuracies(definition, accuracy_document(measured, images))
+                await self._judge(executor, definition, images)
             for definition in definitions:
-                if (exits := profiles.exit_source(definition)) is not None:
-                    cut = replace(source_of(definition, ()), exits=exits)
-                    stages[definition.version] = await _stage_lines(
-                        executor, cut, usable[:1], model_hash(definition)
-                    )
-            return found
+                await self._time_exits(executor, definition)
         finally:
             await executor.close()
 
-    try:
-        measured = asyncio.run(measure_all())
-    except (MeasuringError, RepositoryError) as error:
-        fail(str(error), FELL_SHORT)
-    except DataError as error:
-        fail(f"--accuracy: {error}", FELL_SHORT)
-    found = [(_label(definition), known) for definition, known in measured]
-    records = {number: known.record for number, known in found}
-    shares = [record.cpu_share for record in records.values() if record.cpu_share is not None]
-    warning = busy_warning(min(shares, default=None))
-    write_page("--plot", plot, lambda: import_named(PROFILE_PAGE)(name, records))
-    if json:
+    async def _measure(
+        self,
+        executor: ProcessExecutor,
+        definition: ModelDefinition,
+        groups: Sequence[tuple[int, ...]],
+        seconds: float,
+        *,
+        thorough: bool,
+    ) -> None:
+        from slacktide.executors.row_check import dependence_warning
+        from slacktide.executors.synthetic_inputs import assumptions_of
+        from slacktide.executors.timed_replica import MeasuringError
+        from slacktide.models.profile_cache import label_of
+        from slacktide.models.replica_launcher import source_of
+
+        source = source_of(definition, self._threads(definition))
+        with progress(shown=self._shown) as move:
+            model = await self.profiles.measure(
+                definition,
+                source,
+                executor,
+                groups,
+                budget_s=seconds,
+                thorough=thorough,
+                progress=move,
+            )
+        self.models.append((definition, model))
+        shapes, guess = model.record.shapes, model.guess
+        if source.image_sizes:
+            source = replace(source, warmup_shapes=shapes)
+        self.assumed.extend(assumptions_of(source, model.interface, shapes, guess))
+        if guess:
+            raise MeasuringError(self.assumed[-1])
+        if model.dependence:
+            reason = dependence_warning(model.dependence)
+            typer.echo(f"warning: {label_of(definition)}: {reason}", err=True)
+
+    def _threads(self, definition: ModelDefinition) -> tuple[int, ...]:
+        """Of its sessions if it were served here alone; none if its cores stay as they are."""
+        from slacktide.models.core_layout import assign_lanes
+
+        settings = {definition.name: definition.settings}
+        lane = assign_lanes(settings, self._cores, allow_fewer=True).scaled_lane(definition.name)
+        return () if lane is None else lane.threads(definition.settings)
+
+    async def _judge(
+        self,
+        executor: ProcessExecutor,
+        definition: ModelDefinition,
+        images: Sequence[LabelledImage],
+    ) -> None:
+        from slacktide.models.labelled_images import accuracy_document, measure_accuracy
+
+        with progress(shown=self._shown) as move:
+            measured = self.accuracies[definition.version] = await measure_accuracy(
+                executor, definition, images, cores=self._cores, progress=move
+            )
+        self.profiles.save_accuracies(definition, accuracy_document(measured, images))
+
+    async def _time_exits(self, executor: ProcessExecutor, definition: ModelDefinition) -> None:
+        from slacktide.models.replica_launcher import source_of
+        from slacktide.models.repository.profile_store import model_hash
+
+        if (exits := self.profiles.exit_source(definition)) is not None:
+            cut = replace(source_of(definition, ()), exits=exits)
+            self.stages[definition.version] = await _stage_lines(
+                executor, cut, self._cores[:1], model_hash(definition)
+            )
+
+
+def _document(session: _Session) -> dict[str, object]:
+    """What `--json` prints."""
+    from slacktide.profiles.amdahl import fit_grid
+
+    document: dict[str, object] = {}
+    for definition, model in session.models:
+        table = model.record.table
         fits = {
-            number: {
-                "p99": fit_grid(table.batches, table.cores, table.p99_s).to_dict(),
-                "p50": fit_grid(table.batches, table.cores, table.p50_s).to_dict(),
-            }
-            for number, table in ((number, one.table) for number, one in records.items())
+            "p99": fit_grid(table.batches, table.cores, table.p99_s).to_dict(),
+            "p50": fit_grid(table.batches, table.cores, table.p50_s).to_dict(),
         }
-        if warning:
-            typer.echo(warning, err=True)
-        told: dict[str, object] = {
-            number: {**known.record.to_dict(), "fit": fits[number]} for number, known in found
-        }
-        if accuracies:
-            told["accuracy"] = accuracies
-        if stages:
-            told["early_exits"] = stages
-        print_json(told)
-        return
-    if warning:
-        console().print(warning, style="bold")
-    for number, known in found:
-        _print(console(), f"{name} version {number}", known.record)
+        document[_label(definition)] = {**model.record.to_dict(), "fit": fits}
+    if session.accuracies:
+        document["accuracy"] = session.accuracies
+    if session.stages:
+        document["early_exits"] = session.stages
+    return document
+
+
+def _print_session(
+    out: Console, name: str, definitions: Sequence[ModelDefinition], session: _Session
+) -> None:
+    """Everything that was measured, as tables and lines."""
+    from slacktide.models.learnt import size_table
+
+    for definition, model in session.models:
+        _print(out, f"{name} version {_label(definition)}", model.record)
         sizes = ", ".join(
             f"{size.nbytes / (1 << 20):.0f} MiB (threads: {size.threads})"
-            for size in known.sessions
+            for size in model.sessions
         )
-        console().print(f"memory of a replica's sessions: {sizes}")  # in the order of opening
-    for line in (line for lines in stages.values() for line in lines):
-        console().print(line, markup=False, highlight=False)
+        out.print(f"memory of a replica's sessions: {sizes}")  # in the order of opening
+    for line in (line for lines in session.stages.values() for line in lines):
+        out.print(line, markup=False, highlight=False)
     for definition in definitions:
         if definition.settings.variants is None:
             continue
-        own = [known for each, known in measured if each.version == definition.version]
-        sides, one = definition.settings.variants.sizes, own[0]
-        tables = [size_table(one.record, one.interface, side) for side in sides]
-        f1 = {each.variant: each.f1 for each in accuracies.get(definition.version, ())}
-        tables = tables or [known.record.table for known in own]
-        _print_variants(console(), definition, tables, f1, profiles.accuracies(definition))
-    for sentence in dict.fromkeys(assumed):
-        console().print(f"assumed: {sentence}", markup=False, highlight=False)
+        models = [model for each, model in session.models if each.version == definition.version]
+        first, sides = models[0], definition.settings.variants.sizes
+        tables = [size_table(first.record, first.interface, side) for side in sides]
+        tables = tables or [model.record.table for model in models]
+        f1 = {each.variant: each.f1 for each in session.accuracies.get(definition.version, ())}
+        _print_variants(out, definition, tables, f1, session.profiles.accuracies(definition))
+    for sentence in dict.fromkeys(session.assumed):
+        out.print(f"assumed: {sentence}", markup=False, highlight=False)
 
 
 async def _stage_lines(
