@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 USERS := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.users)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-slow test-network test-lowest proxies fuzz mutants chaos check format bench clean wheels test-wheel test-compiled
+.PHONY: help setup demo serve test test-slow test-network test-lowest proxies fuzz mutants chaos check format bench picture clean wheels test-wheel test-compiled
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -78,6 +78,9 @@ chaos: setup ## kills, freezes, floods and a full disk at once, then the books; 
 
 bench: setup ## measure the figures of bench/README.md; some: make bench BENCH="overhead --quick"
 	$(BIN)/python -m bench $(BENCH)
+
+picture: setup ## draw the picture of the README (a minute)
+	$(BIN)/python examples/picture.py
 
 WHEELS := .cache/wheels
 wheels: setup ## build the compiled wheel for this Python and the pure one; install and try each

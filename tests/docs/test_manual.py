@@ -87,6 +87,25 @@ def test_every_page_of_the_manual_is_in_its_index():
         assert page.name == "README.md" or f"]({page.name})" in index, page.name
 
 
+def test_the_page_of_the_structure_names_every_package_and_what_is_there():
+    text = (ROOT / "docs" / "structure.md").read_text()
+    folders = re.findall(r"^\| `src/slacktide/([\w/]+)` \|", text, re.MULTILINE)
+    packages = {page.parent for page in SOURCE.glob("*/README.md")} - {SOURCE / "lab"}
+    packages |= {page.parent for page in SOURCE.glob("lab/*/README.md")}
+    assert sorted(folders) == sorted(path.relative_to(SOURCE).as_posix() for path in packages)
+    for name in re.findall(r"`((?:src|papers|docs|tests|bench|examples|deploy)/[^`]*)`", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_picture_of_the_readme_is_made_by_make():
+    readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
+    (picture,) = re.findall(r"^!\[[^]]+\]\((docs/\w+\.svg)\)", readme, re.MULTILINE)
+    script = re.search(r"^picture: setup .*\n\t\S+ (\S+)$", makefile, re.MULTILINE)
+    assert script is not None
+    assert picture.removeprefix("docs/") in (ROOT / script[1]).read_text()
+    assert len(readme.splitlines()) <= 90
+
+
 def test_decisions_are_numbered_and_listed():
     folder = ROOT / "docs" / "decisions"
     pages = sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
@@ -168,7 +187,7 @@ def test_the_constraints_are_names_and_versions():
 
 
 def test_the_request_of_the_readme_is_answered(mlp: Path):
-    (command,) = [block for block in blocks(ROOT / "README.md", "sh") if "curl" in block]
+    (command,) = [block for block in blocks(ROOT / "README.md", "sh") if "/infer" in block]
     # A curl that prints what it would send: it is called as `curl -s URL -d BODY`.
     shown = ["bash", "-c", f"""curl() {{ printf '%s\n%s' "$2" "$4"; }}; {command}"""]
     printed = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
