@@ -1,0 +1,92 @@
+"""Sentences of the manual are short. `LONG` lists the pages that are still to be rewritten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MOST_WORDS = 35
+LONG = {
+    "docs/client.md",
+    "docs/configuration.md",
+    "docs/exits.md",
+    "docs/life-of-a-request.md",
+    "docs/load.md",
+    "docs/logs.md",
+    "docs/operations.md",
+    "docs/own-policies.md",
+    "docs/pipelines.md",
+    "docs/placing-pipelines.md",
+    "docs/planners.md",
+    "docs/profiles.md",
+    "docs/requests.md",
+    "docs/scaling.md",
+    "docs/scaling/horizontal.md",
+    "docs/scaling/joint.md",
+    "docs/scaling/resizing.md",
+    "docs/schedulers/orloj.md",
+    "docs/schedulers/slack.md",
+    "docs/scheduling.md",
+    "docs/simulation.md",
+    "docs/stream.md",
+    "docs/twin.md",
+    "docs/variants.md",
+}
+"""Pages with a longer sentence. A page leaves when it is rewritten; none may enter."""
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.parent.name not in ("decisions", "reproduce") and page.name != "reproduce.md"
+    ),
+]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Prose and items of lists, without code, tables, headings and comments."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^(\||#| {4}\S).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^ *(-|\d+\.) ", "\n\n", text, flags=re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n", text):
+        yield " ".join(paragraph.split())
+
+
+def long_sentences(text: str) -> list[str]:
+    """Sentences of more than `MOST_WORDS` words. A link counts as its text, code as one word."""
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    sentences = (
+        sentence
+        for paragraph in paragraphs(text)
+        for sentence in re.split(r"(?<=[.!?])[)*]* +(?=[^a-z])", paragraph)
+    )
+    code = re.compile(r"`[^`]*`")
+    return [line for line in sentences if len(code.sub("code", line).split()) > MOST_WORDS]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_sentences_are_short(page: Path) -> None:
+    sentences = long_sentences(page.read_text())
+    if name_of(page) in LONG:
+        assert sentences, f"{name_of(page)} has no long sentence any more: take it off the list"
+    else:
+        assert not sentences, "\n\n".join(sentences)
+
+
+def test_a_long_sentence_is_found_wherever_it_stands() -> None:
+    long = "Some " + " ".join(["word"] * 35) + "."
+    short = "Some " + " ".join(["word"] * 34) + "."
+    assert long_sentences(f"# Head\n\n{short} {short}\n\n| {long} |\n```\n{long}\n```\n") == []
+    assert long_sentences(f"{short} {long}") == [long]
+    assert long_sentences(f"- {short}\n- {long}\n1. {long}") == [long, long]
+    assert long_sentences(f"`{long}` [word](a b c d) {short[:-11]}.") == []
