@@ -96,7 +96,7 @@ wheels: setup ## build the compiled wheel for this Python and the pure one; inst
 
 UNPATCHED := -m "not network and not replaces_parts"
 INSTALLED := $(addprefix tests/,domain engine planning profiles recording runtime scheduling lab/simulation wheels \
-  lab/workloads end_to_end/test_stock_clients.py frontends/contract frontends/grpc frontends/http/test_http_inference.py)
+  lab/workloads testing docs/test_extending.py end_to_end/test_stock_clients.py frontends/contract frontends/grpc frontends/http/test_http_inference.py)
 test-wheel: wheels ## run the tests of the pure packages and of stock clients against the compiled wheel
 	$(WHEELS)/env-compiled/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo $(WHEELS)/compiled/*.whl)[dev]" ./papers
 	$(WHEELS)/env-compiled/bin/python -m pytest $(SIDE_BY_SIDE) $(UNPATCHED) $(INSTALLED)

@@ -16,7 +16,12 @@ SOURCE = Path(__file__).parent.parent / "src" / "slacktide"
 
 EXPORTS = {
     "slacktide.executors": """
-        pinned
+        AffinityAllocator Arena BatchOutputs Confirm CpuAllocator Executor Grant LoopReplica
+        ModelSource OpenedModel Outputs Payload ReplicaHandle Report Reporter Resized TensorRef
+        map_read_only pinned zero_outputs
+    """,
+    "slacktide.observability": """
+        AnsweredRequest RequestObserver
     """,
     "slacktide": """
         Server __version__
@@ -41,6 +46,7 @@ EXPORTS = {
         PublishExits Reason Refused Replica ReplicaLost ReplicaUp Request ResizeLane Route
         RowsReleased RunBatch SECONDS Signature StagePlace StartReplica StopReplica Submitted
         TellCircuit TimerFired Timetable decoding_time going_on is_judged option
+        Datatype Glue ModelInterface TensorSpec
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle LaneSnapshot PoolParts PoolView Proposal ServedBy

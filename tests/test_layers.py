@@ -109,8 +109,8 @@ def test_every_package_has_its_layer():
 @pytest.mark.parametrize("package", packages())
 def test_imports_point_downwards(package):
     level = next(i for i, layer in enumerate(LAYERS) if package in layer)
-    below = {name for layer in LAYERS[:level] for name in layer} | {package, "_version"}
-    below |= set() if package in PURE else {"_extensions", "_files", "_faces"}
+    below = {name for layer in LAYERS[:level] for name in layer} | {package, "_faces", "_version"}
+    below |= set() if package in PURE else {"_extensions", "_files"}
     for path in files_of(package):
         named = {package_of(name) for name in imports_of(path) if name.startswith("slacktide.")}
         assert named <= below, f"{path.relative_to(SOURCE)} imports {sorted(named - below)}"

@@ -18,7 +18,7 @@ LONG = {
     "docs/load.md",
     "docs/logs.md",
     "docs/operations.md",
-    "docs/own-policies.md",
+    "docs/extending.md",
     "docs/pipelines.md",
     "docs/placing-pipelines.md",
     "docs/planners.md",

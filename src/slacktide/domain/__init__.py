@@ -3,6 +3,11 @@
 Pure data that never changes. No behaviour beyond what a value can say of itself.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slacktide._faces import lazy_names
 from slacktide.domain.commands import AbortBatch as AbortBatch
 from slacktide.domain.commands import Circuit as Circuit
 from slacktide.domain.commands import Command as Command
@@ -58,3 +63,13 @@ from slacktide.domain.request import decoding_time as decoding_time
 from slacktide.domain.timetable import ModelWindow as ModelWindow
 from slacktide.domain.timetable import Timetable as Timetable
 from slacktide.domain.units import SECONDS as SECONDS
+
+if TYPE_CHECKING:
+    from slacktide.domain.crops import Glue as Glue
+    from slacktide.domain.tensors import Datatype as Datatype
+    from slacktide.domain.tensors import ModelInterface as ModelInterface
+    from slacktide.domain.tensors import TensorSpec as TensorSpec
+else:  # they load NumPy
+    __getattr__ = lazy_names(
+        __name__, {"crops": "Glue", "tensors": "Datatype ModelInterface TensorSpec"}
+    )

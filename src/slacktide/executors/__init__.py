@@ -26,6 +26,36 @@ from typing import TYPE_CHECKING
 from slacktide._faces import lazy_names
 
 if TYPE_CHECKING:
+    from slacktide.executors.allocator import AffinityAllocator as AffinityAllocator
+    from slacktide.executors.allocator import Confirm as Confirm
+    from slacktide.executors.allocator import CpuAllocator as CpuAllocator
+    from slacktide.executors.allocator import Grant as Grant
+    from slacktide.executors.arena import Arena as Arena
+    from slacktide.executors.arena import map_read_only as map_read_only
     from slacktide.executors.cores import pinned as pinned
+    from slacktide.executors.in_process import LoopReplica as LoopReplica
+    from slacktide.executors.ports import BatchOutputs as BatchOutputs
+    from slacktide.executors.ports import Executor as Executor
+    from slacktide.executors.ports import ModelSource as ModelSource
+    from slacktide.executors.ports import OpenedModel as OpenedModel
+    from slacktide.executors.ports import Outputs as Outputs
+    from slacktide.executors.ports import Payload as Payload
+    from slacktide.executors.ports import ReplicaHandle as ReplicaHandle
+    from slacktide.executors.ports import Report as Report
+    from slacktide.executors.ports import Reporter as Reporter
+    from slacktide.executors.ports import Resized as Resized
+    from slacktide.executors.ports import TensorRef as TensorRef
+    from slacktide.executors.tensor_io import zero_outputs as zero_outputs
 else:
-    __getattr__ = lazy_names(__name__, {"cores": "pinned"})
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "allocator": "AffinityAllocator Confirm CpuAllocator Grant",
+            "arena": "Arena map_read_only",
+            "cores": "pinned",
+            "in_process": "LoopReplica",
+            "ports": "BatchOutputs Executor ModelSource OpenedModel Outputs Payload ReplicaHandle "
+            "Report Reporter Resized TensorRef",
+            "tensor_io": "zero_outputs",
+        },
+    )

@@ -60,7 +60,7 @@ class LoopReplica:
     descriptor: int | None = None
 
     def __init__(self, replica: Replica, report: Reporter) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._id = replica.id
         self._report: Reporter | None = report
         self._batch: int | None = None
@@ -71,12 +71,12 @@ class LoopReplica:
         """Stop the batch, unless it is finished or cannot be stopped any more."""
         if self._batch == batch and self._handle is not None:
             self._cancel()
-            self._loop.call_soon(self._tell, BatchAborted(batch))
+            self.loop.call_soon(self.tell, BatchAborted(batch))
 
     def publish(self, policy: ExitPolicy) -> None:
         """The model stays whole: what it answered early would wait for the loop, which it holds."""
         detail = "early_exit: only worker processes answer early"
-        self._loop.call_soon(self._tell, Arranged(policy.revision, policy.ramps, detail))
+        self.loop.call_soon(self.tell, Arranged(policy.revision, policy.ramps, detail))
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
         """Nothing is cut out."""
@@ -86,7 +86,7 @@ class LoopReplica:
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """Nothing moves: the loop's own core does the work."""
-        self._loop.call_soon(self._tell, Resized(cores))
+        self.loop.call_soon(self.tell, Resized(cores))
 
     def stop(self) -> None:
         self._cancel()
@@ -96,14 +96,21 @@ class LoopReplica:
         report = self._report
         if report is not None:
             self.stop()
-            self._loop.call_soon(report, ReplicaLost(self._id, "killed"))
+            self.loop.call_soon(report, ReplicaLost(self._id, "killed"))
 
-    def _tell(
+    def tell_up(self, opened: OpenedModel) -> None:
+        """Report that the replica serves."""
+        if self._report is not None:
+            self._report(ReplicaUp(self._id), opened=opened)
+
+    def tell(
         self,
         event: Report,
         outputs: BatchOutputs = (),
         faults: Mapping[int, MemberFault] = NO_FAULTS,
     ) -> None:
+        """Report it, unless the replica has been stopped. Not from inside the executor's `start`
+        or the replica's `run`."""
         if self._report is not None:
             self._report(event, outputs, faults=faults)
 
@@ -178,10 +185,10 @@ class InProcessReplica(LoopReplica):
             self._session = session
             if self._frames.known:
                 session.read_frames(self._frames)
-            self._report(ReplicaUp(self._id), opened=session.opened())
+            self.tell_up(session.opened())
 
     def lost(self, detail: str, *, permanent: bool = False) -> None:
-        self._tell(ReplicaLost(self._id, detail, permanent))
+        self.tell(ReplicaLost(self._id, detail, permanent))
         self.stop()
 
     def run(
@@ -200,7 +207,7 @@ class InProcessReplica(LoopReplica):
         if not members:
             raise ValueError("a batch needs members")
         self._batch = batch
-        self._handle = self._loop.call_soon(self._execute, session, batch, members, size)
+        self._handle = self.loop.call_soon(self._execute, session, batch, members, size)
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
         self._frames.attach(number, map_read_only(frames.fd), glue)
@@ -233,8 +240,8 @@ class InProcessReplica(LoopReplica):
             outputs = cut_outputs([(bytes(data), runs) for data, runs in columns])
         except Exception as error:  # whatever a model may raise; the server lives on
             if isinstance(error, RowCountError):
-                self._tell(RowsMismatch(batch, str(error)))
-            self._tell(BatchFailed(batch, session.detail(error)))
+                self.tell(RowsMismatch(batch, str(error)))
+            self.tell(BatchFailed(batch, session.detail(error)))
             return
         timing = BatchTiming(
             result.input_s,
@@ -243,8 +250,8 @@ class InProcessReplica(LoopReplica):
             *2 * (time.thread_time() - cpu,),
         )
         if result.mismatch:
-            self._tell(RowsMismatch(batch, result.mismatch))
-        self._tell(BatchFinished(batch, timing), outputs, result.faults)
+            self.tell(RowsMismatch(batch, result.mismatch))
+        self.tell(BatchFinished(batch, timing), outputs, result.faults)
 
 
 def _open_warm(source: ModelSource) -> ModelSession:
@@ -301,7 +308,7 @@ class ProfiledReplica(LoopReplica):
         self._times = times
         self._interface = interface
         self._cores = max(1, len(replica.cores))
-        self._handle = self._loop.call_soon(self._up)
+        self._handle = self.loop.call_soon(self.tell_up, OpenedModel(interface))
 
     def run(
         self,
@@ -315,18 +322,14 @@ class ProfiledReplica(LoopReplica):
         rows = sum(member.rows for member in members)
         seconds = self._times.of(rows, self._cores).expected
         self._batch = batch
-        self._handle = self._loop.call_later(seconds, self._finish, batch, members, seconds)
+        self._handle = self.loop.call_later(seconds, self._finish, batch, members, seconds)
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """Takes effect with the next batch."""
         self._cores = max(1, len(cores))
         super().resize(cores)
 
-    def _up(self) -> None:
-        if self._report is not None:
-            self._report(ReplicaUp(self._id), opened=OpenedModel(self._interface))
-
     def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
         self._batch = None
         outputs = [zero_outputs(self._interface, member.rows) for member in members]
-        self._tell(BatchFinished(batch, BatchTiming(infer_s=seconds)), outputs)
+        self.tell(BatchFinished(batch, BatchTiming(infer_s=seconds)), outputs)

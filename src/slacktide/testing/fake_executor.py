@@ -15,15 +15,15 @@ from slacktide.domain import (
     BatchFinished,
     BatchTiming,
     ExitPolicy,
+    Glue,
     Leaving,
+    ModelInterface,
     Replica,
     ReplicaLost,
     ReplicaUp,
 )
-from slacktide.domain.crops import Glue
-from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena
-from slacktide.executors.ports import (
+from slacktide.executors import (
+    Arena,
     BatchOutputs,
     ModelSource,
     OpenedModel,
@@ -32,8 +32,8 @@ from slacktide.executors.ports import (
     Report,
     Reporter,
     Resized,
+    zero_outputs,
 )
-from slacktide.executors.tensor_io import zero_outputs
 
 
 class FakeClock:

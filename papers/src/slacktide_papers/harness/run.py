@@ -84,9 +84,10 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     Raises ReproduceError if it cannot be read.
     """
     play: Callable[[SomeCell], Outcome]
-    """A function of a module: it runs in other processes. The same whenever it is called."""
-    outcome: Callable[..., Outcome]
-    """Made of the fields that `asdict` gave."""
+    """A function of a module: it runs in other processes. The same whenever it is called. Returns a
+    dataclass or a dict of plain data."""
+    outcome: Callable[..., Outcome] = dict  # type: ignore[assignment]  # where `play` returns one
+    """Made of the fields of what `play` returned."""
     row: type[SomeRow]
     conclude: Callable[
         [Sequence[str], SomeScope, Sequence[tuple[Point[SomeCell], list[Outcome]]]],
@@ -242,4 +243,5 @@ def reproduce(
 
 def _played(play: Callable[[SomeCell], Any], cell: SomeCell) -> dict[str, Any]:
     """What comes of `cell`, as plain data."""
-    return asdict(play(cell))
+    played = play(cell)
+    return dict(played) if isinstance(played, Mapping) else asdict(played)

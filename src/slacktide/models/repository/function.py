@@ -44,7 +44,7 @@ class FunctionSettings(Section):
     """A function in place of a model file."""
 
     name: str
-    """The function, by the name that [`serve --glue`](own-policies.md) or an entry point gave
+    """The function, by the name that [`serve --glue`](extending.md) or an entry point gave
     it."""
     takes: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
     """Its arguments, in their order, by the names that clients and edges know."""

@@ -78,7 +78,7 @@ class CropSettings(Section):
     """Added to each box on every side, as a part of its width and height."""
     function: str = ""
     """A function that is given each crop before it is resized, by the name that
-    [`serve --glue`](own-policies.md) or an entry point gave it."""
+    [`serve --glue`](extending.md) or an entry point gave it."""
 
 
 class StageSettings(Section):
