@@ -8,17 +8,22 @@ The models do next to nothing, so what a long tensor costs more than a short one
 All processes of a server run on one core; medians over rounds of CPU time (server and worker), and
 p50 by h2load. `copies` are those made in user space, alone: a slot in which a batch of two is
 gathered (a batch of one is used where it lies), results as they are left by the worker and as the
-server takes them over. `--beside FOLDER` as for `left_in_peace`.
+server takes them over. `turns` is the longest turn of a loop, in CPU time, while it takes over an
+answer of 60 MB of numbers or 30 MB of strings, and what the answer takes beyond the run. `--beside
+FOLDER` as for `left_in_peace`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import numpy as np
+import uvloop
 
 from bench import models, servers
 from bench.clients import grpc_body, h2load
@@ -26,10 +31,14 @@ from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_most, format_number
 from bench.processes import cpu_seconds, tree
 from bench.servers import Serving
+from slacktide.domain import BatchFinished, BatchTiming, PoolId, Replica
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.arena import Arena
 from slacktide.executors.output_file import OutputReader, OutputWriter, make_output_file
-from slacktide.executors.ports import TensorRef
-from slacktide.executors.tensor_io import InputGatherer
+from slacktide.executors.ports import ModelSource, Payload, Report, TensorRef
+from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.protocol import FinishedMessage
+from slacktide.executors.tensor_io import InputGatherer, encode_strings
 
 SIZES = {"short": 1, "in 150 KB": 37_500, "in 600 KB": 150_000, "out 600 KB": 1}
 ANSWERED = {"out 600 KB": 150_000}
@@ -59,6 +68,8 @@ def run(options: Options) -> Result:
                 _show(protocol, found, result)
     if options.wants("copies"):
         _copies(result)
+    if options.wants("turns"):
+        uvloop.run(_turns(result, 5 if options.quick else 20))
     return result
 
 
@@ -120,12 +131,13 @@ def _copies(result: Result) -> None:
     fd = make_output_file()
     writer, reader = OutputWriter(fd), OutputReader(fd)
     array = np.ones((1, floats), np.float32)
-    writer.write([array], [1], interface)
+    runs = writer.write([array], [1], interface)
+    message = FinishedMessage(0, BatchTiming(), writer.file_bytes, 1, runs)
     steps: dict[str, Callable[[], object]] = {
         "one input, used where it lies": lambda: gatherer.gather(members[:1], arena),
         "one of two inputs, gathered": lambda: gatherer.gather(members, arena),
         "results, left by the worker": lambda: writer.write([array], [1], interface),
-        "results, taken over by the server": lambda: bytes(reader.view(nbytes)[:nbytes]),
+        "results, taken over by the server": lambda: reader.take(message),
     }
     lines = []
     for name, step in steps.items():
@@ -138,3 +150,60 @@ def _copies(result: Result) -> None:
         lines.append((name, format_number(median(taken))))
     reader.close()
     result.tables.append(Table("Copies of 600 KB in user space", ("copy", "µs"), tuple(lines)))
+
+
+async def _turns(result: Result, rounds: int) -> None:
+    number = np.ones(1, np.float32).tobytes()
+    string = encode_strings(np.array(["x" * 996], object))
+    for name, model, data in (
+        ("60 MB of numbers", models.hop_model(1, 15_000_000), number),
+        ("30 MB of strings", models.hop_model(1, 30_000, strings=True), string),
+    ):
+        folder = name.replace(" ", "_")
+        root = models.variant_repository("turns", {folder: (model, "")})
+        turns, extra = await _longest_turns(root / folder / "1" / "model.onnx", data, rounds)
+        result.figures += [
+            Figure(f"turns: {name}, longest", median(turns), "ms", at_most(5.0), samples=turns),
+            Figure(f"turns: {name}, beyond the run", median(extra), "ms", samples=extra),
+        ]
+
+
+async def _longest_turns(
+    file: Path, data: bytes, rounds: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """By batch, in ms: CPU time of the loop's longest turn, and time until the report beyond the
+    run. The worker is on another core."""
+    arena = Arena(1 << 16)
+    slot = arena.allocate(len(data))
+    arena.view(slot)[:] = data
+    reports: list[Report] = []
+
+    def report(event: Report, *_: object, **__: object) -> None:
+        reports.append(event)
+
+    executor = ProcessExecutor()
+    replica = Replica(0, PoolId("m", "1"), "lane", (cores().server,), 1)
+    source = ModelSource(name="m", version="1", path=file, root=file.parent)
+    handle = executor.start(replica, source, arena, report)
+    while not reports:
+        await asyncio.sleep(0.01)
+    payload = Payload(1, (TensorRef(slot.offset, slot.nbytes, (1, 1)),))
+    turns, extra = [], []
+    for batch in range(rounds + 1):
+        reports.clear()
+        begin, last, longest = time.perf_counter(), time.thread_time(), 0.0
+        handle.run(batch, [payload])
+        while not reports:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest, last = max(longest, now - last), now
+        end = time.perf_counter()
+        finished = reports.pop()
+        assert isinstance(finished, BatchFinished), finished
+        if batch:  # the first maps the worker's file
+            run = finished.timing
+            turns.append(longest * 1e3)
+            extra.append((end - begin - run.input_s - run.infer_s - run.output_s) * 1e3)
+    await executor.close()
+    arena.close()
+    return tuple(turns), tuple(extra)

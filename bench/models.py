@@ -187,9 +187,10 @@ def variant_repository(name: str, models: Mapping[str, tuple[bytes, str]]) -> Pa
     return root
 
 
-def hop_model(floats: int = HOP_FLOATS, answered: int = 10) -> bytes:
+def hop_model(floats: int = HOP_FLOATS, answered: int = 10, *, strings: bool = False) -> bytes:
     """A model that does next to nothing: what is left is the way. It takes so many floats (150 KB)
-    and answers with those at the beginning, or with one of them `answered` times."""
+    and answers with those at the beginning, or with one of them `answered` times. Or so many
+    `strings`."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -201,11 +202,12 @@ def hop_model(floats: int = HOP_FLOATS, answered: int = 10) -> bytes:
         helper.make_tensor(name, TensorProto.INT64, [len(value)], value)
         for name, value in numbers.items()
     ]
+    kind = TensorProto.STRING if strings else TensorProto.FLOAT
     graph = helper.make_graph(
         [helper.make_node(node, ["values", *numbers], ["first"])],
         "hop",
-        [helper.make_tensor_value_info("values", TensorProto.FLOAT, ["batch", floats])],
-        [helper.make_tensor_value_info("first", TensorProto.FLOAT, ["batch", answered])],
+        [helper.make_tensor_value_info("values", kind, ["batch", floats])],
+        [helper.make_tensor_value_info("first", kind, ["batch", answered])],
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.executors.played_worker import PlayedWorker
 
 from slacktide.domain import (
     BatchAborted,
@@ -23,7 +23,6 @@ from slacktide.domain import (
     ReplicaUp,
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.allocator import AffinityAllocator
 from slacktide.executors.exit_frames import (
     ReleasedMessage,
     decode_exits,
@@ -31,12 +30,10 @@ from slacktide.executors.exit_frames import (
     encode_features,
     encode_released,
 )
-from slacktide.executors.output_file import OutputReader, OutputWriter, make_output_file
 from slacktide.executors.ports import (
     Arranged,
     FeaturesSeen,
     MembersReleased,
-    OpenedModel,
     OutputRun,
     Payload,
     TensorRef,
@@ -44,13 +41,10 @@ from slacktide.executors.ports import (
 from slacktide.executors.protocol import (
     FinishedMessage,
     FrameKind,
-    FrameReader,
     decode_batch,
     encode_aborted,
     encode_finished,
-    encode_ready,
 )
-from slacktide.executors.worker_handle import WorkerHandle
 
 SPEC = TensorSpec("y", Datatype.FP32, (-1, 2))
 INTERFACE = ModelInterface((SPEC,), (SPEC, SPEC), 4)
@@ -59,51 +53,18 @@ REPORT = ExitReport((2,), ((0.1,), (0.7,), (0.2,)), ((True,), (True,), (False,))
 POLICY = ExitPolicy(PoolId("m", "1"), (2,), (0.5,), ExitMode.RELEASE)
 
 
-class Played:
-    """A handle, and the worker that it talks to."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, replica: Any) -> None:
-        self.loop = loop
-        ours, self.control = socket.socketpair()
-        aborts, self.aborts = socket.socketpair()
-        fd = make_output_file()
-        self.file = OutputWriter(fd)
-        self.heard: list[tuple[Any, list[Any]]] = []
-        self.handle = WorkerHandle(
-            loop, ours, aborts, OutputReader(fd), AffinityAllocator(), replica, self.report, print
-        )
-        self.reader = FrameReader()
-        self.tell(encode_ready(OpenedModel(INTERFACE)))
-
-    def report(self, event: Any, outputs: Any = (), **_: Any) -> None:
-        self.heard.append((event, list(outputs)))
-
-    def tell(self, data: bytes) -> None:
-        """Have the handle hear this."""
-        self.control.sendall(data)
-        self.loop.run_until_complete(asyncio.sleep(0))
-        self.loop.run_until_complete(asyncio.sleep(0))
-
-    def told(self) -> list[tuple[FrameKind, bytes]]:
-        return list(self.reader.feed(self.control.recv(1 << 16)))
-
-    def write(self, *values: float) -> list[list[OutputRun]]:
-        """One row of the first output for each value; the second is one that ramps do not make."""
-        array = np.array([[value, value] for value in values], np.float32)
-        only = ModelInterface((SPEC,), (SPEC,), 4)
-        runs = self.file.write([array], [1] * len(values), only)
-        return [*runs, [OutputRun(len(values), 0, 0, ())]]
-
-    def close(self) -> None:
-        self.handle.not_spawned("the play is over")
-        self.control.close()
-        self.aborts.close()
+def write(played: PlayedWorker, *values: float) -> list[list[OutputRun]]:
+    """One row of the first output for each value; the second is one that ramps do not make."""
+    array = np.array([[value, value] for value in values], np.float32)
+    only = ModelInterface((SPEC,), (SPEC,), 4)
+    runs = played.file.write([array], [1] * len(values), only)
+    return [*runs, [OutputRun(len(values), 0, 0, ())]]
 
 
 @pytest.fixture
-def played(kit: Any) -> Iterator[Played]:
+def played(kit: Any) -> Iterator[PlayedWorker]:
     loop = asyncio.new_event_loop()
-    found = Played(loop, kit.replica())
+    found = PlayedWorker(loop, kit.replica(), INTERFACE)
     assert found.heard.pop()[0] == ReplicaUp(0)
     yield found
     found.close()
@@ -114,18 +75,18 @@ def row(value: float) -> Any:
     return ((1, 2), np.array([value, value], np.float32).tobytes())
 
 
-def finished(played: Played, *values: float) -> bytes:
-    runs = played.write(*values)
+def finished(played: PlayedWorker, *values: float) -> bytes:
+    runs = write(played, *values)
     message = FinishedMessage(7, BatchTiming(), played.file.file_bytes, len(values), runs, REPORT)
     return encode_finished(message)
 
 
-def released(played: Played, places: list[int], *values: float) -> bytes:
-    runs = played.write(*values)
+def released(played: PlayedWorker, places: list[int], *values: float) -> bytes:
+    runs = write(played, *values)
     return encode_released(ReleasedMessage(7, 2, played.file.file_bytes, places, runs))
 
 
-def test_members_are_released_with_their_outputs_and_the_rest_follows(played: Played) -> None:
+def test_members_are_released_with_their_outputs_and_the_rest_follows(played: PlayedWorker) -> None:
     played.handle.run(7, MEMBERS, leaving=Leaving.SHRINK, final=(1,))
     ((kind, body),) = played.told()
     assert kind is FrameKind.BATCH
@@ -139,7 +100,7 @@ def test_members_are_released_with_their_outputs_and_the_rest_follows(played: Pl
     ]
 
 
-def test_the_next_batch_has_all_its_members_again(played: Played) -> None:
+def test_the_next_batch_has_all_its_members_again(played: PlayedWorker) -> None:
     played.handle.run(7, MEMBERS, leaving=Leaving.RUN_ON)
     played.tell(released(played, [0, 1, 2], 1.0, 2.0, 3.0))
     played.tell(encode_aborted(7, REPORT))
@@ -150,7 +111,7 @@ def test_the_next_batch_has_all_its_members_again(played: Played) -> None:
 
 
 @pytest.mark.parametrize("nonsense", ["twice", "none left", "too few outputs"])
-def test_a_worker_that_releases_members_twice_is_lost(played: Played, nonsense: str) -> None:
+def test_a_worker_that_releases_members_twice_is_lost(played: PlayedWorker, nonsense: str) -> None:
     played.handle.run(7, MEMBERS, leaving=Leaving.RUN_ON)
     if nonsense == "too few outputs":
         message = ReleasedMessage(7, 2, 0, [0], [])
@@ -164,7 +125,7 @@ def test_a_worker_that_releases_members_twice_is_lost(played: Played, nonsense: 
     assert "nonsense" in played.heard[-1][0].detail
 
 
-def test_policies_go_out_and_what_comes_of_them_comes_back(played: Played) -> None:
+def test_policies_go_out_and_what_comes_of_them_comes_back(played: PlayedWorker) -> None:
     played.handle.publish(POLICY)
     ((kind, body),) = played.told()
     assert (kind, decode_exits(body)) == (FrameKind.EXITS, POLICY)

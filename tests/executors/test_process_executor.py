@@ -289,13 +289,14 @@ async def test_a_worker_is_nice_and_the_first_to_go(models, kit, arena) -> None:
         assert isinstance(report, BatchFinished)
 
 
-async def test_results_stay_when_the_next_batch_was_started(models, kit, arena) -> None:
+@pytest.mark.parametrize("rows", [1, 200_000])
+async def test_results_stay_when_the_next_batch_was_started(models, kit, arena, rows: int) -> None:
     async with kit.serving(ProcessExecutor()) as executor:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         seen: list[bytes] = []
-        first = kit.put(arena, np.full((1, 4), 1, np.float32))
-        second = kit.put(arena, np.full((1, 4), 2, np.float32))
+        first = kit.put(arena, np.full((rows, 4), 1, np.float32))
+        second = kit.put(arena, np.full((rows, 4), 2, np.float32))
 
         def report(event: Report, outputs: BatchOutputs = (), **details: object) -> None:
             if isinstance(event, BatchFinished):
@@ -311,8 +312,9 @@ async def test_results_stay_when_the_next_batch_was_started(models, kit, arena) 
         source: ModelSource = kit.source(models.matmul())
         handle = executor.start(kit.replica(), source, arena, report)
         await asyncio.wait_for(done, kit.PATIENCE)
-        scales = [np.frombuffer(data, np.float32)[0] / kit.WEIGHT.sum(0)[0] for data in seen]
-        assert np.allclose(scales, [2, 1] * 5 + [2], rtol=1e-5)
+        for number, data in enumerate(seen):
+            sums = np.tile(kit.WEIGHT.sum(0), (rows, 1)) * (1 if number % 2 else 2)
+            assert np.allclose(np.frombuffer(data, np.float32), sums.ravel(), rtol=1e-5)
 
 
 @pytest.mark.replaces_parts

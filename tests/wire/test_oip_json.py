@@ -15,7 +15,7 @@ from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.wire.calls import InferReply, OutputValue
 from slacktide.wire.errors import BadField, WireError
-from slacktide.wire.oip_json import AnswerFormat, format_reply, parse_infer
+from slacktide.wire.oip_json import AnswerFormat, format_reply, parse_infer, write_values
 from slacktide.wire.raw_tensors import encode_strings
 
 FP32_DATA = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1.0, 2.0]}
@@ -350,3 +350,19 @@ def test_what_is_sent_as_binary_or_json_is_what_arrives(rows, forms):
         came = np.frombuffer(next(rest), "<i2").tolist() if "data" not in said else said["data"]
         assert came == row
     assert next(rest, None) is None
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [
+        (Datatype.INT32, np.arange(40_000, dtype=np.int32).tobytes()),
+        (Datatype.BYTES, encode_strings([b"\xc3\xa9" * 9] * 40_000)),
+    ],
+)
+def test_outputs_that_are_views_are_written_as_bytes_are(datatype, data):
+    """Executors give views where outputs are long."""
+    plain = OutputValue("y", datatype, (40_000,), data)
+    view = OutputValue("y", datatype, (40_000,), memoryview(data))
+    assert [*write_values(view)] == [*write_values(plain)]
+    binary = AnswerFormat(binary_default=True)
+    assert format_reply(reply(view), binary) == format_reply(reply(plain), binary)

@@ -88,7 +88,10 @@ class BoxChoice:
         return chosen[: self.most]
 
     def choose_plain(
-        self, boxes: bytes, scores: Sequence[float] | None, classes: Sequence[float] | None
+        self,
+        boxes: bytes | memoryview,
+        scores: Sequence[float] | None,
+        classes: Sequence[float] | None,
     ) -> list[int] | None:
         """The same of some dozens, `boxes` and `scores` of 32 bits; None if too many count. Without
         arrays: a dozen of their operations take longer than a few boxes, and ten times as long
@@ -122,7 +125,7 @@ class BoxChoice:
     def _of_few(
         self,
         places: Iterable[int],
-        boxes: bytes,
+        boxes: bytes | memoryview,
         scores: Sequence[float] | None,
         classes: Sequence[float] | None,
     ) -> list[int]:

@@ -2,7 +2,8 @@
 
 The server makes it empty; the worker enlarges it to the largest batch it has had; the server
 follows by what each message says. Results are overwritten by the next batch, so the server copies
-them before it reports the batch, after which it may be given the next.
+them before it reports the batch, after which it may be given the next. Long ones are copied in
+steps, so that other work of the loop comes between.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import contextlib
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -21,7 +22,14 @@ from slacktide.executors.arena import ALIGNMENT
 from slacktide.executors.exit_frames import ReleasedMessage
 from slacktide.executors.ports import OutputRun, Outputs
 from slacktide.executors.protocol import FinishedMessage, ProtocolError
-from slacktide.executors.tensor_io import MemberLengths, cut_outputs, lay_out
+from slacktide.executors.tensor_io import MemberLengths, copy_outputs, cut_outputs, lay_out
+
+COPY_BYTES: Final = 1 << 20
+"""Most bytes of outputs that are copied in one turn of the loop. It takes under a millisecond, most
+of it for fresh memory."""
+COPY_TURNS: Final = 128
+"""Most turns that a copy takes. Longer outputs are copied in larger steps, so that on a busy loop
+they are reported before their worker seems to hang."""
 
 
 def make_output_file() -> int:
@@ -38,9 +46,26 @@ class OutputReader:
         self._fd = fd
         self._map: mmap.mmap | bytes = b""
 
+    def is_long(self, message: FinishedMessage | ReleasedMessage) -> bool:
+        """Whether the members' outputs take more than one turn of the loop to copy."""
+        return message.file_bytes > COPY_BYTES and _total_bytes(message) > COPY_BYTES
+
     def take(self, message: FinishedMessage | ReleasedMessage) -> list[Outputs]:
         """The members' outputs, copied: the next batch overwrites them. Raises ProtocolError if
         they are not there."""
+        data = self._mapped(message)
+        return cut_outputs([(data, runs) for runs in message.outputs])
+
+    def take_in_steps(
+        self, message: FinishedMessage | ReleasedMessage
+    ) -> Generator[None, None, list[Outputs]]:
+        """As `take`, but yields after each COPY_BYTES, and returns the outputs at the end. The next
+        batch must not begin before that."""
+        step = max(COPY_BYTES, -(-_total_bytes(message) // COPY_TURNS))
+        return copy_outputs(self._mapped(message), message.outputs, step)
+
+    def _mapped(self, message: FinishedMessage | ReleasedMessage) -> mmap.mmap | bytes:
+        """The file, with all that the message names. Raises ProtocolError."""
         end = message.file_bytes
         if end > len(self._map):
             if os.fstat(self._fd).st_size < end:
@@ -52,11 +77,16 @@ class OutputReader:
                 if run.offset + run.members * run.nbytes > end:
                     told = f"{run.members} times {run.nbytes} bytes of output"
                     raise ProtocolError(f"{told} at {run.offset} of {end}")
-        return cut_outputs([(self._map, runs) for runs in message.outputs])
+        return self._map
 
     def close(self) -> None:
         os.close(self._fd)
         self._map = b""
+
+
+def _total_bytes(message: FinishedMessage | ReleasedMessage) -> int:
+    runs = [run for runs in message.outputs for run in runs]
+    return sum([run.members * run.nbytes for run in runs])
 
 
 class OutputWriter:

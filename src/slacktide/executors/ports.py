@@ -80,8 +80,8 @@ class CropPayload(Payload):
     """One for each row: [rows, 4] 32-bit floats, as `domain.crops` has them."""
 
 
-OutputTensor = tuple[tuple[int, ...], bytes]
-"""Shape and raw bytes."""
+OutputTensor = tuple[tuple[int, ...], bytes | memoryview]
+"""Shape and raw bytes; long ones may be a view."""
 Outputs = tuple[OutputTensor, ...]
 """Every output of one request, in the model's order."""
 

@@ -184,7 +184,7 @@ class _Comparison:
         return ""
 
 
-def _numbers(spec: TensorSpec, data: bytes) -> NDArray[Any]:
+def _numbers(spec: TensorSpec, data: bytes | memoryview) -> NDArray[Any]:
     array = np.frombuffer(data, spec.datatype.dtype)
     if spec.datatype is Datatype.BF16:
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from mmap import mmap
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from slacktide.domain.padding import PaddedInput, Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import ALIGNMENT
-from slacktide.executors.ports import OutputRun, Outputs, Payload, TensorRef
+from slacktide.executors.ports import OutputRun, Outputs, OutputTensor, Payload, TensorRef
 
 _LENGTH = struct.Struct("<I")
 
@@ -182,6 +182,38 @@ def cut_outputs(columns: Iterable[tuple[bytes | mmap, Iterable[OutputRun]]]) -> 
             at, nbytes, shape = run.offset, run.nbytes, run.shape
             for _ in range(run.members):
                 parts.append((shape, data[at : at + nbytes]))
+                at += nbytes
+        outputs.append(parts)
+    return list(zip(*outputs, strict=True))
+
+
+def copy_outputs(
+    data: bytes | mmap, columns: Iterable[Iterable[OutputRun]], step: int
+) -> Generator[None, None, list[Outputs]]:
+    """As `cut_outputs`, in steps of `step` bytes: yields between them, returns the outputs. A part
+    that is longer than a step is a view of memory of its own, all others are bytes."""
+    source, budget = memoryview(data), step
+    outputs: list[list[OutputTensor]] = []
+    for runs in columns:
+        parts: list[OutputTensor] = []
+        for run in runs:
+            at, nbytes, shape = run.offset, run.nbytes, run.shape
+            for _ in range(run.members):
+                if budget < min(nbytes, step):
+                    yield
+                    budget = step
+                if nbytes <= step:
+                    parts.append((shape, data[at : at + nbytes]))
+                    budget -= nbytes
+                else:
+                    part = np.empty(nbytes, np.uint8).data  # not zeroed, unlike a bytearray
+                    for start in range(0, nbytes, step):
+                        if start:
+                            yield
+                        end = min(start + step, nbytes)
+                        part[start:end] = source[at + start : at + end]
+                    budget = start + step - nbytes
+                    parts.append((shape, part.toreadonly()))
                 at += nbytes
         outputs.append(parts)
     return list(zip(*outputs, strict=True))

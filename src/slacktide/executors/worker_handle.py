@@ -4,6 +4,9 @@ Theory of operation. Two things are watched: the control socket, for what the wo
 pidfd, which becomes readable some ten milliseconds after a `kill -9`. Death is
 decided by the pidfd alone; then the socket is read to its end first, so that a result which was
 sent counts, and `ReplicaLost` is the last report there is.
+
+Outputs that are long are copied over many turns of the loop. What the worker says meanwhile waits,
+and so does the end, so that reports keep their order.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from math import ceil
@@ -35,6 +39,7 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.cgroups import release_memory
 from slacktide.executors.crop_frames import encode_attach, encode_crops
 from slacktide.executors.exit_frames import (
+    ReleasedMessage,
     decode_arranged,
     decode_features,
     decode_released,
@@ -56,6 +61,7 @@ from slacktide.executors.ports import (
     RowsMismatch,
 )
 from slacktide.executors.protocol import (
+    FinishedMessage,
     FrameKind,
     FrameReader,
     ProtocolError,
@@ -126,6 +132,12 @@ class WorkerHandle:
         """Whether it was ever told of a frame arena: only then may members be crops."""
         self._faults = NO_FAULTS
         """Of the batch that is about to be reported."""
+        self._copying: Generator[None, None, list[Outputs]] | None = None
+        """What copies outputs that are long."""
+        self._waiting: deque[tuple[FrameKind, bytes]] = deque()
+        """What the worker has said meanwhile."""
+        self._buries = False
+        """Whether its end waits as well."""
         self._model_outputs = 0
         self._listening = True
         self._state = _State.STARTING
@@ -277,16 +289,26 @@ class WorkerHandle:
             data = b""
         try:
             for kind, body in self._reader.feed(data):
-                self._heard(kind, body)
+                if self._copying is None:
+                    self._heard(kind, body)
+                else:
+                    self._waiting.append((kind, body))
         except ProtocolError as error:
-            self._broken = f"the worker talks nonsense: {error}"
-            self._permanent = self._out_of_memory = False
-            data = b""
+            self._give_up(error)
+            return False
         if not data:
-            self._listening = False
-            self._loop.remove_reader(self._control)
-            self._end()
+            self._listen_no_more()
         return bool(data)
+
+    def _give_up(self, error: ProtocolError) -> None:
+        self._broken = f"the worker talks nonsense: {error}"
+        self._permanent = self._out_of_memory = False
+        self._listen_no_more()
+
+    def _listen_no_more(self) -> None:
+        self._listening = False
+        self._loop.remove_reader(self._control)
+        self._end()
 
     def _heard(self, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.FINISHED:
@@ -326,7 +348,13 @@ class WorkerHandle:
         wanted = (self._model_outputs, self._members - len(released))
         if got != wanted:
             raise ProtocolError(f"{got} outputs and members where {wanted} belong")
-        outputs = self._outputs.take(message)
+        if self._outputs.is_long(message):
+            self._copy(message)
+        else:
+            self._report_finished(message, self._outputs.take(message))
+
+    def _report_finished(self, message: FinishedMessage, outputs: list[Outputs]) -> None:
+        released = self._released
         if released:
             rest = iter(outputs)
             nothing: Outputs = ()
@@ -341,8 +369,41 @@ class WorkerHandle:
         if got != self._model_outputs or not self._released.isdisjoint(message.members):
             raise ProtocolError(f"{got} outputs of members released twice, or of {self._members}")
         self._released.update(message.members)
-        outputs = self._outputs.take(message)
+        if self._outputs.is_long(message):
+            self._copy(message)
+        else:
+            self._report_released(message, self._outputs.take(message))
+
+    def _report_released(self, message: ReleasedMessage, outputs: list[Outputs]) -> None:
         self._tell(MembersReleased(message.batch, tuple(message.members), message.ramp), outputs)
+
+    def _copy(self, message: FinishedMessage | ReleasedMessage) -> None:
+        """Begin to copy long outputs: the worker does not touch them before they are reported."""
+        self._copying = self._outputs.take_in_steps(message)
+        self._loop.call_soon(self._copy_on, message)
+
+    def _copy_on(self, message: FinishedMessage | ReleasedMessage) -> None:
+        copying = self._copying
+        assert copying is not None
+        try:
+            if not self._silent:  # else nobody waits for them
+                next(copying)
+                self._loop.call_soon(self._copy_on, message)
+                return
+            self._copying = None
+        except StopIteration as stop:
+            self._copying = None
+            if isinstance(message, FinishedMessage):
+                self._report_finished(message, stop.value)
+            else:
+                self._report_released(message, stop.value)
+        try:
+            while self._waiting and self._copying is None:
+                self._heard(*self._waiting.popleft())
+        except ProtocolError as error:
+            self._give_up(error)
+        if self._buries:
+            self._bury()
 
     def _tell(
         self,
@@ -413,6 +474,9 @@ class WorkerHandle:
         if self._control.fileno() < 0:
             return
         self._state = _State.DEAD
+        if self._copying is not None:
+            self._buries = True
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._loop.remove_reader(self._control)

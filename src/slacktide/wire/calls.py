@@ -99,7 +99,7 @@ class OutputValue:
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
-    data: bytes
+    data: Buffer
 
 
 @dataclass(slots=True)

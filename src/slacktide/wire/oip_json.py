@@ -149,7 +149,7 @@ def load_object(data: Buffer, what: str = "body") -> dict[str, Any]:
     return document
 
 
-def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[bytes]]:
+def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[Buffer]]:
     """The JSON of an answer with a result, and the binary tensors that follow it. The list is empty
     if no output is binary. An output whose strings are not UTF-8 goes as binary even where JSON was
     asked for: JSON cannot say it."""
@@ -160,7 +160,7 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[b
             wire_name, size = only.datatype.wire_name, len(only.data)
             said = _only(reply.model, reply.version, only.name, wire_name, only.shape, size)
             return said, [only.data]
-    buffers: list[bytes] = []
+    buffers: list[Buffer] = []
     outputs = [_describe(output, answer, buffers) for output in reply.in_order(answer.order)]
     own = b',"id":%b' % orjson.dumps(reply.id) if reply.id else b""
     if reply.parameters:
@@ -200,7 +200,7 @@ def _heading(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     return orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1] + b',"data":'
 
 
-def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[bytes]) -> bytes:
+def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[Buffer]) -> bytes:
     name, datatype, data = output.name, output.datatype, output.data
     if not answer.binary.get(name, answer.binary_default):
         written = answer.written.get(name)
@@ -239,11 +239,11 @@ def write_values(output: OutputValue) -> Iterator[bytes]:
         yield orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
 
 
-def _write_strings(data: bytes) -> Iterator[bytes]:
+def _write_strings(data: Buffer) -> Iterator[bytes]:
     start, strings, length = 0, [], 0
     while start < len(data):
         end = start + 4 + int.from_bytes(data[start : start + 4], "little")
-        strings.append(data[start + 4 : end].decode())
+        strings.append(str(data[start + 4 : end], "utf-8"))
         length += end - start + _STRING_COST
         start = end
         if length >= LONG_STRINGS:

@@ -127,7 +127,7 @@ def encode_strings(elements: Sequence[bytes]) -> bytes:
     return b"".join(chain.from_iterable(zip(lengths, elements, strict=True)))
 
 
-def split_strings(data: bytes, count: int) -> list[bytes]:
+def split_strings(data: Buffer, count: int) -> list[Buffer]:
     """The elements of a BYTES tensor. Raises BadField if the layout is wrong."""
     starts = walk_strings(data, count, "data")
     ends = [*(start - 4 for start in starts[1:]), len(data)][:count]
@@ -162,12 +162,12 @@ def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: s
     return _exact(flat, datatype, field)
 
 
-def to_json(data: bytes, datatype: Datatype, shape: tuple[int, ...]) -> object | None:
+def to_json(data: Buffer, datatype: Datatype, shape: tuple[int, ...]) -> object | None:
     """What orjson (with OPT_SERIALIZE_NUMPY) writes as the flat JSON array of a tensor. None if
     there is none: strings that are not UTF-8. Raises BadField for a broken BYTES layout."""
     if datatype is _BYTES:
         try:
-            return [element.decode() for element in split_strings(data, math.prod(shape))]
+            return [str(element, "utf-8") for element in split_strings(data, math.prod(shape))]
         except UnicodeDecodeError:
             return None
     array: npt.NDArray[np.generic] = np.frombuffer(data, datatype.dtype)

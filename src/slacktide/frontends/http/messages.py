@@ -134,7 +134,7 @@ class HttpResponse:
     def __init__(
         self,
         status: int = 200,
-        body: Sequence[bytes] = (),
+        body: Sequence[Buffer] = (),
         content_type: bytes = JSON,
         extra: bytes = b"",
     ) -> None:

@@ -411,7 +411,7 @@ class HttpConnection(FrontEndConnection):
             self.set_reading(wanted)
 
 
-def _pieces(body: Sequence[bytes]) -> Iterator[memoryview]:
+def _pieces(body: Sequence[Buffer]) -> Iterator[memoryview]:
     for part in body:
         buffer = memoryview(part)
         for start in range(0, len(buffer), _PIECE_BYTES):
