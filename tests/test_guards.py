@@ -50,7 +50,7 @@ TOTALS = {
     "lab": 20_100,
     "testing": 400,
     "papers": 11_900,
-    "all": 102_600,
+    "all": 103_000,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26

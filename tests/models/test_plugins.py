@@ -195,6 +195,22 @@ def test_a_policy_of_papers_of_another_version_is_refused(install: Any) -> None:
     )
 
 
+def test_papers_of_another_version_are_mentioned_once(
+    install: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("slacktide-papers", "0.0.9", "schedulers")
+    plugins.warn_of_mismatches.cache_clear()
+    try:
+        plugins.offer_entry_points()
+        plugins.offer_entry_points()
+    finally:
+        plugins.warn_of_mismatches.cache_clear()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"slacktide-papers 0.0.9 does not fit slacktide {__version__}; install both of one "
+        "version; until then, nothing of it can be used"
+    ]
+
+
 def test_a_placement_may_be_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     rim = "slacktide_papers.policies.placement_policies:RimPlacement"
     offered(monkeypatch, EntryPoint("mine", rim, "slacktide.placements"))

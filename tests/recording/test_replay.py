@@ -48,6 +48,39 @@ def test_a_replay_is_identical_under_every_policy(policy: str, world: Any, happe
     assert {OutcomeKind.SERVED, OutcomeKind.CANCELLED, OutcomeKind.REJECTED} <= seen.kinds
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "told"),
+    [
+        (
+            "clockwork",
+            "pool a:1: scheduler 'clockwork' is not installed; install it with: "
+            "pip install ./papers",
+        ),
+        (
+            "mine",
+            "pool a:1: it was recorded with scheduler 'mine', which is not installed; install the "
+            "package that registers it under slacktide.schedulers",
+        ),
+        (
+            "shop.policies:Mine",
+            "pool a:1: it was recorded with scheduler 'shop.policies:Mine'; --allow-imports "
+            "imports it",
+        ),
+    ],
+)
+def test_a_recording_of_a_scheduler_that_is_not_here_says_so(
+    scheduler: str, told: str, world: Any, happenings: Any
+) -> None:
+    recorded = world("fifo")
+    recorded.run(happenings(seed=1), seed=1)
+    text = recorded.path.read_bytes()
+    recorded.path.write_bytes(text.replace(b'"fifo"', f'"{scheduler}"'.encode()))
+    POLICIES.pop(scheduler, None)
+    with pytest.raises(RecordingError) as refusal:
+        replay(Recording(recorded.path))
+    assert str(refusal.value) == told
+
+
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), rate=st.sampled_from([50.0, 300.0, 2000.0]))
 def test_a_replay_is_identical_whatever_happened(

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from slacktide import Server
+from slacktide import Server, __version__
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.models.plugins import warn_of_mismatches
 from slacktide.testing import FakeExecutor
 
 ROW = TensorSpec("x", Datatype.FP32, (-1, 2))
@@ -107,3 +108,19 @@ def test_what_is_no_such_object_is_named(
     with pytest.raises(error) as refusal:
         Server(repository, **parts)
     assert told in str(refusal.value)
+
+
+def test_papers_of_another_version_are_mentioned_at_the_start(
+    repository: Path, install: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("slacktide-papers", "0.0.9", "schedulers")
+    warn_of_mismatches.cache_clear()
+    executors = {"worker": FakeExecutor(INTERFACE)}
+    try:
+        with Server(repository, executors=executors, profile_budget_s=0.1) as server:
+            assert ask(server)
+    finally:
+        warn_of_mismatches.cache_clear()
+    told = [record.getMessage() for record in caplog.records if "papers" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith(f"slacktide-papers 0.0.9 does not fit slacktide {__version__}; ")

@@ -66,6 +66,10 @@ class Registry(dict[str, Registered[T]]):
         """Every valid name, whether or not it has been loaded."""
         return sorted({*self, *self._offers})
 
+    def is_known(self, name: str) -> bool:
+        """Whether it is a valid name, or would be if another distribution of ours were there."""
+        return self._aliases.get(name, name) in {*self, *self._offers, *self._absent}
+
     def find(self, name: str) -> Registered[T]:
         """The entry called `name`. Raises OptionError if there is none, or it cannot be loaded."""
         name = self._aliases.get(name, name)

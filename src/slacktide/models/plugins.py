@@ -8,16 +8,19 @@ scenarios that were given `--allow-imports` may say it, a file of a repository n
 
 from __future__ import annotations
 
-from functools import partial
+import logging
+from functools import cache, partial
 from typing import Any
 
-from slacktide._extensions import Extension, ExtensionError, installed, load_named
+from slacktide._extensions import Extension, ExtensionError, installed, load_named, mismatches
 from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
 from slacktide.domain.suggestions import suggestion
 from slacktide.planning.pipelines.policies import PLACEMENTS
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
+
+log = logging.getLogger("slacktide.extensions")
 
 _REGISTRIES: tuple[Registry[Any], ...] = (POLICIES, PLANNERS, PLACEMENTS)
 
@@ -30,8 +33,16 @@ def offer_entry_points() -> None:
 
 def offer_installed(registry: Registry[Any]) -> None:
     """Make the names of entry points valid in this registry."""
+    warn_of_mismatches()
     for name, extension in installed(registry.group).items():
         registry.offer(name, partial(_load, registry.kind, extension))
+
+
+@cache
+def warn_of_mismatches() -> None:
+    """Say once that a distribution of ours is installed in another version than this."""
+    for mismatch in mismatches():
+        log.warning("%s; until then, nothing of it can be used", mismatch)
 
 
 def _load(kind: str, extension: Extension) -> Any:

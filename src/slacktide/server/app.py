@@ -29,6 +29,7 @@ from slacktide.executors.process import ProcessExecutor
 from slacktide.frontends.security import Credentials
 from slacktide.models.exit_learner import RampLearner
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings
+from slacktide.models.plugins import warn_of_mismatches
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ModelPoolFactory, ReplicaLauncher
 from slacktide.models.repository.profile_store import ProfileStore
@@ -93,6 +94,7 @@ class App:
         settings = self.settings
         if settings.state_dir is not None:
             _require_writable(settings.state_dir)
+        warn_of_mismatches()
         limit = settings.memory_limit
         per_client = settings.client_memory_limit or limit // 2
         budget = MemoryBudget(limit, per_client)

@@ -28,6 +28,17 @@ from slacktide.recording.records import (
     plain_commands,
 )
 from slacktide.recording.times import load_times
+from slacktide.scheduling import POLICIES
+
+
+def _why_unknown(scheduler: str) -> str:
+    """Why a recorded scheduler is not here; empty if it is, or if its error says so."""
+    if POLICIES.is_known(scheduler) or (":" in scheduler and POLICIES.importer is not None):
+        return ""
+    if ":" in scheduler:
+        return f"it was recorded with scheduler {scheduler!r}; --allow-imports imports it"
+    cure = "install the package that registers it under slacktide.schedulers"
+    return f"it was recorded with scheduler {scheduler!r}, which is not installed; {cure}"
 
 
 class RecordedPools:
@@ -57,7 +68,8 @@ class RecordedPools:
         try:
             return known.recipe.parts(times, max_batch=max_batch, view=view)
         except ValueError as error:  # an unknown policy or option, or a value out of range
-            raise RecordingError(f"pool {pool}: {error}") from None
+            why = _why_unknown(known.recipe.scheduler) or str(error).removeprefix("name: ")
+            raise RecordingError(f"pool {pool}: {why}") from None
 
     def times(self, pool: PoolId) -> BatchTimes:
         """Predictions of `pool` that nothing else learns from."""
