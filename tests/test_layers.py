@@ -207,7 +207,7 @@ def test_nothing_outside_the_engine_reads_its_state():
 
 
 def test_grpcio_is_for_clients_alone():
-    """It is an extra (docs/decisions/0041-http2.md)."""
+    """It is an extra (docs/decisions/0004-grpc-stack.md)."""
     users = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")

@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from bench.__main__ import BENCHMARKS
 
 import slacktide
 from slacktide.cli.main import VERBS as NAMES
@@ -20,6 +21,7 @@ from slacktide.lab.examples import make_repository
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "slacktide"
+DECISIONS = ROOT / "docs" / "decisions"
 PAGES = sorted(
     [
         *(
@@ -106,13 +108,111 @@ def test_the_picture_of_the_readme_is_made_by_make():
     assert len(readme.splitlines()) <= 90
 
 
+def listed_decisions() -> tuple[list[str], list[str]]:
+    """Pages of the first table of the index, and the retired numbers of the second."""
+    index, _, retired = (DECISIONS / "README.md").read_text().partition("## Retired numbers")
+    pages = re.findall(r"^\| \[\d{4}\]\(([^)]+)\) \|", index, re.MULTILINE)
+    return pages, re.findall(r"^\| (\d{4}) \|", retired, re.MULTILINE)
+
+
+def absent_paths(text: str) -> list[str]:
+    """Files and folders in back-ticks that are neither in the repository nor in `SOURCE`."""
+    parents = {path.name for path in (*ROOT.iterdir(), *SOURCE.iterdir()) if path.is_dir()}
+    words = (word for code in re.findall(r"`([^`\n]+)`", text) for word in code.split())
+    return [
+        word
+        for word in words
+        if re.fullmatch(r"(\./)?[\w./-]+\.(py|md|toml|txt)|[\w.-]+(/[\w.-]+)+/?", word)
+        and (word.split("/")[0] in parents or Path(word).suffix in (".py", ".md", ".toml", ".txt"))
+        and not (ROOT / word).exists()
+        and not (SOURCE / word).exists()
+    ]
+
+
+def absent_commands(text: str) -> list[str]:
+    """Targets of make, benchmarks and verbs in back-ticks that nothing offers."""
+    text = " ".join(text.split())
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    offers = {
+        r"`make ([a-z-]+)": targets,
+        r"`(?:python -m )?bench ([a-z_]+)": [*BENCHMARKS, "compare"],
+        r"`slacktide ([a-z]+)": [*NAMES],
+    }
+    return [
+        name
+        for command, names in offers.items()
+        for name in re.findall(command, text)
+        if name not in names
+    ]
+
+
+def decision_numbers(text: str) -> set[str]:
+    """Numbers of the decisions that a file refers to, in words or by a link."""
+    return {
+        number
+        for numbers in re.findall(r"decisions?[\s/]+(0\d{3})\b|\[(0\d{3})\]\(", text, re.IGNORECASE)
+        for number in numbers
+        if number
+    }
+
+
 def test_decisions_are_numbered_and_listed():
-    folder = ROOT / "docs" / "decisions"
-    pages = sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
-    index = (folder / "README.md").read_text()
+    pages = sorted(page.name for page in DECISIONS.glob("*.md") if page.name != "README.md")
+    listed, retired = listed_decisions()
     assert all(re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", page) for page in pages)
-    assert len({page[:4] for page in pages}) == len(pages)  # numbers may have been reserved
-    assert re.findall(r"\]\(([^)]+)\)", index) == pages
+    numbers = [page[:4] for page in pages]
+    assert len(set(numbers)) == len(pages)  # numbers may have been reserved
+    assert listed == pages
+    assert retired == sorted(set(retired) - set(numbers))
+
+
+@pytest.mark.parametrize("page", sorted(DECISIONS.glob("0*.md")), ids=lambda page: page.name[:4])
+def test_a_decision_begins_with_its_summary_and_names_what_exists(page: Path):
+    text = page.read_text()
+    lines = ("- **Decision.** ", "- **Why.** ", "- **Cost.** ")
+    summary = "".join(re.escape(line) + ".*\n" for line in lines)
+    assert re.match(rf"# {page.name[:4]}: .*\n\n{summary}\n", text)
+    assert absent_paths(text) == []
+    assert absent_commands(text) == []
+
+
+def test_paths_and_commands_that_do_not_exist_are_found():
+    text = (
+        "`engine/engine.py` `hatch_build.py` `frontends/http2` `net/http` `slacktide.yaml` `a / b`"
+    )
+    assert absent_paths(text) == []
+    assert absent_paths("`engine/gone.py` `gone.py --quick` `frontends/gone` `gone/x.md`") == [
+        "engine/gone.py",
+        "gone.py",
+        "frontends/gone",
+        "gone/x.md",
+    ]
+    assert absent_commands("`make check` `python -m bench\ncompare` `slacktide serve --x`") == []
+    assert absent_commands("`make gone` `bench gone_too` `slacktide lost`") == [
+        "gone",
+        "gone_too",
+        "lost",
+    ]
+
+
+def test_every_decision_referred_to_exists_or_is_retired():
+    listed, retired = listed_decisions()
+    numbers = {*retired, *(page[:4] for page in listed)}
+    folders = ("src", "papers", "tests", "bench", "docs", "examples", "deploy")
+    files = [*ROOT.glob("*.*"), *(path for name in folders for path in (ROOT / name).rglob("*.*"))]
+    references = {
+        path: decision_numbers(path.read_text())
+        for path in files
+        if path.suffix in (".md", ".py", ".toml", ".yaml") and path.is_file()
+    }
+    assert len([path for path in references if references[path]]) > 60
+    unknown = {path: absent for path in references if (absent := references[path] - numbers)}
+    assert unknown == {}
+
+
+def test_references_to_decisions_are_found():
+    text = "(Decision 0005) docs/decisions/0006, (decision\n0010), [0012](0012-x.md), 0.0013 [0014]"
+    assert decision_numbers(text) == {"0005", "0006", "0010", "0012"}
 
 
 def test_every_core_dependency_earns_its_place():
@@ -120,7 +220,7 @@ def test_every_core_dependency_earns_its_place():
     core = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     assert core is not None
     names = re.findall(r'"([a-z-]+)', core[1])
-    page = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()
+    page = (DECISIONS / "0001-dependencies.md").read_text()
     table = re.findall(r"^\| ([a-z][a-z-]+) \|", page, re.MULTILINE)
     assert table == ["package", *sorted(names)]
 

@@ -5,7 +5,7 @@ those of live servers. They stay as they are: a change that breaks one changes w
 policy does. (Last bits that only one kind of processor gives were written anew: decision 0016.)
 
 The engine has changed once: since efd1dbf a request whose batch crashed runs again alone even if
-its deadline passes or its client leaves meanwhile (decision 0027). `RERUN` lists the recordings in
+its deadline passes or its client leaves meanwhile (decision 0011). `RERUN` lists the recordings in
 which that happens. They are replayed up to there; recordings of efd1dbf replace their rest.
 """
 

@@ -1,4 +1,4 @@
-"""How the policies compare, on one lane in virtual time (docs/decisions/0005-slack-one-class.md).
+"""How the policies compare, on one lane in virtual time (docs/decisions/0005-slack.md).
 
 Means over two seeds; thresholds leave room for chance, the decision page has the figures.
 """

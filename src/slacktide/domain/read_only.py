@@ -1,7 +1,7 @@
 """`read_only`: slotted data classes for what is made once for each request.
 
 The type checker lets no code assign to a field, as if they were frozen; at run time nothing guards
-them, so that making one costs a fifth (docs/decisions/0042-light-objects.md).
+them, so that making one costs a fifth (docs/decisions/0042-compiled-wheels.md).
 """
 
 from __future__ import annotations

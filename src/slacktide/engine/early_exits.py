@@ -10,8 +10,8 @@ out which, and `RowsReleased` says so. What is decided here:
 - With `auto` they run on if the lane was idle before and no other request waits for it: then their
   time is worth nothing but what is learnt from them. Else they leave, also from a batch that starts
   as another ends and takes all that waits: a lane that was busy will be wanted before the batch is
-  over (docs/decisions/0055-auto-mode.md). Once all members of a batch that runs on are answered, it
-  is stopped as soon as a request waits that its lane could run.
+  over (decision 0054). Once all members of a batch that runs on are answered, it is stopped as
+  soon as a request waits that its lane could run.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Do rows that share a batch get the answers they get alone? If not, the first free axis is no
-batch axis, or the model mixes its rows, and requests must not share a batch (decision 0070).
+batch axis, or the model mixes its rows, and requests must not share a batch (decision 0026).
 
 Two unlike rows run alone, together and in reverse order, three times. Rows are those that the model
 is timed with. The first one beside its opposite, a large one and one of zeros follow, in one order

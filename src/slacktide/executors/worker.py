@@ -380,7 +380,7 @@ def _settle(parent: int) -> None:
     os.nice(NICENESS)
     if (number := _SCHED_SETATTR.get(os.uname().machine)) is not None:
         # Beside a busy program of another session or container a woken worker runs sooner, at
-        # the same share (decision 0029). Before Linux 6.12 it changes nothing.
+        # the same share (decision 0012). Before Linux 6.12 it changes nothing.
         wanted = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, _SLICE_NS, 0, 0)
         ctypes.CDLL(None).syscall(number, 0, wanted, 0)
     with contextlib.suppress(OSError):

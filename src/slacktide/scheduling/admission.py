@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from slacktide.scheduling.promises import Promises
 
 SPARE_ROWS = 4
-"""Rows admitted beyond those that fit; without them goodput falls by up to two points (0005)."""
+"""Rows admitted beyond those that fit; without them goodput falls by up to two points (decision
+0005)."""
 
 SPARE = 0.1
 """The same as a share of those that fit, if that is more."""

@@ -36,13 +36,13 @@ P99 = 0.99
 
 PART_FILLED = 2.3
 """A batch that pays for empty places is tried only where the fixed part of its time is at least so
-many times what its longest member, at the 90th percentile, takes of one row (0019)."""
+many times what its longest member, at the 90th percentile, takes of one row (decision 0005)."""
 
 P90 = 0.9
 
 PAYS = 0.01
-"""A larger batch of one class that saves less per row than this is not tried (0019): the longest of
-many makes all of them wait, and the lane is blocked for longer."""
+"""A larger batch of one class that saves less per row than this is not tried (decision 0005): the
+longest of many makes all of them wait, and the lane is blocked for longer."""
 
 WIDTH = POINTS + 1
 """Columns of the table of compositions: the grid, and its end once more."""

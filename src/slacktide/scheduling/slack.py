@@ -1,7 +1,7 @@
 """`slack`, the default: the batch with the most expected on-time value per second of lane time.
 
 Theory of operation. Where predictions know run classes, slack_classes.py makes and prices the
-candidates. Else (docs/decisions/0005-slack-one-class.md), for a grid of sizes k and a few start
+candidates. Else (docs/decisions/0005-slack.md), for a grid of sizes k and a few start
 points v:
 
 - *candidate*: the first k requests, in deadline order, that have at least `need(k, v)` left, the

@@ -1,4 +1,4 @@
-"""The choice of `slack` where requests differ in class (docs/decisions/0019-slack-classes.md).
+"""The choice of `slack` where requests differ in class (docs/decisions/0005-slack.md).
 
 Theory of operation. Classes are numbered by mean length, shortest first. A batch takes as long as
 its longest member makes all of its rows, so the classes that may join it matter more than anything

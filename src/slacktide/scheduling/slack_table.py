@@ -54,7 +54,8 @@ class BatchTime:
 
 
 PAYS = 0.02
-"""A larger batch that saves less per row than this only blocks the lane for longer (0005)."""
+"""A larger batch that saves less per row than this only blocks the lane for longer (decision
+0005)."""
 
 Needs = Callable[[TimeDistribution], tuple[float, ...]]
 """Start points of a batch that takes so long, in seconds."""

@@ -399,9 +399,9 @@ def table() -> str:
 
 PAGE: Final = """# HTTP/2, case by case
 
-The gRPC port speaks HTTP/2 by code of its own ([why](decisions/0041-http2.md)). This page is the
-evidence for it. The list of cases is that of [h2spec](https://github.com/summerwind/h2spec), the
-usual judge of HTTP/2 servers, with its sections (of RFC 7540 and 7541; `generic` is its own). Words
+The gRPC port speaks HTTP/2 by code of its own ([why](decisions/0004-grpc-stack.md)). This page is
+the evidence for it. The list of cases is that of [h2spec](https://github.com/summerwind/h2spec),
+the usual judge of HTTP/2 servers, with its sections (of RFC 7540 and 7541; `generic` is its own). Words
 and frames are ours. `tests/frontends/http2/test_conformance.py` plays every case over a socket,
 compares what comes back with the column "the server", and checks this page.
 

@@ -39,7 +39,7 @@ _SIMULATED = (
     "link time of the smallest frame + the fastest variant alone > SLO, from the capture on.",
     "Accuracy is the profile's, of the smaller of the size sent and the variant that ran, and 0 of "
     "a missed frame. The paper's F1 cannot be had; it leaves missed frames out.",
-    "published: as its code has it (docs/decisions/0052-readings-of-jellyfish.md); its planner "
+    "published: as its code has it (docs/decisions/0014-published-systems.md); its planner "
     "takes no time, ours 50 ms.",
     "B_L, B_M, B_H: 128, 352 and 608 pixels on all workers with `clockwork`; clients send what "
     "their bandwidth carries. DA: the published system with sizes decided by the clients alone.",

@@ -44,7 +44,7 @@ _ASSUMED = (
     "pipeline and octopinf serve by `slack`, within windows where there are any; the others serve "
     "first in first out, in batches of what is there up to the static size (to wait for full ones, "
     "or `slack`, makes them no better: `batching`), and drop what is late before it runs.",
-    "Readings of CWD, CORAL and each baseline: docs/decisions/0063-placing-pipelines.md. All plan "
+    "Readings of CWD, CORAL and each baseline: docs/decisions/0014-published-systems.md. All plan "
     "every six minutes, pipeline each minute; a plan is in force 50 ms after it was asked for, a "
     "replica half a second after it was started.",
     "Memory: weights of every replica, and of each stream, which runs one batch at a time, the "

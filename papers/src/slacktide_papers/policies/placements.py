@@ -5,7 +5,7 @@ drop what is late before it runs. Replicas follow from the rates, as for OctopIn
 scale nothing; `spread` puts them on accelerators. Stages that a device has not the memory or the
 times for stay on the server.
 
-Decision 0063 says what else could be read.
+Decision 0014 says what else could be read.
 """
 
 from __future__ import annotations

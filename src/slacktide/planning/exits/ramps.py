@@ -1,6 +1,6 @@
 """Which ramps are active: what each brings, and what it costs.
 
-Apparate's rounds (§3.3), on rows that were judged at every position (decision 0057). Every time is
+Apparate's rounds (§3.3), on rows that were judged at every position (decision 0053). Every time is
 a share of a pass of the whole model. A position's *rate* is the share of rows that would leave
 there if it had the only ramp. From the rates follows what any ramps save. A ramp's *utility* is
 what rows would lose without it: those that leave at it would leave later, the others would not pass

@@ -6,7 +6,7 @@ are moved to the device where the frames come in, depth first and the least burs
 back one returns if what it sends over the link is more than what it gets, and none that comes after
 it stays. Replicas follow from the rates, which are weighted by fan-out.
 
-Where the paper leaves something open (decision 0063): throughput is the
+Where the paper leaves something open (decision 0014): throughput is the
 least share of its rows that a stage or link has the capacity for, then equation 2; where already
 the first placement takes too long, a move must at least not make it longer.
 """

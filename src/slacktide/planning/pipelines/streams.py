@@ -12,7 +12,7 @@ long as its batch takes (p99), and gets the free portion that fits it best:
 A portion begins after those of the stages before it on the same device, and early enough for those
 that come after it to end within the cycle; the paper knows one start only, by which two pipelines
 could share no stream. As an instance with a portion runs one batch in a cycle, there are as many of
-them as take the rows that come in one (decision 0063).
+them as take the rows that come in one (decision 0014).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Up to `EXACT` samples they are kept, and every percentile is a sample. Beyond, they are counted in
 bins whose edges grow by 2^(1/140): a percentile is then the upper edge of its bin, so at most
-`ERROR`, 0.5 %, above the sample it stands for and never below it (decision 0031). Mean, least and
+`ERROR`, 0.5 %, above the sample it stands for and never below it (decision 0015). Mean, least and
 most are exact always. Times up to 0.1 µs count as 0.
 """
 
