@@ -401,9 +401,9 @@ PAGE: Final = """# HTTP/2, case by case
 
 The gRPC port speaks HTTP/2 by code of its own ([why](decisions/0004-grpc-stack.md)). This page is
 the evidence for it. The list of cases is that of [h2spec](https://github.com/summerwind/h2spec),
-the usual judge of HTTP/2 servers, with its sections (of RFC 7540 and 7541; `generic` is its own). Words
-and frames are ours. `tests/frontends/http2/test_conformance.py` plays every case over a socket,
-compares what comes back with the column "the server", and checks this page.
+the usual judge of HTTP/2 servers, with its sections (of RFC 7540 and 7541; `generic` is its own).
+Words and frames are ours. `tests/frontends/http2/test_conformance.py` plays every case over a
+socket, compares what comes back with the column "the server", and checks this page.
 
 A GOAWAY ends the connection, an RST_STREAM one stream; where h2spec asks for the latter, it accepts
 the former. "No effect" means that the connection still answers a PING. What the server does about
