@@ -19,7 +19,7 @@ CEILINGS = {
     "cluster": 600,
     "domain": 2_500,
     "engine": 4_200,
-    "executors": 9_700,
+    "executors": 9_800,
     "exits": 2_000,
     "frontends": 7_200,
     "models": 9_300,
@@ -45,7 +45,7 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 68_500,
+    "serving": 68_800,
     "client": 2_100,
     "lab": 20_100,
     "testing": 400,

@@ -117,6 +117,21 @@ def test_a_damaged_image_costs_no_other_request_its_batch(house: Any) -> None:
     assert [answer.result().status for answer in good] == [200, 200]
 
 
+@pytest.mark.parametrize("model", ["sizes", "fixed"])
+def test_a_picture_that_looks_damaged_is_answered_and_counted(model: str, house: Any) -> None:
+    def counted() -> int:
+        page = house.ask(house.server.metrics_port, "GET", "/metrics").body.decode()
+        name = f'slacktide_damaged_pictures_total{{model="{model}",version="1"}} '
+        return int(page.partition(name)[2].partition("\n")[0])
+
+    before = counted()
+    stray = WHOLE[:-2] + b"\x5a" * 6 + WHOLE[-2:]
+    for image, more in ((WHOLE, 0), (stray, 1), (WHOLE[:-2] + bytes(9) + WHOLE[-2:], 1)):
+        answer = house.infer(model, in_json(image))
+        assert answer.json["outputs"][0]["data"] == pytest.approx([120], abs=2)
+        assert counted() == before + more
+
+
 def test_json_has_jpeg_in_base64_and_a_raw_body_may_be_one(house: Any) -> None:
     answer = house.infer("fixed", in_json(WHOLE))
     assert answer.json["outputs"][0]["data"] == pytest.approx([120], abs=2)

@@ -18,7 +18,7 @@ from slacktide.executors.cores import available_cores
 from slacktide.executors.images import decode_into, encode_jpeg, made_up_image, resize_into
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure
-from slacktide.executors.ports import Executor
+from slacktide.executors.ports import Executor, PicturesDamaged
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import encode_strings
 
@@ -91,6 +91,19 @@ async def test_a_damaged_image_fails_alone(models, kit, arena, kind) -> None:
             assert np.allclose(answer(case, member)[0, :3], [50, 60, 70], atol=2)
         assert isinstance(await case.run(2, members[0], size=32), BatchFinished)
         assert not case.faults
+
+
+async def test_images_that_look_damaged_are_answered_and_counted(models, kit, arena, kind) -> None:
+    async with kit.serving(kind()) as executor:
+        case = kit.Case(executor, models.mean(), arena)
+        await case.ready()
+        good = encode_jpeg(one_colour(40, 40, 50, 60, 70))
+        stray = good[:-2] + b"\x5a" * 8 + good[-2:]
+        members = [kit.put(arena, sent(*each)) for each in ([stray], [good, stray], [good])]
+        assert await case.run(7, *members, size=32) == PicturesDamaged(7, 2)
+        assert isinstance(await case.next(), BatchFinished)
+        assert np.allclose(answer(case, 0)[0, :3], [50, 60, 70], atol=2)
+        assert isinstance(await case.run(8, members[2], size=32), BatchFinished)
 
 
 async def test_a_fixed_or_stated_size_needs_none_of_the_batch(models, kit, arena, kind) -> None:

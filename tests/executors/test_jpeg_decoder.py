@@ -12,7 +12,7 @@ from PIL import Image
 
 from slacktide.executors import jpeg_decoder
 from slacktide.executors.images import Pixels, decode_into, made_up_image
-from slacktide.executors.jpeg_decoder import decode
+from slacktide.executors.jpeg_decoder import DAMAGED, decode
 from slacktide.executors.tensor_io import TensorError
 
 IMAGE = made_up_image(240, 320, np.random.default_rng(5))
@@ -58,6 +58,10 @@ EVERY_KIND = {
     "fill bytes at the end": PLAIN[:-2] + b"\xff\xff\xff\xd9",
     "stray bytes": PLAIN[:2] + b"\0" + PLAIN[2:].replace(b"\xff\xda", b"\0\xff\xda"),
     "stray bytes at the end of a scan": PLAIN[:-2] + b"\0\x5a" + PLAIN[-2:],
+    "more stray bytes at the end of a scan": PLAIN[:-2]
+    + b"\x5a" * 8
+    + PLAIN[-2:],  # 7 are read ahead
+    "stray bytes between intervals": RESTARTS.replace(b"\xff\xd3", b"\x5a\x5a\x5a\x5a\xff\xd3"),
     "zeros at the end of a scan": PLAIN[:-2] + bytes(500) + PLAIN[-2:],
     "two pictures": PLAIN + pillow(IMAGE[::-1].copy()),
     "a film": PLAIN + b"\0\0\0\x18ftypmp42" + bytes(range(256)) * 100,
@@ -65,12 +69,14 @@ EVERY_KIND = {
     "a thumbnail": PLAIN[:2] + b"\xff\xe1\x20\x02" + RESTARTS[:0x2000] + PLAIN[2:],
 }
 NOT_FOR_PILLOW = {"stray bytes"}
+LOOKS_DAMAGED = {"more stray bytes at the end of a scan", "stray bytes between intervals"}
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_whole_pictures_of_every_kind_are_decoded(kind: str) -> None:
-    jpeg = EVERY_KIND[kind]
+    jpeg, before = EVERY_KIND[kind], DAMAGED.count
     pixels = decode(memoryview(jpeg))
+    assert DAMAGED.count - before == (kind in LOOKS_DAMAGED)
     with Image.open(io.BytesIO(PLAIN if kind in NOT_FOR_PILLOW else jpeg)) as image:
         expected = np.asarray(image.convert("RGB")).astype(int)
     assert pixels.dtype == np.uint8
@@ -150,8 +156,10 @@ def test_damaged_pictures_are_refused(damage: str, jpeg: bytes) -> None:
     ],
 )
 def test_what_is_wrong_is_said(jpeg: bytes, fault: str) -> None:
+    before = DAMAGED.count
     with pytest.raises(ValueError, match=fault):
         decode(jpeg)
+    assert DAMAGED.count == before, "it is not answered"
 
 
 @pytest.mark.replaces_parts

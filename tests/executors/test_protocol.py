@@ -25,6 +25,7 @@ from slacktide.executors.ports import (
     OpenedModel,
     OutputRun,
     Payload,
+    PicturesDamaged,
     SessionSize,
     TensorRef,
 )
@@ -40,6 +41,7 @@ DECODERS = [
     p.decode_number,
     p.decode_ready,
     p.decode_aborted,
+    p.decode_damaged,
     decode_crops,
     decode_attach,
 ]
@@ -142,6 +144,15 @@ def test_faults_come_back_and_name_members(batch: int, faults: dict[int, MemberF
     ):
         with pytest.raises(p.ProtocolError):
             p.decode_faults(body[:8] + wrong, 6)
+
+
+@given(WORD, st.integers(1, 2**63 - 1))
+def test_damaged_pictures_come_back(batch: int, pictures: int) -> None:
+    body = only(p.encode_damaged(batch, pictures), p.FrameKind.DAMAGED)
+    assert p.decode_damaged(body) == PicturesDamaged(batch, pictures)
+    for wrong in ([batch], [batch, 0], [batch, -1], [batch, 1, 1]):
+        with pytest.raises(p.ProtocolError, match="damaged pictures"):
+            p.decode_damaged(p.to_bytes(wrong))
 
 
 @given(WORD, st.text())

@@ -42,6 +42,7 @@ from slacktide.executors.ports import (
     ModelSource,
     OpenedModel,
     Payload,
+    PicturesDamaged,
     ReplicaHandle,
     Report,
     Reporter,
@@ -251,6 +252,8 @@ class InProcessReplica(LoopReplica):
         )
         if result.mismatch:
             self.tell(RowsMismatch(batch, result.mismatch))
+        if result.damaged:
+            self.tell(PicturesDamaged(batch, result.damaged))
         self.tell(BatchFinished(batch, timing), outputs, result.faults)
 
 

@@ -2,7 +2,7 @@
 
 libjpeg decodes whatever it is given, fills up what is missing with grey, and says so in a warning.
 `simplejpeg` raises the first warning of a picture. Those that pictures of ordinary cameras cause
-are let pass.
+are let pass, and counted where damage causes them too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,16 @@ _MOST_EXTRANEOUS = 4
 a hundred."""
 _UNUSED_FIELDS = "Invalid SOS parameters for sequential JPEG"
 """Fields that only progressive pictures use; some encoders leave them 0."""
+
+
+class DecodedDamage:
+    """Pictures of this process that were decoded although libjpeg found their data corrupt."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+DAMAGED: Final = DecodedDamage()
 
 
 def decodes_jpeg() -> bool:
@@ -79,6 +89,7 @@ def _pixels(
         except ValueError as error:
             if not _is_harmless(str(error), data):
                 raise
+            DAMAGED.count += _may_be_damage(str(error), data)
             pixels = library.decode_jpeg(data, "RGB", buffer=buffer, strict=False, **least)
     except ValueError as error:
         if "subsampling" in str(error):
@@ -93,9 +104,19 @@ def _is_harmless(warning: str, data: memoryview | bytes) -> bool:
     """Whether pictures that are whole cause this warning."""
     if (match := _EXTRANEOUS.match(warning)) is None:
         return warning.startswith(_UNUSED_FIELDS)
+    return int(match[1]) <= _MOST_EXTRANEOUS or _is_filled_up(match, data)
+
+
+def _may_be_damage(warning: str, data: memoryview | bytes) -> bool:
+    """Whether damage causes this harmless warning as well."""
+    match = _EXTRANEOUS.match(warning)
+    return match is not None and not _is_filled_up(match, data)
+
+
+def _is_filled_up(match: re.Match[str], data: memoryview | bytes) -> bool:
+    """Whether the end of a picture is filled up with zeros, as some cameras do."""
     count, marker = int(match[1]), match[2]
-    # Cameras that fill up a picture's end do so with zeros.
-    return count <= _MOST_EXTRANEOUS or (marker == "9" and not any(data[-2 - count : -2]))
+    return marker == "9" and not any(data[-2 - count : -2])
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:

@@ -122,6 +122,15 @@ class RowsMismatch:
 
 
 @dataclass(frozen=True, slots=True)
+class PicturesDamaged:
+    """Pictures of a batch were decoded although they may be damaged, so many of them. Comes before
+    the report of the batch."""
+
+    batch: int
+    pictures: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resized:
     """The replica's threads now run on these cores (read back, not assumed). Answers `resize`; also
     reported where a replica starts with fewer cores than it should, or gets the rest later. A lane
@@ -192,6 +201,7 @@ Report = (
     | Arranged
     | FeaturesSeen
     | RowsMismatch
+    | PicturesDamaged
 )
 """The engine's own events, and what only the driver has to know."""
 

@@ -31,6 +31,7 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
               nothing
     ROWS      batch, then text: it has another number of rows in outputs than in inputs. FINISHED
               or FAILED follows
+    DAMAGED   batch, pictures that were decoded although they may be damaged. FINISHED follows
     FAILED    batch, then text
     ABORTED   batch, then what ramps said until then
     EXITS     how requests are to leave the model early from now on, as JSON text
@@ -57,6 +58,7 @@ from slacktide.executors.ports import (
     OpenedModel,
     OutputRun,
     Payload,
+    PicturesDamaged,
     SessionSize,
     TensorRef,
 )
@@ -90,6 +92,7 @@ class FrameKind(IntEnum):
     DETACH = 16
     CROPS = 17
     ROWS = 18
+    DAMAGED = 19
 
 
 class ProtocolError(Exception):
@@ -369,6 +372,17 @@ def decode_number(body: bytes) -> int:
     if len(words) != 1:
         raise ProtocolError(f"{len(words)} words where one belongs")
     return words[0]
+
+
+def encode_damaged(batch: int, pictures: int) -> bytes:
+    return frame(FrameKind.DAMAGED, to_bytes((batch, pictures)))
+
+
+def decode_damaged(body: bytes) -> PicturesDamaged:
+    words = to_words(body)
+    if len(words) != 2 or words[1] < 1:
+        raise ProtocolError("a number of damaged pictures that cannot be read")
+    return PicturesDamaged(*words)
 
 
 def encode_ready(opened: OpenedModel) -> bytes:

@@ -20,7 +20,7 @@ from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.crops import CropGatherer, FrameArenas
 from slacktide.executors.images import ImageGatherer, load_opencv
-from slacktide.executors.jpeg_decoder import decodes_jpeg, load_decoder
+from slacktide.executors.jpeg_decoder import DAMAGED, decodes_jpeg, load_decoder
 from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
     CPU,
@@ -74,6 +74,8 @@ class GatheredBatch(NamedTuple):
     began: float
     """When gathering began, by `time.perf_counter`."""
     input_s: float
+    damaged: int = 0
+    """Pictures that were decoded although they may be damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class RunResult:
     """Members that have no rows, by their place, and why; their outputs mean nothing."""
     mismatch: str = ""
     """Which output has another number of rows than the only member, if any."""
+    damaged: int = 0
+    """Pictures that were decoded although they may be damaged."""
 
 
 class ModelSession:
@@ -370,7 +374,7 @@ class ModelSession:
 
         Raises TensorError if the members are not a batch of this model.
         """
-        begin = time.perf_counter()
+        begin, damaged = time.perf_counter(), DAMAGED.count
         rows = [member.rows for member in members]
         if len(members) > 1 and not self.interface.batches:
             raise TensorError("the model has no batch axis")
@@ -379,7 +383,8 @@ class ModelSession:
             array, members, wrong = crops.gather(members, arena, size)
             feeds = {self.interface.inputs[0].name: array}
             lengths = None if self._lengths is None else self._lengths.of(members)
-            return GatheredBatch(feeds, rows, lengths, wrong, begin, time.perf_counter() - begin)
+            input_s, damaged = time.perf_counter() - begin, DAMAGED.count - damaged
+            return GatheredBatch(feeds, rows, lengths, wrong, begin, input_s, damaged)
         images = self._images
         if images is not None:
             images.size = size
@@ -392,7 +397,8 @@ class ModelSession:
             feeds[spec.name] = array
         lengths = None if self._lengths is None else self._lengths.of(members)
         faults = NO_FAULTS if images is None else images.faults
-        return GatheredBatch(feeds, rows, lengths, faults, begin, time.perf_counter() - begin)
+        input_s, damaged = time.perf_counter() - begin, DAMAGED.count - damaged
+        return GatheredBatch(feeds, rows, lengths, faults, begin, input_s, damaged)
 
     def run(
         self,
@@ -419,9 +425,15 @@ class ModelSession:
             if len(members) > 1:
                 raise
             mismatch = str(error)
-        infer_s = done - begin
         return RunResult(
-            arrays, batch.rows, batch.lengths, batch.input_s, infer_s, batch.faults, mismatch
+            arrays,
+            batch.rows,
+            batch.lengths,
+            batch.input_s,
+            done - begin,
+            batch.faults,
+            mismatch,
+            batch.damaged,
         )
 
     def check(

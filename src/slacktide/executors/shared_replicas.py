@@ -25,6 +25,7 @@ from slacktide.executors.ports import (
     ModelSource,
     OpenedModel,
     Payload,
+    PicturesDamaged,
     ReplicaHandle,
     Report,
     Reporter,
@@ -125,7 +126,7 @@ class _Shared:
             self._resized = event
             for member in members:
                 member.tell(event)
-        elif isinstance(event, RowsMismatch):
+        elif isinstance(event, RowsMismatch | PicturesDamaged):
             if event.batch in self._running:
                 self._running[event.batch].tell(event)
         elif isinstance(event, ReplicaLost):

@@ -27,6 +27,7 @@ from slacktide.executors.ports import (
     ModelSource,
     OpenedModel,
     Payload,
+    PicturesDamaged,
     Report,
     Resized,
     RowsMismatch,
@@ -175,8 +176,8 @@ class TimedReplica:
     ) -> None:
         """Called on the loop: the clock is read here, before anything else gets a turn."""
         now = self._clock()
-        if isinstance(event, RowsMismatch):
-            return  # seen in the outputs, too
+        if isinstance(event, RowsMismatch | PicturesDamaged):
+            return  # the outputs show rows, and pictures are counted for clients
         if isinstance(event, Resized) and not self._moving:
             return  # it has less than it was started with, or the rest: no resize is under way
         if isinstance(event, Arranged) and not (event.rows or event.detail or event.untimed):

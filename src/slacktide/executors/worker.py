@@ -50,12 +50,13 @@ from slacktide.executors.protocol import (
     decode_batch,
     decode_number,
     encode_aborted,
+    encode_damaged,
     encode_faults,
     encode_finished,
     encode_ready,
     encode_text,
 )
-from slacktide.executors.session import ModelSession
+from slacktide.executors.session import GatheredBatch, ModelSession, RunResult
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.staged import StageChain, StagedBatch
@@ -279,9 +280,7 @@ class BatchRunner:
                 message.batch, timing, self._outputs.file_bytes, len(message.members), places
             )
         )
-        if result.faults:
-            return encode_faults(message.batch, result.faults) + finished
-        return finished
+        return _before(finished, message.batch, result)
 
     def _run_stages(
         self, model: StageChain, message: BatchMessage, options: Any, cpu: tuple[float, float]
@@ -335,8 +334,7 @@ class BatchRunner:
         frames = encode_finished(
             FinishedMessage(batch, timing, outputs.file_bytes, len(left), runs, run.report())
         )
-        if gathered.faults:
-            frames = encode_faults(batch, gathered.faults) + frames
+        frames = _before(frames, batch, gathered)
         if (seen := run.features()) is not None:
             frames += encode_features(seen)
         return frames
@@ -350,6 +348,13 @@ class BatchRunner:
             self._named = batch
             if self._running == batch:
                 self._options.terminate = True
+
+
+def _before(finished: bytes, batch: int, ran: RunResult | GatheredBatch) -> bytes:
+    """The frames that say how a batch ended, with what is to be said of its pictures in front."""
+    if ran.damaged:
+        finished = encode_damaged(batch, ran.damaged) + finished
+    return encode_faults(batch, ran.faults) + finished if ran.faults else finished
 
 
 def _watch_aside(aside: socket.socket, abort: Callable[[int], None], frames: FrameArenas) -> None:

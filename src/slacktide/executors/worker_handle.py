@@ -66,6 +66,7 @@ from slacktide.executors.protocol import (
     FrameReader,
     ProtocolError,
     decode_aborted,
+    decode_damaged,
     decode_faults,
     decode_finished,
     decode_ready,
@@ -317,6 +318,8 @@ class WorkerHandle:
             self._faults = decode_faults(body, self._members)[1]
         elif kind is FrameKind.ROWS:
             self._tell(RowsMismatch(*decode_text(body)))
+        elif kind is FrameKind.DAMAGED:
+            self._tell(decode_damaged(body))
         elif kind is FrameKind.FAILED:
             self._tell(BatchFailed(*decode_text(body)))
         elif kind is FrameKind.ABORTED:

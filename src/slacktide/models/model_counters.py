@@ -92,6 +92,8 @@ class ModelCounters:
         self.out_of_memory = 0
         """Of these, those that took more memory than a worker may."""
         self.circuit_openings = 0
+        self.damaged_pictures = 0
+        """Pictures that were decoded, and answered, although they may be damaged."""
         self.exits: dict[int, int] = {}
         """Requests that a ramp has answered, by its position."""
         self.judged: dict[int, tuple[int, int]] = {}

@@ -30,6 +30,7 @@ from slacktide.executors.ports import (
     FunctionSource,
     ModelSource,
     OpenedModel,
+    PicturesDamaged,
     ReplicaHandle,
     Reporter,
     RowsMismatch,
@@ -206,6 +207,11 @@ class ReplicaLauncher:
         log.warning("%s: %s", pool.version.name, dependence_warning(event.detail))
         self.plan_again()
         self.keep_dependence(pool, event.detail)
+
+    def pictures_damaged(self, replica: Replica, event: PicturesDamaged) -> None:
+        pool = self._catalog.pool(replica.pool)
+        if pool is not None:
+            pool.version.counters.damaged_pictures += event.pictures
 
     def circuit(self, command: TellCircuit) -> None:
         pool = self._catalog.pool(command.pool)

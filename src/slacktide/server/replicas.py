@@ -43,6 +43,7 @@ from slacktide.executors.ports import (
     MembersReleased,
     OpenedModel,
     Payload,
+    PicturesDamaged,
     ReplicaHandle,
     Report,
     Reporter,
@@ -87,6 +88,9 @@ class Launcher(Protocol):
 
     def rows_mismatch(self, replica: Replica, event: RowsMismatch) -> None:
         """An output has not as many rows as were given."""
+
+    def pictures_damaged(self, replica: Replica, event: PicturesDamaged) -> None:
+        """A batch had pictures that may be damaged."""
 
     def circuit(self, command: TellCircuit) -> None:
         """A version has become unavailable, or is no longer."""
@@ -252,6 +256,8 @@ class ReplicaSupervisor:
             case RowsMismatch():
                 self._mismatches[event.batch] = event.detail
                 self._launcher.rows_mismatch(replica, event)
+            case PicturesDamaged():
+                self._launcher.pictures_damaged(replica, event)
             case ReplicaUp():
                 assert opened is not None
                 refusal = self._launcher.ready(replica, opened)

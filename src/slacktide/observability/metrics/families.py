@@ -115,6 +115,7 @@ outcomes_total                   counter  How requests ended, and why
 crashes_total                    counter  Replicas lost
 out_of_memory_total              counter  Replicas lost beyond limits.worker_memory
 circuit_openings_total           counter  Times that crashes made a version unavailable
+damaged_pictures_total           counter  Pictures answered although decoding them showed damage
 circuit                          gauge    1 for the state of the version's circuit, else 0
 replicas                         gauge    Replicas by state
 payload_bytes                    gauge    Shared memory of payloads, bytes

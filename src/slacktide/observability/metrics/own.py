@@ -40,6 +40,7 @@ _COUNTS: Mapping[str, Callable[[VersionView], float | None]] = {
     "crashes_total": lambda view: view.counters.crashes,
     "out_of_memory_total": lambda view: view.counters.out_of_memory,
     "circuit_openings_total": lambda view: view.counters.circuit_openings,
+    "damaged_pictures_total": lambda view: view.counters.damaged_pictures,
     "payload_bytes": lambda view: view.payload_bytes,
     "announced_requests": lambda view: view.states[State.ANNOUNCED],
     "queue_requests": lambda view: view.waiting,
