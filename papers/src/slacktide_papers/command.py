@@ -321,8 +321,9 @@ def _plan(path: Path, json: Path | None) -> None:
     import orjson
 
     from slacktide.lab.reports import rich_table
+    from slacktide_papers.harness.show import table
     from slacktide_papers.harness.state import ReproduceError
-    from slacktide_papers.jellyfish.instances import planned, read_instances, table
+    from slacktide_papers.jellyfish.instances import COLUMNS, PLANS, planned, read_instances
 
     can_write({"--json": json})
     try:
@@ -334,7 +335,7 @@ def _plan(path: Path, json: Path | None) -> None:
         return
     if json is not None:
         json.write_bytes(orjson.dumps(plans, option=orjson.OPT_INDENT_2))
-    console().print(rich_table(table(plans)))
+    console().print(rich_table(table(PLANS, plans, COLUMNS, words=3)))
 
 
 def _deliver(

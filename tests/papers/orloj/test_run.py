@@ -13,11 +13,12 @@ import pytest
 from rich.console import Console
 
 from slacktide.lab.load.report import Provenance
+from slacktide_papers.harness.recorded import azure_counts
 from slacktide_papers.harness.run import reproduce
 from slacktide_papers.harness.show import page, render
 from slacktide_papers.harness.state import ReproduceError, Results
 from slacktide_papers.orloj.experiments import EXPERIMENTS, OrlojCell, OrlojScope
-from slacktide_papers.orloj.paper import PAPER, azure_counts
+from slacktide_papers.orloj.paper import PAPER
 from slacktide_papers.orloj.play import Finish, play
 from slacktide_papers.orloj.show import Result
 

@@ -38,8 +38,7 @@ class ExitCell(ExperimentCell):
 
 def ours(label: str, mode: str, **options: float) -> Contender:
     """Exits managed by the planner that serves."""
-    named: dict[str, float | str] = {**options, "mode": mode}
-    return Contender(label, "exits", tuple(sorted(named.items())))
+    return Contender.of(label, "exits", mode=mode, **options)
 
 
 VANILLA = Contender("vanilla", "vanilla")
@@ -109,9 +108,9 @@ def _experiment(
     streams: Callable[[TableFile], bool] = lambda table: True,
     few: int = 0,
     deeper: str = "",
-) -> Experiment[ExitScope, ExitCell]:
-    """Each contender on each stream, under each variation; `few`: of the first streams of each
-    model alone; `deeper`: on texts also with ramps of this style."""
+) -> tuple[str, Experiment[ExitScope, ExitCell]]:
+    """(name, each contender on each stream, under each variation). `few`: of the first streams of
+    each model alone; `deeper`: on texts also with ramps of this style."""
 
     def points(scope: ExitScope) -> Iterator[Point[ExitCell]]:
         seen: dict[str, int] = {}
@@ -136,7 +135,7 @@ def _experiment(
                     )
                     yield Point(name, (replace(cell, **changed),), case)
 
-    return Experiment(title, points)
+    return name, Experiment(title, points)
 
 
 def is_video(table: TableFile) -> bool:
@@ -163,57 +162,46 @@ _BUDGETS = tuple(
     ours(f"release, budget {b:g} %", "release", ramp_budget=b / 100) for b in (2.0, 5.0, 10.0)
 )
 
+_BOTH = (VANILLA, APPARATE)
+_EARLY = [("0.7 × the model", {"slo_x": 0.7, "platform": "slack"})]
+_HINDSIGHT = "Videos: latency, beside what hindsight could save (14: its tail)"
+_ON_STREAMS = (
+    _experiment("figure-13", _HINDSIGHT, (*_MAIN, SINGLE), streams=is_video),
+    _experiment(
+        "figure-16",
+        "Texts: latency, beside optima (15: the same)",
+        (*_MAIN, *ONLINE),
+        streams=is_text,
+    ),
+    _experiment(
+        "table-2",
+        "Exits tuned once (Table 1: the cost of that)",
+        (*_BOTH, FIXED, *ONCE),
+        deeper=DEEBERT,
+    ),
+    _experiment("figure-17", "Longer SLOs; videos at 120/s", _BOTH, _SLOS, is_text),
+    _experiment("figure-17-videos", "Longer SLOs, videos at 120/s", _BOTH, _FAST, is_video, few=1),
+    _experiment("figure-18", "Accuracy that may be lost", (VANILLA, *_LOSSES), few=1),
+    _experiment("table-3", "Budgets for ramps", (VANILLA, *_BUDGETS), few=1),
+    _experiment("table-4", "Serving platforms", _BOTH, _PLATFORMS, few=1),
+    _experiment(
+        "modes", "Answers in time under load", (VANILLA, RELEASE, SHRINK, AUTO), _LOADS, few=1
+    ),
+    _experiment(
+        "deadline",
+        "Deadlines shorter than the model",
+        (VANILLA, RELEASE, AUTO),
+        _EARLY,
+        is_video,
+        few=2,
+    ),
+)
+
 EXPERIMENTS: Mapping[str, Experiment[ExitScope, ExitCell]] = MappingProxyType(
     {
         "figure-9": Experiment("Styles of ramps under one budget, thresholds best in hindsight"),
         "figure-11": Experiment("Tuning: our search beside a grid, seconds and what it finds"),
-        "figure-13": _experiment(
-            "figure-13",
-            "Videos: latency, beside what hindsight could save (14: its tail)",
-            (*_MAIN, SINGLE),
-            streams=is_video,
-        ),
-        "figure-16": _experiment(
-            "figure-16",
-            "Texts: latency, beside optima (15: the same)",
-            (*_MAIN, *ONLINE),
-            streams=is_text,
-        ),
-        "table-2": _experiment(
-            "table-2",
-            "Exits tuned once (Table 1: the cost of that)",
-            (VANILLA, APPARATE, FIXED, *ONCE),
-            deeper=DEEBERT,
-        ),
-        "figure-17": _experiment(
-            "figure-17", "Longer SLOs; videos at 120/s", (VANILLA, APPARATE), _SLOS, is_text
-        ),
-        "figure-17-videos": _experiment(
-            "figure-17-videos",
-            "Longer SLOs, videos at 120/s",
-            (VANILLA, APPARATE),
-            _FAST,
-            is_video,
-            few=1,
-        ),
-        "figure-18": _experiment(
-            "figure-18", "Accuracy that may be lost", (VANILLA, *_LOSSES), few=1
-        ),
-        "table-3": _experiment("table-3", "Budgets for ramps", (VANILLA, *_BUDGETS), few=1),
-        "table-4": _experiment(
-            "table-4", "Serving platforms", (VANILLA, APPARATE), _PLATFORMS, few=1
-        ),
-        "modes": _experiment(
-            "modes", "Answers in time under load", (VANILLA, RELEASE, SHRINK, AUTO), _LOADS, few=1
-        ),
-        "deadline": _experiment(
-            "deadline",
-            "Deadlines shorter than the model",
-            (VANILLA, RELEASE, AUTO),
-            [("0.7 × the model", {"slo_x": 0.7, "platform": "slack"})],
-            is_video,
-            few=2,
-        ),
+        **dict(_ON_STREAMS),
         "live": Experiment("The model itself, served, beside virtual time", by_name=True),
     }
 )

@@ -41,14 +41,7 @@ from slacktide_papers.apparate.baselines import (
     tuned_once,
 )
 from slacktide_papers.apparate.experiments import ExitCell
-from slacktide_papers.apparate.setting import (
-    MAX_BATCH,
-    MODEL,
-    SLO_X,
-    arrivals,
-    load_table,
-    peak,
-)
+from slacktide_papers.apparate.setting import MAX_BATCH, MODEL, SLO_X, arrivals, load_table, peak
 from slacktide_papers.harness.experiments import Contender
 
 LOSS = 0.01

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 
 from slacktide.lab.examples import FRAME_RATE, MODELS
 from slacktide.lab.simulation import ExitTable, SimulationError, read_exit_table, stream
-from slacktide_papers.harness.state import ReproduceError, find_data_file
+from slacktide_papers.harness.recorded import azure_counts
+from slacktide_papers.harness.state import ReproduceError
 
 MODEL = "model"
 MAX_BATCH = 8
@@ -100,23 +100,13 @@ def peak(table: ExitTable) -> float:
 def minute_counts(folder: Path | None) -> tuple[float, ...]:
     """Relative rates of consecutive minutes: the Azure Functions trace, all functions together;
     drawn where there is no folder. Raises ReproduceError."""
-    if folder is None:
-        draw = stream(1, "minutes")
-        level, found = 0.0, []
-        for step in draw.standard_normal(24 * 60).tolist():
-            level = 0.9 * level + 0.15 * step
-            found.append(float(np.exp(level)))
-        return tuple(found)
-    path = find_data_file(folder, "azure_functions_2019*.csv")
-    counts: dict[float, float] = {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                at = float(row["time_s"])
-                counts[at] = counts.get(at, 0.0) + float(row["invocations"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReproduceError(f"--data: {path.name}: {error}") from None
-    return tuple(counts[at] for at in sorted(counts))
+    if folder is not None:
+        return azure_counts(folder)
+    level, rates = 0.0, []
+    for step in stream(1, "minutes").standard_normal(24 * 60).tolist():
+        level = 0.9 * level + 0.15 * step
+        rates.append(float(np.exp(level)))
+    return tuple(rates)
 
 
 def arrivals(count: int, rate: float, folder: Path | None, seed: int, *, even: bool) -> Floats:

@@ -197,11 +197,7 @@ class LinearProgram:
         return range(first, first + count)
 
     def require(
-        self,
-        terms: Iterable[tuple[int, float]],
-        *,
-        least: float = -np.inf,
-        most: float = np.inf,
+        self, terms: Iterable[tuple[int, float]], *, least: float = -np.inf, most: float = np.inf
     ) -> None:
         """A row over (variable, factor)."""
         for at, factor in terms:

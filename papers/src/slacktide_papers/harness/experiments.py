@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,11 @@ class Contender:
     """Its name among the policies or planners, or one of the yardsticks (play.py)."""
     options: tuple[tuple[str, float | str], ...] = ()
     """Those that differ from the defaults, sorted by name."""
+
+    @classmethod
+    def of(cls, label: str, policy: str, **options: float | str) -> Self:
+        """With these options."""
+        return cls(label, policy, tuple(sorted(options.items())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,20 @@ class TraceScope:
             "duration": self.duration,
             "quick": self.quick,
         }
+
+    def goals_title(self, recorded: str) -> str:
+        """What the goals are, and whether they may be quoted; `recorded`: what --data gives."""
+        if self.folder is not None and not self.quick:
+            return "Goals"
+        return f"Goals; set for whole runs on recorded {recorded}, else they show the direction"
+
+    def point(self, experiment: str, setting: str, contender: Contender) -> Point[TraceCell]:
+        """A row with a cell for each seed."""
+        cells = (
+            TraceCell(setting, contender, seed, self.duration, self.folder, self.digest)
+            for seed in range(1, self.seeds + 1)
+        )
+        return Point(experiment, tuple(cells))
 
 
 @dataclass(frozen=True, slots=True)

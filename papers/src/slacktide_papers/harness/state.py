@@ -24,16 +24,6 @@ class ReproduceError(ValueError):
     """A bad argument or file; the text names it and says what was expected."""
 
 
-def find_data_file(folder: Path, pattern: str) -> Path:
-    """The first file below the folder of `--data` that matches. Raises ReproduceError."""
-    if not folder.is_dir():
-        raise ReproduceError(f"--data: no such folder: {folder}")
-    found = sorted(folder.rglob(pattern))
-    if not found:
-        raise ReproduceError(f"--data: no {pattern} under {folder}")
-    return found[0]
-
-
 def fingerprint(rooms: Iterable[str]) -> str:
     """A short hash of the code of `rooms`: folders or files of the server, or, after `papers/`, of
     this package. An absolute path is a file or folder of another."""

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from slacktide_papers.harness.experiments import (
-    Contender,
-    Experiment,
-    Point,
-    TraceCell,
-    TraceScope,
-)
+from slacktide_papers.harness.experiments import Contender, Experiment, Point, TraceCell, TraceScope
 from slacktide_papers.jellyfish.setting import (
     ALONE,
     HOMOGENEOUS,
@@ -28,14 +22,14 @@ DURATION = 200
 OURS = Contender("ours", "variants")
 PUBLISHED = Contender("published", "published")
 B_L, B_M, B_H = (
-    Contender(f"B_{letter}", "static", (("variant", float(at)),))
+    Contender.of(f"B_{letter}", "static", variant=float(at))
     for letter, at in (("L", 0), ("M", MIDDLE), ("H", len(SIDES) - 1))
 )
 
 
 def _adapting(label: str, share: float, **options: float) -> Contender:
     named = f"{label} {100 * share:g} %" if share else label
-    return Contender(named, "published", tuple(sorted((options | {"share": share}).items())))
+    return Contender.of(named, "published", share=share, **options)
 
 
 DA = (
@@ -45,26 +39,21 @@ DA = (
 )
 """How data are adapted apart from variants; the share of the SLO is the server's."""
 LOADING = (
-    *(
-        Contender(f"published, {n} resident", "published", (("resident", float(n)),))
-        for n in (5, 3)
-    ),
-    *(Contender(f"ours, {n} resident", "variants", (("resident", float(n)),)) for n in (5, 3)),
+    *(Contender.of(f"published, {n} resident", "published", resident=float(n)) for n in (5, 3)),
+    *(Contender.of(f"ours, {n} resident", "variants", resident=float(n)) for n in (5, 3)),
 )
 """Variants of several files, of which a worker keeps so many loaded."""
 EXITS = (
-    Contender("ours, exits", "variants", (("exits", 1.0),)),
-    Contender("ours, exits, rows run on", "variants", (("exits", 2.0),)),
+    Contender.of("ours, exits", "variants", exits=1.0),
+    Contender.of("ours, exits, rows run on", "variants", exits=2.0),
 )
 """An exit in each variant, whose rows leave the batch or run on."""
 HABITS = ("urgent", "rescue")
 """That can be switched off."""
 ABLATIONS = (
     *(Contender(f"ours, no {habit}", "variants", ((habit, 0.0),)) for habit in HABITS),
-    Contender(
-        "ours, nothing learned", "variants", (("bandwidth_room", 1.0), ("capacity_room", 1.0))
-    ),
-    Contender("ours, all on all lanes", "variants", (("lanes", "all"),)),
+    Contender.of("ours, nothing learned", "variants", bandwidth_room=1.0, capacity_room=1.0),
+    Contender.of("ours, all on all lanes", "variants", lanes="all"),
 )
 
 
@@ -82,13 +71,7 @@ def _experiment(
         every = max(1, len(settings) // 3) if scope.quick else 1
         for setting in settings[every // 2 :: every]:
             for contender in contenders:
-                cells = tuple(
-                    TraceCell(
-                        setting.name, contender, seed, scope.duration, scope.folder, scope.digest
-                    )
-                    for seed in range(1, scope.seeds + 1)
-                )
-                yield Point(name, cells)
+                yield scope.point(name, setting.name, contender)
 
     return Experiment(title, points if settings else None)
 

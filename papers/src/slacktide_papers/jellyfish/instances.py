@@ -18,7 +18,6 @@ import numpy as np
 import orjson
 from pydantic import Field, ValidationError
 
-from slacktide.lab.reports import TextTable
 from slacktide.models.repository import (
     RepositoryError,
     Section,
@@ -28,6 +27,7 @@ from slacktide.models.repository import (
 )
 from slacktide.planning.variants import Assignment, Client, Fleet, Variant, published, search
 from slacktide_papers.bounds.exact import SolverMissingError, bound, optimum
+from slacktide_papers.harness.show import Column
 from slacktide_papers.harness.state import ReproduceError
 
 MOST_BYTES = 16 << 20
@@ -200,21 +200,16 @@ def planned(name: str, fleet: Fleet, *, exact_s: float = EXACT_S) -> Iterator[Pl
         return
 
 
-def table(plans: Sequence[PlannedInstance]) -> TextTable:
-    """One line for each plan."""
-    return TextTable(
-        "Plans; the objective is the sum of accuracy · rate · weight",
-        ("instance", "planner", "variants", "mapped", "objective", "ms"),
-        [
-            (
-                each.instance,
-                each.planner + (", proven" if each.proven else ""),
-                " ".join(each.variants) if len(each.variants) <= 16 else f"{len(each.variants)}",
-                f"{each.mapped:g}",
-                f"{each.objective:.3f}",
-                f"{1e3 * each.seconds:.1f}",
-            )
-            for each in plans
-        ],
-        words=3,
-    )
+PLANS = "Plans; the objective is the sum of accuracy · rate · weight"
+"""The title of their table."""
+COLUMNS = (
+    Column("instance", "instance"),
+    Column(lambda row: row.planner + (", proven" if row.proven else ""), "planner"),
+    Column(
+        lambda row: " ".join(row.variants) if len(row.variants) <= 16 else len(row.variants),
+        "variants",
+    ),
+    Column("mapped", "mapped", "g"),
+    Column("objective", "objective", ".3f"),
+    Column(lambda row: 1e3 * row.seconds, "ms", ".1f"),
+)

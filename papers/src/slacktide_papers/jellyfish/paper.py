@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from slacktide_papers.harness.experiments import Goal, Point, TraceCell, TraceScope
 from slacktide_papers.harness.run import SIMULATED, Publication
@@ -62,10 +61,6 @@ def assumptions(experiments: Iterable[str], scope: TraceScope) -> list[str]:
     return [_MADE_UP, told, *(_SIMULATED if simulated else ())]
 
 
-def _recorded(scope: TraceScope, folder: Path, experiments: Sequence[str]) -> TraceScope:
-    return replace(scope, folder=folder, digest=load_data(folder).digest)
-
-
 def _figure_18(scope: TraceScope) -> Iterator[PlannedInstance]:
     data = load_data(scope.folder)
     sizes = [data.frame_bytes[side] for side in SIDES]
@@ -103,7 +98,9 @@ PAPER = Publication(
     experiments=EXPERIMENTS,
     scope=WHOLE,
     quick=QUICK,
-    with_data=_recorded,
+    with_data=lambda scope, folder, _: replace(
+        scope, folder=folder, digest=load_data(folder).digest
+    ),
     play=play,
     outcome=PlayedFrames,
     row=FrameRow,

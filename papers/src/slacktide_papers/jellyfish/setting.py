@@ -15,7 +15,8 @@ from slacktide.lab.load import read_bandwidths
 from slacktide.lab.simulation import stream
 from slacktide.lab.workloads import MBIT, BandwidthTrace, WorkloadError, draw_4g
 from slacktide.planning.variants import Variant
-from slacktide_papers.harness.state import ReproduceError, find_data_file
+from slacktide_papers.harness.recorded import find_data_file
+from slacktide_papers.harness.state import ReproduceError
 
 PROFILE = "jellyfish_yolov4_synthetic.csv"
 FRAMES = "jellyfish_frame_sizes.csv"

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
-from slacktide_papers.harness.experiments import (
-    Contender,
-    Experiment,
-    Point,
-    TraceCell,
-    TraceScope,
-)
+from slacktide_papers.harness.experiments import Contender, Experiment, Point, TraceCell, TraceScope
 from slacktide_papers.octopinf.five_setting import DAY_S as DAY_FIVE_S
 from slacktide_papers.octopinf.five_setting import MECHANISMS
 from slacktide_papers.octopinf.five_setting import SETTING as FIVE
 
-
-def _contender(
-    label: str, policy: str, options: Mapping[str, float | str] = MappingProxyType({})
-) -> Contender:
-    """`options`: those of the placement, and what play.py knows: `bound`, `contention`, `day`,
-    `fixed` (placed for so many times the objects that were stated, whatever is counted), `wait`
-    (seconds, for full batches) and `scheduler`."""
-    return Contender(label, policy, tuple(sorted(options.items())))
-
-
-PIPELINE = _contender("pipeline", "pipeline", {"bound": 1.0})
-"""Ours. The fluid bound is computed beside it."""
-OCTOPINF = _contender("octopinf", "octopinf")
-DISTREAM = _contender("distream", "distream")
-RIM = _contender("rim", "rim")
-JELLYFISH = _contender("jellyfish", "jellyfish")
+PIPELINE = Contender.of("pipeline", "pipeline", bound=1.0)
+"""Ours. The fluid bound is computed beside it. Options are those of placements, and what play.py
+knows: `bound`, `contention`, `day`, `fixed` (placed for so many times the objects that were stated,
+whatever is counted), `wait` (seconds, for full batches) and `scheduler`."""
+OCTOPINF = Contender("octopinf", "octopinf")
+DISTREAM = Contender("distream", "distream")
+RIM = Contender("rim", "rim")
+JELLYFISH = Contender("jellyfish", "jellyfish")
 BASELINES = (DISTREAM, RIM, JELLYFISH)
 ALL = (PIPELINE, OCTOPINF, *BASELINES)
 
-NO_CORAL = _contender("octopinf, no CORAL", "octopinf", {"streams": 0.0})
-STATIC = _contender("octopinf, static batches", "octopinf", {"batches": 0.0})
-SERVER_ONLY = _contender("octopinf, server only", "octopinf", {"edge": 0.0})
-TIMETABLED = _contender("pipeline, CORAL", "pipeline", {"streams": 1.0})
+NO_CORAL = Contender.of("octopinf, no CORAL", "octopinf", streams=0.0)
+STATIC = Contender.of("octopinf, static batches", "octopinf", batches=0.0)
+SERVER_ONLY = Contender.of("octopinf, server only", "octopinf", edge=0.0)
+TIMETABLED = Contender.of("pipeline, CORAL", "pipeline", streams=1.0)
 ABLATIONS = (OCTOPINF, NO_CORAL, STATIC, SERVER_ONLY, DISTREAM, JELLYFISH, PIPELINE, TIMETABLED)
-UNBOUND = _contender("pipeline", "pipeline")
-MADE = _contender("made for the surge", "pipeline", {"fixed": 3.0})
-PUBLISHED_MADE = _contender("octopinf, made for the surge", "octopinf", {"fixed": 3.0})
+UNBOUND = Contender("pipeline", "pipeline")
+MADE = Contender.of("made for the surge", "pipeline", fixed=3.0)
+PUBLISHED_MADE = Contender.of("octopinf, made for the surge", "octopinf", fixed=3.0)
 
 CONTENTION = 1.3
 """How much more than in proportion batches slow one another that want too much of an accelerator
@@ -91,27 +76,17 @@ def _of(
     def points(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
         for setting in settings[-1:] if scope.quick and few else settings:
             for contender in few if scope.quick and few else contenders:
-                yield _point(experiment, scope, setting, contender)
+                yield scope.point(experiment, setting, contender)
 
     return points
-
-
-def _point(
-    experiment: str, scope: OctopInfScope, setting: str, contender: Contender
-) -> Point[TraceCell]:
-    cells = tuple(
-        TraceCell(setting, contender, seed, scope.duration, scope.folder, scope.digest)
-        for seed in range(1, scope.seeds + 1)
-    )
-    return Point(experiment, cells)
 
 
 def _swept(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
     for contention in () if scope.quick else SWEPT:
         for one in (UNBOUND, OCTOPINF, NO_CORAL, DISTREAM):
             options = {**dict(one.options), "contention": contention}
-            made = _contender(f"{one.label}, × {contention:g}", one.policy, options)
-            yield _point("contention", scope, "base", made)
+            made = Contender.of(f"{one.label}, × {contention:g}", one.policy, **options)
+            yield scope.point("contention", "base", made)
 
 
 def _batching(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
@@ -119,8 +94,8 @@ def _batching(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
     for setting in () if scope.quick else ("base", "slo-100"):
         for one in BASELINES:
             for name, options in WAYS.items():
-                made = _contender(f"{one.label}, {name}", one.policy, options)
-                yield _point("batching", scope, setting, made)
+                made = Contender.of(f"{one.label}, {name}", one.policy, **options)
+                yield scope.point("batching", setting, made)
 
 
 def _surges(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
@@ -128,19 +103,17 @@ def _surges(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
     seconds = scope.duration if scope.quick else SURGES_S
     whole = () if scope.quick else (PUBLISHED_MADE,)
     for contender in (UNBOUND, OCTOPINF, MADE, *whole):
-        cell = TraceCell("surges", contender, 1, seconds, scope.folder, scope.digest)
-        yield Point("surges", (cell,))
+        yield replace(scope, seeds=1, duration=seconds).point("surges", "surges", contender)
 
 
 def _day(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
     for one in (UNBOUND, OCTOPINF):
-        contender = _contender(one.label, one.policy, {"day": 1.0})
-        cell = TraceCell("base", contender, 1, scope.day, scope.folder, scope.digest)
-        yield Point("figure-11", (cell,))
+        contender = Contender.of(one.label, one.policy, day=1.0)
+        yield replace(scope, seeds=1, duration=scope.day).point("figure-11", "base", contender)
 
 
 def _five(label: str, *on: str) -> Contender:
-    return _contender(label, "pipeline", dict.fromkeys(on, 1.0))
+    return Contender.of(label, "pipeline", **dict.fromkeys(on, 1.0))
 
 
 FIVE_ON = _five("all on", *MECHANISMS)
@@ -157,7 +130,7 @@ def _all_five(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
     contenders = (FIVE_ON, *WITHOUT.values(), *ALONE.values(), FIVE_NONE)
     seconds = min(scope.duration, int(DAY_FIVE_S))
     for contender in (FIVE_ON, FIVE_NONE) if scope.quick else contenders:
-        yield _point("all-five", replace(scope, duration=seconds), FIVE, contender)
+        yield replace(scope, duration=seconds).point("all-five", FIVE, contender)
 
 
 _FEW = (PIPELINE, OCTOPINF, DISTREAM)

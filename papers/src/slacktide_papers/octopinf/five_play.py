@@ -13,7 +13,7 @@ from time import process_time
 
 from slacktide.domain import Command, Deployment, Event, Plan, ResizeLane, Route
 from slacktide.engine import Engine
-from slacktide.lab.simulation import FrameScore, SimulatedDevices, SimulatedPlacing
+from slacktide.lab.simulation import FrameScore, SimulatedPlacing
 from slacktide.planning import Planner, Stated
 from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.planning.pipelines import DevicePlans, PlacementControl, make_placement
@@ -27,7 +27,6 @@ from slacktide_papers.octopinf.five_setting import (
     DETECTOR,
     FIXED,
     LANE_CORES,
-    LATENCY_S,
     VARIANTS,
     WARM_S,
     FiveSwitches,
@@ -36,7 +35,7 @@ from slacktide_papers.octopinf.five_setting import (
     family,
     lanes_on,
 )
-from slacktide_papers.octopinf.setting import START_S, OctopInfData
+from slacktide_papers.octopinf.setting import START_S, OctopInfData, shrink_frames
 
 SETTLES_S = 1.0
 RESIZE_S, JOB_S = 0.02, 0.01
@@ -80,15 +79,7 @@ class _Run:
 
     def played(self) -> PlayedFive:
         begin = process_time()
-        self.devices = SimulatedDevices(
-            [rows.pipeline for rows in self.testbed.rows.values()],
-            {
-                ends: (trace, LATENCY_S, begins)
-                for box, (trace, begins) in self.testbed.traces.items()
-                for ends in ((box, "server"), ("server", box))
-            },
-            score=self.score,
-        )
+        self.devices = self.testbed.simulated(self.score)
         self.control.decide(now=0.0)
         for name, kind in self.testbed.kinds.items():
             self._add(name, kind)
@@ -189,10 +180,8 @@ class _Run:
         """A placement is in force: what boxes send, and what has moved."""
         plans = self.control.plans
         assert plans is not None
+        shrink_frames(self.devices, plans)
         for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
-            form = view.stages[0].forms[placed[0].form]
-            frames = self.devices.devices[view.source].frames
-            frames.shrunk = {**frames.shrunk, view.name: form.row_share}
             for at, stage in enumerate(placed):
                 if self.moved.setdefault((view.name, at), stage.device) != stage.device:
                     self.acted["stages moved"] += 1
@@ -221,8 +210,4 @@ def _with_family(plan: Plan, names: Sequence[str]) -> Plan:
         route.pool for route in plan.routes if route.model == DETECTOR and route.client is None
     )
     routes = [route for route in plan.routes if route.model != DETECTOR]
-    return replace(
-        plan,
-        deployments=(*others, *placed),
-        routes=(*routes, Route(DETECTOR, plain)),
-    )
+    return replace(plan, deployments=(*others, *placed), routes=(*routes, Route(DETECTOR, plain)))

@@ -13,27 +13,18 @@ any time of the day but the night, and a link carries all frames only while it i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from slacktide.domain import LaneSpec, Signature
-from slacktide.lab.simulation import (
-    EdgeRows,
-    ExitTable,
-    PipelineCamera,
-    StageRows,
-    read_exit_table,
-    stream,
-)
+from slacktide.lab.simulation import EdgeRows, ExitTable, StageRows, read_exit_table
 from slacktide.lab.workloads import BandwidthTrace
 from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
 from slacktide.planning.pipelines import (
     DeviceView,
     FormTimes,
     Inflow,
-    LinkView,
     PipelineView,
     PlacementQuestion,
     StageForm,
@@ -41,7 +32,7 @@ from slacktide.planning.pipelines import (
 )
 from slacktide.planning.variants import FamilyVariant
 from slacktide.profiles import LatencyTable, SizeTime
-from slacktide_papers.octopinf.setting import ANSWER_BYTES, FPS, OctopInfData
+from slacktide_papers.octopinf.setting import ANSWER_BYTES, FPS, EdgeTestbed, OctopInfData
 
 SETTING = "all-five"
 """Name of the setting."""
@@ -78,7 +69,6 @@ BOXES = ("box-1", "box-2")
 ALL_CORES = CORES["server"] + len(BOXES) * CORES["box"]
 CAMERAS = 2
 """On each box."""
-LATENCY_S = 0.005
 MEGABITS = 20.0
 """Of a link, on average."""
 
@@ -227,40 +217,29 @@ def _pipeline(name: str) -> StageRows:
     return StageRows(pipeline, handed, dict.fromkeys((BRAND, PLATE), ANSWER_BYTES))
 
 
-class FiveTestbed:
+class FiveTestbed(EdgeTestbed):
     """Devices, links, pipelines and cameras of one run."""
 
     def __init__(self, data: OctopInfData, seed: int, begins: float = 0.0) -> None:
         """`begins`: seconds into the day."""
+        super().__init__(seed)
         self.kinds = {"server": "server", **dict.fromkeys(BOXES, "box")}
-        random = stream(seed, "where videos and links begin")
-        self.traces: dict[str, tuple[BandwidthTrace, float]] = {}
-        """By box: its link, either way, and seconds into it at the start."""
-        self.cameras: dict[str, list[PipelineCamera]] = {}
-        self.rows: dict[str, StageRows] = {}
         videos = [each for each in data.counts["traffic"] if each.mean("cars") >= 1.0]
         for number, box in enumerate(BOXES):
             trace = data.traces[number]
             scaled = trace.rates * (MEGABITS * 1e6 / 8.0 / trace.mean)
-            into = data.begins + float(random.uniform(0.0, trace.period - data.begins))
-            self.traces[box] = BandwidthTrace(trace.starts, scaled, trace.period), into
+            self.add_link(box, BandwidthTrace(trace.starts, scaled, trace.period), data.begins)
             for camera in range(CAMERAS):
                 rows = _pipeline(f"traffic-{number + 1}{'ab'[camera]}")
-                self.rows[rows.pipeline.name] = rows
                 video = videos[(CAMERAS * number + camera) % len(videos)]
                 cars = CARS / video.mean("cars")
-                self.cameras.setdefault(box, []).append(
-                    PipelineCamera(
-                        rows,
-                        video,
-                        [("cars",), ("cars",)],
-                        SLO,
-                        FPS,
-                        FRAME_BYTES,
-                        start=float(random.uniform(0.0, 1.0 / FPS)),
-                        offset=float(random.uniform(0.0, 60.0)),
-                        level=lambda at, cars=cars: cars * level(begins + at),  # type: ignore[misc]
-                    )
+                self.add_camera(
+                    box,
+                    rows,
+                    video,
+                    SLO,
+                    FRAME_BYTES,
+                    lambda at, cars=cars: cars * level(begins + at),  # type: ignore[misc]
                 )
 
     def question(self) -> PlacementQuestion:
@@ -276,10 +255,7 @@ class FiveTestbed:
             )
             for name, kind in self.kinds.items()
         ]
-        links = []
-        for box, (trace, _) in self.traces.items():
-            links.append(LinkView(box, "server", trace.mean, LATENCY_S))
-            links.append(LinkView("server", box, trace.mean, LATENCY_S))
+        links = self.link_views(trace.mean for trace, _ in self.traces.values())
         exact = next(exact for side, exact, _ in VARIANTS if side == FIXED)
         forms = (_form(DETECTOR, variant_of(FIXED), exact, bytes_share(FIXED)),)
         together = max(1.0, CARS * MEAN_LEVEL)
@@ -303,13 +279,3 @@ class FiveTestbed:
             for camera in cameras
         ]
         return PlacementQuestion(tuple(devices), tuple(links), tuple(pipelines), BATCHES)
-
-    def links(self, now: float) -> Sequence[LinkView]:
-        """What they have had in the second before `now`."""
-        found = []
-        for box, (trace, begins) in self.traces.items():
-            at = begins + now
-            rate = trace.moved(at) - trace.moved(at - 1.0) if at >= 1.0 else trace.rate(at)
-            found.append(LinkView(box, "server", rate, LATENCY_S))
-            found.append(LinkView("server", box, rate, LATENCY_S))
-        return found

@@ -151,8 +151,7 @@ def _row(
 
 
 def goals_of(
-    rows: Sequence[FleetRow],
-    measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]],
+    rows: Sequence[FleetRow], measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]]
 ) -> list[Goal]:
     """Every goal that the rows can speak of."""
     found: list[Goal] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from slacktide_papers.harness.experiments import Goal, Point, TraceCell
 from slacktide_papers.harness.run import SIMULATED, Publication
@@ -14,7 +13,7 @@ from slacktide_papers.octopinf.five_setting import SLOWER as SLOWER_FIVE
 from slacktide_papers.octopinf.goals import FleetRow, goals_of, rows_of
 from slacktide_papers.octopinf.play import PlayedPipelines, play
 from slacktide_papers.octopinf.setting import KILOBYTES, MODELS, SLOWER, WARM_S, load_data
-from slacktide_papers.octopinf.show import Courses, goals_title, parts
+from slacktide_papers.octopinf.show import Courses, parts
 
 _RECORDED = (
     "Objects are those of the paper's nine public one-minute videos, looped; links replay its nine "
@@ -70,10 +69,6 @@ def assumptions(experiments: Iterable[str], scope: OctopInfScope) -> list[str]:
     return found + [_OF_EXPERIMENT[name] for name in experiments if name in _OF_EXPERIMENT]
 
 
-def _recorded(scope: OctopInfScope, folder: Path, experiments: Sequence[str]) -> OctopInfScope:
-    return replace(scope, folder=folder, digest=load_data(folder).digest)
-
-
 def _conclude(
     experiments: Sequence[str],
     scope: OctopInfScope,
@@ -98,14 +93,16 @@ PAPER = Publication(
     experiments=EXPERIMENTS,
     scope=OctopInfScope(),
     quick=QUICK,
-    with_data=_recorded,
+    with_data=lambda scope, folder, _: replace(
+        scope, folder=folder, digest=load_data(folder).digest
+    ),
     play=play,
     outcome=PlayedPipelines,
     row=FleetRow,
     conclude=_conclude,
     extras=Courses.to_dict,
     assumptions=assumptions,
-    goals_title=goals_title,
+    goals_title=lambda _, scope: scope.goals_title("counts and links"),
     parts=parts,
     narrow=True,
 )

@@ -16,14 +16,7 @@ from typing import Any
 
 from slacktide.domain import LaneSpec, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.lab.simulation import (
-    DeviceTimes,
-    FrameScore,
-    ModelTimes,
-    SimulatedDevices,
-    SimulatedPlacing,
-    stream,
-)
+from slacktide.lab.simulation import DeviceTimes, FrameScore, ModelTimes, SimulatedPlacing, stream
 from slacktide.planning.pipelines import (
     DevicePlans,
     DeviceView,
@@ -43,7 +36,6 @@ from slacktide_papers.octopinf.five_setting import ALL_CORES, FiveSwitches
 from slacktide_papers.octopinf.five_setting import SETTING as FIVE
 from slacktide_papers.octopinf.setting import (
     ACCELERATORS,
-    LATENCY_S,
     MODELS,
     SETTINGS,
     START_S,
@@ -53,6 +45,7 @@ from slacktide_papers.octopinf.setting import (
     detectors,
     load_data,
     share_of,
+    shrink_frames,
     table_of,
 )
 
@@ -179,15 +172,7 @@ class _PlayedCell:
 
     def played(self) -> PlayedPipelines:
         begin = process_time()
-        self.devices = SimulatedDevices(
-            [rows.pipeline for rows in self.testbed.rows.values()],
-            {
-                ends: (trace, LATENCY_S, begins)
-                for device, (trace, begins) in self.testbed.traces.items()
-                for ends in ((device, "server"), ("server", device))
-            },
-            score=self.score,
-        )
+        self.devices = self.testbed.simulated(self.score)
         self.control.decide(now=0.0)
         lanes = {view.name: lanes_of(view) for view in self.asked.devices}
         for view in self.asked.devices:
@@ -197,7 +182,7 @@ class _PlayedCell:
             self.devices,
             self.control,
             lanes,
-            self._links,
+            self.testbed.links,
             until=self.end,
             counted=not self.fixed,
             changed=self._changed,
@@ -227,14 +212,6 @@ class _PlayedCell:
             start_s=START_S,
         )
 
-    def _links(self, now: float) -> list[LinkView]:
-        found = []
-        for device in self.testbed.traces:
-            rate = self.testbed.bandwidth(device, now)
-            found.append(LinkView(device, "server", rate, LATENCY_S))
-            found.append(LinkView("server", device, rate, LATENCY_S))
-        return found
-
     def _times(self, kind: str) -> dict[PoolId, ModelTimes]:
         """The hardware: of each model that may be asked for."""
         found = {
@@ -260,12 +237,8 @@ class _PlayedCell:
         plans = self.control.plans
         assert plans is not None
         self.held.append((now, memory_of(plans), len(plans.replicas)))
-        if not self.sizes:
-            return
-        for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
-            form = view.stages[0].forms[placed[0].form]
-            frames = self.devices.devices[view.source].frames
-            frames.shrunk = {**frames.shrunk, view.name: form.row_share}
+        if self.sizes:
+            shrink_frames(self.devices, plans)
 
     def _bound(self, now: float) -> None:
         """What no placement exceeds in the half minute from now on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from slacktide.lab.load import read_bandwidths
-from slacktide.lab.simulation import EdgeRows, PipelineCamera, StageRows, stream
+from slacktide.lab.simulation import (
+    EdgeRows,
+    FrameScore,
+    PipelineCamera,
+    SimulatedDevices,
+    StageRows,
+    stream,
+)
 from slacktide.lab.workloads import (
     BandwidthTrace,
     ObjectCounts,
@@ -29,6 +36,7 @@ from slacktide.lab.workloads import (
 )
 from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
 from slacktide.planning.pipelines import (
+    DevicePlans,
     DeviceView,
     FormTimes,
     Inflow,
@@ -39,7 +47,8 @@ from slacktide.planning.pipelines import (
     StageView,
 )
 from slacktide.profiles import LatencyTable
-from slacktide_papers.harness.state import ReproduceError, find_data_file
+from slacktide_papers.harness.recorded import find_data_file
+from slacktide_papers.harness.state import ReproduceError
 
 COUNTS, BANDWIDTHS = "octopinf_object_counts.csv", "octopinf_5g_30s.csv"
 """Files below `--data`: objects on frames of the paper's repository, and its 5G schedules."""
@@ -200,9 +209,7 @@ def load_data(folder: Path | None) -> OctopInfData:
         counts = {
             name: tuple(
                 draw_object_counts(
-                    {"persons": persons, "cars": cars},
-                    COUNTED_S,
-                    stream(0, f"objects {name} {at}"),
+                    {"persons": persons, "cars": cars}, COUNTED_S, stream(0, f"objects {name} {at}")
                 )
                 for at, (persons, cars) in enumerate(means)
             )
@@ -245,7 +252,82 @@ SEGMENTS_S = (0.5 * 3600.0, 6.0 * 3600.0, 10.5 * 3600.0)
 """Where in the day the runs of seeds 1, 2 and 3 begin; further ones as the first, and so on."""
 
 
-class OctopInfTestbed:
+class EdgeTestbed:
+    """Cameras on edge devices, and their links to the server, in one run."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = stream(seed, "where videos and links begin")
+        self.traces: dict[str, tuple[BandwidthTrace, float]] = {}
+        """By device: its link, either way, and seconds into it at the start."""
+        self.cameras: dict[str, list[PipelineCamera]] = {}
+        """By device."""
+        self.rows: dict[str, StageRows] = {}
+        """By pipeline."""
+
+    def add_link(self, device: str, trace: BandwidthTrace, earliest: float) -> None:
+        """The link begins at a random place of its trace, `earliest` seconds into it or later."""
+        begins = earliest + float(self._random.uniform(0.0, trace.period - earliest))
+        self.traces[device] = trace, begins
+
+    def add_camera(
+        self,
+        device: str,
+        rows: StageRows,
+        video: ObjectCounts,
+        slo: float,
+        nbytes: float,
+        level: Callable[[float], float],
+    ) -> None:
+        """The video begins at a random place."""
+        self.rows[rows.pipeline.name] = rows
+        sees = [(SEES[edge.downstream],) for edge in rows.pipeline.out_of["detector"]]
+        start = float(self._random.uniform(0.0, 1.0 / FPS))
+        offset = float(self._random.uniform(0.0, COUNTED_S))
+        camera = PipelineCamera(
+            rows, video, sees, slo, FPS, nbytes, start=start, offset=offset, level=level
+        )
+        self.cameras.setdefault(device, []).append(camera)
+
+    def simulated(self, score: FrameScore) -> SimulatedDevices:
+        """Devices with links between them, and nothing on them yet."""
+        links = {
+            ends: (trace, LATENCY_S, begins)
+            for device, (trace, begins) in self.traces.items()
+            for ends in _both_ways(device)
+        }
+        return SimulatedDevices([each.pipeline for each in self.rows.values()], links, score=score)
+
+    def link_views(self, rates: Iterable[float]) -> list[LinkView]:
+        """The links as planners see them; `rates`: bytes per second, by device."""
+        return [
+            LinkView(*ends, rate, LATENCY_S)
+            for device, rate in zip(self.traces, rates, strict=True)
+            for ends in _both_ways(device)
+        ]
+
+    def links(self, now: float) -> list[LinkView]:
+        """What they have had in the second before `now`."""
+        rates = []
+        for trace, begins in self.traces.values():
+            at = begins + now
+            moved = trace.moved(at) - trace.moved(at - 1.0) if at >= 1.0 else trace.rate(at)
+            rates.append(moved)
+        return self.link_views(rates)
+
+
+def _both_ways(device: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    return (device, "server"), ("server", device)
+
+
+def shrink_frames(devices: SimulatedDevices, plans: DevicePlans) -> None:
+    """Have cameras send frames as large as the form of their detector that is placed takes them."""
+    for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
+        form = view.stages[0].forms[placed[0].form]
+        frames = devices.devices[view.source].frames
+        frames.shrunk = {**frames.shrunk, view.name: form.row_share}
+
+
+class OctopInfTestbed(EdgeTestbed):
     """Devices, links, pipelines and cameras of one run."""
 
     def __init__(
@@ -258,44 +340,23 @@ class OctopInfTestbed:
         warm: float = WARM_S,
     ) -> None:
         """`warm`: seconds before anything is judged."""
+        super().__init__(seed)
         self.setting, self.data, self.seed, self.warm = setting, data, seed, warm
         self.begins = 0.0 if whole_day else SEGMENTS_S[(seed - 1) % len(SEGMENTS_S)]
-        random = stream(seed, "where videos and links begin")
         names = ["traffic"] * 6 + ["surveillance"] * 3
         self.kinds = {f"{kind}-{at}": kind for at, kind in enumerate(KINDS, start=1)}
         """Of edge devices, by name."""
-        self.traces: dict[str, tuple[BandwidthTrace, float]] = {}
-        """By device: its link, either way, and seconds into it at the start."""
-        self.cameras: dict[str, list[PipelineCamera]] = {}
-        self.rows: dict[str, StageRows] = {}
-        """By pipeline: `traffic-1`, `traffic-1b` for the second camera of a device."""
         low, high = KILOBYTES
         seen: dict[str, int] = {}
         for at, (device, name) in enumerate(zip(self.kinds, names, strict=True)):
-            trace = data.traces[at]
-            begins = data.begins + float(random.uniform(0.0, trace.period - data.begins))
-            self.traces[device] = trace, begins
+            self.add_link(device, data.traces[at], data.begins)
             number = seen[name] = seen.get(name, -1) + 1
             nbytes = 1e3 * (low + (high - low) * ((5 * at) % 9) / 8)
-            for camera in range(setting.cameras):
-                suffix = "b" if camera else ""
-                rows = _rows(f"{name}-{number + 1}{suffix}", name)
-                self.rows[rows.pipeline.name] = rows
+            for camera in range(setting.cameras):  # `traffic-1b` is the second one of a device
+                rows = _rows(f"{name}-{number + 1}{'b' if camera else ''}", name)
+                slo = SLOS[name] - setting.stricter
                 video = data.counts[name][number]
-                edges = rows.pipeline.out_of["detector"]
-                self.cameras.setdefault(device, []).append(
-                    PipelineCamera(
-                        rows,
-                        video,
-                        [(SEES[edge.downstream],) for edge in edges],
-                        SLOS[name] - setting.stricter,
-                        FPS,
-                        nbytes,
-                        start=float(random.uniform(0.0, 1.0 / FPS)),
-                        offset=float(random.uniform(0.0, COUNTED_S)),
-                        level=self._level(name),
-                    )
-                )
+                self.add_camera(device, rows, video, slo, nbytes, self._level(name))
 
     def _level(self, kind: str) -> Callable[[float], float]:
         begins, surges, warm = self.begins, self.setting.surges, self.warm
@@ -314,16 +375,12 @@ class OctopInfTestbed:
             DeviceView("server", "server", ACCELERATORS, STREAMS, MEMORY["server"], server=True),
             *(DeviceView(name, kind, memory=MEMORY[kind]) for name, kind in self.kinds.items()),
         ]
-        links = []
-        for name, (trace, begins) in self.traces.items():
-            rate = trace.rate(begins)
-            links += [LinkView(name, "server", rate, LATENCY_S)]
-            links += [LinkView("server", name, rate, LATENCY_S)]
         pipelines = [
             self._view(device, camera, sizes)
             for device, cameras in self.cameras.items()
             for camera in cameras
         ]
+        links = self.link_views(trace.rate(begins) for trace, begins in self.traces.values())
         return PlacementQuestion(tuple(devices), tuple(links), tuple(pipelines), BATCHES)
 
     def _view(self, device: str, camera: PipelineCamera, sizes: bool) -> PipelineView:
@@ -341,12 +398,6 @@ class OctopInfTestbed:
             bursts = math.sqrt(2.0 * together - 1.0) if before else 0.1
             stages.append(StageView(stage, forms, inflows, stage, size, ANSWER_BYTES, bursts))
         return PipelineView(name, device, camera.slo, camera.rate, tuple(stages))
-
-    def bandwidth(self, device: str, now: float) -> float:
-        """Bytes per second that its link has had in the second before `now`."""
-        trace, begins = self.traces[device]
-        at = begins + now
-        return trace.moved(at) - trace.moved(at - 1.0) if at >= 1.0 else trace.rate(at)
 
 
 def _rows(name: str, kind: str) -> StageRows:

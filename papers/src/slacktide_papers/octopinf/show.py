@@ -77,13 +77,6 @@ class Courses:
 Result: TypeAlias = Reproduction[OctopInfScope, FleetRow, Courses]
 
 
-def goals_title(experiments: Sequence[str], scope: OctopInfScope) -> str:
-    """What the goals are, and whether they may be quoted."""
-    if scope.folder is not None and not scope.quick:
-        return "Goals"
-    return "Goals; set for whole runs on recorded counts and links, else they show the direction"
-
-
 def parts(result: Result, plots: bool) -> Iterator[Part]:
     """The tables, and the plots of a page."""
     for (experiment, setting), rows in groupby(

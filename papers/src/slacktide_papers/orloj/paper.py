@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from slacktide.lab.load import read_trace
-from slacktide.lab.workloads import WindowCounts, WorkloadError
 from slacktide_papers.harness.experiments import Goal, Point
+from slacktide_papers.harness.recorded import azure_counts
 from slacktide_papers.harness.run import SIMULATED, Publication
-from slacktide_papers.harness.state import ReproduceError, find_data_file
 from slacktide_papers.orloj.cases import TASK_SHORT, TASK_SIGMA
 from slacktide_papers.orloj.experiments import (
     EXPERIMENTS,
@@ -100,25 +97,6 @@ def _setting(setting: OrlojSetting) -> str:
         f"every case; windows of {setting.window:g} × the time alone, Poisson counts around a "
         f"Gamma rate of cv {setting.cv:g}."
     )
-
-
-PATTERN = "azure_functions_2019*.csv"
-"""Azure Functions 2019, invocations per minute: its own format, or one row for each window."""
-
-
-def azure_counts(folder: Path) -> tuple[float, ...]:
-    """Counts by window, of the first file under `folder` that matches PATTERN. Raises
-    ReproduceError if there is none, or if it cannot be read."""
-    path = find_data_file(folder, PATTERN)
-    try:
-        arrivals = read_trace(str(path))
-    except WorkloadError as error:
-        raise ReproduceError(f"--data: {error}") from None
-    if not isinstance(arrivals, WindowCounts):
-        raise ReproduceError(f"--data: {path.name} has no counts by window")
-    if not arrivals.counts.any():
-        raise ReproduceError(f"--data: {path.name} has no invocations")
-    return tuple(map(float, arrivals.counts))
 
 
 def _conclude(

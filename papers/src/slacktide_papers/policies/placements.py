@@ -77,9 +77,7 @@ class _Split:
 
 
 def distream(
-    question: PlacementQuestion,
-    random: np.random.Generator,
-    batches: StaticBatches = STATIC,
+    question: PlacementQuestion, random: np.random.Generator, batches: StaticBatches = STATIC
 ) -> Placed:
     """For each pipeline a split point, drawn anew at each plan: stages above it are at its source.
 

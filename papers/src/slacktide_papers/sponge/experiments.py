@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slacktide.profiles import Timed
-from slacktide_papers.harness.experiments import (
-    Contender,
-    Experiment,
-    Point,
-    TraceCell,
-    TraceScope,
-)
+from slacktide_papers.harness.experiments import Contender, Experiment, Point, TraceCell, TraceScope
 from slacktide_papers.sponge.setting import (
     CORES,
     DURATION,

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from slacktide.lab.workloads import TraceLink
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, make_planner
 from slacktide.profiles import PointTime
-from slacktide_papers.sponge.setting import (
-    BATCH,
-    CORES,
-    DURATION,
-    FIT,
-    KILOBYTE,
-    SLO,
-    Bandwidths,
-)
+from slacktide_papers.sponge.setting import BATCH, CORES, DURATION, FIT, KILOBYTE, SLO, Bandwidths
 
 SIZES_KB = (100, 200, 500)
 

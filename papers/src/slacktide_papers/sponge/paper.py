@@ -13,14 +13,8 @@ from slacktide_papers.sponge.experiments import EXPERIMENTS, QUICK, SpongeCell, 
 from slacktide_papers.sponge.figures import budgets, choices, instances, megabytes
 from slacktide_papers.sponge.goals import CoresRow, fit_goals, goals_of, rows_of
 from slacktide_papers.sponge.play import RESIZE_S, WARM_S, Played, play
-from slacktide_papers.sponge.setting import (
-    FIT,
-    IRISH_RUN,
-    IRISH_START,
-    bandwidths,
-    measured_points,
-)
-from slacktide_papers.sponge.show import Figures, goals_title, parts
+from slacktide_papers.sponge.setting import FIT, IRISH_RUN, IRISH_START, bandwidths, measured_points
+from slacktide_papers.sponge.show import Figures, parts
 
 _RECORDED = (
     "Bandwidths are the recorded ones: the Ghent 4G bus log 0001, again from the start when it is "
@@ -120,6 +114,6 @@ PAPER = Publication(
     conclude=_conclude,
     extras=Figures.to_dict,
     assumptions=assumptions,
-    goals_title=goals_title,
+    goals_title=lambda _, scope: scope.goals_title("bandwidths"),
     parts=parts,
 )

@@ -31,7 +31,8 @@ from slacktide.lab.workloads import (
     draw_5g,
 )
 from slacktide.profiles import AmdahlModel, LatencyTable, Timed
-from slacktide_papers.harness.state import ReproduceError, find_data_file
+from slacktide_papers.harness.recorded import find_data_file
+from slacktide_papers.harness.state import ReproduceError
 
 GHENT, IRISH, POINTS = "ghent_4g*.csv", "irish_5g*.csv", "sponge_cpu_latency.csv"
 """Files below `--data`: the 4G log of a bus that the paper uses, the 5G runs of Raca et al. (2020),

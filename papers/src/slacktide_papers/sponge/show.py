@@ -86,13 +86,6 @@ class Figures:
 Result: TypeAlias = Reproduction[SpongeScope, CoresRow, Figures]
 
 
-def goals_title(experiments: Sequence[str], scope: SpongeScope) -> str:
-    """What the goals are, and whether they may be quoted."""
-    if scope.folder is not None and not scope.quick:
-        return "Goals"
-    return "Goals; set for whole runs on recorded bandwidths, else they show the direction"
-
-
 def parts(result: Result, plots: bool) -> Iterator[Part]:
     """The tables, and the plots of a page."""
     figures = result.extras
