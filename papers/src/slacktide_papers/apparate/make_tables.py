@@ -76,27 +76,41 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
         if "live" in experiments:
             raise ReproduceError("live: it plays models of the examples; leave out --table")
         return scope
+    live = live_orders(scope) if "live" in experiments else []
+    simulated = [] if live and len(experiments) == 1 else _orders(scope, experiments)
+    files = _make_missing(list(dict.fromkeys((*simulated, *live))), jobs=jobs, moved=moved)
+    return replace(
+        scope,
+        tables=tuple([files[order] for order in simulated]),
+        live=tuple([(order, files[order]) for order in live]),
+    )
+
+
+def _orders(scope: ExitScope, experiments: Sequence[str]) -> list[TableOrder]:
+    """Tables of the streams that these experiments play in virtual time."""
     every = [_order(scope, name, style) for name in STREAMS for style in ("", *DEEPER)]
-    known = [TableFile(one.name, Path(), "", one.stream.rate, one.style) for one in every]
-    wanted = {
+    files = [TableFile(one.name, Path(), "", one.stream.rate, one.style) for one in every]
+    names = {
         point.setting
         for name in experiments
         if (points := EXPERIMENTS[name].points) is not None
-        for point in points(replace(scope, tables=tuple(known)))
+        for point in points(replace(scope, tables=tuple(files)))
     }
     first = {order.stream.model: order.stream for order in reversed(every)}
     if "figure-9" in experiments:
-        wanted.update(order.name for order in every if order.stream in first.values())
-    orders = [order for order in every if order.name in (wanted or STREAMS)]
-    if scope.quick:
-        mine = [one for one in orders if one.stream in first.values() and not one.style]
-        orders = mine[:QUICK_STREAMS]
-    live = live_orders(scope) if "live" in experiments else []
-    if live and len(experiments) == 1:
-        orders = []
-    ours, orders = orders, list(dict.fromkeys((*orders, *live)))
-    features = {order: StreamFeatures(order.stream) for order in orders}
-    paths = {order: order.path(each) for order, each in features.items()}
+        names.update(order.name for order in every if order.stream in first.values())
+    orders = [order for order in every if order.name in (names or STREAMS)]
+    if not scope.quick:
+        return orders
+    plain = [order for order in orders if order.stream in first.values() and not order.style]
+    return plain[:QUICK_STREAMS]
+
+
+def _make_missing(
+    orders: Sequence[TableOrder], *, jobs: int, moved: Moved
+) -> dict[TableOrder, TableFile]:
+    """The tables that are ordered, made if they are not there yet."""
+    paths = {order: order.path(StreamFeatures(order.stream)) for order in orders}
     missing = [order for order, path in paths.items() if not path.exists()]
     models = {order.stream.model: order for order in missing}
     for name, _ in done_in_processes(_timed, models.items(), jobs=jobs):  # before all else runs
@@ -104,12 +118,7 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
     tasks = ((order.name, order) for order in missing)
     for done, (name, _) in enumerate(done_in_processes(make_table, tasks, jobs=jobs), start=1):
         moved(done / len(missing), f"exit table of {name}")
-    files = {order: TableFile.of(order.name, path, order.style) for order, path in paths.items()}
-    return replace(
-        scope,
-        tables=tuple([files[order] for order in ours]),
-        live=tuple([(order, files[order]) for order in live]),
-    )
+    return {order: TableFile.of(order.name, path, order.style) for order, path in paths.items()}
 
 
 def live_orders(scope: ExitScope) -> list[TableOrder]:

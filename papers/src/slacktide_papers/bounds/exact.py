@@ -15,9 +15,9 @@ Source: Jellyfish, §4.1, equations 2 to 7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,10 @@ from numpy.typing import NDArray
 from slacktide.planning.variants import UNMAPPED, Assignment, AssignmentScore, Fleet, ordered
 
 _ROUNDING = 1e-6
+_Runs: TypeAlias = list[tuple[int, int, int]]
+"""(variant, batch, columns) of each configuration."""
+_Fractions: TypeAlias = dict[tuple[int, int], int]
+"""Variables by (client, variant)."""
 
 
 class SolverMissingError(RuntimeError):
@@ -91,29 +95,9 @@ def optimum(fleet: Fleet, *, seconds: float = 60.0) -> Optimum | None:
         terms = [(at, 1.0) for part in parts for (c, _), at in part.items() if c == client]
         program.require(terms, most=1.0)
     for replica, (own, part) in enumerate(zip(chosen, parts, strict=True)):
-        program.require(((at, 1.0) for at in own), most=1.0)
-        if replica:
-            before = [(at, number + 1.0) for number, at in enumerate(chosen[replica - 1])]
-            program.require([*before, *((at, -n - 1.0) for n, at in enumerate(own))], least=0.0)
-        for variant in range(len(fleet.variants)):
-            loads = [
-                (at, float(fleet.rates[client]))
-                for (client, kind), at in part.items()
-                if kind == variant
-            ]
-            rooms = [
-                (at, -float(columns))
-                for at, (kind, _, columns) in zip(own, runs, strict=True)
-                if kind == variant
-            ]
-            program.require([*loads, *rooms], most=0.0)
-        for (client, variant), at in part.items():
-            fitting = [
-                (place, -1.0)
-                for place, (kind, batch, _) in zip(own, runs, strict=True)
-                if kind == variant and batch <= fleet.limits[client, variant]
-            ]
-            program.require([(at, 1.0), *fitting], most=0.0)
+        _require_order(program, own, chosen[replica - 1] if replica else ())
+        _require_throughput(fleet, program, runs, own, part)
+        _require_limits(fleet, program, runs, own, part)
     placed = [(at, client, variant) for part in parts for (client, variant), at in part.items()]
     for at, client, _ in placed:
         program.worth[at] = fleet.weight[client]
@@ -126,6 +110,57 @@ def optimum(fleet: Fleet, *, seconds: float = 60.0) -> Optimum | None:
         program.worth[at] = fleet.value[client] * fleet.accuracy[variant]
     second = program.solved(seconds)
     values = first.values if second.values is None else second.values
+    assignment = _assignment(fleet, runs, chosen, parts, values)
+    return Optimum(assignment, fleet.score(assignment), first.proven and second.proven)
+
+
+def _require_order(program: LinearProgram, own: Sequence[int], before: Sequence[int]) -> None:
+    """A replica runs one configuration at most, and none before that of the replica `before` it."""
+    program.require(((at, 1.0) for at in own), most=1.0)
+    if before:
+        earlier = [(at, number + 1.0) for number, at in enumerate(before)]
+        program.require([*earlier, *((at, -n - 1.0) for n, at in enumerate(own))], least=0.0)
+
+
+def _require_throughput(
+    fleet: Fleet, program: LinearProgram, runs: _Runs, own: range, part: _Fractions
+) -> None:
+    """The clients of a replica send no more than it serves in the configuration it runs."""
+    for variant in range(len(fleet.variants)):
+        loads = [
+            (at, float(fleet.rates[client]))
+            for (client, kind), at in part.items()
+            if kind == variant
+        ]
+        rooms = [
+            (at, -float(columns))
+            for at, (kind, _, columns) in zip(own, runs, strict=True)
+            if kind == variant
+        ]
+        program.require([*loads, *rooms], most=0.0)
+
+
+def _require_limits(
+    fleet: Fleet, program: LinearProgram, runs: _Runs, own: range, part: _Fractions
+) -> None:
+    """A client has a replica whose batch is no larger than its SLO allows."""
+    for (client, variant), at in part.items():
+        fitting = [
+            (place, -1.0)
+            for place, (kind, batch, _) in zip(own, runs, strict=True)
+            if kind == variant and batch <= fleet.limits[client, variant]
+        ]
+        program.require([(at, 1.0), *fitting], most=0.0)
+
+
+def _assignment(
+    fleet: Fleet,
+    runs: _Runs,
+    chosen: Sequence[range],
+    parts: Sequence[_Fractions],
+    values: NDArray[np.float64],
+) -> Assignment:
+    """What a solution says of replicas and clients."""
     variants = [
         next((runs[number][0] for number, at in enumerate(own) if values[at] > 0.5), 0)
         for own in chosen
@@ -135,11 +170,10 @@ def optimum(fleet: Fleet, *, seconds: float = 60.0) -> Optimum | None:
         for (client, _), at in part.items():
             if values[at] > 0.5:
                 clients[client] = replica
-    found = ordered(variants, clients)
-    return Optimum(found, fleet.score(found), first.proven and second.proven)
+    return ordered(variants, clients)
 
 
-def _configurations(fleet: Fleet) -> list[tuple[int, int, int]]:
+def _configurations(fleet: Fleet) -> _Runs:
     """(variant, batch, columns): every batch in which more can be served than in a smaller one."""
     one = fleet.columns
     return [
@@ -151,10 +185,10 @@ def _configurations(fleet: Fleet) -> list[tuple[int, int, int]]:
 
 
 def _fractions(
-    fleet: Fleet, program: LinearProgram, runs: list[tuple[int, int, int]], *, whole: bool = False
-) -> dict[tuple[int, int], int]:
+    fleet: Fleet, program: LinearProgram, runs: _Runs, *, whole: bool = False
+) -> _Fractions:
     """A variable for each (client, variant) that can be served; of one client 1 in all, at most."""
-    found: dict[tuple[int, int], int] = {}
+    found: _Fractions = {}
     for client, rate in enumerate(fleet.rates):
         fitting = {
             variant
