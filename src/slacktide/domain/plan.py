@@ -229,39 +229,9 @@ class Plan:
     """At most one for each stage of a pipeline."""
 
     def __post_init__(self) -> None:
-        names = {lane.name for lane in self.lanes}
-        if len(names) != len(self.lanes):
-            shared = sorted(lane.name for lane in self.lanes)
-            raise ValueError(f"two lanes share a name: {shared}")
-        seen: dict[tuple[str, int], str] = {}
-        for lane in self.lanes:
-            for core in lane.cores:
-                other = seen.setdefault((lane.device, core), lane.name)
-                if other != lane.name:
-                    raise ValueError(f"lanes {other!r} and {lane.name!r} both own core {core}")
-        pools = set()
-        tables = {lane.name: lane.timetable for lane in self.lanes if lane.timetable is not None}
-        for deployment in self.deployments:
-            if deployment.lane not in names:
-                raise ValueError(f"{deployment.pool} is placed on unknown lane {deployment.lane!r}")
-            table = tables.get(deployment.lane)
-            if table is not None and deployment.pool.model not in table.models:
-                raise ValueError(
-                    f"lane {deployment.lane!r} has a timetable without a window for "
-                    f"{deployment.pool.model!r}, which is placed on it"
-                )
-            if (deployment.pool, deployment.lane) in pools:
-                raise ValueError(f"{deployment.pool} is placed twice on lane {deployment.lane!r}")
-            pools.add((deployment.pool, deployment.lane))
-        placed = {deployment.pool for deployment in self.deployments if not deployment.standby}
-        keys = set()
-        for route in self.routes:
-            if route.pool not in placed:
-                raise ValueError(f"route for {route.model!r} leads to undeployed {route.pool}")
-            key = (route.model, route.version, route.application, route.client)
-            if key in keys:
-                raise ValueError(f"two routes match {key}")
-            keys.add(key)
+        self._check_lanes()
+        self._check_deployments()
+        self._check_routes()
         clients = set()
         for each in self.inputs:
             if (each.model, each.client) in clients:
@@ -271,3 +241,41 @@ class Plan:
             raise ValueError(f"two exit policies share a pool: {[str(e.pool) for e in self.exits]}")
         if len({(each.pipeline, each.stage) for each in self.places}) != len(self.places):
             raise ValueError(f"a stage has two places: {[each.stage for each in self.places]}")
+
+    def _check_lanes(self) -> None:
+        if len({lane.name for lane in self.lanes}) != len(self.lanes):
+            shared = sorted(lane.name for lane in self.lanes)
+            raise ValueError(f"two lanes share a name: {shared}")
+        owners: dict[tuple[str, int], str] = {}
+        for lane in self.lanes:
+            for core in lane.cores:
+                owner = owners.setdefault((lane.device, core), lane.name)
+                if owner != lane.name:
+                    raise ValueError(f"lanes {owner!r} and {lane.name!r} both own core {core}")
+
+    def _check_deployments(self) -> None:
+        pools = set()
+        tables = {lane.name: lane.timetable for lane in self.lanes}
+        for deployment in self.deployments:
+            if deployment.lane not in tables:
+                raise ValueError(f"{deployment.pool} is placed on unknown lane {deployment.lane!r}")
+            table = tables[deployment.lane]
+            if table is not None and deployment.pool.model not in table.models:
+                raise ValueError(
+                    f"lane {deployment.lane!r} has a timetable without a window for "
+                    f"{deployment.pool.model!r}, which is placed on it"
+                )
+            if (deployment.pool, deployment.lane) in pools:
+                raise ValueError(f"{deployment.pool} is placed twice on lane {deployment.lane!r}")
+            pools.add((deployment.pool, deployment.lane))
+
+    def _check_routes(self) -> None:
+        placed = {deployment.pool for deployment in self.deployments if not deployment.standby}
+        keys = set()
+        for route in self.routes:
+            if route.pool not in placed:
+                raise ValueError(f"route for {route.model!r} leads to undeployed {route.pool}")
+            key = (route.model, route.version, route.application, route.client)
+            if key in keys:
+                raise ValueError(f"two routes match {key}")
+            keys.add(key)

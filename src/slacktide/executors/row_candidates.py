@@ -47,32 +47,52 @@ def candidate_rows(
     if not any(-1 in shape for shape in axes.values()):
         return []
     images = {spec.name: _image_axes(spec, interface) for spec in interface.inputs}
-    free = [(name, i) for name, shape in axes.items() for i, size in enumerate(shape) if size < 0]
-    groups = {(name, axis): names[name][axis] or (name, axis) for name, axis in free}
-    lengths: dict[Group, None] = {}
-    for name, axis in free:
-        is_rows = axis == 0 and not interface.batches
-        is_rows = is_rows or str(names[name][axis]).lower() in _ROW_NAMES
-        if axis not in images[name] and not is_rows:
-            lengths.setdefault(groups[name, axis])
+    groups = _groups(axes, names)
+    lengths = _lengths(interface, names, groups, images)
     short: list[set[Group]] = [set(), *({group} for group in reversed(lengths)), {*lengths}]
     sizes = _sizes(axes, images, stated_sizes)
     found: dict[tuple[tuple[int, ...], ...], None] = {}
     for length, ones, size in product(LENGTHS, short, sizes):
         shapes = {name: list(shape) for name, shape in axes.items()}
-        for name, axis in free:
+        for (name, axis), group in groups.items():
             if axis in images[name]:
                 shapes[name][axis] = (*size, 3)[images[name].index(axis)]
             else:
-                group = groups[name, axis]
                 shapes[name][axis] = length if group in lengths and group not in ones else 1
-        row = tuple(tuple(shape) for shape in shapes.values())
-        nbytes = (row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
-        if sum(nbytes) <= _MOST_BYTES:
-            found.setdefault(row)
+        if (
+            sum(row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
+            <= _MOST_BYTES
+        ):
+            found.setdefault(tuple(map(tuple, shapes.values())))
     last = tuple(tuple(1 if n < 0 else n for n in shape) for shape in axes.values())
     rows = [row for row in found if row != last][: _MOST - 1]
     return [dict(zip(axes, row, strict=True)) for row in (*rows, last)]
+
+
+def _groups(axes: RowShapes, names: AxisNames) -> dict[tuple[str, int], Group]:
+    """The group of each free axis, by input and number."""
+    return {
+        (name, axis): names[name][axis] or (name, axis)
+        for name, shape in axes.items()
+        for axis, size in enumerate(shape)
+        if size < 0
+    }
+
+
+def _lengths(
+    interface: ModelInterface,
+    names: AxisNames,
+    groups: Mapping[tuple[str, int], Group],
+    images: Mapping[str, Sequence[int]],
+) -> dict[Group, None]:
+    """Groups of free axes that are lengths, in order."""
+    lengths: dict[Group, None] = {}
+    for (name, axis), group in groups.items():
+        is_rows = axis == 0 and not interface.batches
+        is_rows = is_rows or str(names[name][axis]).lower() in _ROW_NAMES
+        if axis not in images[name] and not is_rows:
+            lengths.setdefault(group)
+    return lengths
 
 
 def _image_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:

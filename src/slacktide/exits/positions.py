@@ -154,21 +154,11 @@ def find_positions(
         seen[tensor] = found
         if costly[at]:
             groups.setdefault(costly[at], []).append(found)
-    kept = [
-        min(
-            reversed(group), key=lambda each: (each.channels, known.elements_of_row(each.tensor))
-        ).tensor
-        for group in groups.values()
-    ]
+    kept = [_cheapest(group, known).tensor for group in groups.values()]
     kept = [tensor for tensor in seen if tensor in {*kept, *add} and tensor not in forbid]
     for name in (*add, *forbid):
         if name not in seen:
-            why = refused.get(name) or (
-                "not a tensor through which all data passes in front of the last costly operator"
-                if name in flow.data
-                else f"no tensor of this model; {suggestion(name, seen, noun='possible')}"
-            )
-            raise ExitError(f"positions: {name!r} is {why}")
+            raise ExitError(f"positions: {name!r} is {_absence(name, flow, seen, refused)}")
     if not kept:
         what = next(iter(refused.items()), None)
         why = "" if what is None else f": {what[0]!r} is {what[1]}"
@@ -184,6 +174,25 @@ def find_positions(
         axes=len(known.dims[logits]),
         element=known.elements[logits],
     )
+
+
+def _cheapest(group: Sequence[Position], known: TensorShapes) -> Position:
+    """The last of those with the fewest channels, then elements, of positions between the same
+    costly operators."""
+    return min(
+        reversed(group), key=lambda each: (each.channels, known.elements_of_row(each.tensor))
+    )
+
+
+def _absence(
+    name: str, flow: DataFlow, seen: Mapping[str, Position], refused: Mapping[str, str]
+) -> str:
+    """Why `name` is no position: it is ..."""
+    if name in refused:
+        return refused[name]
+    if name in flow.data:
+        return "not a tensor through which all data passes in front of the last costly operator"
+    return f"no tensor of this model; {suggestion(name, seen, noun='possible')}"
 
 
 def _primary(graph: Any, primary: str, mask: str) -> str:

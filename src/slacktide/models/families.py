@@ -125,19 +125,30 @@ async def prepare_version(
     if settings is not None:
         most = min(pool.known.interface.max_batch for pool in pools)
         interface = replace(any_size(interface), max_batch=most)
-        own_memory = [_nbytes(settings, pool) if definition.files else 0 for pool in pools]
-        family = Family(
-            tuple(
-                FamilyVariant(name, accuracy[name], pool.definition.image_size, nbytes)
-                for name, pool, nbytes in zip(names, pools, own_memory, strict=True)
-            ),
-            settings.planner_name,
-            settings.planner_options,
-            settings.resident,
-            settings.lane_memory,
-        )
+        family = _family_of(settings, accuracy, dict(zip(names, pools, strict=True)))
     return PreparedVersion(
         interface, tuple(pools), family, tuple(dict.fromkeys(warnings)), dependence
+    )
+
+
+def _family_of(
+    settings: VariantSettings, accuracy: Mapping[str, float], pools: Mapping[str, PreparedPool]
+) -> Family:
+    """What planners know of the variants in `pools`."""
+    return Family(
+        tuple(
+            FamilyVariant(
+                name,
+                accuracy[name],
+                pool.definition.image_size,
+                _nbytes(settings, pool) if pool.definition.files else 0,
+            )
+            for name, pool in pools.items()
+        ),
+        settings.planner_name,
+        settings.planner_options,
+        settings.resident,
+        settings.lane_memory,
     )
 
 

@@ -199,37 +199,57 @@ def simulate(
     if scenario is None:
         fail("SCENARIO.yaml: expected a scenario, --replay FILE or --predict FILE")
     _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json", "allow_imports"}, "a scenario")
-    from slacktide.lab.reports import page, render, render_sweep, sweep_page
-    from slacktide.lab.simulation.scenario import ScenarioError, check_cell, read_scenario
-
     can_write({"--html": html, "--csv": csv, "--requests": requests})
     keys = [*(set_ or ()), *([] if duration is None else [f"duration={duration}"])]
     keys += [f"seeds={seed}"] if seed else []
+    sweep, single = _swept(scenario, keys, requests, jobs=jobs, quiet=json, imports=allow_imports)
+    if not sweep.rows:
+        fail("interrupted before the first result", FELL_SHORT)
+    _deliver(sweep, sweep.rows[0].reports[0] if single else None, csv, html, json=json)
+    if sweep.interrupted:
+        fail("interrupted", FELL_SHORT)
+    worst = min(sweep.rows, key=lambda row: row.goodput.mean)
+    require_goodput(worst.goodput.mean, min_goodput, f" of {worst.name!r}")
+
+
+def _swept(
+    scenario: Path,
+    keys: Sequence[str],
+    requests: Path | None,
+    *,
+    jobs: int | None,
+    quiet: bool,
+    imports: bool,
+) -> tuple[Sweep, bool]:
+    """Run a scenario. Its results, and whether it is a single run."""
+    from slacktide.lab.simulation.scenario import ScenarioError, check_cell, read_scenario
+
     try:
-        cells = read_scenario(scenario, keys, imports=allow_imports)
+        cells = read_scenario(scenario, keys, imports=imports)
         for cell in cells:  # all that can be wrong is found before anything is run
             check_cell(cell)
         single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1
         if requests is not None and not single:
             fail("--requests: expected one run, without a grid and with one seed")
-        sweep = _run(cells, jobs=jobs, quiet=json, requests=requests)
+        return _run(cells, jobs=jobs, quiet=quiet, requests=requests), single
     except ScenarioError as error:
         fail("\nerror: ".join(error.problems))
     except OSError as error:
         fail(f"--requests: {error.strerror}: {requests}", FELL_SHORT)
-    if not sweep.rows:
-        fail("interrupted before the first result", FELL_SHORT)
-    report = sweep.rows[0].reports[0] if single else None
+
+
+def _deliver(
+    sweep: Sweep, report: Report | None, csv: Path | None, html: Path | None, *, json: bool
+) -> None:
+    """Write and print the results, or the `report` of the one run."""
+    from slacktide.lab.reports import page, render, render_sweep, sweep_page
+
     write_page("--csv", csv, sweep.to_csv)
     write_page("--html", html, lambda: sweep_page(sweep) if report is None else page(report))
     if json:
         print_json(sweep.to_dict() if report is None else report.to_dict())
     else:
         console().print(render_sweep(sweep) if report is None else render(report))
-    if sweep.interrupted:
-        fail("interrupted", FELL_SHORT)
-    worst = min(sweep.rows, key=lambda row: row.goodput.mean)
-    require_goodput(worst.goodput.mean, min_goodput, f" of {worst.name!r}")
 
 
 def _refuse(context: typer.Context, names: frozenset[str], what: str) -> None:

@@ -85,20 +85,8 @@ class CoreAllocator:
         wait for that. Earlier lanes are served first; of the free cores they take those `preferred`
         first.
         """
-        promised = {
-            core: lane for lane, one in holdings.items() if not one.leaving for core in one.target
-        }
-        kept: dict[str, list[int]] = {}
-        staying: set[int] = set()
-        for lane, holding in holdings.items():
-            if lane not in given:
-                continue
-            own, target = (
-                [c for c in cores if promised.get(c, lane) == lane and c not in staying]
-                for cores in (holding.cores, holding.target)
-            )
-            kept[lane] = _kept(own, target, given[lane])
-            staying.update(kept[lane])
+        kept = _kept_by_lane(given, holdings)
+        staying = {core for cores in kept.values() for core in cores}
         held = {core for one in holdings.values() for core in one.held}
         free = [core for core in self._cores if core not in held]
         leaving = [core for core in self._cores if core in held and core not in staying]
@@ -115,6 +103,27 @@ class CoreAllocator:
             if own or taken:
                 found[lane] = tuple(sorted((*own, *taken)))
         return found
+
+
+def _kept_by_lane(
+    given: Mapping[str, int], holdings: Mapping[str, LaneSnapshot]
+) -> dict[str, list[int]]:
+    """What each lane of `given` keeps of what it holds: nothing that another is promised."""
+    promised = {
+        core: lane for lane, one in holdings.items() if not one.leaving for core in one.target
+    }
+    kept: dict[str, list[int]] = {}
+    staying: set[int] = set()
+    for lane, holding in holdings.items():
+        if lane not in given:
+            continue
+        own, target = (
+            [c for c in cores if promised.get(c, lane) == lane and c not in staying]
+            for cores in (holding.cores, holding.target)
+        )
+        kept[lane] = _kept(own, target, given[lane])
+        staying.update(kept[lane])
+    return kept
 
 
 def _kept(confirmed: Sequence[int], target: Sequence[int], count: int) -> list[int]:
