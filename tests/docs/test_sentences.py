@@ -23,7 +23,6 @@ LONG = {
     "docs/placing-pipelines.md",
     "docs/planners.md",
     "docs/profiles.md",
-    "docs/requests.md",
     "docs/scaling.md",
     "docs/scaling/horizontal.md",
     "docs/scaling/joint.md",
