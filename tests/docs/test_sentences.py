@@ -13,11 +13,10 @@ MOST_WORDS = 35
 LONG = {
     "docs/client.md",
     "docs/exits.md",
+    "docs/extending.md",
     "docs/life-of-a-request.md",
     "docs/load.md",
     "docs/logs.md",
-    "docs/operations.md",
-    "docs/extending.md",
     "docs/pipelines.md",
     "docs/placing-pipelines.md",
     "docs/planners.md",
