@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 MOST_WORDS = 35
 LONG = {
     "docs/client.md",
-    "docs/exits.md",
     "docs/extending.md",
     "docs/life-of-a-request.md",
     "docs/load.md",

@@ -8,7 +8,8 @@ over again until nothing is gained. Apparate's search (§3.2, Algorithm 1) moves
 uncertainty instead, which is scaled otherwise at every ramp. Scores have a sign, for a row that
 leaves earlier may be right where it was wrong before.
 
-How many answers may differ comes from `most_wrong`: docs/exits.md, "How the promise is kept".
+How many answers may differ comes from `most_wrong`: see "How the promise is kept" in
+docs/exits-internals.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 
 CONFIDENCE = 0.8
-"""That the loss is within what may be lost, from what was seen (docs/exits.md)."""
+"""That the loss is within what may be lost, from what was seen (docs/exits-internals.md)."""
 SWEEPS = 6
 
 
