@@ -16,8 +16,6 @@ LONG = {
     "docs/life-of-a-request.md",
     "docs/load.md",
     "docs/logs.md",
-    "docs/pipelines.md",
-    "docs/placing-pipelines.md",
     "docs/planners.md",
     "docs/profiles.md",
     "docs/scaling.md",
