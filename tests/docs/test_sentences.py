@@ -28,7 +28,6 @@ LONG = {
     "docs/simulation.md",
     "docs/stream.md",
     "docs/twin.md",
-    "docs/variants.md",
 }
 """Pages with a longer sentence. A page leaves when it is rewritten; none may enter."""
 PAGES = [
