@@ -17,7 +17,6 @@ LONG = {
     "docs/load.md",
     "docs/logs.md",
     "docs/planners.md",
-    "docs/profiles.md",
     "docs/scaling.md",
     "docs/scaling/horizontal.md",
     "docs/scaling/joint.md",
