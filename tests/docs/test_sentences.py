@@ -35,7 +35,7 @@ PAGES = [
     *sorted(
         page
         for page in (ROOT / "docs").rglob("*.md")
-        if page.parent.name not in ("decisions", "reproduce") and page.name != "reproduce.md"
+        if page.parent.name != "reproduce" and page.name != "reproduce.md"
     ),
 ]
 
