@@ -29,6 +29,7 @@ PAGES = sorted(
             for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "papers/README.md")
         ),
         *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "bench" / "results").glob("*.md"),
     ]
 )
 VERBS = (
@@ -67,7 +68,7 @@ def test_links_lead_somewhere(page: Path):
 
 
 def test_the_life_of_a_request_names_files_that_exist():
-    text = (ROOT / "docs" / "life-of-a-request.md").read_text()
+    text = (ROOT / "docs" / "internals" / "life-of-a-request.md").read_text()
     steps = re.findall(r"^\d\. ", text, re.MULTILINE)
     files = re.findall(r"`([a-z_/]+\.py)`", text)
     assert len(steps) == 8
@@ -85,8 +86,10 @@ def test_the_manual_names_every_verb():
 
 def test_every_page_of_the_manual_is_in_its_index():
     index = (ROOT / "docs" / "README.md").read_text()
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page.name == "README.md" or f"]({page.name})" in index, page.name
+    folder = ROOT / "docs"
+    for page in [*folder.glob("*.md"), *folder.glob("internals/*.md")]:
+        name = page.relative_to(folder).as_posix()
+        assert name == "README.md" or f"]({name})" in index, name
 
 
 def test_the_page_of_the_structure_names_every_package_and_what_is_there():

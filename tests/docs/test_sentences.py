@@ -13,10 +13,8 @@ MOST_WORDS = 35
 LONG = {
     "docs/client.md",
     "docs/extending.md",
-    "docs/life-of-a-request.md",
     "docs/load.md",
     "docs/logs.md",
-    "docs/planners.md",
     "docs/scaling.md",
     "docs/scaling/horizontal.md",
     "docs/scaling/joint.md",

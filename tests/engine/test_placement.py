@@ -11,7 +11,7 @@ import pytest
 from slacktide.domain import Plan, PlanChanged
 from slacktide.engine.phases import TRANSITIONS, Phase, Step
 
-PAGE = Path(__file__).parents[2] / "docs" / "placement.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "placement.md"
 
 
 def test_the_page_has_the_table_as_its_diagram():

@@ -15,7 +15,7 @@ from tests.server.test_data_plane import ROW, Bench, call
 from slacktide.domain import Reason
 from slacktide.server.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
 
-PAGE = Path(__file__).parents[2] / "docs" / "call.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "call.md"
 
 
 def test_the_page_has_the_table_as_its_diagram():

@@ -1,8 +1,8 @@
 """The phases of a pool's place on a lane, across restarts of its replica, as a table.
 
 What is to become of the place and what its replica is doing are one phase, so that each pair of
-phase and step is either in `TRANSITIONS` or an error. docs/placement.md shows the table as a
-diagram.
+phase and step is either in `TRANSITIONS` or an error. docs/internals/placement.md draws
+the table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The states of a call, the steps between them, and what a call holds in each. A table, no code.
 
-`call.py` takes the steps. The diagram in docs/call.md is made from `STEPS`.
+`call.py` takes the steps. The diagram in docs/internals/call.md is made from `STEPS`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What h2spec asks of a server, case by case, in our own words and frames; and docs/http2.md.
+"""The cases of h2spec in our own words and frames, and the page bench/results/http2.md.
 
 h2spec (https://github.com/summerwind/h2spec, its last release of 2020) is the usual judge of HTTP/2
 servers. The list of its cases is taken from it, their sections, and what each demands; nothing
 else. `test_conformance.py` plays every case against a server, over a socket.
 
-    python tests/frontends/http2/conformance.py > docs/http2.md
+    python tests/frontends/http2/conformance.py > bench/results/http2.md
 """
 
 from __future__ import annotations
@@ -399,15 +399,15 @@ def table() -> str:
 
 PAGE: Final = """# HTTP/2, case by case
 
-The gRPC port speaks HTTP/2 by code of its own ([why](decisions/0004-grpc-stack.md)). This page is
-the evidence for it. The list of cases is that of [h2spec](https://github.com/summerwind/h2spec),
-the usual judge of HTTP/2 servers, with its sections (of RFC 7540 and 7541; `generic` is its own).
-Words and frames are ours. `tests/frontends/http2/test_conformance.py` plays every case over a
-socket, compares what comes back with the column "the server", and checks this page.
+The gRPC port speaks HTTP/2 by code of its own
+([why](../../docs/decisions/0004-grpc-stack.md)). This page is the evidence. The cases and sections
+are those of [h2spec](https://github.com/summerwind/h2spec) (of RFC 7540 and 7541; `generic` is its
+own). Words and frames are ours. `tests/frontends/http2/test_conformance.py` plays every case over a
+socket, compares the answer with the column "the server", and checks this page.
 
-A GOAWAY ends the connection, an RST_STREAM one stream; where h2spec asks for the latter, it accepts
+A GOAWAY ends the connection, an RST_STREAM one stream. Where h2spec asks for the latter, it accepts
 the former. "No effect" means that the connection still answers a PING. What the server does about
-floods is in [SECURITY.md](../SECURITY.md).
+floods is in [SECURITY.md](../../SECURITY.md).
 
 {counts}
 
@@ -416,7 +416,7 @@ floods is in [SECURITY.md](../SECURITY.md).
 
 
 def page() -> str:
-    """docs/http2.md, whole."""
+    """bench/results/http2.md, whole."""
     met = sum(case.meets for case in CASES)
     counts = f"{len(CASES)} cases: {met} as h2spec wants them, {len(CASES) - met} that differ."
     return PAGE.format(counts=counts, table=table())

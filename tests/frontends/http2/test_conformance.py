@@ -1,5 +1,4 @@
-"""Every case of h2spec, over a socket, against the gRPC front end; and docs/http2.md, which says
-what comes of each."""
+"""Every case of h2spec, over a socket, against the gRPC front end, and bench/results/http2.md."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from tests.frontends.http2.player import Player, serving
 
 from slacktide.frontends.http2 import frames as f
 
-PAGE = Path(__file__).parents[3] / "docs" / "http2.md"
+PAGE = Path(__file__).parents[3] / "bench" / "results" / "http2.md"
 
 
 @pytest.fixture(scope="module")
@@ -65,5 +64,5 @@ def test_only_priorities_differ() -> None:
 
 
 def test_the_page_has_these_cases() -> None:
-    """Made by `python tests/frontends/http2/conformance.py > docs/http2.md`."""
+    """Made by `python tests/frontends/http2/conformance.py > bench/results/http2.md`."""
     assert PAGE.read_text() == page()

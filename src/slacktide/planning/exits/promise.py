@@ -1,7 +1,7 @@
 """Whether the promise is kept: rows that were judged at the model's end, and those that were wrong.
 
 The bound of `thresholds.py` says what the next rows will bring if they are like the last. This file
-is for when they are not. Rows leave only while (docs/exits-internals.md, "How the promise is kept")
+is for when they are not. Rows leave only while (docs/internals/exits.md, "How the promise is kept")
 
 - fewer of the last window's answers were wrong than it may have;
 - one more wrong answer would still be within the loss over all rows so far. Each wrong row stands

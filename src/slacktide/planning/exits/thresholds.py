@@ -9,7 +9,7 @@ uncertainty instead, which is scaled otherwise at every ramp. Scores have a sign
 leaves earlier may be right where it was wrong before.
 
 How many answers may differ comes from `most_wrong`: see "How the promise is kept" in
-docs/exits-internals.md.
+docs/internals/exits.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 
 CONFIDENCE = 0.8
-"""That the loss is within what may be lost, from what was seen (docs/exits-internals.md)."""
+"""That the loss is within what may be lost, from what was seen (docs/internals/exits.md)."""
 SWEEPS = 6
 
 
