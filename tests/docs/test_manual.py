@@ -218,6 +218,37 @@ def test_references_to_decisions_are_found():
     assert decision_numbers(text) == {"0005", "0006", "0010", "0012"}
 
 
+def faulty_changes(text: str) -> list[str]:
+    """Lines below the title that are no heading and no entry of one line with 25 words at most."""
+    heading = re.compile(r"#{2,4} \w[\w ,.-]*")
+    _, _, lines = text.partition("\n## ")
+    return [
+        line
+        for line in f"## {lines}".splitlines()
+        if line
+        and not heading.fullmatch(line)
+        and not (
+            re.fullmatch(r"- \W*[A-Z].*[.)]", line)
+            and len(re.sub(r"`[^`]*`", "code", line[2:]).split()) <= 25
+        )
+    ]
+
+
+def test_changes_are_short_lines_that_name_pages_of_the_manual():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert faulty_changes(text) == []
+    assert re.findall(r"^### (.*)", text, re.MULTILINE)[:3] == ["Added", "Changed", "Fixed"]
+    pages = set(re.findall(r"\bdocs/[\w/-]+\.md", text))
+    assert len(pages) > 10
+    assert [page for page in sorted(pages) if not (ROOT / page).is_file()] == []
+
+
+def test_changes_that_are_long_or_continued_are_found():
+    long = "- Say " + "word " * 24 + "again."
+    lines = ["- Say `what was told`.", long, "- say less.", "  and more.", "- No end"]
+    assert faulty_changes("\n".join(["# Changes", "", "## 1.0", "", *lines])) == lines[1:]
+
+
 def test_every_core_dependency_earns_its_place():
     text = (ROOT / "pyproject.toml").read_text()
     core = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
