@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.executors.jpeg_header import WholePicture, whole_picture
+from slacktide.executors.jpeg_header import WholePicture, whole_picture, with_usual_fields
 from slacktide.executors.tensor_io import TensorError
 
 _REDUCTIONS = (4, 2)
@@ -26,7 +26,8 @@ _MOST_EXTRANEOUS = 4
 """Bytes that some webcams leave behind the data of a scan. Damage leaves more, but for one case in
 a hundred."""
 _UNUSED_FIELDS = "Invalid SOS parameters for sequential JPEG"
-"""Fields that only progressive pictures use; some encoders leave them 0."""
+"""Fields that only progressive pictures use; some encoders leave them 0. A later warning would not
+be seen, so they are mended."""
 
 
 class DecodedDamage:
@@ -87,6 +88,8 @@ def _pixels(
         try:
             pixels = library.decode_jpeg(data, "RGB", buffer=buffer, strict=True, **least)
         except ValueError as error:
+            if str(error).startswith(_UNUSED_FIELDS) and not picture.mended:
+                return _pixels(with_usual_fields(picture), factor, buffer)  # it may hide damage
             if not _is_harmless(str(error), data):
                 raise
             DAMAGED.count += _may_be_damage(str(error), data)
@@ -102,8 +105,9 @@ def _pixels(
 
 def _is_harmless(warning: str, data: memoryview | bytes) -> bool:
     """Whether pictures that are whole cause this warning."""
-    if (match := _EXTRANEOUS.match(warning)) is None:
-        return warning.startswith(_UNUSED_FIELDS)
+    match = _EXTRANEOUS.match(warning)
+    if match is None:
+        return False
     return int(match[1]) <= _MOST_EXTRANEOUS or _is_filled_up(match, data)
 
 

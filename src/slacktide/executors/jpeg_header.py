@@ -67,6 +67,8 @@ class WholePicture(NamedTuple):
     header: JpegHeader
     orientation: int
     """1 to 8, as EXIF has it; 1: upright."""
+    mended: bool = False
+    """Whether it has been through `with_usual_fields`."""
 
 
 def jpeg_header(data: memoryview | bytes) -> JpegHeader:
@@ -116,6 +118,19 @@ def whole_picture(data: memoryview | bytes) -> WholePicture:
         if marker == _APP1 and not orientation and data[start + 4 : start + 10] == _EXIF:
             orientation = _orientation(bytes(data[start + 4 : end]))
     raise ValueError("one that is damaged")
+
+
+def with_usual_fields(picture: WholePicture) -> WholePicture:
+    """A sequential picture with the values that its scans must have where only progressive ones
+    have a choice: first and last coefficient, and bits (T.81, table B.3)."""
+    data = bytearray(picture.data)
+    for marker, start, _ in _markers(picture.data, _MOST_BETWEEN):
+        if marker == _EOI:
+            break
+        if marker == _SOS:
+            end = start + 2 + (data[start + 2] << 8 | data[start + 3])
+            data[end - 3 : end] = b"\0\x3f\0"
+    return picture._replace(data=bytes(data), mended=True)
 
 
 def _markers(data: memoryview | bytes, most: int) -> Iterator[tuple[int, int, int]]:
