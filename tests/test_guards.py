@@ -21,7 +21,7 @@ CEILINGS = {
     "cluster": 600,
     "domain": 2_500,
     "engine": 4_200,
-    "executors": 9_800,
+    "executors": 9_850,
     "exits": 2_000,
     "frontends": 7_200,
     "models": 9_300,

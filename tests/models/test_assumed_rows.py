@@ -16,6 +16,7 @@ from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import GUESS_S, Measurement, measure
 from slacktide.executors.ports import ModelSource
+from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.check import Severity, check_repository, try_loading
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import source_of
@@ -74,9 +75,11 @@ def voice(root: Path, yaml: str = "") -> Path:
     )
 
 
-def image(root: Path, name: str = "image", batch: Any = "n", yaml: str = "") -> Path:
+def image(
+    root: Path, name: str = "image", batch: Any = "n", yaml: str = "", height: int | None = 48
+) -> Path:
     node = helper.make_node("GlobalAveragePool", ["x"], ["y"])
-    shapes = [batch, 3, 48, None], [batch, 3, 1, 1]
+    shapes = [batch, 3, height, None], [batch, 3, 1, 1]
     x, y = (value(n, TensorProto.FLOAT, each) for n, each in zip("xy", shapes, strict=True))
     return write(root, name, [node], [x], [y], yaml=yaml)
 
@@ -107,6 +110,32 @@ def test_free_axes_are_named_with_their_key(tmp_path: Path) -> None:
         "image/1/model.onnx: input 'x' is [-1, 3, 48, -1] (free axes: 3): rows of [3, 48, 320] are "
         "assumed, which run; inputs.x.shape states what is typical"
     ]
+
+
+@pytest.mark.parametrize("place", ["config.pbtxt", "slacktide.yaml"])
+def test_sizes_that_are_stated_are_kept_and_the_open_ones_assumed(
+    tmp_path: Path, place: str
+) -> None:
+    own = place == "slacktide.yaml"
+    yaml = "max_batch: 2\ninputs: {x: {shape: [3, 64, -1]}}" if own else ""
+    image(tmp_path, yaml=yaml, height=None)
+    if not own:
+        text = 'max_batch_size: 2 input { name: "x" dims: [3, 64, -1] }'
+        (tmp_path / "image" / place).write_text(text)
+    assert findings(tmp_path) == [
+        "image/1/model.onnx: input 'x' is [-1, 3, -1, -1] (free axes: 3): rows of [3, 64, 320] are "
+        "assumed, which run; inputs.x.shape states what is typical"
+    ]
+
+
+def test_samples_fit_what_is_stated_of_their_shape(tmp_path: Path) -> None:
+    path, samples = image(tmp_path, height=None), tmp_path / "x.npz"
+    np.savez(samples, x=np.ones((1, 3, 64, 9), np.float32))
+    stated = {"warmup_shapes": {"x": (3, 64, -1)}, "samples": samples}
+    assert measured(path, **stated).record.shapes == {"x": (3, 64, 9)}
+    np.savez(samples, x=np.ones((1, 3, 32, 9), np.float32))
+    with pytest.raises(MeasuringError, match=r"shape \[3, 32, 9\], but .* is \[3, 64, -1\]"):
+        measured(path, **stated)
 
 
 def test_nothing_is_said_where_all_is_stated(tmp_path: Path) -> None:

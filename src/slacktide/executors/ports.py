@@ -290,7 +290,7 @@ class ModelSource:
     """ONNX Runtime execution providers wanted, best first; empty: CPU, or CUDA/TensorRT for a
     lane on such a device."""
     warmup_shapes: RowShapes = field(default_factory=dict)
-    """Shapes of the row that it is warmed up and timed with, of inputs that state one."""
+    """Shapes of the row that it is warmed up and timed with, of inputs that state one; −1: open."""
     padding: Padding | None = None
     """Axes along which members of a batch may differ; None: they are of one shape."""
     threads: tuple[int, ...] = ()

@@ -48,7 +48,12 @@ from slacktide.executors.rounding import TOLERANCE, tolerance_of
 from slacktide.executors.row_candidates import candidate_rows
 from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.staged import StageChain
-from slacktide.executors.synthetic_inputs import MOST_ROW_BYTES, SyntheticRows, row_bytes
+from slacktide.executors.synthetic_inputs import (
+    MOST_ROW_BYTES,
+    SyntheticRows,
+    closed_shapes,
+    row_bytes,
+)
 from slacktide.executors.tensor_io import (
     InputGatherer,
     LengthReader,
@@ -126,7 +131,7 @@ class ModelSession:
                 largest = max(source.image_sizes)
                 shapes = {**source.warmup_shapes, spec.name: (largest, largest, 3)}
                 source = replace(source, warmup_shapes=shapes)
-            stated = source.warmup_shapes.get(spec.name)
+            stated = closed_shapes(source).get(spec.name)
             self._gatherers[index] = self._images = ImageGatherer(spec, stated)
         self._source = source
         self._lengths = None if padding is None else LengthReader(padding, interface)
@@ -366,7 +371,7 @@ class ModelSession:
     def read_frames(self, frames: FrameArenas) -> None:
         """Have batches from now on take members that are cut out of frames."""
         if self._crops is None:
-            stated, plain = self._source.warmup_shapes, self._gatherers
+            stated, plain = closed_shapes(self._source), self._gatherers
             self._crops = CropGatherer(frames, self.interface, plain, self._padding, stated)
 
     def gather(self, members: Sequence[Payload], arena: memoryview, size: int = 0) -> GatheredBatch:

@@ -46,7 +46,7 @@ class SyntheticRows:
         index = image_input(interface) if source.images else None
         self._image = None if index is None else interface.inputs[index]
         self._stated = {
-            spec.name: self._fitting(spec, source.warmup_shapes[spec.name], "shape")
+            spec.name: self._merged(spec, source.warmup_shapes[spec.name])
             for spec in interface.inputs
             if spec.name in source.warmup_shapes
         }
@@ -76,8 +76,8 @@ class SyntheticRows:
 
     def _stated_length(self, over: RowShapes | None = None) -> int | None:
         named = {**self._stated, **(over or {})}
-        found = (named[name][one.axis - 1] for name, one in self._padded.items() if name in named)
-        return next(found, None)
+        sizes = (named[name][one.axis - 1] for name, one in self._padded.items() if name in named)
+        return next((size for size in sizes if size > 0), None)
 
     def shapes(
         self, over: RowShapes | None = None, length: int | None = None
@@ -214,6 +214,13 @@ class SyntheticRows:
     def _axes(self, spec: TensorSpec) -> tuple[int, ...]:
         return self._stated.get(spec.name, self._interface.row_axes(spec))
 
+    def _merged(self, spec: TensorSpec, stated: tuple[int, ...]) -> tuple[int, ...]:
+        """The axes of a row as stated, and as the model has them where that leaves them open."""
+        axes = self._interface.row_axes(spec)
+        if -1 in stated and len(stated) == len(axes):
+            stated = tuple([axis if n < 0 else n for n, axis in zip(stated, axes, strict=True)])
+        return self._fitting(spec, stated, "shape")
+
     def _fitting(self, spec: TensorSpec, shape: tuple[int, ...], key: str) -> tuple[int, ...]:
         axes = self._interface.row_axes(spec)
         if not fits(shape, axes):
@@ -236,11 +243,12 @@ class SyntheticRows:
             if name in self._values:
                 raise ValueError(f"inputs.{name}.value: expected none beside samples of this input")
             shape = array.shape[1:]
-            if self._stated.setdefault(name, shape) != shape:
+            if not fits(shape, self._stated.get(name, shape)):
                 stated = f"inputs.{name}.shape is {list(self._stated[name])}"
                 raise ValueError(
                     f"samples: rows of {name!r} have shape {list(shape)}, but {stated}"
                 )
+            self._stated[name] = shape
         padded = self._padded.items()
         lengths = {name: rows[name].shape[one.axis] for name, one in padded if name in rows}
         if len(set(lengths.values())) > 1:
@@ -272,6 +280,11 @@ def assumptions_of(
         return SyntheticRows(interface, source).assumptions(shapes, guess)
     except ValueError:
         return []
+
+
+def closed_shapes(source: ModelSource) -> RowShapes:
+    """What the source states of rows, without inputs of which it leaves an axis open."""
+    return {name: shape for name, shape in source.warmup_shapes.items() if -1 not in shape}
 
 
 def row_bytes(spec: TensorSpec, shape: tuple[int, ...]) -> int:

@@ -346,7 +346,7 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
 def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:
     """Whether rows are as the settings or the model say: no axis is free, no content is stated."""
     free = (spec for spec in interface.inputs if -1 in spec.shape[1 if interface.batches else 0 :])
-    stated = definition.warmup_shapes.keys()
+    stated = {name for name, shape in definition.warmup_shapes.items() if -1 not in shape}
     content = definition.values or definition.samples or definition.sample_rows
     return not content and all(spec.name in stated for spec in free)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from slacktide.domain import Signature
+from slacktide.domain.tensors import fits
 from slacktide.profiles import reading
 from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.latency_table import LatencyTable
@@ -65,7 +66,7 @@ class ProfileRecord:
         """Why this record does not do for a deployment, as a sentence; None if it does.
 
         `cores` are the core counts the model may get, `max_batch` its largest batch (0: no batch
-        axis), `shapes` the shapes that its configuration states for some of its inputs, `threads`
+        axis), `shapes` what its configuration states for some of its inputs (−1: open), `threads`
         the sessions its replicas are to have (none: not compared).
         """
         cores = sorted(set(cores))
@@ -77,7 +78,7 @@ class ProfileRecord:
         if self.table.max_batch < max_batch and not self.skipped:
             return f"was measured up to batch {self.table.max_batch}, not {max_batch}"
         for name, shape in (shapes or {}).items():
-            if self.shapes.get(name) != shape:
+            if not fits(self.shapes.get(name, ()), shape):
                 return f"was measured with input {name!r} of another shape"
         if self.threads and threads:
             for count in cores:

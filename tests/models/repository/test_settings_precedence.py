@@ -57,7 +57,8 @@ def test_triton_fields_become_settings(define: Define) -> None:
     ("pbtxt", "shapes"),
     [
         ('input { name: "x" dims: [3, 64, 64] }', {"x": (3, 64, 64)}),
-        ('input { name: "x" dims: [3, -1, 64] }', {}),
+        ('input { name: "x" dims: [3, -1, 64] }', {"x": (3, -1, 64)}),
+        ('input { name: "x" dims: [-1, -1] }', {}),
         ('input { name: "x" dims: [1, 6] reshape { shape: [6] } }', {"x": (6,)}),
         ('input { name: "x" dims: [1] reshape { shape: [] } }', {}),
         ('input { name: "x" dims: 5 } input { name: "y" dims: 6 }', {"x": (5,), "y": (6,)}),

@@ -156,7 +156,7 @@ class ModelDefinition:
 
     @property
     def warmup_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Typical shapes by input, without the batch axis; only inputs that state one."""
+        """Typical shapes by input, without the batch axis; only inputs that state one. −1: open."""
         stated = self.settings.inputs.items()
         return {
             name: one.shapes[0] if one.shape is None else one.shape

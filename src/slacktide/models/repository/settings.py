@@ -148,12 +148,25 @@ Shape = Annotated[
 ]
 
 
+def _axis(size: int) -> int:
+    if size == -1 or size >= 1:
+        return size
+    raise ValueError("expected 1 or more, or -1 where the size is open")
+
+
+OpenShape = Annotated[
+    tuple[Annotated[int, Field(le=2**31), AfterValidator(_axis)], ...],
+    Field(strict=False, max_length=64),
+]
+
+
 class InputSettings(Section):
     """One input of the model, by name."""
 
-    shape: Shape | None = None
+    shape: OpenShape | None = None
     """A typical shape of this input, without the batch axis: warm-up and profiling use it where the
-    model leaves an axis free. Without it common ones are tried, and the log says which one ran."""
+    model leaves an axis free. Without it, and for an axis of -1, common sizes are tried, and the
+    log says which one ran."""
     shapes: Annotated[tuple[Shape, ...], Field(strict=False, max_length=16)] = ()
     """Further typical shapes, for profiling. Where several inputs state some, the first of each
     belong together, then the second, and so on."""

@@ -54,8 +54,8 @@ input + Checked against the model when it is loaded; every input or none.
 input.name + Must be an input of the model.
 input.data_type + Must be the model's, if stated.
 input.format o Says how to read an image; the tensor is what the model says it is.
-input.dims + Must agree with the model's shape, without the batch axis; −1 is free. Without −1 it is
-    the typical shape where the model leaves axes free: `inputs.NAME.shape` in slacktide.yaml.
+input.dims + Must agree with the model's shape, without the batch axis; −1 is free. Other sizes are
+    typical where the model leaves axes free: `inputs.NAME.shape` in slacktide.yaml.
 input.reshape + Must have as many elements as `dims`.
 input.reshape.shape + Must agree with the model's shape in place of `dims`. Clients may send either
     where the model leaves no axis free.

@@ -170,9 +170,13 @@ class _Reader:
             if dims:
                 inputs[name].setdefault("shape", dims)
         for name, shape in shapes.items():
-            if name and shape and min(shape) > 0:
+            if name and max(shape, default=-1) > 0:
                 inputs.setdefault(name, {}).setdefault("shape", shape)
-        typical = {name: one["shape"] for name, one in inputs.items() if "shape" in one}
+        typical = {
+            name: one["shape"]
+            for name, one in inputs.items()
+            if min(one.get("shape", ()), default=-1) > 0
+        }
         further = [
             {name: sample.get(name, {}).get("dims") or dims for name, dims in typical.items()}
             for sample in samples
