@@ -214,13 +214,9 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     yield option("seeds", int | None, paper.seeds, **number)
     yield option("data", Path | None, paper.data, metavar="DIR")
     yield option("jobs", int | None, "Processes; default: one for each core.", **number)
-    yield option(
-        "state",
-        Path | None,
-        "File that keeps every finished run, so that it is not run again; "
-        "default: in the user's cache folder.",
-        metavar="FILE",
-    )
+    state = "File that keeps every finished run, so that it is not run again; "
+    state += "default: in the user's cache folder."
+    yield option("state", Path | None, state, metavar="FILE")
     yield option("fresh", bool, "Discard the results in the state file.")
     yield option("check", bool, "Exit 1 if a goal is missed.", _REPORT)
     as_json = "Write everything as JSON; - for stdout, instead of the tables."

@@ -19,7 +19,7 @@ from tests.planning.pipelines.questions import (
 from slacktide.planning.pipelines.distribution import distribute
 from slacktide.planning.pipelines.problem import PlacementQuestion, StageForm
 from slacktide.planning.pipelines.spreading import spread
-from slacktide_papers.policies.placements import distream, jellyfish, rim
+from slacktide_papers.policies.placement_policies import distream, jellyfish, rim
 
 
 def at_source(placed) -> list[int]:

@@ -24,7 +24,7 @@ from slacktide.planning.pipelines.problem import (
 )
 from slacktide.planning.pipelines.search import search
 from slacktide.planning.pipelines.streams import Streams
-from slacktide_papers.policies.placements import distream, jellyfish, rim
+from slacktide_papers.policies.placement_policies import distream, jellyfish, rim
 
 
 def many(seed: int) -> PlacementQuestion:

@@ -162,15 +162,9 @@ def _live(one: LiveStream) -> Iterator[_Judged]:
     met = one.agreement[0] >= 1.0 - LOSS
     shown = f"{one.agreement[0]:.1%}"
     yield one.stream, "live: answers that are the model's", shown, f"≥ {1.0 - LOSS:.0%}", met
-    apart = one.exits[0] - one.exits[1]
-    wanted = f"≤ {APART:.0%} apart"
-    yield (
-        one.stream,
-        "left early, live over predicted",
-        f"{apart:+.1%}",
-        wanted,
-        abs(apart) <= APART,
-    )
+    apart, wanted = one.exits[0] - one.exits[1], f"≤ {APART:.0%} apart"
+    what = "left early, live over predicted"
+    yield one.stream, what, f"{apart:+.1%}", wanted, abs(apart) <= APART
 
 
 def _accuracy(row: ExitRow) -> Iterator[_Judged]:
@@ -179,25 +173,18 @@ def _accuracy(row: ExitRow) -> Iterator[_Judged]:
 
 
 def _videos(rows: Sequence[ExitRow], name: str) -> Iterator[_Judged]:
-    mine = [row for row in rows if row.policy == name]
     optimum = {row.setting: row for row in rows if row.policy == OFFLINE.label}
     models: dict[str, list[ExitRow]] = {}
-    for row in mine:
+    for row in [row for row in rows if row.policy == name]:
         models.setdefault(row.setting.partition("/")[0], []).append(row)
     for model, own in models.items():
-        wanted = f"≥ {STREAMS_MET:.0%}"
-        for what, met in (
+        for goal, met in (
             (f"median saved ≥ {MEDIAN:.0%}", [row.saved_p50 >= MEDIAN for row in own]),
             (f"25th percentile saved ≥ {QUARTER:.0%}", [row.saved_p25 >= QUARTER for row in own]),
         ):
-            shown = f"{sum(met)} of {len(met)}"
-            yield (
-                model,
-                f"{name}: videos, {what}",
-                shown,
-                wanted,
-                sum(met) >= STREAMS_MET * len(met),
-            )
+            what, shown = f"{name}: videos, {goal}", f"{sum(met)} of {len(met)}"
+            most = sum(met) >= STREAMS_MET * len(met)
+            yield model, what, shown, f"≥ {STREAMS_MET:.0%}", most
         for row in own:
             if row.setting in optimum:
                 share = row.saved_p50 / max(optimum[row.setting].saved_p50, 1e-9)

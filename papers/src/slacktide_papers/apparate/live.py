@@ -70,16 +70,8 @@ def play_live(order: TableOrder, table: TableFile) -> LiveStream:
     known = load_table(table.path, table.digest)
     alone = float(known.whole[0])
     rate = known.rate or TEXT_LOAD / alone
-    cell = ExitCell(
-        table.name,
-        AUTO,
-        1,
-        table.digest,
-        platform="slack",
-        slo_x=PATIENCE_S / alone,
-        rate=rate,
-        table=table.path,
-    )
+    slo_x = PATIENCE_S / alone
+    cell = ExitCell(table.name, AUTO, 1, table.digest, "slack", slo_x, rate, table=table.path)
     predicted = play(cell)
     instants = arrivals(len(known), rate, None, cell.seed, even=known.rate > 0.0)
     try:

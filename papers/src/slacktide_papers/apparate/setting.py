@@ -73,18 +73,13 @@ class ExitStream:
         return f"{self.model}/{self.stream}"
 
 
+_RATES = {"residual": FRAME_RATE, "chained": FRAME_RATE, "text": 0, "whereabouts": 0}
 STREAMS: Mapping[str, ExitStream] = MappingProxyType(
     {
-        one.name: one
-        for model, rate in (
-            ("residual", FRAME_RATE),
-            ("chained", FRAME_RATE),
-            ("text", 0),
-            ("whereabouts", 0),
-        )
+        f"{model}/{name}": ExitStream(model, name, float(rate), MODELS[model].stream_length)
+        for model, rate in _RATES.items()
         if model in MODELS
-        for stream_name in MODELS[model].streams
-        for one in (ExitStream(model, stream_name, float(rate), MODELS[model].stream_length),)
+        for name in MODELS[model].streams
     }
 )
 """By name: videos, then texts."""

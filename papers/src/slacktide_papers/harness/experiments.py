@@ -127,10 +127,10 @@ class TraceScope:
             "quick": self.quick,
         }
 
-    def goals_title(self, recorded: str) -> str:
+    def goals_title(self, recorded: str, whole: str = "Goals") -> str:
         """What the goals are, and whether they may be quoted; `recorded`: what --data gives."""
         if self.folder is not None and not self.quick:
-            return "Goals"
+            return whole
         return f"Goals; set for whole runs on recorded {recorded}, else they show the direction"
 
     def point(self, experiment: str, setting: str, contender: Contender) -> Point[TraceCell]:

@@ -96,17 +96,10 @@ def _goals(result: Reproduction[Any, Any, Any]) -> TextTable:
     """The lines of the summary; what they rest on only where one says so."""
     shown = slice(None if any(goal.basis for goal in result.goals) else -1)
     marks = {"missed": _TOO_SHORT} if result.quick else {}
-    lines = [
-        (
-            marks.get(goal.mark, goal.mark),
-            goal.setting,
-            goal.what,
-            goal.measured,
-            goal.wanted,
-            goal.basis,
-        )[shown]
-        for goal in result.goals
-    ]
+    lines = []
+    for goal in result.goals:
+        cells = goal.setting, goal.what, goal.measured, goal.wanted, goal.basis
+        lines.append((marks.get(goal.mark, goal.mark), *cells)[shown])
     headings = ("", "", "what", "measured", "wanted", "over")
     title = result.paper.goals_title(result.experiments, result.scope)
     title += f"; {_TOO_SHORT}: this quick run cannot tell" if result.quick else ""

@@ -111,34 +111,26 @@ def read_instances(path: Path) -> list[tuple[str, Fleet]]:
         problems = validation_problems(error, InstanceFile)[:10]
         told = "; ".join(f"{dotted(each.path)}: {each.message}" for each in problems)
         raise ReproduceError(f"--instances: {path.name}: {told}") from None
-    sizes = [each.frame_bytes for each in given.profile]
-    made = []
     try:
         variants = [
             Variant(each.name, each.accuracy, tuple(ms / 1e3 for ms in each.batch_ms))
             for each in given.profile
         ]
-        for number, one in enumerate(given.instances):
-            clients = [
-                Client(
-                    f"clients[{place}]",
-                    each.rate,
-                    budgets_of(
-                        each.rate,
-                        each.slo_ms / 1e3,
-                        125e3 * each.mbps,
-                        sizes,
-                        given.overhead_ms / 1e3,
-                    ),
-                    each.weight,
-                    each.floor,
-                )
-                for place, each in enumerate(one.clients)
-            ]
-            made.append((one.name or str(number), Fleet(variants, clients, one.workers)))
+        return [
+            (one.name or str(number), Fleet(variants, _clients(one, given), one.workers))
+            for number, one in enumerate(given.instances)
+        ]
     except ValueError as error:
         raise ReproduceError(f"--instances: {path.name}: profile: {error}") from None
-    return made
+
+
+def _clients(instance: GivenInstance, given: InstanceFile) -> list[Client]:
+    sizes, overhead = [each.frame_bytes for each in given.profile], given.overhead_ms / 1e3
+    clients = []
+    for place, each in enumerate(instance.clients):
+        budgets = budgets_of(each.rate, each.slo_ms / 1e3, 125e3 * each.mbps, sizes, overhead)
+        clients.append(Client(f"clients[{place}]", each.rate, budgets, each.weight, each.floor))
+    return clients
 
 
 def budgets_of(

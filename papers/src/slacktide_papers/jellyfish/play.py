@@ -6,7 +6,7 @@ of its size: the profile is a p99, and the hardware predictable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from random import Random
@@ -170,6 +170,11 @@ class _Run:
         self.ends = found[-1].joins + self.cell.duration
         return found
 
+    def plan(self, placed: Iterable[tuple[PoolId, LaneSpec]]) -> Plan:
+        """These pools on lanes; requests go to the first."""
+        deployments = tuple(Deployment(pool, lane.name, BATCHES) for pool, lane in placed)
+        return Plan(self.lanes, deployments, (Route(MODEL, deployments[0].pool),))
+
     def accuracy(self, frame: FrameRecord) -> float:
         return frame.accuracy
 
@@ -228,13 +233,8 @@ class _Published(_Run):
             adaptation=Adaptation(self.share, fixed, bool(self.options.get("aligned", 1))),
             seed=cell.seed,
         )
-        pools = {lane.name: PoolId(MODEL, "1", lane.name) for lane in self.lanes}
         times = ProfileTimes(self.variants[-1])  # of the longest batch: only to say when it hangs
-        plan = Plan(
-            self.lanes,
-            tuple(Deployment(pools[lane.name], lane.name, BATCHES) for lane in self.lanes),
-            (Route(MODEL, pools[self.lanes[0].name]),),
-        )
+        plan = self.plan((PoolId(MODEL, "1", lane.name), lane) for lane in self.lanes)
         engine = Engine(
             lambda id, most, view: PoolParts(WorkerQueue(self.workers, id.variant), times)
         )
@@ -263,8 +263,7 @@ class _Static(_Run):
         super().__init__(cell)
         at = min(int(self.options["variant"]), len(self.variants) - 1)
         self.pool, side = self.pools[self.variants[at].name], self.sides[at]
-        deployed = tuple(Deployment(self.pool, lane.name, BATCHES) for lane in self.lanes)
-        plan = Plan(self.lanes, deployed, (Route(MODEL, self.pool),))
+        plan = self.plan((self.pool, lane) for lane in self.lanes)
         self.simulation = Simulation(Engine(self.parts), plan, self)
         advice = Advice(size=side)
         self.clients = SimulatedClients(
@@ -290,15 +289,7 @@ class _Ours(_Run):
         self.rescues = bool(rescue)
         planner_options = {k: bool(v) if k in HABITS else v for k, v in given.items()}
         family = replace(self.family, options=planner_options)
-        plan = Plan(
-            self.lanes,
-            tuple(
-                Deployment(self.pools[each.name], lane.name, BATCHES)
-                for lane in self.lanes
-                for each in self.variants
-            ),
-            (Route(MODEL, self.pools[self.variants[0].name]),),
-        )
+        plan = self.plan((pool, lane) for lane in self.lanes for pool in self.pools.values())
         exits = None
         if self.exits:
             mode = ExitMode.SHRINK if self.exits == 1 else ExitMode.RELEASE

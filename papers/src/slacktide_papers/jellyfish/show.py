@@ -82,13 +82,6 @@ EXITS = (
 Result: TypeAlias = Reproduction[TraceScope, FrameRow, JellyfishFigures]
 
 
-def goals_title(experiments: Sequence[str], scope: TraceScope) -> str:
-    """What the goals are, and whether they may be quoted."""
-    if scope.folder is not None and not scope.quick:
-        return "Goals, and printed figures that are not met within a point"
-    return "Goals; set for whole runs on recorded traces, else they show the direction"
-
-
 def parts(result: Result, plots: bool) -> Iterator[Part]:
     """The tables, and the plots of a page."""
     figures = result.extras

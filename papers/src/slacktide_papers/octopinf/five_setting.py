@@ -204,17 +204,13 @@ def _form(model: str, name: str = "", accuracy: float = 1.0, row_share: float = 
 
 
 def _pipeline(name: str) -> StageRows:
-    pipeline = Pipeline(
-        name,
-        tuple(PipelineStage(model, model) for model in (DETECTOR, BRAND, PLATE)),
-        (Edge(DETECTOR, BRAND, BOX), Edge(DETECTOR, PLATE, BOX)),
-    )
+    stages = tuple(PipelineStage(model, model) for model in (DETECTOR, BRAND, PLATE))
+    edges = Edge(DETECTOR, BRAND, BOX), Edge(DETECTOR, PLATE, BOX)
     shapes = tuple(signature(width) for width, _ in WIDTHS)
-    handed = {
-        (DETECTOR, BRAND): EdgeRows(CROP_BYTES),
-        (DETECTOR, PLATE): EdgeRows(CROP_BYTES, shapes=shapes),
-    }
-    return StageRows(pipeline, handed, dict.fromkeys((BRAND, PLATE), ANSWER_BYTES))
+    crops, plates = EdgeRows(CROP_BYTES), EdgeRows(CROP_BYTES, shapes=shapes)
+    handed = {(DETECTOR, BRAND): crops, (DETECTOR, PLATE): plates}
+    answers = dict.fromkeys((BRAND, PLATE), ANSWER_BYTES)
+    return StageRows(Pipeline(name, stages, edges), handed, answers)
 
 
 class FiveTestbed(EdgeTestbed):
@@ -245,32 +241,19 @@ class FiveTestbed(EdgeTestbed):
     def question(self) -> PlacementQuestion:
         """For mean objects and mean links, with the usual variant: a placement that chooses among
         all of them takes small ones wherever it fears for the deadline of what is behind them."""
-        devices = [
-            DeviceView(
-                name,
-                kind,
-                streams=CORES[kind] // LANE_CORES,
-                utilisation=float(CORES[kind] // LANE_CORES),
-                server=kind == "server",
-            )
-            for name, kind in self.kinds.items()
-        ]
+        devices = []
+        for name, kind in self.kinds.items():
+            lanes, server = CORES[kind] // LANE_CORES, kind == "server"
+            view = DeviceView(name, kind, streams=lanes, utilisation=float(lanes), server=server)
+            devices.append(view)
         links = self.link_views(trace.mean for trace, _ in self.traces.values())
         exact = next(exact for side, exact, _ in VARIANTS if side == FIXED)
         forms = (_form(DETECTOR, variant_of(FIXED), exact, bytes_share(FIXED)),)
         together = max(1.0, CARS * MEAN_LEVEL)
-        bursts = math.sqrt(2.0 * together - 1.0)
+        sizes = CROP_BYTES, ANSWER_BYTES, math.sqrt(2.0 * together - 1.0)
+        inflows = (Inflow(0, CARS * MEAN_LEVEL),)
         behind = [
-            StageView(
-                model,
-                (_form(model),),
-                (Inflow(0, CARS * MEAN_LEVEL),),
-                model,
-                CROP_BYTES,
-                ANSWER_BYTES,
-                bursts,
-            )
-            for model in (BRAND, PLATE)
+            StageView(model, (_form(model),), inflows, model, *sizes) for model in (BRAND, PLATE)
         ]
         source = StageView(DETECTOR, forms, (), DETECTOR, FRAME_BYTES, burstiness=0.1)
         pipelines = [

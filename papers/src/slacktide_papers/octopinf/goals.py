@@ -160,20 +160,12 @@ def goals_of(
         for setting in dict.fromkeys(row.setting for row in own):
             named = {row.contender: row for row in own if row.setting == setting}
             found += _of_setting(setting, named)
-    named = {row.contender: row for row in rows if row.experiment == "figure-10"}
-    found += _ablations(named)
+    found += _ablations({row.contender: row for row in rows if row.experiment == "figure-10"})
     found += _all_five({row.contender: row for row in rows if row.experiment == "all-five"})
     for row in rows:
         if row.experiment == "figure-11":
-            found.append(
-                _at_least(
-                    row.experiment,
-                    f"{row.contender}: requests per CPU s",
-                    row.per_cpu_s,
-                    PER_CPU_S,
-                    ",.0f",
-                )
-            )
+            what = f"{row.contender}: requests per CPU s"
+            found.append(_at_least("figure-11", what, row.per_cpu_s, PER_CPU_S, ",.0f"))
     runs = {p.contender.label: r[0] for p, r in measured if p.experiment == "surges"}
     return found + list(_surges(runs))
 
@@ -182,22 +174,17 @@ def _of_setting(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
     ours, published = rows.get(PIPELINE.label), rows.get(OCTOPINF.label)
     if ours is None:
         return
+    planned = [row for row in (ours, published) if row is not None]
     others = [row for each in BASELINES if (row := rows.get(each.label)) is not None]
     if others:
         best = max(others, key=lambda row: row.effective)
-        wanted = OVER_BEST[setting]
-        for row in (ours, published):
-            if row is not None:
-                what = f"{row.contender} ÷ best baseline ({best.contender})"
-                yield _at_least(setting, what, _ratio(row, best), wanted)
+        for row in planned:
+            what = f"{row.contender} ÷ best baseline ({best.contender})"
+            yield _at_least(setting, what, _ratio(row, best), OVER_BEST[setting])
         least = min(row.memory_gb for row in others)
-        for row in (ours, published):
-            if row is not None:
-                met = row.memory_gb <= least
-                text = f"≤ {least:.1f} GB"
-                yield Goal(
-                    setting, f"memory of {row.contender}", f"{row.memory_gb:.1f} GB", text, met
-                )
+        for row in planned:
+            what, shown = f"memory of {row.contender}", f"{row.memory_gb:.1f} GB"
+            yield Goal(setting, what, shown, f"≤ {least:.1f} GB", row.memory_gb <= least)
     if published is not None:
         yield _at_least(
             setting, "pipeline ÷ octopinf", _ratio(ours, published), 1.0, tolerance=0.005
@@ -216,11 +203,9 @@ def _of_setting(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
                 yield _at_least(setting, what, _ratio(ours, rows[other.label]), wanted)
     for row in others:
         if row.published is not None:
+            what, printed = f"{row.contender}: share in time", f"{row.published:.2f} ± {ABOUT:.2f}"
             met = abs(row.in_time - row.published) <= ABOUT
-            wanted_text = f"{row.published:.2f} ± {ABOUT:.2f}"
-            yield Goal(
-                setting, f"{row.contender}: share in time", f"{row.in_time:.2f}", wanted_text, met
-            )
+            yield Goal(setting, what, f"{row.in_time:.2f}", printed, met)
 
 
 def _ablations(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
@@ -278,23 +263,15 @@ def _surges(runs: Mapping[str, PlayedPipelines]) -> Iterator[Goal]:
                 yield _at_least("surges", what, share, OF_MADE)
         if before := _instances(run):
             first, last = before
-            yield Goal(
-                "surges",
-                f"{label}: instances before and after",
-                f"{first}, {last}",
-                f"≤ {first}",
-                last <= first,
-            )
+            what = f"{label}: instances before and after"
+            yield Goal("surges", what, f"{first}, {last}", f"≤ {first}", last <= first)
 
 
 def _in_surge(at: int, late_s: float) -> bool:
     """Whether a bin lies in a surge that has lasted so long."""
     begin, end, period = SURGE_S
-    return (
-        begin + late_s <= BIN_S * at % period
-        and BIN_S * (at + 1) % period <= end
-        and BIN_S * at % period < end
-    )
+    at_s, until_s = BIN_S * at % period, BIN_S * (at + 1) % period
+    return begin + late_s <= at_s < end and until_s <= end
 
 
 def _instances(run: PlayedPipelines) -> tuple[int, int] | None:

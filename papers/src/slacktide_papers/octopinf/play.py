@@ -23,6 +23,7 @@ from slacktide.planning.pipelines import (
     LinkView,
     PlacementControl,
     PlacementQuestion,
+    StageView,
     lanes_of,
     make_placement,
 )
@@ -329,25 +330,16 @@ def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
 
 def _times_as_many(question: PlacementQuestion, factor: float) -> PlacementQuestion:
     """With so many times the objects."""
-    return replace(
-        question,
-        pipelines=tuple(
-            replace(
-                view,
-                stages=tuple(
-                    replace(
-                        stage,
-                        inflows=tuple(
-                            replace(each, fan_out=each.fan_out * (1.0 if each.stage else factor))
-                            for each in stage.inflows
-                        ),
-                    )
-                    for stage in view.stages
-                ),
-            )
-            for view in question.pipelines
-        ),
-    )
+
+    def seen(stage: StageView) -> StageView:
+        inflows = [
+            each if each.stage else replace(each, fan_out=factor * each.fan_out)
+            for each in stage.inflows
+        ]
+        return replace(stage, inflows=tuple(inflows))
+
+    views = [replace(each, stages=tuple(map(seen, each.stages))) for each in question.pipelines]
+    return replace(question, pipelines=tuple(views))
 
 
 def memory_of(plans: DevicePlans) -> float:

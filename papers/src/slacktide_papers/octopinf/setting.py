@@ -430,15 +430,8 @@ def form_of(
         table = table_of(model, kind, share)
         p50 = tuple(row[0] for row in table.p50_s)
         times.append(FormTimes(kind, p50, tuple(row[0] for row in table.p99_s)))
-    return StageForm(
-        tuple(times),
-        name,
-        accuracy,
-        1e6 * share * cost.weights,
-        1e6 * share * cost.intermediate,
-        cost.utilisation,
-        row_share,
-    )
+    memory = 1e6 * share * cost.weights, 1e6 * share * cost.intermediate
+    return StageForm(tuple(times), name, accuracy, *memory, cost.utilisation, row_share)
 
 
 def detectors() -> tuple[StageForm, ...]:

@@ -144,13 +144,9 @@ def _items(cell: OrlojCell, requests: OrlojRequests) -> Iterator[Item]:
         requests.arrivals.tolist(), requests.lengths.tolist(), requests.applications, strict=True
     )
     for id, (at, length, application) in enumerate(columns):
+        due = at + notice + slo
         request = DrawnRequest(
-            id=id,
-            model=_MODEL,
-            arrival=at,
-            deadline=at + notice + slo,
-            application=application,
-            length=length,
+            id=id, model=_MODEL, arrival=at, deadline=due, application=application, length=length
         )
         if notice:
             end = at + notice

@@ -62,25 +62,21 @@ def _timed(policy: str, pending: int) -> QueueTime:
     rng = np.random.default_rng(1)
     slack = requests.p99_alone * (2.0 + 3.0 * rng.random(pending + REPEATS))
     made = [
-        Request(
-            id=id, model="model", arrival=0.0, deadline=float(slack[id]), application=application
-        )
+        Request(id, "model", 0.0, float(slack[id]), application=application)
         for id, application in enumerate(requests.applications)
     ]
     for request in made[:pending]:
         scheduler.admit_moved(request, now=0.0)
-    insertions = []
+    insertions, queries = [], []
     for request in made[pending:]:
         start = perf_counter()
         scheduler.admit_moved(request, now=0.0)
         insertions.append(perf_counter() - start)
         scheduler.remove(request.id)
     replica = Replica(0, PoolId("model", "1"), "lane", (0,), most)
-    queries = []
-    extra = iter(made[pending:])
-    for _ in range(REPEATS):
+    for request in made[pending:]:
         # A newcomer each time, or the last answer could be given again.
-        newcomer = replace(next(extra), deadline=float(slack[0]))
+        newcomer = replace(request, deadline=float(slack[0]))
         scheduler.admit_moved(newcomer, now=0.0)
         start = perf_counter()
         scheduler.propose(replica, now=0.0)

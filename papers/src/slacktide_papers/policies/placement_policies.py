@@ -1,21 +1,247 @@
-"""The placements of Distream, Rim and Jellyfish as policies with options."""
+"""Distream, Rim and Jellyfish: what they do with the question (each reading is ours),
+and the policies.
+
+All run static batches: 2 at the source, 4 on the edge, 8 on servers (OctopInf, §IV-A4), and are to
+drop what is late before it runs. Replicas follow from the rates, as for OctopInf, though the papers
+scale nothing; `spread` puts them on accelerators. Stages that a device has not the memory or the
+times for stay on the server.
+
+Decision 0014 says what else could be read.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slacktide.domain import Options, option
 from slacktide.planning.pipelines import (
+    STATIC,
+    EstimateRules,
+    PipelineEstimator,
     Placed,
+    PlacedStage,
     PlacementAnswer,
+    PlacementError,
     PlacementPolicy,
     PlacementQuestion,
+    StageCost,
+    StageForm,
     StaticBatches,
+    estimators,
     placed_whole,
 )
-from slacktide_papers.policies.placements import distream, jellyfish, rim
+from slacktide.planning.variants import UNMAPPED, Client, Fleet, Variant, published
+
+RULES = EstimateRules(budget=1.0)
+_HALVINGS = 40
+
+
+class _Split:
+    """A pipeline that runs so many stages at its source and the rest on servers."""
+
+    def __init__(self, judge: PipelineEstimator, batches: StaticBatches) -> None:
+        self.judge = judge
+        self.server = [self._cost(at, batches, server=True) for at in range(len(judge.rates))]
+        edge = [self._cost(at, batches, server=False) for at in range(len(judge.rates))]
+        self.edge: list[StageCost] = []
+        """Of as many stages as the device could run, from the source on."""
+        for cost in edge:
+            if cost is None:
+                break
+            self.edge.append(cost)
+
+    def _cost(self, at: int, batches: StaticBatches, *, server: bool) -> StageCost | None:
+        rows = batches.of(at, server)
+        known = self.judge.question.batches
+        most = max(number for number, each in enumerate(known) if each <= rows)
+        for device, host in enumerate(self.judge.devices):
+            if host.server is server and (server or device == 0):
+                for batch in range(most, -1, -1):
+                    cost = self.judge.cost(at, device, 0, batch)
+                    if cost is not None:
+                        return cost
+        return None
+
+    @property
+    def least(self) -> int:
+        """Stages that no server can run, and those before them, are at the source."""
+        return max((at + 1 for at, cost in enumerate(self.server) if cost is None), default=0)
+
+    def placed(self, count: int) -> tuple[PlacedStage, ...]:
+        """With so many at the source."""
+        count = min(max(count, self.least), len(self.edge))
+        found = [*self.edge[:count], *self.server[count:]]
+        costs = [cost for cost in found if cost is not None]
+        if len(costs) < len(found):
+            name = self.judge.pipeline.name
+            raise PlacementError(f"pipeline {name!r}: no split point has times for all stages")
+        return self.judge.placed(costs)
+
+
+def distream(
+    question: PlacementQuestion, random: np.random.Generator, batches: StaticBatches = STATIC
+) -> Placed:
+    """For each pipeline a split point, drawn anew at each plan: stages above it are at its source.
+
+    Splits are drawn so that in expectation devices and servers are equally busy: at that level each
+    device runs as much of its pipelines as it takes, the last stage of it with the probability that
+    makes up the rest. Links are not looked at.
+
+    Source: Distream (Zeng et al., SenSys 2020), stochastic partition of the pipeline's graph.
+    """
+    splits = [_Split(judge, batches) for judge in estimators(question, RULES)]
+    servers = sum(device.lanes for device in question.devices if device.server)
+    sources = [pipeline.source for pipeline in question.pipelines]
+
+    def points(level: float) -> list[float]:
+        found = []
+        for split, source in zip(splits, sources, strict=True):
+            left = level * split.judge.devices[0].lanes / sources.count(source)
+            at = 0.0
+            for cost in split.edge:
+                taken = min(1.0, left / cost.busy) if cost.busy > 0.0 else 1.0
+                at += taken
+                left -= taken * cost.busy
+                if taken < 1.0:
+                    break
+            found.append(at)
+        return found
+
+    def server_level(at: Sequence[float]) -> float:
+        work = 0.0
+        for split, point in zip(splits, at, strict=True):
+            for number, cost in enumerate(split.server):
+                work += cost.busy * min(1.0, max(0.0, number + 1 - point)) if cost else 0.0
+        return work / servers if servers else 0.0
+
+    low, high = 0.0, 1.0
+    while server_level(points(high)) > high:
+        high *= 2.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if server_level(points(middle)) > middle:
+            low = middle
+        else:
+            high = middle
+    return tuple(
+        split.placed(int(point) + bool(random.random() < point % 1.0))
+        for split, point in zip(splits, points(high), strict=True)
+    )
+
+
+def rim(question: PlacementQuestion, batches: StaticBatches = STATIC) -> Placed:
+    """As many stages at the source as keep its device busy, the rest on servers.
+
+    From the source on, pipeline by pipeline, stages are put on the device while its lanes are not
+    all busy and its memory has room for one more. Links and burstiness are not looked at.
+
+    Source: Rim (Hu et al., IoTDI 2021), offloading that maximises what runs at once.
+    """
+    busy = {device.name: 0.0 for device in question.devices}
+    memory = dict(busy)
+    placed = []
+    for judge in estimators(question, RULES):
+        split, host, count = _Split(judge, batches), judge.devices[0], 0
+        for cost in split.edge:
+            needed = memory[host.name] + cost.memory
+            if busy[host.name] >= host.lanes or needed > host.accelerators * host.memory:
+                break
+            busy[host.name] += cost.busy
+            memory[host.name] = needed
+            count += 1
+        placed.append(split.placed(count))
+    return tuple(placed)
+
+
+def jellyfish(
+    question: PlacementQuestion, *, seed: int = 0, detectors: int | None = None, batch: int = 8
+) -> Placed:
+    """All on the server; for each pipeline the form of its source that the published planner maps
+    it to, by what its link and the stages behind leave of the SLO.
+
+    There are so many `detectors` (none: as many as leave every later stage of the longest pipeline
+    as many lanes), shared by all pipelines whose sources have one model, and as many replicas of
+    each later model. Pipelines that are mapped to none send frames for the smallest form. Those
+    whose source has no times on a server stay at home.
+
+    Source: Jellyfish (Nigade et al., RTSS 2022), Algorithms 1 and 2; OctopInf, §IV-A4.
+    """
+    judges = estimators(question, RULES)
+    static = StaticBatches(server=batch, source=1)
+    splits = [_Split(judge, static) for judge in judges]
+    lanes = sum(device.lanes for device in question.devices if device.server)
+    longest = max(len(judge.rates) for judge in judges)
+    count = max(1, lanes // longest) if detectors is None else detectors
+    found = [split.placed(0) for split in splits]
+    models: dict[str, list[int]] = {}
+    for number, split in enumerate(splits):
+        if split.least == 0:
+            first = judges[number].pipeline.stages[0]
+            models.setdefault(first.model_in(judges[number].pipeline), []).append(number)
+    for own in models.values():
+        share = max(1, count * len(own) // len(judges))
+        mapped = _mapped([splits[number] for number in own], share, seed)
+        seen: set[tuple[str, int]] = set()
+        for number, (replica, first_stage) in zip(own, mapped, strict=True):
+            stages = [first_stage, *found[number][1:]]
+            for at, (stage, view) in enumerate(
+                zip(stages, judges[number].pipeline.stages, strict=True)
+            ):
+                key = view.model_in(judges[number].pipeline), replica
+                stages[at] = replace(stage, replicas=int(key not in seen))
+                seen.add(key)
+            found[number] = tuple(stages)
+    return tuple(found)
+
+
+def _mapped(
+    splits: Sequence[_Split], replicas: int, seed: int
+) -> Iterator[tuple[int, PlacedStage]]:
+    """By pipeline: its detector, and how that runs."""
+    judge = splits[0].judge
+    question, forms = judge.question, judge.pipeline.stages[0].forms
+    server = next(device for device in judge.devices if device.server)
+    order = sorted(range(len(forms)), key=lambda at: forms[at].accuracy)
+    variants = [
+        Variant(str(at), forms[at].accuracy, _by_rows(forms[at], server.kind, question.batches))
+        for at in order
+    ]
+    clients = []
+    for split in splits:
+        judge, size = split.judge, split.judge.pipeline.stages[0].row_bytes
+        left, place = judge.pipeline.slo - _rest(split), judge.devices.index(server)
+        way = [judge.transfer(0, place, size * forms[at].row_share, (0.0, 0.0)) for at in order]
+        budgets = tuple([left - each for each in way])
+        clients.append(Client(judge.pipeline.name, max(judge.pipeline.rate, 1e-9), budgets))
+    fleet = Fleet(variants, clients, replicas)
+    answer = published(fleet, seed=seed)
+    for replica, limits in zip(answer.clients, fleet.limits, strict=True):
+        variant = 0 if replica == UNMAPPED else answer.variants[replica]
+        rows = max(each for each in question.batches if each <= max(1, int(limits[variant])))
+        yield max(replica, 0), PlacedStage(server.name, rows, 1, order[variant])
+
+
+def _rest(split: _Split) -> float:
+    """Seconds that the longest path behind the source takes (p99), and the way home."""
+    judge = split.judge
+    after = [0.0] * len(judge.rates)
+    for at in range(len(after) - 1, 0, -1):
+        cost = split.server[at]
+        own = after[at] + (cost.p99 if cost is not None else 0.0)
+        for inflow in judge.pipeline.stages[at].inflows:
+            after[inflow.stage] = max(after[inflow.stage], own)
+    device = next(at for at, each in enumerate(judge.devices) if each.server)
+    return after[0] + judge.transfer(device, 0, 0.0, (0.0, 0.0))
+
+
+def _by_rows(form: StageForm, kind: str, batches: Sequence[int]) -> tuple[float, ...]:
+    """p99 of 1, 2, … rows, in between in proportion."""
+    p99 = next(times.p99 for times in form.times if times.kind == kind)
+    known = list(batches[: len(p99)])
+    return tuple(float(each) for each in np.interp(range(1, known[-1] + 1), known, p99))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +265,7 @@ class DistreamOptions(StaticBatchOptions):
 
 
 class DistreamPlacement(PlacementPolicy):
-    """See `placements.distream`."""
+    """See `distream`."""
 
     Options = DistreamOptions
 
@@ -53,7 +279,7 @@ class DistreamPlacement(PlacementPolicy):
 
 
 class RimPlacement(PlacementPolicy):
-    """See `placements.rim`."""
+    """See `rim`."""
 
     Options = StaticBatchOptions
 
@@ -74,7 +300,7 @@ class JellyfishOptions(Options):
 
 
 class JellyfishPlacement(PlacementPolicy):
-    """See `placements.jellyfish`."""
+    """See `jellyfish`."""
 
     Options = JellyfishOptions
 

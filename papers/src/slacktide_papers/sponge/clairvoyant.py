@@ -61,7 +61,6 @@ def clairvoyant(
     batch_max: int,
     duration: int,
     cores_min: int = 1,
-    spread: int = SPREAD,
 ) -> Clairvoyant:
     """The fewest cores by second, from 0 to `duration`, for requests that are ready at `ready`.
     What even `cores_max` cores could not have on time is left out first, as little as can be. Both
@@ -77,7 +76,7 @@ def clairvoyant(
         ]
     )
     search = _Search(
-        np.array([ready[i] for i in kept]), np.array([deadlines[i] for i in kept]), times, spread
+        np.array([ready[i] for i in kept]), np.array([deadlines[i] for i in kept]), times
     )
     more = cores_min - 1
     return Clairvoyant(tuple(cores + more for cores in search.cores(duration)), len(kept))
@@ -143,12 +142,12 @@ class _Search:
     C, W]. A state at a boundary is a row (done, rows that run); its array says by cost what share
     of the batch is left, infinite if it cannot be."""
 
-    def __init__(self, ready: Floats, deadlines: Floats, times: Floats, spread: int) -> None:
+    def __init__(self, ready: Floats, deadlines: Floats, times: Floats) -> None:
         self._ready = ready
         self._deadlines = deadlines
         self._times = times
         self._rows, self._most = times.shape
-        self._width = spread
+        self._width = SPREAD
 
     def cores(self, duration: int) -> tuple[int, ...]:
         """The cheapest choice."""

@@ -112,18 +112,9 @@ def instances() -> tuple[Instance, ...]:
     for line in TABLE_1:
         seconds = FIT.seconds(line.batch, line.cores)
         throughput = line.batch / seconds
-        found.append(
-            Instance(
-                line.cores,
-                line.batch,
-                line.latency_ms,
-                1e3 * seconds,
-                line.throughput,
-                throughput,
-                line.cores * line.instances,
-                line.cores * math.ceil(TABLE_1_RATE / throughput),
-            )
-        )
+        milliseconds, rates = (line.latency_ms, 1e3 * seconds), (line.throughput, throughput)
+        cores = line.cores * line.instances, line.cores * math.ceil(TABLE_1_RATE / throughput)
+        found.append(Instance(line.cores, line.batch, *milliseconds, *rates, *cores))
     return tuple(found)
 
 
@@ -135,23 +126,12 @@ def choices() -> tuple[PlannerChoice, ...]:
             ("fa2", ScalingLimits(replicas_max=CORES, batch_max=BATCH)),
             ("vertical", ScalingLimits(cores_max=CORES, batch_max=BATCH)),
         ):
-            view = ModelView(
-                "model",
-                (),
-                (ReplicaView(1, 0.0, 0.0),),
-                TABLE_1_RATE,
-                SLO - delay,
-                1,
-                _Fit(),
-                limits,
-            )
+            load = TABLE_1_RATE, SLO - delay, 1
+            view = ModelView("model", (), (ReplicaView(1, 0.0, 0.0),), *load, _Fit(), limits)
             target = make_planner(planner, {}).decide(view, now=0.0)
             holds = target.late == 0 and target.reason != "none suffices"
-            found.append(
-                PlannerChoice(
-                    1e3 * delay, planner, target.replicas, target.cores, target.batch, holds
-                )
-            )
+            chosen = target.replicas, target.cores, target.batch
+            found.append(PlannerChoice(1e3 * delay, planner, *chosen, holds))
     return tuple(found)
 
 
