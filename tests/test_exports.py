@@ -16,9 +16,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "slacktide"
 
 EXPORTS = {
     "slacktide.executors": """
-        AffinityAllocator Arena BatchOutputs Confirm CpuAllocator Executor Grant LoopReplica
-        ModelSource OpenedModel Outputs Payload ReplicaHandle Report Reporter Resized TensorRef
-        map_read_only pinned zero_outputs
+        AffinityAllocator Arena BatchOutputs Confirm CoreProbe CpuAllocator Executor Grant
+        LoopReplica MeasuringError ModelSource OpenedModel Outputs Payload ProcessExecutor
+        ReplicaHandle Report Reporter Resized TensorRef busy_warning map_read_only pinned
+        zero_outputs
     """,
     "slacktide.observability": """
         AnsweredRequest RequestObserver
@@ -31,22 +32,25 @@ EXPORTS = {
     """,
     "slacktide.client": """
         Advice AdviceChanged AioConnection AioSession ClientAction ClientCore ClientError
-        ClientEvent ClientSession ClientSettings Connect Connected EncodeFrame FrameAcknowledged
-        FrameAnswered FrameCaptured FrameEncoded FrameOutcome FrameReply FrameResult
-        OnnxFallback ReportOutcome SendFrame ServerConnection SessionOptions connect
+        ClientEvent ClientSession ClientSettings Connect Connected EncodeFrame FallbackDone
+        FrameAcknowledged FrameAnswered FrameCaptured FrameEncoded FrameOutcome FrameReply
+        FrameResult FrameSent OnnxFallback ReportOutcome RunFallback SendFrame
+        ServerConnection SessionOptions connect
     """,
     "slacktide.cluster": """
         Hindrance PodAllocator PodClient PodError PodName
     """,
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished BatchTiming
-        Cancelled Circuit Command Deployment DriverStalled Event ExitMode ExitPolicy
-        ExitReport FreeSlots InputSize LaneResized LaneSpec Leaving MemoryShort ModelWindow
-        Notice Options Outcome OutcomeKind Plan PlanChanged PoolId
-        PublishExits Reason Refused Replica ReplicaLost ReplicaUp Request ResizeLane Route
-        RowsReleased RunBatch SECONDS Signature StagePlace StartReplica StopReplica Submitted
-        TellCircuit TimerFired Timetable decoding_time going_on is_judged option
-        Datatype Glue ModelInterface TensorSpec
+        Cancelled Circuit Command Datatype Deployment DriverStalled Event ExitMode
+        ExitPolicy ExitReport FreeSlots Glue InputSize LaneResized LaneSpec Leaving
+        MemoryShort ModelInterface ModelWindow Notice OptionError Options Outcome
+        OutcomeKind Plan PlanChanged PoolId PublishExits Reason Refused Registry Replica
+        ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch SECONDS
+        Signature StagePlace StartReplica StopReplica Submitted TellCircuit TensorSpec
+        TimerFired Timetable Unit decoding_time did_you_mean format_seconds going_on
+        is_judged nearest option options_of parse_percent percent read_options
+        shown suggestion
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle LaneSnapshot PoolParts PoolView Proposal ServedBy
@@ -72,7 +76,8 @@ EXPORTS = {
         session_sizes sorted_alike
     """,
     "slacktide.recording": """
-        Call PoolOpened Record Recorder Recording RecordingError export_times
+        Call FramesCall PoolOpened Record RecordedLine Recorder Recording RecordingError
+        export_times load_times
     """,
     "slacktide.lab.replay": """
         Difference RecordedPools Watcher replay
@@ -86,8 +91,9 @@ EXPORTS = {
         Runtime RuntimeCommand RuntimeEvent Watch WatchFrames
     """,
     "slacktide.scheduling": """
-        ArrivalPolicy Cached DEFAULT_POLICY DeadlineOptions Edf EdfOptions FifoOptions Lazy
-        POLICIES PoolRecipe QueueOptions SlackOptions TimeByRows make_scheduler
+        ArrivalPolicy Cached DEFAULT_POLICY DeadlineOptions DeadlinePolicy Edf EdfOptions
+        FifoOptions Lazy POLICIES PoolRecipe QueueOptions SlackOptions TimeByRows
+        make_scheduler
     """,
     "slacktide.frontends.grpc": """
         GrpcServer
@@ -110,11 +116,11 @@ EXPORTS = {
         RampsRefused StatedExits ThresholdSearch
     """,
     "slacktide.planning.pipelines": """
-        DevicePlans DeviceView EstimateRules FormTimes Inflow LinkView PipelineEstimator
-        PipelineView Placed PlacedPipeline PlacedPortion PlacedStage PlacementAnswer
-        PlacementControl PlacementError PlacementPolicy PlacementQuestion PlacementStatus STATIC
-        ServerPipelinesPlanner StageCost StageForm StageView StaticBatches burstiness estimators
-        lanes_of make_placement placed_whole
+        DevicePlans DeviceView EstimateRules FormTimes Inflow LinkView PLACEMENTS
+        PipelineEstimator PipelineView Placed PlacedPipeline PlacedPortion PlacedStage
+        PlacementAnswer PlacementControl PlacementDecision PlacementError PlacementPolicy
+        PlacementQuestion PlacementStatus STATIC ServerPipelinesPlanner StageCost StageForm
+        StageView StaticBatches burstiness estimators lanes_of make_placement placed_whole
     """,
     "slacktide.planning.scaling": """
         ModelView ReplicaView ScaledModel ScalingLimits ScalingPlanner ScalingPolicy
@@ -154,18 +160,19 @@ EXPORTS = {
         split_cores
     """,
     "slacktide.models": """
-        admit_name offer_entry_points save_ramps
+        LaneError admit_all admit_name assign_lanes offer_entry_points save_ramps
     """,
     "slacktide.models.repository": """
-        ProfileStore RepositoryError Section dotted model_hash open_repository read_bounded
-        validation_problems
+        ModelDefinition ModelSettings ProfileStore Repository RepositoryError Section dotted
+        model_hash open_repository read_bounded validation_problems
     """,
     "slacktide.testing": """
         FakeClock FakeExecutor FakeReplica LinearTimes VirtualWorld make_notice make_request
         one_model_plan
     """,
     "slacktide.cli": """
-        ExtensionGroup FELL_SHORT can_write console fail make_command print_json progress
+        ExtensionGroup FELL_SHORT can_write console fail make_command option plots_missing
+        print_json progress require_goodput seconds_of share_of with_flags write_page
     """,
 }
 

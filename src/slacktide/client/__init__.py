@@ -16,13 +16,16 @@ from slacktide.client.messages import ClientSettings as ClientSettings
 from slacktide.client.messages import Connect as Connect
 from slacktide.client.messages import Connected as Connected
 from slacktide.client.messages import EncodeFrame as EncodeFrame
+from slacktide.client.messages import FallbackDone as FallbackDone
 from slacktide.client.messages import FrameAcknowledged as FrameAcknowledged
 from slacktide.client.messages import FrameAnswered as FrameAnswered
 from slacktide.client.messages import FrameCaptured as FrameCaptured
 from slacktide.client.messages import FrameEncoded as FrameEncoded
 from slacktide.client.messages import FrameOutcome as FrameOutcome
 from slacktide.client.messages import FrameResult as FrameResult
+from slacktide.client.messages import FrameSent as FrameSent
 from slacktide.client.messages import ReportOutcome as ReportOutcome
+from slacktide.client.messages import RunFallback as RunFallback
 from slacktide.client.messages import SendFrame as SendFrame
 from slacktide.client.options import FrameReply as FrameReply
 from slacktide.client.options import SessionOptions as SessionOptions

@@ -35,8 +35,11 @@ from slacktide.domain.events import ReplicaUp as ReplicaUp
 from slacktide.domain.events import RowsReleased as RowsReleased
 from slacktide.domain.events import Submitted as Submitted
 from slacktide.domain.events import TimerFired as TimerFired
+from slacktide.domain.options import OptionError as OptionError
 from slacktide.domain.options import Options as Options
 from slacktide.domain.options import option as option
+from slacktide.domain.options import options_of as options_of
+from slacktide.domain.options import read_options as read_options
 from slacktide.domain.outcomes import Answer as Answer
 from slacktide.domain.outcomes import Outcome as Outcome
 from slacktide.domain.outcomes import OutcomeKind as OutcomeKind
@@ -52,6 +55,7 @@ from slacktide.domain.plan import Route as Route
 from slacktide.domain.plan import StagePlace as StagePlace
 from slacktide.domain.plan import going_on as going_on
 from slacktide.domain.plan import is_judged as is_judged
+from slacktide.domain.registry import Registry as Registry
 from slacktide.domain.request import Batch as Batch
 from slacktide.domain.request import BatchTiming as BatchTiming
 from slacktide.domain.request import Leaving as Leaving
@@ -60,9 +64,17 @@ from slacktide.domain.request import Replica as Replica
 from slacktide.domain.request import Request as Request
 from slacktide.domain.request import Signature as Signature
 from slacktide.domain.request import decoding_time as decoding_time
+from slacktide.domain.suggestions import did_you_mean as did_you_mean
+from slacktide.domain.suggestions import nearest as nearest
+from slacktide.domain.suggestions import shown as shown
+from slacktide.domain.suggestions import suggestion as suggestion
 from slacktide.domain.timetable import ModelWindow as ModelWindow
 from slacktide.domain.timetable import Timetable as Timetable
 from slacktide.domain.units import SECONDS as SECONDS
+from slacktide.domain.units import Unit as Unit
+from slacktide.domain.units import format_seconds as format_seconds
+from slacktide.domain.units import parse_percent as parse_percent
+from slacktide.domain.units import percent as percent
 
 if TYPE_CHECKING:
     from slacktide.domain.crops import Glue as Glue

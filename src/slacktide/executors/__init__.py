@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from slacktide.executors.allocator import Grant as Grant
     from slacktide.executors.arena import Arena as Arena
     from slacktide.executors.arena import map_read_only as map_read_only
+    from slacktide.executors.core_probe import CoreProbe as CoreProbe
+    from slacktide.executors.core_probe import busy_warning as busy_warning
     from slacktide.executors.cores import pinned as pinned
     from slacktide.executors.in_process import LoopReplica as LoopReplica
     from slacktide.executors.ports import BatchOutputs as BatchOutputs
@@ -45,11 +47,16 @@ if TYPE_CHECKING:
     from slacktide.executors.ports import Reporter as Reporter
     from slacktide.executors.ports import Resized as Resized
     from slacktide.executors.ports import TensorRef as TensorRef
+    from slacktide.executors.process import ProcessExecutor as ProcessExecutor
     from slacktide.executors.tensor_io import zero_outputs as zero_outputs
+    from slacktide.executors.timed_replica import MeasuringError as MeasuringError
 else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "core_probe": "CoreProbe busy_warning",
+            "timed_replica": "MeasuringError",
+            "process": "ProcessExecutor",
             "allocator": "AffinityAllocator Confirm CpuAllocator Grant",
             "arena": "Arena map_read_only",
             "cores": "pinned",

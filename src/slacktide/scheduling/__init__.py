@@ -5,6 +5,7 @@ no model, and knows neither protocols nor tensors.
 """
 
 from slacktide.scheduling.arrival_policy import ArrivalPolicy as ArrivalPolicy
+from slacktide.scheduling.deadline_policy import DeadlinePolicy as DeadlinePolicy
 from slacktide.scheduling.edf import Edf as Edf
 from slacktide.scheduling.edf import EdfOptions as EdfOptions
 from slacktide.scheduling.fifo import FifoOptions as FifoOptions

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slacktide.cli.flags import with_flags
-from slacktide.cli.output import (
+from slacktide.cli import (
     can_write,
     console,
     fail,
@@ -17,6 +16,7 @@ from slacktide.cli.output import (
     progress,
     require_goodput,
     share_of,
+    with_flags,
     write_page,
 )
 from slacktide.lab.load.flags import LoadFlags
@@ -107,7 +107,7 @@ def _models_of(target: str, token_file: Path | None, ca_file: Path | None) -> st
 
 def _standing(at: Progress) -> str:
     """What has come of the run so far, in a few words."""
-    from slacktide.domain.units import percent
+    from slacktide.domain import percent
 
     judged = percent(at.on_time / at.ended) if at.ended else "–"
     return f"{at.submitted} of {at.planned} sent, {judged} of {at.ended} on time"

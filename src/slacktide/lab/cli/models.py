@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from slacktide.cli.output import fail, print_json, progress
+from slacktide.cli import fail, print_json, progress
 
 
 def make(

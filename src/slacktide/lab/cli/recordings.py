@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, print_json
+from slacktide.cli import FELL_SHORT, console, fail, print_json
 
 if TYPE_CHECKING:
     from slacktide.lab.replay import Difference

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slacktide.cli.output import (
+from slacktide.cli import (
     FELL_SHORT,
     can_write,
     console,
@@ -176,7 +176,7 @@ def simulate(
     """
     known = frozenset(parameter.name or "" for parameter in context.command.params)
     if replay is not None or predict is not None:
-        from slacktide.models.plugins import admit_all, offer_entry_points
+        from slacktide.models import admit_all, offer_entry_points
 
         offer_entry_points()
         if allow_imports:

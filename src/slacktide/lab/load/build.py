@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from slacktide.domain.options import OptionError, read_options
-from slacktide.domain.registry import Registry
-from slacktide.domain.suggestions import did_you_mean
+from slacktide.domain import OptionError, Registry, did_you_mean, read_options
 from slacktide.lab.load.flags import LoadFlags
 from slacktide.lab.load.spec import (
     FilePayload,

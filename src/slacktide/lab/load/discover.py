@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import orjson
 
-from slacktide.domain.tensors import TensorSpec
+from slacktide.domain import TensorSpec
 from slacktide.lab.load.http_connection import error_text, fetch
 from slacktide.lab.load.spec import Target, TargetError, Transport, require_grpc
 from slacktide.lab.load.tensors import RemoteModel

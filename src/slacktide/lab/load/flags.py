@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from slacktide.domain.options import Options, option
-from slacktide.domain.units import Unit, format_seconds
+from slacktide.domain import Options, Unit, format_seconds, option
 
 
 def _seconds(value: object) -> float:

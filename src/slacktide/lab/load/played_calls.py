@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 from numpy.typing import NDArray
 
-from slacktide.domain.tensors import Datatype
+from slacktide.domain import Datatype
 from slacktide.lab.load.spec import Target
 
 _SAMPLE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")

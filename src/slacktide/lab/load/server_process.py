@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from slacktide.executors.cores import pinned
+from slacktide.executors import pinned
 from slacktide.lab.load.spec import Target, Transport
 
 _START_LIMIT = 180.0

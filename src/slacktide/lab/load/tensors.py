@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.tensors import Datatype, TensorSpec, fits
+from slacktide.domain import Datatype, TensorSpec
+from slacktide.domain.tensors import fits
 from slacktide.lab.load.spec import LoadSpecError, RandomPayload, Shape, Stream
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.raw_tensors import encode_strings

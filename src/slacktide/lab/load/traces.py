@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from slacktide.domain.suggestions import did_you_mean
+from slacktide.domain import did_you_mean
 from slacktide.lab.workloads import (
     Arrivals,
     BandwidthTrace,

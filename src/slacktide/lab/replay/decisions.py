@@ -24,6 +24,7 @@ from slacktide.domain import (
     Command,
     ExitPolicy,
     ExitReport,
+    Notice,
     Outcome,
     OutcomeKind,
     Plan,
@@ -34,12 +35,10 @@ from slacktide.domain import (
     RunBatch,
     Submitted,
 )
-from slacktide.domain.request import Notice
-from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
-from slacktide.engine.ports import Idle, Proposal, WaitUntil
+from slacktide.engine import BatchTimes, Engine, Idle, PoolParts, PoolView, Proposal, WaitUntil
 from slacktide.engine.worth import worth
 from slacktide.lab.replay.replay import RecordedPools, Watcher
-from slacktide.recording.records import Call
+from slacktide.recording import Call
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,16 @@ import orjson
 from slacktide.domain import Answer, Command, Event, FreeSlots, PoolId
 from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
 from slacktide.pipelines import Frames, of_children
-from slacktide.recording.layout import RecordingError
-from slacktide.recording.reading import RecordedLine, Recording
-from slacktide.recording.records import (
+from slacktide.recording import (
     Call,
     FramesCall,
-    Plain,
     PoolOpened,
-    frame_commands,
-    plain_commands,
+    RecordedLine,
+    Recording,
+    RecordingError,
+    load_times,
 )
-from slacktide.recording.times import load_times
+from slacktide.recording.records import Plain, frame_commands, plain_commands
 from slacktide.scheduling import POLICIES
 
 

@@ -11,7 +11,7 @@ from html import escape
 
 import orjson
 
-from slacktide.domain.units import percent
+from slacktide.domain import percent
 from slacktide.lab.load.report.document import Report
 from slacktide.lab.reports import plots
 from slacktide.lab.reports.comparison import Comparison

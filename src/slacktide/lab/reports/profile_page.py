@@ -8,11 +8,11 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.executors.core_probe import busy_warning
+from slacktide.executors import busy_warning
 from slacktide.lab.reports.html import html_document, html_list, html_table
 from slacktide.lab.reports.plots import Curve, curves
-from slacktide.profiles import LatencyTable, ProfileRecord, show
-from slacktide.profiles.amdahl import REACH, AmdahlFit, fit_grid
+from slacktide.profiles import AmdahlFit, LatencyTable, ProfileRecord, show
+from slacktide.profiles.amdahl import REACH, fit_grid
 from slacktide.profiles.known_shape import WorkScale
 from slacktide.profiles.size_law import REACH as SIZE_REACH
 

@@ -8,7 +8,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from slacktide.domain.units import percent
+from slacktide.domain import percent
 from slacktide.lab.reports import plots
 from slacktide.lab.reports.html import html_document, html_list, html_table, origin
 from slacktide.lab.simulation.scenario.sweep import FIGURES, TOTAL, Mean, Sweep, SweepRow, lines

@@ -10,8 +10,7 @@ from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from slacktide.domain import OutcomeKind
-from slacktide.domain.units import percent
+from slacktide.domain import OutcomeKind, percent
 from slacktide.lab.load.report.document import Percentiles, Report, StreamReport
 from slacktide.lab.reports.comparison import Comparison
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from slacktide.domain.units import percent
+from slacktide.domain import percent
 from slacktide.lab.load.report import Percentiles, Report, StreamReport
 from slacktide.lab.reports.table import OUTCOME_COLUMNS, TextTable, listed, rich_table
 from slacktide.lab.simulation import Prediction

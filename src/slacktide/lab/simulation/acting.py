@@ -19,7 +19,7 @@ from functools import partial
 from itertools import count
 from typing import TypeAlias
 
-from slacktide.client.messages import (
+from slacktide.client import (
     Advice,
     AdviceChanged,
     ClientAction,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from slacktide.client.messages import ClientAction, ClientEvent, FrameOutcome
+from slacktide.client import ClientAction, ClientEvent, FrameOutcome
 from slacktide.lab.workloads import ConstantLink, TraceLink
 from slacktide.planning import SessionMeasured
 from slacktide.planning.variants import FamilyVariant

@@ -14,7 +14,6 @@ from heapq import heappop, heappush
 
 from slacktide.domain import Event, Plan, PlanChanged
 from slacktide.domain.frames import FrameEvent, PipelinesChanged
-from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Engine
 from slacktide.lab.simulation.device_frames import DeviceFrames
 from slacktide.lab.simulation.device_parts import DeviceLink
@@ -26,6 +25,7 @@ from slacktide.lab.simulation.hardware import Execution
 from slacktide.lab.simulation.items import SimulationError
 from slacktide.lab.simulation.stage_rows import PipelineCamera
 from slacktide.lab.workloads import BandwidthTrace
+from slacktide.pipelines import Pipeline
 from slacktide.planning import Planner, Stated
 from slacktide.planning.exits import RampsLearnt
 from slacktide.runtime import Watch

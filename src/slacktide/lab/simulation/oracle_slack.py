@@ -28,14 +28,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from slacktide.domain import Batch, Notice, Reason, Replica, Request
-from slacktide.domain.options import Options, option
-from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
+from slacktide.domain import Batch, Notice, Options, Reason, Replica, Request, option
+from slacktide.engine import BatchTimes, Idle, PoolView, Proposal
 from slacktide.lab.simulation.hardware import length_of
 from slacktide.profiles import BatchLatency
-from slacktide.scheduling import SlackOptions
-from slacktide.scheduling.deadline_policy import DeadlinePolicy
-from slacktide.scheduling.options import DeadlineOptions
+from slacktide.scheduling import DeadlineOptions, DeadlinePolicy, SlackOptions
 from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import size_grid
 

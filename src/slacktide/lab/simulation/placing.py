@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from slacktide.domain import LaneSpec, Plan
 from slacktide.lab.simulation.devices import SimulatedDevices
 from slacktide.planning import Stated
-from slacktide.planning.pipelines.control import CHECK_S, PlacementControl, PlacementDecision
+from slacktide.planning.pipelines import DevicePlans, LinkView, PlacementControl, PlacementDecision
+from slacktide.planning.pipelines.control import CHECK_S
 from slacktide.planning.pipelines.demand import StageArrivals, counts_of
-from slacktide.planning.pipelines.plans import DevicePlans
-from slacktide.planning.pipelines.problem import LinkView
 
 PLAN_S = 0.05
 """From the moment at which a placement is begun to be computed until it is in force."""

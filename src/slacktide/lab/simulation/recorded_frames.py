@@ -38,9 +38,10 @@ from slacktide.domain.frames import (
     StageYielded,
     Yield,
 )
-from slacktide.domain.pipelines import Pipeline
 from slacktide.lab.simulation.items import ExternalEvent
-from slacktide.recording.records import FramesCall, frame_answers, prepared
+from slacktide.pipelines import Pipeline
+from slacktide.recording import FramesCall
+from slacktide.recording.records import frame_answers, prepared
 
 _BOTH = {each.name for each in fields(Notice)} & {each.name for each in fields(Frame)}
 _HAS_RESULT = (OutcomeKind.SERVED, OutcomeKind.LATE)

@@ -33,8 +33,8 @@ from slacktide.domain import (
 )
 from slacktide.lab.simulation.items import ExternalEvent, Failure, Item, SimulatedUpload
 from slacktide.lab.simulation.recorded_frames import FrameInputs, FrameInputsReader
-from slacktide.recording import Call, PoolOpened, Record
-from slacktide.recording.records import FramesCall, answers, of_type, started
+from slacktide.recording import Call, FramesCall, PoolOpened, Record
+from slacktide.recording.records import answers, of_type, started
 
 
 @dataclass(slots=True)

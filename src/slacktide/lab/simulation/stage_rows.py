@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slacktide.domain import Signature
-from slacktide.domain.pipelines import Pipeline
 from slacktide.domain.plan import GOLDEN
 from slacktide.lab.workloads import WorkloadError
 from slacktide.lab.workloads.object_counts import ObjectCounts
+from slacktide.pipelines import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from slacktide.domain.options import OptionError, options_of
-from slacktide.domain.registry import Registry
-from slacktide.domain.suggestions import did_you_mean
+from slacktide.domain import OptionError, Registry, did_you_mean, options_of
 from slacktide.lab.workloads.arrivals import Arrivals, Constant, Gamma, Poisson
 from slacktide.lab.workloads.bandwidth import BandwidthTrace, draw_4g, draw_5g
 from slacktide.lab.workloads.deadlines import Deadlines, Fixed, Mix, Uniform

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.suggestions import nearest
+from slacktide.domain import nearest
 from slacktide.lab.workloads.arrivals import MAX_ARRIVALS, Arrivals, Replay
 from slacktide.lab.workloads.lengths import Empirical
 from slacktide.lab.workloads.trace_table import Column, TraceRows, must_know, no_choice, read_rows

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.suggestions import suggestion
+from slacktide.domain import suggestion
 from slacktide.lab.workloads.values import WorkloadError, parse_number
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from slacktide.models.repository.paths import read_bounded as read_bounded
     from slacktide.models.repository.profile_store import ProfileStore as ProfileStore
     from slacktide.models.repository.profile_store import model_hash as model_hash
+    from slacktide.models.repository.repository import ModelDefinition as ModelDefinition
+    from slacktide.models.repository.repository import Repository as Repository
+    from slacktide.models.repository.settings import ModelSettings as ModelSettings
     from slacktide.models.repository.settings_file import dotted as dotted
     from slacktide.models.repository.settings_file import validation_problems as validation_problems
     from slacktide.models.repository.single_model import open_repository as open_repository
@@ -23,6 +26,8 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
+            "settings": "ModelSettings",
+            "repository": "ModelDefinition Repository",
             "errors": "RepositoryError",
             "fields": "Section",
             "paths": "read_bounded",

@@ -1,6 +1,7 @@
 """Where the stages of pipelines run, in which batches, and when. Pure."""
 
 from slacktide.planning.pipelines.control import PlacementControl as PlacementControl
+from slacktide.planning.pipelines.control import PlacementDecision as PlacementDecision
 from slacktide.planning.pipelines.costs import EstimateRules as EstimateRules
 from slacktide.planning.pipelines.costs import StageCost as StageCost
 from slacktide.planning.pipelines.distribution import STATIC as STATIC
@@ -12,6 +13,7 @@ from slacktide.planning.pipelines.planner import PlacedPipeline as PlacedPipelin
 from slacktide.planning.pipelines.plans import DevicePlans as DevicePlans
 from slacktide.planning.pipelines.plans import lanes_of as lanes_of
 from slacktide.planning.pipelines.plans import placed_whole as placed_whole
+from slacktide.planning.pipelines.policies import PLACEMENTS as PLACEMENTS
 from slacktide.planning.pipelines.policies import PlacementPolicy as PlacementPolicy
 from slacktide.planning.pipelines.policies import make_placement as make_placement
 from slacktide.planning.pipelines.problem import DeviceView as DeviceView

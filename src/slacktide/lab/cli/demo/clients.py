@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from slacktide.domain.units import percent
-from slacktide.executors.core_probe import busy_warning
-from slacktide.executors.cores import pinned
+from slacktide.domain import percent
+from slacktide.executors import busy_warning, pinned
 from slacktide.lab.cli.demo.shared import DemoContext, Document, Part, headline, share
 from slacktide.lab.cli.demo.simulated_clients import SimulatedCameras
 from slacktide.lab.examples import make_repository

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from slacktide.cli.output import fail, plots_missing, seconds_of
+from slacktide.cli import fail, plots_missing, seconds_of
 
 demo = typer.Typer(name="demo", add_completion=False, rich_markup_mode="rich")
 
@@ -115,8 +115,8 @@ def clients(
 
     Example: slacktide demo clients --clients 8 --seconds 60
     """
+    from slacktide.client import ClientError
     from slacktide.client.images import require_extra
-    from slacktide.client.messages import ClientError
 
     try:
         require_extra()
@@ -158,7 +158,7 @@ def exits(
 
     Example: slacktide demo exits --model residual --loss 0.5%
     """
-    from slacktide.domain.units import parse_percent
+    from slacktide.domain import parse_percent
     from slacktide.lab.cli.demo.exits import ExitsRun, play_exits, show_exits
     from slacktide.lab.cli.demo.shared import perform
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from slacktide.domain.units import percent
+from slacktide.domain import percent
 from slacktide.lab.cli.demo.shared import (
     DemoContext,
     Document,

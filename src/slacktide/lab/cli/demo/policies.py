@@ -14,8 +14,7 @@ import uvloop
 from rich.padding import Padding
 from rich.text import Text
 
-from slacktide.domain import OutcomeKind
-from slacktide.domain.units import percent
+from slacktide.domain import OutcomeKind, percent
 from slacktide.lab.cli.demo.shared import DemoContext, Document, Part, headline
 from slacktide.lab.cli.demo.traffic import (
     BACKLOG_CONNECTIONS,

@@ -18,10 +18,9 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from slacktide.cli.output import FELL_SHORT, console, fail, progress
-from slacktide.client.messages import ClientError
-from slacktide.executors.core_probe import CoreProbe, busy_warning
-from slacktide.executors.timed_replica import MeasuringError
+from slacktide.cli import FELL_SHORT, console, fail, progress
+from slacktide.client import ClientError
+from slacktide.executors import CoreProbe, MeasuringError, busy_warning
 from slacktide.lab.examples import ExamplesError
 from slacktide.lab.load.server_process import (
     Listening,
@@ -33,7 +32,7 @@ from slacktide.lab.load.server_process import (
 from slacktide.lab.load.spec import LoadError
 from slacktide.lab.netem import LinkError
 from slacktide.lab.reports import ReportError, TextTable, rich_table
-from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository import RepositoryError
 
 Document: TypeAlias = dict[str, Any]
 """JSON values: shares are 0 to 1, times in seconds."""

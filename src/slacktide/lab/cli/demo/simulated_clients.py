@@ -17,21 +17,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slacktide.cli.output import fail
-from slacktide.client.core import ClientCore
+from slacktide.cli import fail
+from slacktide.client import Advice, ClientCore, ClientSettings
 from slacktide.client.images import encode
-from slacktide.client.messages import Advice, ClientSettings
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.executors.process import ProcessExecutor
+from slacktide.executors import ProcessExecutor
 from slacktide.lab.load.played_frames import Picture
 from slacktide.lab.simulation import ByPool, ByProfile, Simulation
 from slacktide.lab.simulation.acting import SimulatedClients
 from slacktide.lab.simulation.clients import SimulatedClient
 from slacktide.models.families import prepare_version
 from slacktide.models.profile_cache import ProfileCache
-from slacktide.models.repository.profile_store import ProfileStore
-from slacktide.models.repository.repository import Repository
+from slacktide.models.repository import ProfileStore, Repository
 from slacktide.planning.variants import FamilyVariant, VariantsPlanner
 from slacktide.scheduling import PoolRecipe
 

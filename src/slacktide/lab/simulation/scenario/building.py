@@ -53,13 +53,15 @@ from slacktide.lab.workloads import (
     parse_lengths,
 )
 from slacktide.lab.workloads.arrivals import check_size
-from slacktide.models import admit_name
-from slacktide.models.core_layout import LaneError, assign_lanes
-from slacktide.models.repository.errors import RepositoryError
-from slacktide.models.repository.repository import ModelDefinition
-from slacktide.models.repository.settings import ModelSettings
+from slacktide.models import LaneError, admit_name, assign_lanes
+from slacktide.models.repository import (
+    ModelDefinition,
+    ModelSettings,
+    RepositoryError,
+    validation_problems,
+)
 from slacktide.models.repository.settings_file import Path as Place
-from slacktide.models.repository.settings_file import ValidationProblem, validation_problems
+from slacktide.models.repository.settings_file import ValidationProblem
 from slacktide.planning.scaling import ScaledModel
 from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import ProfileError, ProfileRecord
@@ -200,8 +202,7 @@ class _Builder:
     def _stored(self, folder: Path, cores: list[int]) -> tuple[TableProfile, ModelDefinition]:
         """The profile stored in a model's folder, and what the folder says of the model."""
         from slacktide.models.profile_cache import ProfileCache
-        from slacktide.models.repository.profile_store import ProfileStore
-        from slacktide.models.repository.repository import Repository
+        from slacktide.models.repository import ProfileStore, Repository
 
         definition = Repository(folder.parent).read(folder.name)[-1]
         known = ProfileCache(ProfileStore()).find(definition, cores)

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from slacktide.models.repository.fields import Section
+from slacktide.models.repository import Section
 
 
 class EitherSection(Section):

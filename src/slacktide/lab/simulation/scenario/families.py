@@ -9,8 +9,7 @@ from random import Random
 
 import numpy as np
 
-from slacktide.client.core import ClientCore
-from slacktide.client.messages import ClientSettings, FrameResult
+from slacktide.client import ClientCore, ClientSettings, FrameResult
 from slacktide.domain import Outcome, Reason, Request
 from slacktide.lab.simulation.acting import FIRST_ID
 from slacktide.lab.simulation.clients import FrameRecord, SimulatedClient

@@ -7,18 +7,18 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from slacktide.lab.simulation.scenario.either_section import EitherSection
+from slacktide.models.repository import Section
 from slacktide.models.repository.fields import (
     ByteSize,
     Choice,
     Name,
     Seconds,
-    Section,
     Size,
     may_import,
     read_choice,
 )
 from slacktide.models.repository.settings import Count, Duration
-from slacktide.planning.pipelines.policies import PLACEMENTS
+from slacktide.planning.pipelines import PLACEMENTS
 
 Bytes = Annotated[ByteSize, Field(ge=0)]
 

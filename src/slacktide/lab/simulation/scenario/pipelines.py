@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from slacktide.domain import LaneSpec, Outcome, PoolId, Reason, Request
-from slacktide.domain.pipelines import BOX, Edge, Pipeline, PipelineError, PipelineStage
-from slacktide.domain.suggestions import suggestion
+from slacktide.domain import LaneSpec, Outcome, PoolId, Reason, Request, suggestion
+from slacktide.domain.pipelines import PipelineError
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.load.report import Provenance, Report
 from slacktide.lab.load.traces import read_bandwidths, read_object_counts
@@ -31,19 +30,20 @@ from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageR
 from slacktide.lab.workloads import BandwidthTrace, WorkloadError, parse_bandwidth_trace
 from slacktide.lab.workloads.object_counts import ObjectCounts, draw_object_counts
 from slacktide.models.repository.settings_file import Path as Place
-from slacktide.planning.pipelines.control import PlacementControl
-from slacktide.planning.pipelines.plans import lanes_of
-from slacktide.planning.pipelines.policies import make_placement
-from slacktide.planning.pipelines.problem import (
+from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
+from slacktide.planning.pipelines import (
     DeviceView,
     FormTimes,
     Inflow,
     LinkView,
     PipelineView,
+    PlacementControl,
     PlacementError,
     PlacementQuestion,
     StageForm,
     StageView,
+    lanes_of,
+    make_placement,
 )
 from slacktide.profiles import CorrectedTimes, LatencyTable, ProfileError
 from slacktide.scheduling import PoolRecipe

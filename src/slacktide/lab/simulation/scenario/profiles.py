@@ -20,7 +20,7 @@ from slacktide.engine import BatchTimes
 from slacktide.lab.simulation.hardware import ByLength, ByProfile, Execution
 from slacktide.lab.simulation.scenario.sections import PaddedLatency, StatedTable
 from slacktide.lab.workloads import Lengths
-from slacktide.models.repository.paths import read_bounded
+from slacktide.models.repository import read_bounded
 from slacktide.models.repository.profile_store import MAX_PROFILE_BYTES
 from slacktide.profiles import (
     BatchLatency,

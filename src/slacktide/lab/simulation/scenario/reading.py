@@ -15,17 +15,11 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from slacktide.domain.suggestions import shown, suggestion
+from slacktide.domain import shown, suggestion
 from slacktide.lab.simulation.items import SimulationError
 from slacktide.lab.simulation.scenario.sections import Scenario
-from slacktide.models.repository.errors import RepositoryError
-from slacktide.models.repository.paths import read_bounded
-from slacktide.models.repository.settings_file import (
-    Path,
-    ValidationProblem,
-    dotted,
-    validation_problems,
-)
+from slacktide.models.repository import RepositoryError, dotted, read_bounded, validation_problems
+from slacktide.models.repository.settings_file import Path, ValidationProblem
 from slacktide.models.repository.yaml_text import Lines, YamlError, parse_yaml, parse_yaml_lines
 
 MAX_BYTES = 1 << 20

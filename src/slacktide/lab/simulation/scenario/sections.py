@@ -19,8 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from slacktide.domain.registry import Registry
-from slacktide.domain.suggestions import shown
+from slacktide.domain import Registry, shown
 from slacktide.lab.simulation.oracle_slack import OracleSlack
 from slacktide.lab.simulation.scenario.either_section import EitherSection
 from slacktide.lab.simulation.scenario.pipeline_sections import (
@@ -30,6 +29,7 @@ from slacktide.lab.simulation.scenario.pipeline_sections import (
     PlacementSection,
     SimulatedPipeline,
 )
+from slacktide.models.repository import Section
 from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
@@ -39,7 +39,6 @@ from slacktide.models.repository.fields import (
     Scaling,
     SchedulerSettings,
     Seconds,
-    Section,
     Size,
     WindowSettings,
     ascending,

@@ -19,7 +19,7 @@ from slacktide.lab.simulation.scenario.families import ClientGroup, ServedFamily
 from slacktide.lab.simulation.scenario.profiles import PaddedProfile, Profile, Training
 from slacktide.lab.simulation.scenario.reading import ScenarioError
 from slacktide.lab.simulation.scenario.traffic import Traffic, requests, training
-from slacktide.models.repository.settings import ModelSettings
+from slacktide.models.repository import ModelSettings
 from slacktide.planning import Planner
 from slacktide.planning.exits import ExitsPlanner, StatedExits
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner
