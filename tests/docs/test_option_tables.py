@@ -22,6 +22,7 @@ from slacktide.domain import options
 from slacktide.domain.options import Options, option, options_of
 from slacktide.domain.units import BYTES, SECONDS, SHARE
 from slacktide.lab.simulation.scenario.sections import Scenario
+from slacktide.models.plugins import offer_entry_points
 from slacktide.models.repository.fields import Section
 from slacktide.models.repository.pipeline import PipelineSettings
 from slacktide.models.repository.settings import ModelSettings
@@ -31,8 +32,9 @@ from slacktide.scheduling import POLICIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE = re.compile(r"^<!-- options of ([\w.]+)(?:: (.+))? -->\n\n(?:\|.*\n)*", re.MULTILINE)
+offer_entry_points()
 ENTRIES: dict[str, type[Options]] = {
-    **{name: each.options for name, each in {**POLICIES, **PLANNERS}.items()},
+    **{name: kind.find(name).options for kind in (POLICIES, PLANNERS) for name in kind.names()},
     "variants": VariantsOptions,
 }
 FILES: dict[str, type[Section]] = {
@@ -84,15 +86,19 @@ def below(annotation: Any, name: str = "") -> tuple[str, type[Section]] | None:
 
 def keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Each key of a section and of those below it, dotted, with its row. A section without a text
-    has no row of its own."""
+    has no row of its own. The keys of another package's section are on the page of its file."""
     known, defaults = texts(section), section.model_construct().model_dump(mode="json")
     for name, field in section.model_fields.items():
         key, inner = prefix + (field.alias or name), below(field.annotation)
         if inner is None or name in known:
             default = "required" if field.is_required() else cell(plainly(defaults[name]))
             yield key, f"| `{key}` | {default} | {known[name]} |"
-        if inner is not None:
+        if inner is not None and (name not in known or package(inner[1]) == package(section)):
             yield from keys(inner[1], f"{key}.{inner[0]}")
+
+
+def package(section: type[Section]) -> str:
+    return section.__module__.split(".")[1]
 
 
 def plainly(default: Any) -> Any:

@@ -15,7 +15,6 @@ LONG = {
     "docs/extending.md",
     "docs/load.md",
     "docs/logs.md",
-    "docs/simulation.md",
     "docs/stream.md",
     "docs/twin.md",
 }
