@@ -80,4 +80,6 @@ def test_the_citation_names_this_version_and_every_paper():
         assert any(title.startswith(name) for title in titles), name
     for reference in citation["references"]:
         assert reference["year"] in range(2022, 2026)
-        assert all({"family-names", "given-names"} == set(one) for one in reference["authors"])
+        assert all(
+            {"family-names", "given-names"} == set(author) for author in reference["authors"]
+        )

@@ -124,12 +124,14 @@ def read_instances(path: Path) -> list[tuple[str, Fleet]]:
         raise ReproduceError(f"--instances: {path.name}: profile: {error}") from None
 
 
-def _clients(instance: GivenInstance, given: InstanceFile) -> list[Client]:
-    sizes, overhead = [each.frame_bytes for each in given.profile], given.overhead_ms / 1e3
+def _clients(instance: GivenInstance, document: InstanceFile) -> list[Client]:
+    sizes = [variant.frame_bytes for variant in document.profile]
     clients = []
-    for place, each in enumerate(instance.clients):
-        budgets = budgets_of(each.rate, each.slo_ms / 1e3, 125e3 * each.mbps, sizes, overhead)
-        clients.append(Client(f"clients[{place}]", each.rate, budgets, each.weight, each.floor))
+    for number, client in enumerate(instance.clients):
+        slo, overhead = client.slo_ms / 1e3, document.overhead_ms / 1e3
+        budgets = budgets_of(client.rate, slo, 125e3 * client.mbps, sizes, overhead)
+        name = f"clients[{number}]"
+        clients.append(Client(name, client.rate, budgets, client.weight, client.floor))
     return clients
 
 

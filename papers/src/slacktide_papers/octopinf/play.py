@@ -333,12 +333,12 @@ def _times_as_many(question: PlacementQuestion, factor: float) -> PlacementQuest
 
     def seen(stage: StageView) -> StageView:
         inflows = [
-            each if each.stage else replace(each, fan_out=factor * each.fan_out)
-            for each in stage.inflows
+            inflow if inflow.stage else replace(inflow, fan_out=factor * inflow.fan_out)
+            for inflow in stage.inflows
         ]
         return replace(stage, inflows=tuple(inflows))
 
-    views = [replace(each, stages=tuple(map(seen, each.stages))) for each in question.pipelines]
+    views = [replace(view, stages=tuple(map(seen, view.stages))) for view in question.pipelines]
     return replace(question, pipelines=tuple(views))
 
 

@@ -295,7 +295,7 @@ class EdgeTestbed:
             for device, (trace, begins) in self.traces.items()
             for ends in _both_ways(device)
         }
-        return SimulatedDevices([each.pipeline for each in self.rows.values()], links, score=score)
+        return SimulatedDevices([rows.pipeline for rows in self.rows.values()], links, score=score)
 
     def link_views(self, rates: Iterable[float]) -> list[LinkView]:
         """The links as planners see them; `rates`: bytes per second, by device."""
