@@ -207,7 +207,7 @@ class ClassedTimes:
         self._look()
 
     def export(self) -> dict[str, object]:
-        """What was learnt of lengths, JSON-ready; docs/profiles.md explains each field."""
+        """What was learnt of lengths, JSON-ready (docs/internals/profile-files.md)."""
         return {
             "schema": SCHEMA,
             "speed": self._filter.speed,

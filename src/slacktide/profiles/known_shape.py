@@ -162,7 +162,7 @@ class KnownShape:
         self.follow(speed)
 
     def to_dict(self, signature: Signature) -> dict[str, object]:
-        """JSON-ready; docs/profiles.md explains each field."""
+        """JSON-ready (docs/internals/profile-files.md)."""
         shapes = [list(each) for each in signature]
         correction = self.times.export()
         values = (shapes, self.asked, self.batches, self.first, self.work, self.seen, correction)

@@ -186,7 +186,7 @@ class LatencyTable:
     # To and from plain data
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready; docs/profiles.md explains each field."""
+        """JSON-ready (docs/internals/profile-files.md)."""
         return {
             "schema": SCHEMA,
             "batches": list(self.batches),

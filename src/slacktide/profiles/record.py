@@ -88,7 +88,7 @@ class ProfileRecord:
         return None
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready; docs/profiles.md explains each field."""
+        """JSON-ready (docs/internals/profile-files.md)."""
         return {
             "schema": SCHEMA,
             "device": self.device,

@@ -243,7 +243,7 @@ class RunTimes:
     # To and from plain data
 
     def to_dict(self) -> dict[str, object]:
-        """JSON-ready; docs/profiles.md explains each field."""
+        """JSON-ready (docs/internals/profile-files.md)."""
         keys: list[dict[str, object]] = []
         for (application, bin), arrivals in self._arrivals.items():
             window = self._windows.get((application, bin))

@@ -249,7 +249,7 @@ class ShapedTimes:
     # What was learnt, as data
 
     def export(self) -> dict[str, object]:
-        """What was learnt of shapes, JSON-ready; docs/profiles.md explains each field."""
+        """What was learnt of shapes, JSON-ready (docs/internals/profile-files.md)."""
         shapes = [shape.to_dict(signature) for signature, shape in self._shapes.items()]
         values = (SCHEMA, self._speed, self.batches, shapes)
         return dict(zip(_KEYS, values, strict=True))
