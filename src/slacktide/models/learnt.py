@@ -141,7 +141,7 @@ def _is_kept(definition: ModelDefinition) -> bool:
 
 
 def learnt(record: ProfileRecord, times: PoolTimes) -> dict[str, Any]:
-    """Knowledge that `times` gained since `record`, JSON-ready (docs/internals/profile-files.md)."""
+    """Knowledge that `times` gained since `record`, as JSON: docs/internals/profile-files.md."""
     point = times.point if isinstance(times, ClassedTimes) else None
     return {
         "record": _digest(record),
