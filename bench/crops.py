@@ -24,7 +24,7 @@ from slacktide.domain.crops import BoxChoice, Glue
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.arena import Arena
-from slacktide.executors.images import encode_jpeg
+from slacktide.executors.pictures import encode_jpeg
 from slacktide.executors.ports import CropPayload, ModelSource, TensorRef
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import encode_strings

@@ -35,7 +35,7 @@ EXPORTS = {
         ClientEvent ClientSession ClientSettings Connect Connected EncodeFrame FallbackDone
         FrameAcknowledged FrameAnswered FrameCaptured FrameEncoded FrameOutcome FrameReply
         FrameResult FrameSent OnnxFallback ReportOutcome RunFallback SendFrame
-        ServerConnection SessionOptions connect
+        ServerConnection SessionOptions TimerDue connect
     """,
     "slacktide.cluster": """
         Hindrance PodAllocator PodClient PodError PodName

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -109,7 +112,8 @@ def test_every_package_has_its_layer():
 @pytest.mark.parametrize("package", packages())
 def test_imports_point_downwards(package):
     level = next(i for i, layer in enumerate(LAYERS) if package in layer)
-    below = {name for layer in LAYERS[:level] for name in layer} | {package, "_faces", "_version"}
+    below = {name for layer in LAYERS[:level] for name in layer} | {package}
+    below |= {"_datatypes", "_faces", "_version"}
     below |= set() if package in PURE else {"_extensions", "_files"}
     for path in files_of(package):
         named = {package_of(name) for name in imports_of(path) if name.startswith("slacktide.")}
@@ -148,10 +152,13 @@ def test_every_package_has_a_short_page(package):
 PAPERS = SOURCE.parent.parent / "papers" / "src" / "slacktide_papers"
 LAB_INSIDE = 97
 """Names that lab takes from inside packages of the server. It may only fall."""
-CLIENT_INSIDE = {
-    "domain.tensors", "executors.images", "wire.errors", "wire.link_estimate", "wire.raw_tensors",
-}  # fmt: skip
-"""Modules of the server that the client library takes names from."""
+CLIENT_LEAVES = {
+    "slacktide._datatypes",
+    "slacktide.executors.pictures",
+    "slacktide.wire.link_estimate",
+    "slacktide.wire.proto.messages",
+}
+"""Modules that the client library takes along: they import nothing else of ours."""
 
 
 def names_from_inside(folder: Path, own: str) -> set[tuple[str, str]]:
@@ -177,9 +184,40 @@ def test_lab_imports_ever_fewer_names_from_inside_packages():
     assert len(names_from_inside(SOURCE / "lab", "slacktide.lab")) <= LAB_INSIDE
 
 
-def test_the_client_takes_names_from_a_few_modules():
-    names = names_from_inside(SOURCE / "client", "slacktide.client")
-    assert {module.removeprefix("slacktide.") for module, _ in names} == CLIENT_INSIDE
+def imported_modules(path: Path) -> set[str]:
+    """Modules of ours that a file imports anywhere."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slacktide"):
+            place = SOURCE.joinpath(*(node.module or "").split(".")[1:])
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules |= names if place.is_dir() else {node.module or ""}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names if alias.name.startswith("slacktide")}
+    return modules
+
+
+def test_the_client_imports_a_few_modules_that_import_nothing_of_ours():
+    used = set()
+    for path in files_of("client"):
+        used |= {name for name in imported_modules(path) if "slacktide.client" not in name}
+    assert used == CLIENT_LEAVES
+    for leaf in CLIENT_LEAVES:
+        path = SOURCE.joinpath(*leaf.split(".")[1:]).with_suffix(".py")
+        assert imported_modules(path) == set(), leaf
+
+
+def test_importing_the_client_loads_nothing_else():
+    """Neither in its own package nor by way of those that the leaves lie in."""
+    code = "import json, sys, slacktide.client; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(json.loads(done.stdout))
+    ours = {name for name in modules if name.partition(".")[0] == "slacktide"}
+    packages = {".".join(leaf.split(".")[:-1]) for leaf in CLIENT_LEAVES}
+    allowed = CLIENT_LEAVES | packages | {"slacktide._faces", "slacktide._version"}
+    assert {name for name in ours if "slacktide.client" not in name} <= allowed
+    heavy = {"cv2", "google", "grpc", "onnx", "onnxruntime", "pydantic", "typer", "uvloop", "yaml"}
+    assert modules & heavy == set()
 
 
 def test_the_server_knows_neither_lab_nor_testing_nor_papers():

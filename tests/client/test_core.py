@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.virtual import SIZES, VARIANTS, World
 
+from slacktide.client import TimerDue
 from slacktide.client.core import ClientCore
 from slacktide.client.messages import (
     Advice,
@@ -34,7 +35,6 @@ from slacktide.client.messages import (
     SendFrame,
 )
 from slacktide.client.uplink import SPARE_S, Uplink
-from slacktide.domain import TimerFired
 
 
 def test_frames_are_sent_as_advised_and_answered():
@@ -215,10 +215,10 @@ def test_a_slow_fallback_runs_the_newest():
 
 def test_a_server_that_never_answers_the_hello_is_asked_again():
     core = ClientCore(ClientSettings(), Random(0))
-    assert core.handle(TimerFired(), now=0.0) == [Connect()]
+    assert core.handle(TimerDue(), now=0.0) == [Connect()]
     assert core.next_wakeup() == 5.0
-    assert core.handle(TimerFired(), now=5.0) == []
-    assert core.handle(TimerFired(), now=core.next_wakeup()) == [Connect()]
+    assert core.handle(TimerDue(), now=5.0) == []
+    assert core.handle(TimerDue(), now=core.next_wakeup()) == [Connect()]
 
 
 def test_a_plain_server_gets_what_is_on_time_by_the_clients_own_estimate():
@@ -258,7 +258,7 @@ def test_closing_gives_every_frame_its_outcome():
 
 def connected(options: ClientSettings) -> ClientCore:
     core = ClientCore(options, Random(0))
-    core.handle(TimerFired(), now=0.0)
+    core.handle(TimerDue(), now=0.0)
     core.handle(Connected(VARIANTS, Advice(608)), now=0.0)
     return core
 
@@ -287,7 +287,7 @@ def test_a_frame_that_turns_out_larger_than_expected_is_made_smaller():
 
 def test_unknown_and_stale_events_change_nothing():
     core = ClientCore(ClientSettings(), Random(0))
-    core.handle(TimerFired(), now=0.0)
+    core.handle(TimerDue(), now=0.0)
     for event in (
         FrameEncoded(7, 10),
         FrameSent(7),

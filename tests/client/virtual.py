@@ -8,6 +8,7 @@ from collections.abc import Callable
 from math import inf
 from random import Random
 
+from slacktide.client import TimerDue
 from slacktide.client.core import ClientCore
 from slacktide.client.messages import (
     Advice,
@@ -29,7 +30,6 @@ from slacktide.client.messages import (
     RunFallback,
     SendFrame,
 )
-from slacktide.domain import TimerFired
 
 SIZES = (128, 256, 416, 608)
 VARIANTS = tuple((str(size), size, size / 1000) for size in SIZES)
@@ -96,7 +96,7 @@ class World:
             if due <= wake:
                 heapq.heappop(self._heap)[2]()
             else:
-                self.tell(TimerFired())
+                self.tell(TimerDue())
         raise AssertionError("the core wakes without end")
 
     def results(self) -> Counter[str]:

@@ -9,7 +9,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain.crops import crop_extent
-from slacktide.executors.images import made_up_image, resize_into
+from slacktide.executors.images import made_up_image
+from slacktide.executors.pictures import resize_into
 
 HEIGHT, WIDTH, SIDE = 48, 64, 8
 BOXES = WIDTH // 2

@@ -32,7 +32,7 @@ from tests.end_to_end.streets import (
     value,
 )
 
-from slacktide.executors.images import encode_jpeg
+from slacktide.executors.pictures import encode_jpeg
 from slacktide.wire.proto import messages as m
 
 EYES = """

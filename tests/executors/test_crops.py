@@ -15,11 +15,12 @@ from slacktide.domain import BatchFinished, ReplicaLost
 from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.executors import crops as crops_module
-from slacktide.executors import images as images_module
+from slacktide.executors import pictures as pictures_module
 from slacktide.executors.arena import Arena
 from slacktide.executors.crops import FrameArenas
-from slacktide.executors.images import encode_jpeg, made_up_image, resize_into
+from slacktide.executors.images import made_up_image
 from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.pictures import encode_jpeg, resize_into
 from slacktide.executors.ports import CropPayload
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import TensorError, encode_strings
@@ -267,7 +268,7 @@ async def test_without_opencv_crops_are_nearly_the_same(
         frame = kit.put(frames, FRAME[None])
         exact = [expected(FRAME, box, 20, 30) for box in BOXES]
         with monkeypatch.context() as patch:
-            patch.setattr(images_module, "load_opencv", lambda: None)
+            patch.setattr(pictures_module, "load_opencv", lambda: None)
             assert isinstance(await case.run(1, crops(frame, *BOXES)), BatchFinished)
         for want, got in zip(exact, pixels(case, 0), strict=True):
             assert np.abs(want.astype(int) - got).mean() < 6

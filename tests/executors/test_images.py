@@ -13,11 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slacktide.domain import BatchFailed, BatchFinished
-from slacktide.executors import images as images_module
+from slacktide.executors import pictures as pictures_module
 from slacktide.executors.cores import available_cores
-from slacktide.executors.images import decode_into, encode_jpeg, made_up_image, resize_into
+from slacktide.executors.images import decode_into, made_up_image
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure
+from slacktide.executors.pictures import encode_jpeg, resize_into
 from slacktide.executors.ports import Executor, PicturesDamaged
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import encode_strings
@@ -214,7 +215,7 @@ def test_without_opencv_pixels_are_resized_alike(
     there, here = np.empty((*after, 3), np.uint8), np.empty((*after, 3), np.uint8)
     resize_into(image, there)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images_module, "load_opencv", lambda: None)
+        patch.setattr(pictures_module, "load_opencv", lambda: None)
         resize_into(image, here)
     assert np.abs(here.astype(int) - there).max() <= 1
 
@@ -224,6 +225,6 @@ def test_without_opencv_jpegs_are_decoded_and_resized_alike() -> None:
     there, here = np.empty((50, 60, 3), np.uint8), np.empty((50, 60, 3), np.uint8)
     decode_into(jpeg, there)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images_module, "load_opencv", lambda: None)
+        patch.setattr(pictures_module, "load_opencv", lambda: None)
         decode_into(jpeg, here)
     assert np.abs(here.astype(int) - there).max() <= 1

@@ -8,13 +8,14 @@ import struct
 import numpy as np
 import pytest
 
-from slacktide.executors.images import encode_jpeg, made_up_image
+from slacktide.executors.images import made_up_image
 from slacktide.executors.jpeg_elements import (
     element_header,
     element_jpeg,
     is_bare,
     jpeg_elements,
 )
+from slacktide.executors.pictures import encode_jpeg
 
 JPEG = encode_jpeg(made_up_image(60, 80, np.random.default_rng(0)))
 TEXT = base64.b64encode(JPEG)

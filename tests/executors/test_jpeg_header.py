@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from slacktide.executors.images import encode_jpeg, made_up_image
+from slacktide.executors.images import made_up_image
 from slacktide.executors.jpeg_header import (
     MOST_SCANS,
     MOST_SEGMENTS,
     jpeg_header,
     whole_picture,
 )
+from slacktide.executors.pictures import encode_jpeg
 
 JPEG = encode_jpeg(made_up_image(120, 160, np.random.default_rng(0)))
 FRAME = JPEG.index(b"\xff\xc0")

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
-from slacktide.executors.images import encode_jpeg, made_up_image
+from slacktide.executors.images import made_up_image
 from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
+from slacktide.executors.pictures import encode_jpeg
 from slacktide.models import image_inputs
 from slacktide.models.input_check import InputCheck
 from slacktide.models.repository.settings import ModelSettings

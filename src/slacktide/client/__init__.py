@@ -27,6 +27,7 @@ from slacktide.client.messages import FrameSent as FrameSent
 from slacktide.client.messages import ReportOutcome as ReportOutcome
 from slacktide.client.messages import RunFallback as RunFallback
 from slacktide.client.messages import SendFrame as SendFrame
+from slacktide.client.messages import TimerDue as TimerDue
 from slacktide.client.options import FrameReply as FrameReply
 from slacktide.client.options import SessionOptions as SessionOptions
 from slacktide.client.sync import ClientSession as ClientSession

@@ -46,6 +46,7 @@ from slacktide.client.messages import (
     ReportOutcome,
     RunFallback,
     SendFrame,
+    TimerDue,
 )
 from slacktide.client.options import FrameReply, SessionOptions
 from slacktide.client.transport import (
@@ -55,7 +56,6 @@ from slacktide.client.transport import (
     PlainTransport,
     StreamTransport,
 )
-from slacktide.domain import TimerFired
 
 _log = logging.getLogger(__name__)
 _FATAL = frozenset(
@@ -223,7 +223,7 @@ class AioSession:
         await self.close(drain=kind is None)
 
     async def _opened(self) -> None:
-        self._tell(TimerFired())
+        self._tell(TimerDue())
         try:
             async with asyncio.timeout(self.options.connect_s):
                 await self._ready
@@ -247,14 +247,12 @@ class AioSession:
         now = self._loop.time()
         if self._timer is not None:
             self._timer.cancel()
-            if isinstance(event, TimerFired):  # it may be a hair early
+            if isinstance(event, TimerDue):  # it may be a hair early
                 now = max(now, min(self._timer.when(), now + 1e-3))
         for action in self._core.handle(event, now=now):
             self._do(action)
         wakeup = self._core.next_wakeup()
-        self._timer = (
-            None if wakeup == inf else self._loop.call_at(wakeup, self._tell, TimerFired())
-        )
+        self._timer = None if wakeup == inf else self._loop.call_at(wakeup, self._tell, TimerDue())
 
     def _do(self, action: ClientAction) -> None:
         match action:

@@ -148,7 +148,7 @@ class ClientCore:
         return actions
 
     def next_wakeup(self) -> float:
-        """When `TimerFired` is to come, at the latest; infinite: never."""
+        """When `TimerDue` is to come, at the latest; infinite: never."""
         now = self._now
         if self._link is _Link.CLOSED:
             return inf

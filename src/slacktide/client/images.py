@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slacktide.client.messages import ClientError
-from slacktide.executors.images import Pixels, encode_jpeg, resize_into
+from slacktide.executors.pictures import Pixels, encode_jpeg, resize_into
 
 LONGEST_SIDE = 65_500
 """Pixels: JPEG has no more."""

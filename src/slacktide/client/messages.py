@@ -7,8 +7,6 @@ from enum import StrEnum
 from math import inf
 from typing import TypeAlias
 
-from slacktide.domain import TimerFired
-
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
@@ -171,6 +169,11 @@ class ClientClosed:
     """No frame comes any more; those without an outcome get one now."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimerDue:
+    """The time of `next_wakeup` has come."""
+
+
 ClientEvent: TypeAlias = (
     Connected
     | Disconnected
@@ -182,7 +185,7 @@ ClientEvent: TypeAlias = (
     | AdviceChanged
     | FallbackDone
     | ClientClosed
-    | TimerFired
+    | TimerDue
 )
 
 # ── actions ─────────────────────────────────────────────────────────────────────────────────────

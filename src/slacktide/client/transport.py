@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide._datatypes import BY_NAME, Datatype, encode_strings
 from slacktide.client.images import EncodedImage
 from slacktide.client.messages import (
     Advice,
@@ -25,9 +26,6 @@ from slacktide.client.messages import (
     FrameSent,
 )
 from slacktide.client.options import SessionOptions
-from slacktide.domain.tensors import Datatype
-from slacktide.wire.errors import WireError
-from slacktide.wire.raw_tensors import BY_NAME, encode_strings, split_strings
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -296,10 +294,24 @@ def _outputs(response: m.ModelInferResponse) -> tuple[str, Outputs]:
             datatype = BY_NAME[spec.datatype]
             if datatype is Datatype.BYTES:
                 count = int(np.prod(spec.shape))
-                elements = np.array([*split_strings(raw, count), None], object)[:-1]
+                elements = np.array([*_split_strings(raw, count), None], object)[:-1]
                 found[spec.name] = elements.reshape(spec.shape)
             else:
                 found[spec.name] = np.frombuffer(raw, datatype.dtype).reshape(spec.shape)
-    except (ValueError, KeyError, WireError) as error:
+    except (ValueError, KeyError) as error:
         return f"corrupt answer: {error}", {}
     return "", found
+
+
+def _split_strings(data: bytes, count: int) -> list[bytes]:
+    """The elements of a BYTES tensor. Raises ValueError."""
+    elements, at = [], 0
+    for _ in range(count):
+        begin = at + 4
+        at = begin + int.from_bytes(data[at:begin], "little")
+        if at > len(data):
+            break
+        elements.append(data[begin:at])
+    if len(elements) != count or at != len(data):
+        raise ValueError(f"{len(data)} bytes are not {count} strings")
+    return elements

@@ -11,7 +11,7 @@ and not what follows a crash. ONNX Runtime is loaded only where a model is opene
 - `onnx_runtime`, `onnx_file`: the library and the files that it opens
 - `session` (`session_opener`, `tensor_io`): running a model; `session_pool`: in several sessions
 - `arranging`, `staged`: a model cut into stages, which answers on the way
-- `images` (`jpeg_header`): images as an input, decoded and resized
+- `images` (`jpeg_header`, `pictures`): images as an input, decoded and resized
 - `protocol` (`exit_frames`), `output_file`: what server and worker pass to each other
 - `measuring` (`timed_replica`, `synthetic_inputs`): timing a model, for its profile
 - `row_check` (`rounding`): whether rows that share a batch influence each other

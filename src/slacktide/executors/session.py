@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.crops import CropGatherer, FrameArenas
-from slacktide.executors.images import ImageGatherer, load_opencv
+from slacktide.executors.images import ImageGatherer
 from slacktide.executors.jpeg_decoder import DAMAGED, decodes_jpeg, load_decoder
 from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
@@ -35,6 +35,7 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
     to_value,
 )
+from slacktide.executors.pictures import load_opencv
 from slacktide.executors.ports import (
     NO_FAULTS,
     CropPayload,

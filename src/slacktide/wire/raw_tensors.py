@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
+from slacktide._datatypes import BY_NAME, Datatype, encode_strings
 from slacktide.domain import Reason
-from slacktide.domain.tensors import Datatype
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import BadField, WireError
 
@@ -39,8 +39,6 @@ _BYTES, _FP16, _BF16 = Datatype.BYTES, Datatype.FP16, Datatype.BF16
 _U32 = struct.Struct("<I")
 _FEW: Final = 8192
 """Floats that `struct` packs sooner than NumPy."""
-
-BY_NAME: dict[str, Datatype] = {datatype.wire_name: datatype for datatype in Datatype}
 
 
 def datatype_of(name: object, field: str) -> Datatype:
@@ -119,12 +117,6 @@ def check_utf8(data: Buffer, offsets: Sequence[int], field: str) -> None:
         index = next(i for i, end in enumerate(after) if error.start < end)
         message = f"{field}: expected UTF-8, element {index} is not"
         raise WireError(Reason.BAD_INPUT, message) from None
-
-
-def encode_strings(elements: Sequence[bytes]) -> bytes:
-    """The BYTES layout of these elements."""
-    lengths = map(_U32.pack, map(len, elements))
-    return b"".join(chain.from_iterable(zip(lengths, elements, strict=True)))
 
 
 def split_strings(data: Buffer, count: int) -> list[Buffer]:

@@ -29,6 +29,7 @@ from slacktide.client.messages import (
     FrameResult,
     ReportOutcome,
     SendFrame,
+    TimerDue,
 )
 from slacktide.domain import (
     Announced,
@@ -38,7 +39,6 @@ from slacktide.domain import (
     PoolId,
     Reason,
     Submitted,
-    TimerFired,
 )
 from slacktide.lab.simulation import Simulation
 from slacktide.lab.simulation.acting import ANSWER_BYTES, FIRST_ID, SimulatedClients
@@ -66,7 +66,7 @@ class Sender:
     def handle(self, event: ClientEvent, *, now: float) -> Sequence[ClientAction]:
         self.heard.append((now, event))
         match event:
-            case TimerFired():
+            case TimerDue():
                 return (Connect(),)
             case AdviceChanged():
                 self.side = event.advice.size

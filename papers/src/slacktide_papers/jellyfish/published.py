@@ -34,8 +34,9 @@ from slacktide.client import (
     FrameResult,
     ReportOutcome,
     SendFrame,
+    TimerDue,
 )
-from slacktide.domain import Plan, Route, TimerFired
+from slacktide.domain import Plan, Route
 from slacktide.engine import Snapshot
 from slacktide.lab.simulation import ANSWER_BYTES
 from slacktide.planning import (
@@ -124,7 +125,7 @@ class PublishedClient:
 
     def handle(self, event: ClientEvent, *, now: float) -> Sequence[ClientAction]:
         match event:
-            case TimerFired() if not self._connecting:
+            case TimerDue() if not self._connecting:
                 self._connecting = True
                 return (Connect(),)
             case Connected() | AdviceChanged() if event.advice is not None:

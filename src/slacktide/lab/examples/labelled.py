@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.executors.images import encode_jpeg, load_opencv
+from slacktide.executors.pictures import encode_jpeg, load_opencv
 
 _JPEG_QUALITY = 95
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.crops import crop_extent, crop_width
-from slacktide.executors.images import resize_into
+from slacktide.executors.pictures import resize_into
 from slacktide.lab.examples.street import BRANDS, CHARACTERS, CLOTHING, RoadUser, Street
 
 FRAME: Final = 1216

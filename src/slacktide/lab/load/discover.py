@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import orjson
 
+from slacktide._datatypes import BY_NAME
 from slacktide.domain import TensorSpec
 from slacktide.lab.load.http_connection import error_text, fetch
 from slacktide.lab.load.spec import Target, TargetError, Transport, require_grpc
 from slacktide.lab.load.tensors import RemoteModel
-from slacktide.wire.raw_tensors import BY_NAME
 
 if TYPE_CHECKING:
     from slacktide.wire.proto import messages as m

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide._datatypes import encode_strings
 from slacktide.domain import Datatype, TensorSpec
 from slacktide.domain.tensors import fits
 from slacktide.lab.load.spec import LoadSpecError, RandomPayload, Shape, Stream
 from slacktide.wire.calls import InputTensor
-from slacktide.wire.raw_tensors import encode_strings
 
 _MEMORY = 256 << 20
 """Most bytes of random payloads made for one stream; fewer copies are made where they are big."""

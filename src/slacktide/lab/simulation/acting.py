@@ -37,6 +37,7 @@ from slacktide.client import (
     ReportOutcome,
     RunFallback,
     SendFrame,
+    TimerDue,
 )
 from slacktide.domain import (
     Announced,
@@ -48,7 +49,6 @@ from slacktide.domain import (
     Plan,
     Request,
     Submitted,
-    TimerFired,
 )
 from slacktide.lab.simulation.clients import FrameRecord, SessionLink, SimulatedClient
 from slacktide.lab.workloads import SharedLink
@@ -163,7 +163,7 @@ class _Acting:
 
     def join(self, now: float) -> Told:
         client = self.client
-        self._tell(TimerFired(), now)
+        self._tell(TimerDue(), now)
         self._all._put(now + 1.0 / client.rate, self.capture)
         return (
             SessionOpened(
@@ -213,7 +213,7 @@ class _Acting:
     def _wake(self, wakes: float, now: float) -> Told:
         if wakes == self._wakes:
             self._wakes = math.inf
-            self._tell(TimerFired(), now)
+            self._tell(TimerDue(), now)
         return ()
 
     def _later(self, at: float, event: ClientEvent) -> None:
