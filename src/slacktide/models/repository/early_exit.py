@@ -32,7 +32,7 @@ class PositionSettings(Section):
     """Where the network may be left, beside where the server finds that it can be."""
 
     add: Tensors = ()
-    """Tensors of the model's graph at which it may be left as well."""
+    """Further tensors of the model's graph at which it may be left."""
     forbid: Tensors = ()
     """Tensors at which it may not be left."""
 
@@ -47,39 +47,39 @@ class JudgedExitSettings(Section):
     """An exit that the model has of its own, as a detector may."""
 
     outputs: Annotated[dict[Tensor, Tensor], Field(min_length=1, max_length=64)]
-    """By output of the whole model, the output of the file that takes its place. All exits name the
-    same ones; the file's other outputs are not served."""
+    """For each output of the whole model, the output of the file that takes its place. All exits
+    name the same ones. Other outputs of the file are not served."""
     quality: Tensor
-    """Output that says of each row how good those are, from 0 to 1."""
+    """Output with the quality of each row, from 0 to 1."""
     threshold: Annotated[float, Field(ge=0, le=1)]
-    """A row leaves where 1 − quality is below: the higher, the more leave."""
+    """A row leaves if 1 − quality is below this. A higher threshold lets more rows leave."""
 
 
 class EarlyExitSettings(Section):
     """How easy answers of a classifier may leave the network early."""
 
     accuracy_loss: Annotated[Percent, Field(gt=0, lt=1)] = 0.01
-    """Most of the rows whose answer may differ from the model's own."""
+    """Largest share of rows whose answer may differ from the model's own."""
     ramp_budget: Annotated[Percent, Field(gt=0, le=1)] = 0.05
-    """Most that the early exits may add to the time of a whole pass."""
+    """Largest share of a whole pass that early exits may add."""
     mode: Literal["auto", "release", "shrink"] = "auto"
-    """What becomes of rows that have their answer: `release` runs them on with their batch,
-    `shrink` takes them out of it, `auto` runs on while no request waits for the lane, and shrinks
-    else."""
+    """What happens to rows that have their answer: `release` runs them on with their batch,
+    `shrink` takes them out of it. `auto` runs them on while no request waits for the lane, and
+    otherwise takes them out."""
     feedback: Annotated[Percent, Field(gt=0, le=1)] = 0.1
-    """Part of the batches that are always run to the end, by which accuracy is judged."""
+    """Share of the batches that always run to the end, to check accuracy."""
     primary: str | None = None
-    """The input that decides the answer, where the model has several; the others go along."""
+    """The input that decides the answer, if the model has several."""
     output: Tensor | None = None
-    """The output that holds classes, where no Softmax over them makes it."""
+    """The output that holds classes, if no Softmax makes it."""
     positions: PositionSettings = PositionSettings()
     judged: Annotated[tuple[JudgedExitSettings, ...], Field(strict=False, max_length=64)] = ()
-    """The exits that the model itself has, front to end, in place of ramps that are learnt: nothing
-    is promised of their accuracy ([detectors](exits.md#detectors))."""
+    """The model's own exits, front to end, instead of learnt ramps. Nothing guarantees their
+    accuracy ([detectors](exits.md#detectors))."""
 
     enlarge: bool = False
-    """With `judged` and `mode: shrink`: the last exit answers all that come so far, but where
-    others have left before, the least sure go on to the end in the time that this has left."""
+    """With `judged` and `mode: shrink`: batches end at the last exit, but if rows have left before,
+    the least sure of the others go on to the end in the time that this saves."""
 
     @model_validator(mode="after")
     def _learnt_or_judged(self) -> EarlyExitSettings:

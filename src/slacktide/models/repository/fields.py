@@ -205,11 +205,11 @@ class WindowSettings(Section):
     """`{every: 50ms, start: 0ms, end: 20ms}`: a part of a period, again and again."""
 
     every: Annotated[Seconds, Field(ge=0.001)]
-    """The period; models on one lane agree on it."""
+    """The period. Models on one lane must agree on it."""
     start: Annotated[Seconds, Field(ge=0)]
-    """From the period's start."""
+    """Start of the window, from the start of the period."""
     end: Seconds
-    """The same; after `start`, and no later than the period's end."""
+    """End of the window, after `start` and no later than the period's end."""
 
     @model_validator(mode="after")
     def _fits(self) -> WindowSettings:

@@ -31,25 +31,24 @@ class FunctionTensor(Section):
         "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
         "FP16", "FP32", "FP64",
     ]  # fmt: skip
-    """Type of its elements, as the Open Inference Protocol calls it."""
+    """Type of its elements, as in the Open Inference Protocol."""
     shape: Annotated[
         tuple[Annotated[int, Field(ge=-1, le=2**31)], ...],
         Field(strict=False, min_length=1, max_length=8),
     ]
-    """Its axes; -1 is free. Where the first axis of all is, it is that of rows, and requests share
-    calls."""
+    """Its axes; -1 is free. If the first axis of all tensors is free, it counts rows, and requests
+    share calls."""
 
 
 class FunctionSettings(Section):
     """A function in place of a model file."""
 
     name: str
-    """The function, by the name that [`serve --glue`](extending.md) or an entry point gave
-    it."""
+    """Name that [`serve --glue`](extending.md) or an entry point gave the function."""
     takes: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
-    """Its arguments, in their order, by the names that clients and edges know."""
+    """Its arguments, in order, by the names that clients and edges use."""
     gives: Annotated[dict[TensorName, FunctionTensor], Field(min_length=1, max_length=64)]
-    """What it returns: one array, or a tuple of them in this order."""
+    """Its results: one array, or a tuple of them in this order."""
 
     @model_validator(mode="after")
     def _is_known(self) -> FunctionSettings:

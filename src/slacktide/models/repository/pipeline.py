@@ -75,26 +75,27 @@ class CropSettings(Section):
     """What is done to crops in front of a stage's model."""
 
     margin: Annotated[float, Field(ge=0, le=4)] = 0.0
-    """Added to each box on every side, as a part of its width and height."""
+    """Share of its width and height that is added to a box on each side."""
     function: str = ""
-    """A function that is given each crop before it is resized, by the name that
-    [`serve --glue`](extending.md) or an entry point gave it."""
+    """A function that gets each crop before it is resized, by the name that [`serve
+    --glue`](extending.md) or an entry point gave it."""
 
 
 class StageSettings(Section):
     """One stage of a pipeline."""
 
     model: Name
-    """The model that answers: one of the same repository, with a batch axis, and no pipeline."""
+    """The model that answers: a model of the same repository, with a batch axis. It cannot be a
+    pipeline."""
     classes: Annotated[
         tuple[ClassName, ...], Field(strict=False, min_length=1, max_length=MOST_CLASSES)
     ] = ()
-    """Names of the classes that the model tells apart, in its order, for `when.class`."""
+    """Names of the classes that the model distinguishes, in its order, for `when.class`."""
     crop: CropSettings | None = None
-    """Of a stage behind `each: box`."""
+    """How crops are cut, for a stage behind `each: box`."""
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Of a model with `variants`: those that are less accurate are not chosen for requests that
-    leave it to the server. One that would be late still moves to them."""
+    """For a model with `variants`: the server does not choose less accurate ones. A request that
+    would be late still moves to them."""
 
     @model_validator(mode="after")
     def _each_class_once(self) -> StageSettings:
@@ -112,19 +113,19 @@ class WhenSettings(Section):
         BeforeValidator(_listed),
         Field(strict=False, alias="class", min_length=1, max_length=MOST_CLASSES),
     ] = ()
-    """Only those of this class, or of one of a list: a name among the stage's `classes`, or a
-    number from 0. Without it, of any."""
+    """Only boxes or rows of this class, or of one in a list: a name among the stage's `classes`, or
+    a number from 0. Without it all classes count."""
     score: float | None = None
-    """Only those whose score is as high. Without it, boxes from 0, rows of any score."""
+    """Lowest score. Without it boxes need 0, and rows any score."""
     overlap: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of two boxes of one class whose intersection is more than this part of their union, the one
-    with the lower score goes. 1: none does."""
+    """If two boxes of one class overlap by more than this share of their union, the one with the
+    lower score is left out. 1: none is."""
     most: Annotated[int, Field(ge=1, le=MOST_FAN_OUT)] | None = None
-    """So many boxes of a frame, or rows of a request, at most: those with the highest scores.
+    """Largest number of boxes of a frame, or rows of a request: those with the highest scores.
     Without it 100 boxes, or all rows."""
     height: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Only boxes that are as high, as a part of the frame's height: what is cut out of smaller ones
-    may be too coarse to say anything of."""
+    """Smallest height of a box, as a share of the frame's. Crops of smaller ones may be too
+    coarse."""
 
 
 class EdgeSettings(Section):
@@ -135,22 +136,22 @@ class EdgeSettings(Section):
     downstream: str = Field(alias="to")
     """The stage that takes it."""
     each: Literal["box"] | None = None
-    """`box`: the downstream gets a row for each box that the upstream finds, cut out of the frame.
-    Without it, it gets the upstream's outputs, row by row."""
+    """`box`: the downstream gets a row for each box of the upstream, cut out of the frame. Without
+    it the downstream gets the outputs of the upstream, row by row."""
     when: WhenSettings | None = None
-    """Which boxes or rows go on. Without it all rows, and 100 boxes at most."""
+    """Which boxes or rows go on. Without it all rows, and at most 100 boxes."""
     boxes: str | None = None
-    """The upstream's output with boxes, [rows, n, 4]: x0, y0, x1, y1 in fractions of the
-    frame. Without it `boxes`."""
+    """The upstream's output with boxes, [rows, n, 4]: x0, y0, x1, y1 in fractions of the frame.
+    Without it `boxes`."""
     scores: str | None = None
-    """Its output with their scores, [rows, n], or [rows, n, classes]; of rows, [rows] or [rows,
-    classes]. Of each class: the highest counts. Without it `scores`, if there is one."""
+    """Its output with scores: of boxes [rows, n] or [rows, n, classes], of rows [rows] or [rows,
+    classes]. With scores of each class the highest counts. Without it `scores`, if there is one."""
     classes: str | None = None
-    """Its output with their classes, whole numbers, [rows, n] or [rows]. Without it `classes`, if
-    there is one."""
+    """Its output with classes, whole numbers, [rows, n] or [rows]. Without it `classes`, if there
+    is one."""
     tensors: Annotated[dict[str, str], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
-    """By output of the upstream, the downstream's input that takes it. Without it those that have
-    one name."""
+    """For each output of the upstream, the downstream's input that takes it. Without it outputs go
+    to inputs of the same name."""
 
     @model_validator(mode="after")
     def _belongs_together(self) -> EdgeSettings:
@@ -176,16 +177,16 @@ class PipelineSettings(Section):
     """All of a pipeline.yaml."""
 
     slo: Duration | None = None
-    """Deadline of a frame that states none, from its first byte, for all stages together. Without
-    it such a frame is best effort."""
+    """Deadline of a frame that states none, counted from its first byte, for all stages together.
+    Without it such a frame is best effort."""
     max_slo: Duration | None = None
-    """No frame gets a longer deadline than this."""
+    """Longest deadline of any frame."""
     stages: Annotated[
         dict[StageName, Annotated[StageSettings, short_for("model")]],
         Field(min_length=1, max_length=MOST_STAGES),
     ]
-    """The models, each under the name that its outputs have in front of theirs: `STAGE.OUTPUT`. A
-    word is short for `{model: WORD}`."""
+    """The models, each under the name that prefixes its outputs: `STAGE.OUTPUT`. A word is short
+    for `{model: WORD}`."""
     edges: Annotated[tuple[EdgeSettings, ...], Field(strict=False, max_length=MOST_EDGES)] = ()
     """What goes from stage to stage: without circles, and with one stage that no edge leads to,
     which takes what the client sends."""

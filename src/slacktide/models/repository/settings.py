@@ -70,7 +70,7 @@ class Versions(Section):
     all: Literal[True] | None = None
     """True: every version is served."""
     only: Annotated[tuple[Version, ...], Field(strict=False, min_length=1)] | None = None
-    """Versions to serve; each must exist."""
+    """Versions to serve. Each must exist."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> Versions:
@@ -90,50 +90,49 @@ class Limits(Section):
     """What the model may take up. Unset: the server's limits alone."""
 
     queue: Count | None = None
-    """Most requests waiting, under any scheduler; one more is refused (429). Without it the
-    server's limit alone holds."""
+    """Largest number of waiting requests, under any scheduler (429). Without it only the server's
+    limits apply."""
     payload: Size | None = None
-    """Most bytes in one request (413). Without it the server's limit alone holds."""
+    """Largest size of one request (413). Without it only the server's limit applies."""
     memory: Size | None = None
-    """Most bytes of this model's requests in flight (429). Without it the server's limit alone
-    holds."""
+    """Largest total size of this model's requests in flight (429). Without it only the server's
+    limit applies."""
     rows: Count | None = None
-    """Most rows in one request (400). Without it `max_batch` holds."""
+    """Largest number of rows in one request (400). Without it `max_batch` applies."""
     length: Count | None = None
     """Longest request along the padded axes (400)."""
     pixels: Count = 50 << 20
-    """Most pixels, width × height, of an image that is decoded or resized (400)."""
+    """Largest image, width × height, that is decoded or resized (400)."""
     worker_memory: Size | None = None
-    """Most memory that a worker process may take for the model, beyond what an empty one has:
-    sessions, what they compute with, answers. A worker that takes more is replaced; this is
-    reported as out of memory."""
+    """Memory that a worker process may use for the model, beyond that of an empty one. A worker
+    that exceeds it is replaced, and this is reported as out of memory."""
 
 
 class Profiling(Section):
     """How the model is measured while it serves."""
 
     online: Annotated[Percent, Field(le=0.5)] = 0.02
-    """Part of its lanes' time in which finished requests may run again, alone, to learn how long
-    requests of their kind are. 50% at most; 0: never."""
+    """Share of its lanes' time in which finished requests may run again, alone, to learn how long
+    they take. 50% at most; 0: never."""
 
 
 class InputPad(Section):
     """The axis along which an input may be filled up, to be as long as others in its batch."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
-    """The axis, which the model must leave free; the batch axis is 0."""
+    """The padded axis, which must be free in the model. The batch axis is 0."""
     value: float = 0
-    """What it is filled up with; it must fit the input's type."""
+    """The padding; it must fit the input's type."""
     mask: str | None = None
-    """The input of shape [rows, length] that is 1 at content and 0 at padding. Clients may leave it
-    out, and then the worker makes it; one that they send is filled up with 0."""
+    """The input of shape [rows, length] that is 1 at content and 0 at padding. If clients leave it
+    out, the worker makes it."""
 
 
 class OutputPad(Section):
     """The axis of an output that is as long as the padded inputs: cut back for each request."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
-    """The axis along which it is cut back; the batch axis is 0."""
+    """The axis along which it is cut back. The batch axis is 0."""
 
 
 def _constant(value: Any) -> Any:
@@ -168,23 +167,23 @@ class InputSettings(Section):
     model leaves an axis free. Without it, and for an axis of -1, common sizes are tried, and the
     log says which one ran."""
     shapes: Annotated[tuple[Shape, ...], Field(strict=False, max_length=16)] = ()
-    """Further typical shapes, for profiling. Where several inputs state some, the first of each
-    belong together, then the second, and so on."""
+    """Further typical shapes, for profiling. If several inputs state some, the first of each belong
+    together, then the second, and so on."""
     value: Annotated[bool | int | float | str | None, PlainValidator(_constant)] = None
-    """What all elements of this input are in warm-up and profiling, such as a sampling rate.
-    Without it they are random. Requests send the input all the same."""
+    """Value of all elements of this input in warm-up and profiling, such as a sampling rate.
+    Without it they are random. Requests still send the input."""
     finite: bool = False
-    """True refuses NaN and infinity in this input (400)."""
+    """True: NaN and infinity in this input are refused (400)."""
     pad: InputPad | None = None
-    """This input may be filled up. Not for BYTES, and only for models with a batch axis. Without it
-    requests whose inputs differ in shape do not share a batch."""
+    """Allows padding of this input. Not for BYTES, and only for models with a batch axis. Without
+    it only requests of equal shape share a batch."""
 
 
 class OutputSettings(Section):
     """One output of the model, by name."""
 
     pad: OutputPad | None = None
-    """This output is as long as the padded inputs, and is cut back."""
+    """States that this output is as long as the padded inputs. It is cut back."""
 
 
 class SampleSettings(Section):
@@ -192,11 +191,11 @@ class SampleSettings(Section):
     `samples.file`. Files lie in the version's folder or the model's, and have 64 MiB at most."""
 
     file: Name | None = None
-    """An .npz file with an array for some or all inputs, by name, in the input's own type and with
-    the batch axis first; all have as many rows."""
+    """An .npz file with an array for some or all inputs, by name, in the input's own type. The
+    batch axis comes first, and all have equally many rows."""
     rows: dict[str, Name] = {}  # noqa: RUF012  (pydantic copies it)
-    """By input, a file with the bytes of one row: little-endian, in row-major order. It may also
-    lie in the folder `warmup` of the model, as Triton has it."""
+    """For each input, a file with the bytes of one row: little-endian, in row-major order. It may
+    also lie in the folder `warmup` of the model, as in Triton."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SampleSettings:
@@ -214,7 +213,7 @@ class WorkHint(Section):
     input: str | None = None
     """The input whose size counts."""
     axis: Annotated[int, Field(ge=1, le=64)] | None = None
-    """The axis of `work_hint.input` that counts, 1 if left out; the batch axis is 0."""
+    """The axis of `work_hint.input` that counts. The batch axis is 0; without it axis 1 counts."""
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkHint:
@@ -241,41 +240,42 @@ class ModelSettings(Section):
     """Everything a model's owner may decide."""
 
     slo: Duration | None = None
-    """Deadline of a request that states none, from its first byte. Without it such a request is
-    best effort: never dropped, never late."""
+    """Deadline of a request that states none, counted from its first byte. Without it such a
+    request is best effort: never dropped, never late."""
     max_slo: Duration | None = None
-    """No request gets a longer deadline than this."""
+    """Longest deadline of any request."""
     priority: Annotated[int, Field(ge=1, le=5)] = 3
-    """Priority of a request that states none, 1 (highest) to 5. Priority p weighs 2^(3 − p):
-    missing its deadline costs that much."""
+    """Priority of a request that states none, 1 (highest) to 5. Missing the deadline of priority p
+    costs 2^(3 − p)."""
     scheduler: SchedulerSettings = DEFAULT_SCHEDULER
-    """The policy that orders this model's requests: a name (short for `scheduler.name`), or with
-    its own options beside it."""
+    """The policy that orders this model's requests: a name (short for `scheduler.name`), or a name
+    with options."""
     max_batch: Annotated[int, Field(ge=0, le=2**20)] | None = None
-    """Most rows in one batch; 0: the model has no batch axis. Without it, it is read off the model.
-    If memory has room for fewer, the largest of 1, 2, 4, … that fits is used, and the log says
-    so."""
+    """Largest number of rows in one batch; 0: the model has no batch axis. Without it the model
+    file decides. If memory is too small, the largest of 1, 2, 4, … that fits is used, and the log
+    says so."""
     cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
-    """A lane of its own with so many cores: a number, or a range such as `{min: 1, max: 4}` within
-    which a planner moves it while it serves. Without it the model runs on the lane that all such
-    models share."""
+    """Gives the model a lane of its own with this many cores: a number, or a range such as `{min:
+    1, max: 4}` within which a planner changes it. Without it the model runs on the lane that all
+    such models share."""
     lane: Name | None = None
     """Name of a lane of cores. Models that name the same one share it and must agree on its
     `cores`, `replicas` and `scaling`. Not on a GPU, which is one lane."""
     replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
-    """Copies of the model, each on a lane of its own. A number: each has ⌊cores ÷ replicas⌋ cores.
-    A range: each has `cores`, which must be stated, and a planner decides how many there are."""
+    """Copies of the model, each on a lane of its own. With a number each has ⌊cores ÷ replicas⌋
+    cores. With a range a planner decides how many there are; each has `cores`, which must be
+    stated."""
     scaling: Scaling | None = None
-    """The planner, where `cores` or `replicas` have a range: a name (short for `scaling.name`), or
-    with its own options beside it. `vertical` moves cores, `horizontal` replicas, `joint` both;
-    each is the default where it is needed."""
+    """The planner, if `cores` or `replicas` have a range: a name (short for `scaling.name`), or a
+    name with options. The default is `vertical` for cores, `horizontal` for replicas, `joint` for
+    both."""
     sessions: Literal["ladder", "one"] = "ladder"
-    """Where `cores` has a range: `ladder` opens the model once for each size, with that many
-    threads, within a quarter of the free memory; `one` opens it once, for `cores.max`."""
+    """With a range of `cores`: `ladder` opens the model once for each size, within a quarter of the
+    free memory; `one` opens it once, for `cores.max`."""
     window: WindowSettings | None = None
-    """When this model comes first on its lane; the others of that lane then state theirs."""
+    """When this model comes first on its lane. The others of that lane must then state theirs."""
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Weight of this model where several share a lane."""
+    """Weight of this model if several share a lane."""
     executor: Literal["worker", "in_process", "profiled"] = "worker"
     """`worker`: a process for each replica. `in_process`: for tiny models; if one crashes, the
     server goes with it. `profiled`: answers from the stored profile without running the model."""
@@ -286,16 +286,16 @@ class ModelSettings(Section):
     providers: Annotated[
         tuple[Literal["cpu", "cuda", "tensorrt"], ...], Field(strict=False, max_length=3)
     ] = ()
-    """ONNX Runtime's execution providers, best first: `cpu`, `cuda`, `tensorrt`. Without them those
-    that suit the device; `cuda` or `tensorrt` without a `device` means `cuda:0`. Beside
-    `device: cpu` these two are refused, and `cpu` alone is refused on a GPU."""
+    """ONNX Runtime's execution providers, best first: `cpu`, `cuda`, `tensorrt`. The default suits
+    the device. `cuda` or `tensorrt` without a `device` means `cuda:0`. Providers that contradict
+    the device are refused."""
     versions: Annotated[Versions, BeforeValidator(_short_versions)] = Versions(latest=1)
     """Which versions are served: exactly one of the keys below. `all` is short for `versions.all`,
     a list for `versions.only`."""
     file: Name = "model.onnx"
     """Name of the model file in the version's folder."""
     function: FunctionSettings | None = None
-    """A Python function of the server's owner, in place of a model file."""
+    """Your own Python function, instead of a model file."""
     variants: Annotated[VariantSettings, BeforeValidator(short_variants)] | None = None
     """Several forms of the model that trade accuracy for time, which makes it a
     [family](variants.md). A list of numbers is short for `variants.sizes`."""

@@ -59,38 +59,38 @@ class VariantSettings(Section):
         Field(strict=False, max_length=MOST_VARIANTS),
         AfterValidator(ascending),
     ] = ()
-    """Height and width, in pixels, at which the one model file runs its image input, ascending. A
+    """Height and width, in pixels, at which one model file runs its image input, ascending. A
     variant is named by its size, as in `"416"`."""
     files: Annotated[dict[Name, Annotated[Name, AfterValidator(_bare)]], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
-    """Instead of `sizes`: model files of one task in the version's folder, by variant, the smallest
+    """Instead of `sizes`: for each variant a model file in the version's folder, the smallest
     first. They take and give the same; only the size of an image input may differ."""
     depths: Annotated[
         dict[Name, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]],
         Field(max_length=64),
     ] = {}  # noqa: RUF012
-    """Instead of `sizes`: by variant, the outputs of the one model file that it answers with, the
-    shallowest first. Each lists as many, in the same order, and clients see them under the names of
-    the last. Only the part of the file is loaded that a variant's outputs need."""
+    """Instead of `sizes`: for each variant the outputs of one model file that it answers with, the
+    shallowest first. Each lists equally many, in the same order. Clients see them under the names
+    of the last. A variant loads only the part of the file that its outputs need."""
     accuracy: dict[str, Annotated[float, Field(gt=0, le=1)]] = {}  # noqa: RUF012
-    """By variant, how good its answers are: above 0, 1 at most. Where it is not stated it is what
-    `slacktide profile --accuracy` has measured; without that, variants are taken to be the better
-    the later they are listed."""
+    """For each variant, how good its answers are: above 0, 1 at most. Without it the accuracy that
+    `slacktide profile --accuracy` measured applies, and without that, later variants count as
+    better."""
     output: str | None = None
-    """Of a classifier, the output with a score for each class, where several have as many: for
-    `slacktide profile --accuracy`."""
+    """For `slacktide profile --accuracy`: the output with a score for each class, if a classifier
+    has several."""
     memory: dict[str, Size] = {}  # noqa: RUF012
-    """By variant of `files` or `depths`, what a loaded copy takes. Where it is not stated it is
+    """For each variant of `files` or `depths`, memory of a loaded copy. Without it, it is
     measured."""
     lane_memory: Size | None = None
-    """Most bytes of copies that a lane keeps loaded, of variants of `files` or `depths`."""
+    """Largest memory of loaded copies on a lane, for variants of `files` or `depths`."""
     resident: Annotated[int, Field(ge=1, le=MOST_VARIANTS)] = 5
-    """Most copies that a lane keeps loaded, of variants of `files` or `depths`."""
+    """Largest number of loaded copies on a lane, for variants of `files` or `depths`."""
     planner: Annotated[dict[str, Any], BeforeValidator(_planner)] = {"name": PLANNERS[0]}  # noqa: RUF012
-    """Which planner decides the variant of each client: `variants`, with its
-    [options](variants.md#how-clients-are-planned-for) beside its name, or `none`: the scaling
-    planner's choice is every client's."""
+    """The planner that decides the variant of each client: `variants`, with its
+    [options](variants.md#how-clients-are-planned-for) beside its name. With `none` the scaling
+    planner's choice applies to every client."""
     rescue: bool = True
-    """Whether a request that would be too late goes to a smaller variant that is in time."""
+    """Whether a request that would be late moves to a smaller variant that is on time."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> VariantSettings:

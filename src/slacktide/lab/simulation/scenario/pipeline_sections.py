@@ -27,17 +27,17 @@ class DeviceSection(Section):
     """A machine on which stages of pipelines may run."""
 
     speed: Annotated[float, Field(gt=0)] = 1.0
-    """How fast batches run on it: at 0.2 they take five times as long as the models state."""
+    """Speed of batches: at 0.2 they take five times as long as the models state."""
     accelerators: Count = 1
-    """How many it has, all alike; a CPU counts as one."""
+    """Number of equal accelerators. A CPU counts as one."""
     streams: Count = 1
     """Lanes of each accelerator. One batch at a time runs on a lane."""
     memory: Size | None = None
-    """That models may take of each accelerator. Without it there is enough."""
+    """Memory for models on each accelerator. Without it there is enough."""
     utilisation: Annotated[float, Field(gt=0)] = 1.0
-    """Most that planners let run at once on each, as a sum of `models.NAME.utilisation`."""
+    """Largest sum of `models.NAME.utilisation` that planners let run at once on each."""
     server: bool = False
-    """Whether the stages of any pipeline may run on it. Others serve the pipelines that begin on
+    """Whether stages of any pipeline may run on it. Other devices serve the pipelines that begin on
     them."""
 
 
@@ -45,23 +45,23 @@ class DeviceLinkSection(EitherSection):
     """The way between two devices, either way: what is handed over queues for it."""
 
     bandwidth: Bytes | None = None
-    """Bytes per second, always the same; as much in each direction. 0: nothing goes over it."""
+    """Constant bandwidth in bytes per second, in each direction. 0: nothing passes."""
     trace: str | None = None
-    """A bandwidth that changes, as `slacktide load --link` takes it."""
+    """A changing bandwidth, as for `slacktide load --link`."""
     between: Annotated[tuple[Name, Name], Field(strict=False)]
-    """The two devices. Each pipeline's device needs a link to every server, and servers to one
-    another."""
+    """The two devices. Each pipeline's device needs a link to every server, and servers need links
+    to one another."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Round trip of a message of no length."""
+    """Round trip of an empty message."""
 
 
 class SimulatedStage(Section):
     """One stage of a pipeline. The name of a model is short for it."""
 
     model: Name
-    """The model that it runs."""
+    """The model that the stage runs."""
     answer: Bytes = 100
-    """Size of an answer's row, where it feeds no other stage."""
+    """Size of an answer's row, if the stage feeds no other."""
 
 
 def _short_stage(value: Any) -> Any:
@@ -76,9 +76,9 @@ class SimulatedEdge(Section):
     downstream: Annotated[Name, Field(alias="to")]
     """The stage that takes it."""
     classes: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """From the first stage: the classes of objects of which each is a row."""
+    """From the first stage: classes of objects. Each object is a row."""
     each: Annotated[float, Field(ge=0)] = 1.0
-    """From other stages: rows for each row."""
+    """From other stages: rows for each row of the upstream."""
     row: Bytes = 0
     """Size of a row."""
 
@@ -87,25 +87,25 @@ class SimulatedPipeline(EitherSection):
     """A camera, and the pipeline that its frames go through."""
 
     counts: str | None = None
-    """Objects on frames, from a CSV file: `FILE`, or `FILE:only=VIDEO`; over and over."""
+    """Objects on frames, from a CSV file that is repeated: `FILE`, or `FILE:only=VIDEO`."""
     objects: dict[str, Annotated[float, Field(ge=0)]] | None = None
-    """The same, drawn: by class so many on a frame, on average."""
+    """Drawn objects instead: for each class the mean number on a frame."""
     device: Name
-    """Where its frames come in, and answers go."""
+    """The device where its frames arrive, and to which answers go."""
     rate: Annotated[float, Field(gt=0, le=1000)]
     """Frames per second."""
     slo: Duration
-    """From a frame's capture to its answer."""
+    """Time from a frame's capture to its answer."""
     frame: Bytes
     """Size of a frame."""
     stops: Duration | None = None
-    """When the camera stops. Without it, at the end."""
+    """Time at which the camera stops. Without it, at the end."""
     stages: Annotated[
         dict[Name, Annotated[SimulatedStage, BeforeValidator(_short_stage)]], Field(min_length=1)
     ]
-    """By name."""
+    """The stages, by name."""
     edges: Annotated[tuple[SimulatedEdge, ...], Field(strict=False)] = ()
-    """As in [pipeline.yaml](pipelines.md), but for joins: a stage has one edge to it."""
+    """As in [pipeline.yaml](pipelines.md), but without joins: at most one edge leads to a stage."""
 
 
 Placing = Annotated[
@@ -122,10 +122,9 @@ class PlacementSection(Section):
     """Who places the stages, and what lanes cost one another."""
 
     planner: Placing = Choice("pipeline", PLACEMENTS["pipeline"].options())
-    """`pipeline`, `octopinf`, `distream`, `rim` or `jellyfish`, or with its own options beside
-    it."""
+    """`pipeline`, `octopinf`, `distream`, `rim` or `jellyfish`, or a name with options."""
     every: Duration = 360.0
-    """From one plan to the next; `pipeline` plans sooner where its predictions are broken."""
+    """Time between two plans. `pipeline` plans sooner if its predictions do not hold."""
     contention: Annotated[float, Field(ge=1)] = 1.0
-    """How much longer than in proportion batches take that want more of an accelerator than there
-    is."""
+    """Factor on the time of batches that together want more of an accelerator than there is,
+    beyond the slowdown in proportion."""

@@ -87,10 +87,9 @@ class StatedTable(Section):
     cores: Sizes = (1,)
     """Numbers of cores, ascending."""
     p50: _Grid
-    """Median time of a batch of each size; with several `cores` a list for each size, with a time
-    for each of them."""
+    """Median time of a batch of each size. With several `cores`, a list of times for each size."""
     p99: _Grid | None = None
-    """99th percentiles, likewise. Without them every batch takes its median."""
+    """99th percentiles, in the same form. Without them every batch takes its median."""
 
     @model_validator(mode="before")
     @classmethod
@@ -110,11 +109,11 @@ class PaddedLatency(Section):
     """l_B = c0 + c1 · k · max(l): members are padded to the longest of them (Orloj §4.2)."""
 
     c0: Annotated[Seconds, Field(ge=0)]
-    """Time that every batch takes."""
+    """Fixed time of every batch."""
     c1: Duration
-    """Time that each row takes for each unit of the longest length in the batch."""
+    """Time of each row for each unit of the longest length in the batch."""
     sizes: Sizes = (1, 2, 4, 8, 16)
-    """Batch sizes; a batch pays for the next of them."""
+    """Batch sizes. A batch takes as long as the next of them."""
 
 
 class SimulatedVariantSection(Section):
@@ -132,7 +131,7 @@ class SimulatedModel(Section):
     """A model: how long it takes (exactly one of the first six), and how it is served."""
 
     profile: str | None = None
-    """A profile file: what `slacktide profile --json` prints, or one stored beside a model."""
+    """A profile file: the output of `slacktide profile --json`, or one stored beside a model."""
     folder: str | None = None
     """A model's folder with a profile of this machine. Its `slacktide.yaml` gives scheduler, `slo`
     and `share` unless they are stated here."""
@@ -142,47 +141,48 @@ class SimulatedModel(Section):
     """c0 + c1 · k · max(l): k is the size of the batch, max(l) the longest length in it (Orloj
     §4.2)."""
     variants: dict[Name, SimulatedVariantSection] = {}  # noqa: RUF012
-    """Sizes of one file's image input, the smallest first: the model is a family, for `clients`."""
+    """Sizes of one file's image input, the smallest first, which makes the model a family for
+    `clients`."""
     exits: str | None = None
-    """An exit table ([format](reproduce/apparate.md#exit-tables)): how long the model takes, and
-    what its ramps say. The requests are its inputs in their order, over and over."""
+    """An exit table ([format](reproduce/apparate.md#exit-tables)): the model's times, and what its
+    ramps say. Requests are its inputs in order, repeated."""
     early_exit: Annotated[EarlyExitSettings, short_for("accuracy_loss")] | None = None
-    """Lets requests of a model with `exits` leave early, as `early_exit` of slacktide.yaml. A
+    """Lets requests of a model with `exits` leave early, as `early_exit` in slacktide.yaml. A
     percentage is short for `early_exit.accuracy_loss`."""
     variants_planner: dict[str, Any] = {}  # noqa: RUF012
     """Options of the variants planner, such as `{period: 1.0}`."""
     profiled_length: Annotated[float, Field(gt=0)] = 1.0
-    """The length that a measured profile was taken with, where applications state `lengths`."""
+    """The length at which a measured profile was taken, if applications state `lengths`."""
     max_batch: Count | None = None
-    """Most rows in one batch. Without it the largest size of the profile."""
+    """Largest number of rows in one batch. Without it the largest size of the profile."""
     scheduler: SimulatedScheduler | None = None
-    """The policy of this model. Without it that of its folder, or else of the scenario."""
+    """The policy of this model. Without it that of its folder, or of the scenario."""
     cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
-    """A lane of its own with so many cores: a number, or a range within which a planner decides.
-    Without it the shared lane."""
+    """Gives the model a lane of its own with this many cores: a number, or a range within which a
+    planner decides. Without it the shared lane."""
     lane: Name | None = None
-    """Name of the lane; models that name the same one share it."""
+    """Name of the lane. Models that name the same one share it."""
     replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
     """Copies of the model, each on a lane of its own: a number, or a range within which a planner
     decides."""
     scaling: Scaling | None = None
-    """The planner, where `cores` or `replicas` have a range: a name, or with its own options beside
-    it. Without it the one that suits."""
+    """The planner, if `cores` or `replicas` have a range: a name, or a name with options. Without
+    it the default planner."""
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Weight where several models share a lane. Without it that of the folder, or 1."""
+    """Weight if several models share a lane. Without it that of the folder, or 1."""
     window: WindowSettings | None = None
     """When it comes first on its lane. Without it as its folder states."""
     predictions: Literal["known", "learned"] = "known"
-    """Where requests have lengths: with `known` the policies know each application's distribution
-    of them beforehand (from 4,000 separate samples). With `learned` they start from the profile and
-    learn from requests that run alone, as a server does."""
+    """For requests with lengths. `known`: policies know each application's distribution of lengths
+    beforehand (from 4,000 separate samples). `learned`: they start from the profile and learn from
+    requests that run alone, as a server does."""
 
     weights: Bytes = 0
-    """Memory of an accelerator that each copy takes, in scenarios with `pipelines`."""
+    """In scenarios with `pipelines`: memory of an accelerator that each copy takes."""
     intermediate: Bytes = 0
-    """The same, beside that, while it runs."""
+    """In scenarios with `pipelines`: further memory while it runs."""
     utilisation: Annotated[float, Field(gt=0)] = 1.0
-    """Share of an accelerator that a running batch takes, likewise."""
+    """In scenarios with `pipelines`: share of an accelerator that a running batch takes."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SimulatedModel:
@@ -201,7 +201,7 @@ class Slo(EitherSection):
     within: Spec | None = None
     """`50ms`, `mix:24ms,60ms@2`, `uniform:20ms:200ms`, or `none`: best effort."""
     p99_alone: Annotated[float, Field(gt=0)] | None = None
-    """So many times the 99th percentile of the time of one such request alone."""
+    """Multiple of the 99th percentile of the time of one such request alone."""
 
 
 def _short_slo(value: Any) -> Any:
@@ -216,16 +216,16 @@ class LinkSection(EitherSection):
     """The way from the client: requests are announced at their first byte."""
 
     bandwidth: Size | None = None
-    """Bytes per second, always the same."""
+    """Constant bandwidth in bytes per second."""
     trace: str | None = None
-    """A bandwidth that changes: a recorded or generated trace, as `slacktide load --link` takes
-    it."""
+    """A changing bandwidth: a recorded or generated trace, as for `slacktide load --link`."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Round trip of a message of no length."""
+    """Round trip of an empty message."""
     payload: Size
     """Size of a request."""
     shared: bool = False
-    """True: the application's requests queue for one link. Otherwise each has a link of its own."""
+    """True: the application's requests queue for one link. Otherwise each request has a link of its
+    own."""
 
 
 class Hint(EitherSection):
@@ -234,7 +234,7 @@ class Hint(EitherSection):
     error: Annotated[float, Field(ge=0)] | None = None
     """The true length times exp(error × a standard normal)."""
     claim: Annotated[float, Field(ge=0)] | None = None
-    """Always this length, whatever the truth."""
+    """A constant length, whatever the truth."""
 
 
 def _short_hint(value: Any) -> Any:
@@ -262,26 +262,25 @@ class Application(Section):
     rows: Annotated[
         tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_number_to_list)
     ] = (1,)
-    """Rows of a request. From a list one is drawn: with `[1, 1, 1, 4]` a quarter of the requests
-    has four."""
+    """Rows of a request, or a list to draw from: with `[1, 1, 1, 4]` a quarter of the requests has
+    four."""
     shapes: Annotated[tuple[Shape, ...], Field(strict=False)] = ()
-    """Shapes of a row of the model's first input, such as `[[3, 320, 320], [3, 640, 640]]`, from
-    which one is drawn; its other inputs are as profiled. Without it all requests are as
-    profiled."""
+    """Shapes of a row of the model's first input to draw from, such as `[[3, 320, 320], [3, 640,
+    640]]`. Other inputs are as profiled. Without it all requests are as profiled."""
     slo: Annotated[Slo, BeforeValidator(_short_slo)] | None = None
-    """How long a request may take: a text (short for `applications.NAME.slo.within`), or one of the
-    keys below. Without it that of the model's folder; if it has none either, requests are best
+    """Time that a request may take: a text (short for `applications.NAME.slo.within`), or one of
+    the keys below. Without it that of the model's folder; without that, requests are best
     effort."""
     penalty: Annotated[float, Field(gt=0)] = 1.0
     """Cost of a missed deadline, in steps."""
     link: LinkSection | None = None
-    """The way from the client: requests are announced at their first byte and complete once their
+    """The link from the client: requests are announced at their first byte and complete once their
     payload has been transferred. Without it they are complete when they are sent."""
     notice: Duration | None = None
-    """Each request is announced this long before it is complete; the deadline runs from its
+    """Time from the announcement of each request to its completion. The deadline runs from the
     completion."""
     hint: Annotated[Hint, BeforeValidator(_short_hint)] | None = None
-    """What a request states as its length: `exact` (short for an error of 0), or one of the keys
+    """The length that a request states: `exact` (short for an error of 0), or one of the keys
     below. Without it requests carry no work hint."""
 
     @model_validator(mode="after")
@@ -299,12 +298,12 @@ class ClientLinkSection(EitherSection):
     """A client's way to the server: its frames queue for it."""
 
     bandwidth: Size | None = None
-    """Bytes per second, always the same."""
+    """Constant bandwidth in bytes per second."""
     trace: str | None = None
-    """A bandwidth that changes, as `slacktide load --link` takes it; each client begins at a
-    random point of it."""
+    """A changing bandwidth, as for `slacktide load --link`. Each client begins at a random point of
+    it."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Round trip of a message of no length."""
+    """Round trip of an empty message."""
 
 
 class SimulatedClientSection(Section):
@@ -313,25 +312,25 @@ class SimulatedClientSection(Section):
     model: Name
     """The family that their frames are for."""
     count: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """So many clients."""
+    """Number of clients."""
     rate: Annotated[float, Field(gt=0, le=1000)]
-    """Frames per second of each."""
+    """Frames per second of each client."""
     slo: Duration
-    """From capture to the answer at the client."""
+    """Time from capture to the answer at the client."""
     link: ClientLinkSection
-    """The way to the server, one for each client."""
+    """The link to the server, one for each client."""
     bytes_per_pixel: Annotated[float, Field(gt=0)] = 0.4
-    """Of an encoded frame."""
+    """Size of an encoded frame."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Spread of frame sizes: σ of their logarithm."""
     camera: Annotated[tuple[Count, Count], Field(strict=False)] = (1280, 720)
-    """Width and height of what is captured."""
+    """Width and height of captured frames."""
     join_every: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Time between one client's start and the next's."""
+    """Time from one client's start to the next."""
     accuracy_floor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Least accuracy of use."""
+    """Lowest useful accuracy."""
     weight: Annotated[float, Field(gt=0, le=16)] = 1.0
-    """How much a client counts where not all can be served."""
+    """Weight of a client if not all can be served."""
 
 
 def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
@@ -348,19 +347,19 @@ class Scenario(Section):
     duration: Duration
     """Length of the part that is scored."""
     warmup: Annotated[Seconds, Field(ge=0)] = 0.0
-    """Length of the warm-up: the same load before that, not scored."""
+    """Length of the warm-up: the same load before the scored part."""
     seeds: Annotated[
         tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
         Field(strict=False, min_length=1),
         BeforeValidator(_number_to_list),
         AfterValidator(_distinct),
     ] = (0,)
-    """Everything is run once for each of these; may be a single number."""
+    """Everything runs once for each seed. May be a single number."""
     cores: Count = 1
-    """Cores of the machine. Models without cores of their own share those that are left."""
+    """Cores of the machine. Models without cores of their own share the remaining ones."""
     scheduler: SimulatedScheduler = DEFAULT_SCHEDULER
-    """The policy of every model that does not name its own: a name, or with its own options beside
-    it. `oracle_slack` is a yardstick that only simulations have."""
+    """The policy of every model that does not name its own: a name, or a name with options.
+    `oracle_slack` is a yardstick for simulations only."""
     start_s: Annotated[Seconds, Field(ge=0)] = 0.0
     """Time that a replica takes to start; the first ones serve at once."""
     resize_s: Annotated[Seconds, Field(ge=0)] = 0.0
@@ -373,8 +372,8 @@ class Scenario(Section):
     pipelines: dict[Name, SimulatedPipeline] = {}  # noqa: RUF012
     placement: PlacementSection = PlacementSection()
     grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012
-    """Dotted keys, each with the values to try: every combination is run with every seed. `seeds`
-    and `title` cannot be varied."""
+    """Dotted keys, each with the values to try. Every combination runs with every seed. `seeds` and
+    `title` cannot be varied."""
 
     @model_validator(mode="after")
     def _has_traffic(self) -> Self:
