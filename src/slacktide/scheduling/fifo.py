@@ -35,22 +35,24 @@ class FifoOptions(QueueOptions):
 
     max_delay: float = option(
         0.0,
-        "Longest that the oldest request is held back for a fuller batch.",
+        "Longest time that the oldest request waits for a fuller batch.",
         unit=SECONDS,
         least=0,
     )
     preferred: tuple[int, ...] = option(
-        (), "Batch sizes (rows) that start at once; without them only a full batch does.", least=1
+        (), "Batch sizes (rows) that start at once; without them only full ones do.", least=1
     )
     max_queue: int | None = option(
         None,
-        "Most requests waiting; where `limits.queue` is stated too, the smaller counts.",
+        "Largest number of waiting requests; a smaller `limits.queue` takes precedence.",
         least=1,
     )
-    timeout: float | None = option(None, "Longest that a request may wait.", unit=SECONDS, above=0)
+    timeout: float | None = option(
+        None, "Longest time that a request may wait.", unit=SECONDS, above=0
+    )
     timeout_action: Literal["reject", "delay"] = option(
         "reject",
-        "What becomes of one that has: `reject` drops it, `delay` runs it after all others.",
+        "What happens after `timeout`: `reject` drops the request, `delay` runs it last.",
     )
 
 

@@ -13,7 +13,7 @@ class QueueOptions(Options):
     """Of every scheduler here."""
 
     max_queue: int | None = option(
-        10_000, "Most requests waiting, announced ones included; none: no limit.", least=1
+        10_000, "Largest number of waiting and announced requests; none: no limit.", least=1
     )
 
 
@@ -45,15 +45,15 @@ class SlackOptions(BestEffortOptions):
     levels: int = option(4, "Start points tried for each batch size.", least=1, most=16)
     deferral_discount: float = option(
         0.9,
-        "How much less a request counts that can still be on time after the next batch.",
+        "How much less a request counts if it can be on time after the next batch.",
         least=0,
         most=1,
         aliases=("kappa",),
     )
     length_exponent: float = option(
         0.5,
-        "How much more a long request is worth, where run classes are known: (its time alone ÷ "
-        "the average) to this power; 0: no more than a short one.",
+        "Worth of long requests, with run classes: (time alone ÷ average) to this power; 0: as "
+        "much as a short one.",
         least=0,
         aliases=("theta",),
     )
@@ -65,8 +65,7 @@ class SlackOptions(BestEffortOptions):
     )
     lead: float = option(
         0.2,
-        "How long the lane may be held for announced requests, in times of one request alone; 0: "
-        "never.",
+        "Longest wait of a lane for announced requests, in times of one request alone; 0: never.",
         least=0,
     )
     guarantee: Literal["none", "p99"] = option(
@@ -75,8 +74,8 @@ class SlackOptions(BestEffortOptions):
     )
     late_refusals: float = option(
         1.0,
-        "Share of the refusals that may come after a request has waited; where there are more, "
-        "more are refused at admission; 1: any share.",
+        "Share of the refusals that may come after a wait; if more do, admission refuses more; "
+        "1: any share.",
         least=0,
         most=1,
     )

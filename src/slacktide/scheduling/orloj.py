@@ -58,15 +58,14 @@ class OrlojOptions(BestEffortOptions):
     )
     steps: tuple[tuple[float, ...], ...] = option(
         (),
-        "Costs of being later still (appendix B), as `[[seconds after the deadline, multiple of "
-        "the penalty], …]`, ascending and each on top of those before it; a request is then "
-        "dropped only when the last step cannot be avoided.",
+        "Further costs of lateness (appendix B), as `[[seconds after the deadline, multiple of "
+        "the penalty], …]`, ascending; each adds to those before. A request is then dropped only "
+        "when the last step cannot be avoided.",
     )
     times: Reading = option(
         "batch",
-        "Where the expected time of a batch is that of one with the request's own class in it: "
-        "nowhere (`batch`), in the test of which sizes it can make (`own_class`), in the score as "
-        "well (`by_class`).",
+        "Where the expected time of a batch considers the request's own class: nowhere (`batch`), "
+        "in the test of sizes (`own_class`), or also in the score (`by_class`).",
     )
 
     def check(self) -> None:

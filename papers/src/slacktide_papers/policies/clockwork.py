@@ -133,10 +133,10 @@ class ClockworkOptions(DeadlineOptions):
     """The default tolerance fits the printed figures; on a real machine it makes jitter cost every
     other batch of the most regular model, and 0.1 is closer to Clockwork's own windows."""
 
-    window: int = option(10, "Batches of a size that its median time is taken over.", least=1)
+    window: int = option(10, "Number of batches of a size whose median time counts.", least=1)
     tolerance: float = option(
         0.001,
-        "Share of its estimate that a batch may take longer before the one behind it is lost.",
+        "Overrun, as a share of its estimate, after which the next batch is lost.",
         least=0,
     )
 

@@ -43,9 +43,7 @@ class ClipperOptions(QueueOptions):
     increase: float = option(
         1.0, "Rows that the batch size grows by after a batch on time.", above=0
     )
-    decrease: float = option(
-        0.9, "What the batch size is multiplied by after a late one.", above=0, below=1
-    )
+    decrease: float = option(0.9, "Factor on the batch size after a late one.", above=0, below=1)
 
 
 class Clipper(ArrivalPolicy):
@@ -79,7 +77,7 @@ class NexusOptions(QueueOptions):
     """Options of `nexus`."""
 
     cycles: float = option(
-        4.0, "How many batches of the planned size an SLO has room for.", least=1
+        4.0, "Number of batches of the planned size that fit in an SLO.", least=1
     )
 
 

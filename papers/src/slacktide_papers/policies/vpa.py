@@ -94,7 +94,7 @@ class VpaOptions(Options):
     )
     confidence: float = option(
         86_400.0,
-        "History that is trusted; one of half that length doubles the distance of the upper bound.",
+        "Trusted length of history; half as much doubles the distance of the upper bound.",
         unit=SECONDS,
         above=0,
     )

@@ -137,21 +137,24 @@ class OctopInfOptions(Options):
     interval: float = option(30.0, "Time between two checks.", unit=SECONDS, above=0)
     windows: tuple[float, ...] = option(
         (15.0, 30.0, 60.0),
-        "Times over which the rate is taken; the largest rate counts.",
+        "Times over which the rate is averaged; the largest counts.",
         unit=SECONDS,
         above=0,
     )
     up_gap: float = option(
-        150.0, "Least time from the last change to one upwards.", unit=SECONDS, least=0
+        150.0, "Shortest time from the last change to an increase.", unit=SECONDS, least=0
     )
     down_gap: float = option(
-        240.0, "Least time from the last change to one downwards.", unit=SECONDS, least=0
+        240.0, "Shortest time from the last change to a decrease.", unit=SECONDS, least=0
     )
     up_share: float = option(
         0.8, "Share of the replicas' throughput above which there are too few.", above=0, most=1
     )
     down_share: float = option(
-        0.7, "Share of the throughput that is left below which there are too many.", above=0, most=1
+        0.7,
+        "Share of the throughput of one replica less below which there are too many.",
+        above=0,
+        most=1,
     )
 
     def check(self) -> None:

@@ -40,12 +40,12 @@ class JointOptions(VerticalOptions):
     """Those of `vertical`, which joint is with one replica, and its own."""
 
     window: float = option(
-        60.0, "Time looked back over for the number of replicas.", unit=SECONDS, above=0
+        60.0, "Past time that decides the number of replicas.", unit=SECONDS, above=0
     )
     cool_down: float = option(
         60.0,
-        "Least time from one change of their number for economy to the next; what is needed is "
-        "held for as long.",
+        "Shortest time between two changes of the number to save cores; needed replicas stay as "
+        "long.",
         unit=SECONDS,
         least=0,
     )
@@ -55,9 +55,7 @@ class JointOptions(VerticalOptions):
         least=0,
         below=1,
     )
-    headroom: float = option(
-        1.0, "Room above the forecast rate, in bursts as the view expects them.", least=0
-    )
+    headroom: float = option(1.0, "Margin above the forecast rate, in expected bursts.", least=0)
 
 
 SHORT_SHARE = 0.05

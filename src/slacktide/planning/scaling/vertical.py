@@ -78,12 +78,11 @@ class VerticalOptions(Options):
         aliases=("patience",),
     )
     p99: bool = option(
-        True, "Whether to plan with the 99th percentile of batch times; else with the typical time."
+        True, "Whether to plan with the 99th percentile of batch times, not the typical time."
     )
     row_cost: float = option(
         0.01,
-        "What a row more in a batch costs, in cores: small, to prefer smaller batches among equals "
-        "only.",
+        "Cost of a further row in a batch, in cores: small, so that it only breaks ties.",
         least=0,
         aliases=("delta",),
     )

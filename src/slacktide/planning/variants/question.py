@@ -37,12 +37,14 @@ _PLAIN = "requests without a session"
 class VariantsOptions(Options):
     """How a family is planned. The defaults are what measures best (docs/variants.md)."""
 
-    period: float = option(0.5, "Time from one plan to the next.", unit=SECONDS, above=0)
-    urgent: bool = option(True, "Whether a join, a leave or a fall of a link is planned at once.")
+    period: float = option(0.5, "Time between two plans.", unit=SECONDS, above=0)
+    urgent: bool = option(
+        True, "Whether to plan at once when a client joins, leaves or loses bandwidth."
+    )
     lanes: Literal["auto", "own", "smallest", "smaller", "all"] = option(
         "auto",
-        "Which variants a lane serves beside its own, where they share a process. `auto`: its own, "
-        "or, where that is more accurate for the clients, all up to a largest one by turns.",
+        "Variants that a lane serves if they share a process. `auto`: one, or all up to a largest "
+        "one by turns if that is more accurate for the clients.",
     )
     capacity_room: float | None = option(
         None, "Share of a lane's throughput to plan with; none: learnt from `late`.", above=0
@@ -51,10 +53,10 @@ class VariantsOptions(Options):
         None, "Share of a link's bandwidth to plan with; none: learnt from `late`.", above=0
     )
     late: float = option(
-        0.003, "Share of frames that may be lost to each, where it is learnt.", above=0, below=1
+        0.003, "Share of frames that may be lost to each learnt share.", above=0, below=1
     )
-    wait: float = option(1.0, "Batches that a frame is taken to wait at most.", least=0)
-    candidates: int = option(150, "How many sets of variants a plan may try.", least=1)
+    wait: float = option(1.0, "Longest assumed wait of a frame, in batches.", least=0)
+    candidates: int = option(150, "Largest number of sets of variants that a plan tries.", least=1)
 
 
 class Rooms(NamedTuple):
