@@ -408,6 +408,8 @@ def test_a_verb_may_be_named_by_its_place(tmp_path: Path) -> None:
     assert absent.exit_code == 2
     told = "verb 'slacktide.nowhere:verb' cannot be used: ModuleNotFoundError: No module named"
     assert told in absent.stderr
+    told = "verb 'math:pi' cannot be used: expected a function or a typer.Typer, got a float"
+    assert told in invoke("math:pi").stderr
 
 
 def test_papers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

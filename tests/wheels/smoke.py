@@ -11,12 +11,15 @@ from slacktide._version import BUILD, COMPILED
 from slacktide.domain import Plan, PlanChanged
 from slacktide.engine import Engine, engine
 from slacktide.lab.simulation import __name__ as simulated
+from slacktide.testing import LinearTimes, VirtualWorld, make_request
 
 kind = sys.argv[1]
 suffix = Path(engine.__file__).suffix
 compiled = kind == "compiled"
 assert bool(COMPILED) is compiled, COMPILED
 assert suffix == (".so" if compiled else ".py"), suffix
+world = VirtualWorld(LinearTimes(0.0, 1.0)).run(make_request(1, arrival=0.5))
+assert world.batches == [(0.5, (1,))], world.batches  # without anything that only tests need
 made = Engine(lambda pool, max_batch, view: None)
 assert made.handle(PlanChanged(Plan()), now=0.0) == []
 program = Path(sys.executable).with_name("slacktide")

@@ -62,7 +62,11 @@ def load_extension(kind: str, extension: Extension) -> Any:
 
 
 def make_command(name: str, verb: Any) -> Any:
-    """The command that a function or a `typer.Typer` is."""
+    """The command that a function or a `typer.Typer` is. Ends the program with a sentence if it is
+    neither."""
+    if not callable(verb):
+        kind = type(verb).__name__
+        fail(f"verb {name!r} cannot be used: expected a function or a typer.Typer, got a {kind}")
     if not isinstance(verb, typer.Typer):
         function, verb = verb, typer.Typer(add_completion=False, rich_markup_mode="rich")
         verb.command(name)(function)

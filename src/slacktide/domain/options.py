@@ -109,7 +109,9 @@ class Options:
 
 
 def options_of(kind: type[Any]) -> Mapping[str, Option]:
-    """The options of a class, by name, in their order."""
+    """The options of a class, by name, in their order; `Options` itself has none."""
+    if kind is Options:
+        return {}
     return {each.name: each.metadata[_KEY] for each in fields(kind) if _KEY in each.metadata}
 
 

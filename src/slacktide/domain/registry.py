@@ -9,7 +9,7 @@ does).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -94,6 +94,17 @@ class Registry(dict[str, Registered[T]]):
         options = self.find(name).options
         return read_options(options, values, what=f"{self.kind} {name!r}", bare=bare)
 
+    def make(self, name: str, options: Options) -> T:
+        """An entry, made of its options alone. Raises OptionError for what one of others raises."""
+        entry = self.find(name)
+        try:
+            return entry.make(options)
+        except Exception as error:
+            if entry.built_in or isinstance(error, OptionError):
+                raise
+            told = f"{self.kind} {name!r} cannot be made: {type(error).__name__}: {error}"
+            raise OptionError(("", told)) from error
+
     def _loaded(self, name: str, load: Callable[[], Any]) -> Registered[T]:
         try:
             return self._entry(name, load(), built_in=False)
@@ -108,4 +119,6 @@ class Registry(dict[str, Registered[T]]):
         if not (isinstance(options, type) and issubclass(options, self._options)):
             wanted = f"a class of {self._options.__name__}"
             raise TypeError(f"expected a class with {wanted} as its attribute 'Options'")
+        if options is not Options and not is_dataclass(options):
+            raise TypeError(f"expected a dataclass as 'Options', got the class {options.__name__}")
         return Registered(name, options, made_of, built_in)

@@ -98,10 +98,10 @@ def _made_by_others(name: str, text: str, admit: Admit) -> Arrivals:
         if name not in (names := ARRIVALS.names()):
             kind = text.partition(":")[0]
             raise WorkloadError("arrivals", _unknown("process", kind, (*_ARRIVALS, *names)))
-        process = ARRIVALS.find(name)
-        texts = _split(name, text[len(name) + 1 :], list(options_of(process.options)))
+        order = list(options_of(ARRIVALS.find(name).options))
+        texts = _split(name, text[len(name) + 1 :], order)
         values = {field: _number_or_text(value) for field, value in texts.items()}
-        return process.make(ARRIVALS.read(name, values, bare=False))
+        return ARRIVALS.make(name, ARRIVALS.read(name, values, bare=False))
     except OptionError as error:
         raise WorkloadError("arrivals", str(error).removeprefix("name: ")) from None
 

@@ -168,5 +168,4 @@ def make_placement(
     """Raises OptionError if the name or an option is unknown or a value is out of range."""
     if on_one_server:
         options = {**ON_ONE_SERVER.get(name, {}), **options}
-    checked = PLACEMENTS.read(name, options)
-    return PLACEMENTS.find(name).make(checked)
+    return PLACEMENTS.make(name, PLACEMENTS.read(name, options))

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from tests.lab.simulation.scenario.conftest import Read
 
+from slacktide.domain import Options
 from slacktide.lab.simulation.scenario import ScenarioError, check_cell, read_scenario, run_cell
 from slacktide.lab.simulation.scenario.reading import parse_scenario
 from slacktide.lab.simulation.scenario.running import run_task, task_of
+from slacktide.planning.pipelines import PlacementAnswer, PlacementPolicy
 
 EXAMPLE = Path(__file__).parents[4] / "examples/scenarios/pipelines.yaml"
 SMALL = """\
@@ -95,6 +97,25 @@ def test_a_planner_is_imported_by_its_place_only_where_that_is_allowed() -> None
     check_cell(cell)
     with pytest.raises(ScenarioError, match=r"placement\.planner.* would import code"):
         parse_scenario(text, "s.yaml", Path())
+
+
+class Unmade(PlacementPolicy):
+    Options = Options
+
+    def __init__(self, options: Options) -> None:
+        raise RuntimeError("no map")
+
+    def decide(self, question: object, present: object) -> PlacementAnswer:
+        raise NotImplementedError
+
+
+def test_a_planner_that_cannot_be_made_is_named() -> None:
+    place = f"{__name__}:Unmade"
+    text = f"{SMALL}placement: {{planner: '{place}'}}\n"
+    (cell,) = parse_scenario(text, "s.yaml", Path(), imports=True)
+    with pytest.raises(ScenarioError) as refusal:
+        run_cell(cell, 1)
+    assert str(refusal.value) == f"placement '{place}' cannot be made: RuntimeError: no map"
 
 
 @pytest.mark.parametrize("planner", ["pipeline", "octopinf", "distream", "rim", "jellyfish"])

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from slacktide.domain import OptionError
 from slacktide.lab.load.report import Report
 from slacktide.lab.load.report.provenance import gather
 from slacktide.lab.simulation.items import Item
@@ -23,6 +24,7 @@ from slacktide.lab.simulation.scenario.building import build
 from slacktide.lab.simulation.scenario.pipelines import PipelinesWorld
 from slacktide.lab.simulation.scenario.reading import Cell, ScenarioError, YamlPositions, checked
 from slacktide.lab.simulation.scenario.world import World
+from slacktide.planning import PlannerError
 
 _provenance = cache(gather)
 """That of this process: asked once, it takes a while."""
@@ -44,6 +46,15 @@ def run_cell(
     """What comes of `cell` with this seed; the same whenever it is run. `world` is that of the
     cell, if it has been built before. `requests`: a file for a line about each request; percentiles
     are exact then. Raises ScenarioError, OSError for that file."""
+    try:
+        return _best(cell, seed, world, progress, requests)
+    except (OptionError, PlannerError) as error:  # a class of others could not be made
+        raise ScenarioError([str(error)]) from error
+
+
+def _best(
+    cell: Cell, seed: int, world: World | None, progress: Progress | None, requests: Path | None
+) -> Report:
     if cell.scenario.pipelines:
         if requests is not None:
             raise ScenarioError(["--requests: a scenario with 'pipelines' lists no requests"])
