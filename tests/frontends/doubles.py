@@ -329,7 +329,7 @@ class FakeControlPlane:
     def sessions(self) -> list[dict[str, Any]]:
         return [{"id": "s:1", "model": "m"}]
 
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+    async def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
         rows = [{"name": "m", "version": "1", "state": "READY", "reason": ""}]
         return rows if ready_only else [*rows, {"name": "other"}]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Reason
 from slacktide.models.versions import UNLOADED, Catalog, VersionState
+from slacktide.server import control_plane
 from slacktide.server.control_plane import ServerControlPlane
 from slacktide.server.data_plane import why_absent
 from slacktide.server.settings import ReadyWhen
@@ -111,13 +113,38 @@ def test_a_model_that_has_not_begun_to_load_is_unavailable_and_not_unknown() -> 
     assert why_absent(catalog, "other", None) == (Reason.NOT_FOUND, "unknown model 'other'")
 
 
-def test_the_index_lists_models_that_wait_for_their_first_load_as_loading() -> None:
+async def test_the_index_lists_models_that_wait_for_their_first_load_as_loading() -> None:
     catalog = catalog_of({"broken": "failed", "waits": "loading"})
     folders: Any = SimpleNamespace(names=lambda: ("broken", "new", "waits"))
     plane = ServerControlPlane(catalog, NOTHING, folders, asyncio.Event())
-    assert plane.repository_index(ready_only=False) == [
+    assert await plane.repository_index(ready_only=False) == [
         {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "it is broken"},
         {"name": "new"},
         {"name": "waits", "state": "LOADING", "reason": ""},
     ]
-    assert plane.repository_index(ready_only=True) == []
+    assert await plane.repository_index(ready_only=True) == []
+
+
+async def test_a_folder_that_does_not_answer_costs_one_thread_and_the_index_no_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control_plane, "LISTING_S", 0.0)
+    answers, asked = threading.Event(), []
+
+    def names() -> tuple[str, ...]:
+        asked.append(threading.current_thread())
+        answers.wait()
+        return ("new",)
+
+    folders: Any = SimpleNamespace(names=names)
+    plane = ServerControlPlane(catalog_of({"broken": "failed"}), NOTHING, folders, asyncio.Event())
+    for _ in range(3):
+        assert [each["name"] for each in await plane.repository_index(ready_only=False)] == [
+            "broken"
+        ]
+    answers.set()
+    monkeypatch.setattr(control_plane, "LISTING_S", 30.0)
+    index = await plane.repository_index(ready_only=False)
+    assert [each["name"] for each in index] == ["broken", "new"]
+    assert threading.main_thread() not in asked
+    assert len(asked) == 1

@@ -204,7 +204,7 @@ class ControlPlane(Protocol):
     def sessions(self) -> list[dict[str, Any]]:
         """The clients that stream frames, one object for each."""
 
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]: ...
+    async def repository_index(self, ready_only: bool) -> list[dict[str, str]]: ...
 
     async def load(self, model: str, parameters: Mapping[str, Parameter | Buffer]) -> None:
         """Load or reload. Raises ControlError."""

@@ -34,6 +34,8 @@ EXTENSIONS = (
 """Only what works, in Triton's order."""
 
 
+LISTING_S = 1.0
+"""Longest that the index waits for the repository's folder: a network disk may stand still."""
 ENSEMBLE = "ensemble"
 """Triton's platform of what is made of several models."""
 
@@ -68,6 +70,8 @@ class ServerControlPlane:
         self._sessions = sessions
         self._exits = exits
         self._placement = placement
+        self._listing: asyncio.Task[tuple[str, ...]] | None = None
+        """Reads the names in the repository's folder, for every call that waits."""
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
@@ -148,9 +152,10 @@ class ServerControlPlane:
 
     # ── repository ───────────────────────────────────────────────────────────────────────────
 
-    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+    async def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
         """One entry a version that was ever tried. Of models never tried there is one without a
         version, as LOADING if the start has yet to load them, else with a name only."""
+        names = () if ready_only else await self._names()
         index = [
             _entry(version.name, version.version, version)
             for version in self._catalog.all()
@@ -161,14 +166,21 @@ class ServerControlPlane:
             for name, versions in absents.items():
                 index += [_entry(name, version, absent) for version, absent in versions.items()]
             seen = {*absents, *(entry["name"] for entry in index)}
-            # If the folder has gone, what is loaded is still listed.
-            with contextlib.suppress(RepositoryError):
-                for name in self._repository.names():
-                    if name not in seen:
-                        loading = {"state": VersionState.LOADING.value, "reason": ""}
-                        waits = name in self._catalog.loading
-                        index.append({"name": name, **(loading if waits else {})})
+            for name in names:
+                if name not in seen:
+                    loading = {"state": VersionState.LOADING.value, "reason": ""}
+                    waits = name in self._catalog.loading
+                    index.append({"name": name, **(loading if waits else {})})
         return sorted(index, key=lambda entry: (entry["name"], entry.get("version", "")))
+
+    async def _names(self) -> tuple[str, ...]:
+        """Of the models in the repository; none if its folder has gone or does not answer."""
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.create_task(asyncio.to_thread(self._repository.names))
+        await asyncio.wait((self._listing,), timeout=LISTING_S)
+        with contextlib.suppress(RepositoryError):
+            return self._listing.result() if self._listing.done() else ()
+        return ()
 
     async def load(self, model: str, parameters: Mapping[str, Parameter | Buffer]) -> None:
         try:

@@ -182,9 +182,9 @@ class ControlMethods:
         json_format.ParseDict(statistics, response, ignore_unknown_fields=True)
         return response
 
-    def _index(self, rpc: GrpcCall, request: m.RepositoryIndexRequest) -> Message:
+    async def _index(self, rpc: GrpcCall, request: m.RepositoryIndexRequest) -> Message:
         _only_repository(request.repository_name)
-        index = self.control.repository_index(request.ready)
+        index = await self.control.repository_index(request.ready)
         models = [m.RepositoryIndexResponse.ModelIndex(**row) for row in index]
         return m.RepositoryIndexResponse(models=models)
 

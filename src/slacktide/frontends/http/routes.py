@@ -80,11 +80,11 @@ class ControlHandlers:
     def sessions(self, request: ClientRequest) -> HttpResponse:
         return json_response({"sessions": self._control.sessions()})
 
-    def index(self, request: ClientRequest) -> HttpResponse:
+    async def index(self, request: ClientRequest) -> HttpResponse:
         ready = _document(request).get("ready", False)
         if type(ready) is not bool:
             raise BadField("ready", "true or false", ready)
-        return json_response(self._control.repository_index(ready))
+        return json_response(await self._control.repository_index(ready))
 
     async def load(self, request: ClientRequest) -> HttpResponse:
         await self._control.load(request.head.params["model"], _load_parameters(request))
