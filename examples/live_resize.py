@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slacktide.executors.core_probe import CoreProbe, busy_warning
+from slacktide.executors import CoreProbe, busy_warning
 from slacktide.lab.examples import make_repository
 
 MODEL = "residual"

@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from slacktide.domain import Reason, Replica, Request
-from slacktide.domain.options import option
-from slacktide.domain.units import SECONDS
-from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
-from slacktide.scheduling.arrival_policy import ArrivalPolicy
-from slacktide.scheduling.options import QueueOptions
+from slacktide.domain import SECONDS, Reason, Replica, Request, option
+from slacktide.engine import BatchTimes, Idle, PoolView, Proposal
+from slacktide.scheduling import ArrivalPolicy, QueueOptions
 
 
 @dataclass(frozen=True, slots=True)

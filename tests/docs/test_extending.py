@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import io
 import json
@@ -80,6 +81,16 @@ def test_every_extension_point_has_an_example_of_at_most_forty_lines() -> None:
     # The first line is the name of the file; whoever writes the file leaves it out.
     long = {name: len(text.splitlines()) - 1 for name, text in EXAMPLES.items()}
     assert {name: lines for name, lines in long.items() if lines > 40} == {}
+
+
+@pytest.mark.parametrize("path", ["", "examples/policies/deadline_first.py"])
+def test_examples_import_what_packages_offer(path: str) -> None:
+    texts = [(ROOT / path).read_text()] if path else EXAMPLES.values()
+    imports = [node for text in texts for node in ast.walk(ast.parse(text))]
+    modules = {node.module for node in imports if isinstance(node, ast.ImportFrom)}
+    ours = {name for name in modules if name and name.partition(".")[0].startswith("slacktide")}
+    assert len(ours) >= 3
+    assert [name for name in ours if not hasattr(importlib.import_module(name), "__path__")] == []
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
