@@ -21,7 +21,7 @@ from bench.machine import cores, pin
 from bench.measurement import Figure, Goal, Options, Result, at_most
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler
-from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
+from slacktide.profiles import BatchLatency, BatchTimes, FixedTimes, classes_of_samples
 from slacktide.scheduling import make_scheduler
 from slacktide.scheduling.queue import DeadlineQueue
 
@@ -47,10 +47,8 @@ class LogNormalTime:
         return NORMAL.cdf(log(budget / self.expected) / self.sigma) if budget > 0 else 0.0
 
 
-class Times:
+class Times(BatchTimes):
     """Log-normal batch times around a median; stands in for a profile."""
-
-    revision = 0
 
     def __init__(self, latency: Callable[[int], float], sigma: float = 0.05) -> None:
         self.latency = latency
@@ -58,9 +56,6 @@ class Times:
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> LogNormalTime:
         return LogNormalTime(self.latency(rows), self.sigma)
-
-    def classes(self, cores: int) -> None:
-        """All alike."""
 
 
 class View:

@@ -33,7 +33,7 @@ import numpy as np
 from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, at_least, at_most
 from slacktide.domain import Deployment, LaneSpec, OutcomeKind, Plan, PoolId, Request, Route
-from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import (
     AsExpected,
     ByLength,
@@ -43,7 +43,13 @@ from slacktide.lab.simulation import (
     stream,
 )
 from slacktide.lab.simulation.results import Scorer
-from slacktide.profiles import CorrectedTimes, FixedTimes, LatencyTable, classes_of_samples
+from slacktide.profiles import (
+    BatchTimes,
+    CorrectedTimes,
+    FixedTimes,
+    LatencyTable,
+    classes_of_samples,
+)
 from slacktide.scheduling import make_scheduler
 from slacktide_papers.orloj.setting import SETTINGS, draw_requests
 

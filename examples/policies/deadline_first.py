@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import inf
 
 from slacktide.domain import SECONDS, Reason, Replica, Request, option
-from slacktide.engine import BatchTimes, Idle, PoolView, Proposal
+from slacktide.engine import Idle, PoolView, Proposal
+from slacktide.profiles import BatchTimes
 from slacktide.scheduling import ArrivalPolicy, QueueOptions
 
 

@@ -46,11 +46,13 @@ from slacktide.engine import (
 )
 from slacktide.engine.time_share import SoloProfiling
 from slacktide.engine.unmeasured_queue import UnmeasuredRules
-from slacktide.profiles import PointTime
+from slacktide.profiles import BatchTimes, PointTime
 
 
-class FlatTimes:
+class FlatTimes(BatchTimes):
     """`seconds` for any batch, certain; if it `divides`, that by the cores."""
+
+    learns = True
 
     def __init__(self, seconds: float = 0.01, divides: bool = False) -> None:
         self.seconds = seconds
@@ -62,22 +64,12 @@ class FlatTimes:
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
         return PointTime(self.seconds / cores if self.divides else self.seconds)
 
-    def classes(self, cores: int) -> None:
-        """All alike."""
-
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         self.observed.append((seconds, rows, cores))
         self.measured |= {member.signature for member in members}
 
-    def discount(self, request: Request | None = None) -> None:
-        """Certain of itself."""
-
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         self.seconds = seconds * cores if self.divides else seconds
-
-    @property
-    def revision(self) -> int:
-        return 0
 
 
 class ListScheduler:

@@ -21,7 +21,7 @@ from slacktide.domain import (
     TimerFired,
     Timetable,
 )
-from slacktide.profiles import PointTime
+from slacktide.profiles import BatchTimes, PointTime
 
 TABLE = Timetable(0.1, (ModelWindow("a", 0.0, 0.04), ModelWindow("b", 0.05, 0.09)))
 
@@ -88,7 +88,7 @@ def test_an_unwanted_window_holds_nothing_up(lane):
 
 
 def test_a_batch_is_made_smaller_to_fit(make_world):
-    class PerRow:
+    class PerRow(BatchTimes):
         """4 ms for each row."""
 
         def of(self, rows, cores, members=()):

@@ -14,6 +14,7 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.in_process import InProcessExecutor, ProfiledExecutor
 from slacktide.executors.ports import Executor, OpenedModel, Payload, Resized
 from slacktide.executors.process import ProcessExecutor
+from slacktide.profiles import BatchTimes
 
 
 async def test_in_process_results_failures_and_aborts(models, kit, arena) -> None:
@@ -87,17 +88,14 @@ class RowTime:
         return float(budget >= self.expected)
 
 
-@dataclass
-class Times:
+class Times(BatchTimes):
     """10 ms per row and core-second."""
 
-    revision: int = 0
+    revision = 0
+    learns = True
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> RowTime:
         return RowTime(0.01 * rows / cores)
-
-    def classes(self, cores: int) -> None:
-        """All alike."""
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         self.revision += 1

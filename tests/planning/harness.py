@@ -22,7 +22,7 @@ from slacktide.domain import (
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.planning import Planner
 from slacktide.planning.scaling import ModelView, ScalingLimits
-from slacktide.profiles import PointTime
+from slacktide.profiles import BatchTimes, PointTime
 from slacktide.profiles.time_distribution import SplitLogLogistic
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
@@ -31,10 +31,8 @@ Seconds = Callable[[int, int], float]
 Parts = Callable[[PoolId, int, PoolView], PoolParts]
 
 
-class CertainTimes:
+class CertainTimes(BatchTimes):
     """Every batch takes `seconds(rows, cores)`, and `p99` times that at its 99th percentile."""
-
-    revision = 0
 
     def __init__(self, seconds: Seconds, *, p99: float = 1.0) -> None:
         self._seconds, self._p99 = seconds, p99
@@ -44,9 +42,6 @@ class CertainTimes:
         if self._p99 == 1.0:
             return PointTime(seconds)
         return SplitLogLogistic(seconds, self._p99 * seconds, lower=0.1, tail=0.1)
-
-    def classes(self, cores: int) -> None:
-        """All requests are alike."""
 
 
 def parts_of(scheduler: str, times_of: Callable[[PoolId], Any]) -> Parts:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from slacktide.domain import Request
-from slacktide.engine.ports import BatchTimes
 from slacktide.profiles import (
     BatchLatency,
+    BatchTimes,
     ClassedTimes,
     CorrectedTimes,
     LatencyTable,

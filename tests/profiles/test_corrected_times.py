@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.engine.ports import BatchTimes
-from slacktide.profiles import CorrectedTimes, LatencyTable, ProfileError
+from slacktide.profiles import BatchTimes, CorrectedTimes, LatencyTable, ProfileError
 
 TOLERANCE = 1 + 1e-12
 OBSERVATIONS = st.lists(

@@ -21,7 +21,7 @@ from slacktide.domain import (
     Replica,
     Request,
 )
-from slacktide.profiles import CorrectedTimes, ExitTimes, LatencyTable, PointTime
+from slacktide.profiles import BatchTimes, CorrectedTimes, ExitTimes, LatencyTable, PointTime
 
 POOL = PoolId("m", "1")
 REPLICA = Replica(0, POOL, "lane", (0,), 8)
@@ -216,16 +216,11 @@ def test_on_time_undoes_quantile_and_both_rise(left, mode, level, rows, cores):
     assert found.on_time(0.0) == 0.0
 
 
-class Certain:
+class Certain(BatchTimes):
     """Times that never change."""
-
-    revision = 0
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
         return PointTime(rows * WHOLE)
-
-    def classes(self, cores: int) -> None:
-        """All alike."""
 
 
 def test_predictions_that_do_not_learn_are_wrapped_as_well():

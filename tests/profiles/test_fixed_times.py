@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from slacktide.domain import Request
-from slacktide.engine.ports import BatchTimes, learner_of
-from slacktide.profiles import BatchLatency, FixedTimes, ProfileError, classes_of_samples
+from slacktide.profiles import (
+    BatchLatency,
+    BatchTimes,
+    FixedTimes,
+    ProfileError,
+    classes_of_samples,
+)
 
 LATENCY = BatchLatency(5.0, 1.0, (1, 2, 4, 8, 16))
 
@@ -30,7 +35,7 @@ def test_is_what_the_engine_asks_for(times: FixedTimes) -> None:
     answers: BatchTimes = times
     assert answers.revision == 0
     assert answers.classes(2) is answers.classes(1)
-    assert learner_of(answers) is None
+    assert not answers.learns
 
 
 def test_one_request_alone(times: FixedTimes) -> None:

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Request, Signature
-from slacktide.engine.ports import BatchTimes, learner_of
-from slacktide.profiles import LatencyTable, ProfileError, ShapedTimes
+from slacktide.profiles import BatchTimes, LatencyTable, ProfileError, ShapedTimes
 from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.shape_classes import MOST_CLASSES, ShapeSorting, apart
 from slacktide.profiles.shaped_times import MEMORY, MOST_SHAPES
@@ -102,7 +101,7 @@ def test_what_was_learnt_survives_a_file() -> None:
 def test_it_is_what_engine_and_schedulers_ask() -> None:
     times = ShapedTimes(TABLE, REFERENCE)
     asked: BatchTimes = times
-    assert learner_of(asked) is not None
+    assert asked.learns
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -18,7 +18,7 @@ import pytest
 
 from slacktide.domain import Batch, PoolId, Reason, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler, WaitUntil
-from slacktide.profiles import RunClasses
+from slacktide.profiles import BatchTimes
 
 NORMAL = NormalDist()
 REPLICA = Replica(id=0, pool=PoolId("m", "1"), lane="cpu", cores=(0,), max_batch=32)
@@ -52,20 +52,17 @@ class LogNormalTime:
         return NORMAL.cdf(log(budget / self.expected) / self.sigma) if budget > 0 else 0.0
 
 
-class LogNormalTimes:
-    """`BatchTimes` of median `latency(rows)` seconds and log-normal spread `sigma`."""
+class LogNormalTimes(BatchTimes):
+    """Median `latency(rows)` seconds and log-normal spread `sigma`."""
+
+    revision = 0
 
     def __init__(self, latency: Callable[[int], float], sigma: float = 0.05) -> None:
         self.latency = latency
         self.sigma = sigma
-        self.revision = 0
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> LogNormalTime:
         return LogNormalTime(self.latency(rows), self.sigma)
-
-    def classes(self, cores: int) -> RunClasses | None:
-        """None: all are alike."""
-        return None
 
 
 def residual(rows: int) -> float:

@@ -56,11 +56,10 @@ CLASSES = classes_of_samples(LENGTHS, LATENCY, most=2)
 class Unlike(FixedTimes):
     """Batch times by class, while these are `known`."""
 
-    known = True
+    known, revision = True, 1
 
     def __init__(self) -> None:
         super().__init__(CLASSES)
-        self.revision = 1
 
     def classes(self, cores: int) -> RunClasses | None:
         return super().classes(cores) if self.known else None

@@ -256,7 +256,10 @@ def test_whenever_it_asks_to_be_asked_somebody_is_given_up(lab) -> None:
 
 
 def test_classes_that_change_sort_everybody_anew(lab) -> None:
-    times = FixedTimes(CLASSES)
+    class Replaceable(FixedTimes):
+        revision = 0
+
+    times = Replaceable(CLASSES)
     made = Orloj(OrlojOptions(admission=False), max_batch=8, times=times, view=lab.LaneView())
     slack = mean_of_batch(1) * 1.1
     made.admit_moved(lab.request(0, slack, application="short"), now=0.0)

@@ -18,9 +18,10 @@ LIMIT = 8
 class Learning(FixedTimes):
     """Predictions that can be told something else."""
 
+    revision = 0
+
     def __init__(self, classes: RunClasses) -> None:
         super().__init__(classes)
-        self.revision = 0
         self.now_known: RunClasses | None = classes
 
     def classes(self, cores: int) -> RunClasses | None:

@@ -6,13 +6,11 @@ predicts); it keeps every request in exactly one place and ends it exactly once.
 
 from slacktide.engine.engine import Engine as Engine
 from slacktide.engine.invariants import check_invariants as check_invariants
-from slacktide.engine.ports import BatchTimes as BatchTimes
 from slacktide.engine.ports import Idle as Idle
 from slacktide.engine.ports import PoolParts as PoolParts
 from slacktide.engine.ports import PoolView as PoolView
 from slacktide.engine.ports import Proposal as Proposal
 from slacktide.engine.ports import WaitUntil as WaitUntil
-from slacktide.engine.ports import learner_of as learner_of
 from slacktide.engine.settings import EngineSettings as EngineSettings
 from slacktide.engine.snapshot import LaneSnapshot as LaneSnapshot
 from slacktide.engine.snapshot import ServedBy as ServedBy

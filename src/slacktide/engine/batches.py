@@ -190,10 +190,9 @@ class Batches:
             leaving, judged, may_stop = self._exits.begin(
                 lane, placement, self._next_id, len(members), first=first
             )
-        if pool.exit_times is None or may_stop or leaving is Leaving.SHRINK:
-            time = pool.times.of(rows, lane.size, members)
-        else:
-            time = pool.exit_times.whole(rows, lane.size, members)
+        shrinks = may_stop or leaving is Leaving.SHRINK
+        predict = pool.times.of if shrinks else pool.times.whole
+        time = predict(rows, lane.size, members)
         decoding = decoding_time(members)
         expected, p99 = time.expected + decoding, time.p99 + decoding
         limit = max(settings.hang_floor, settings.hang_factor * time.p99)
@@ -235,13 +234,12 @@ class Batches:
         state = self._state
         running = self.leave(event.batch)
         batch, placement = running.batch, running.placement
-        learner = placement.pool.learner
         took = state.now - batch.started - decoding_time(batch.members)
-        if batch.leaving is not Leaving.NONE and placement.pool.exit_times is not None:
+        if batch.leaving is not Leaving.NONE:
             seconds = took if running.steady else None
-            placement.pool.exit_times.saw(batch, event.exits, seconds, running.cores)
-        elif running.steady and learner is not None and batch.leaving is not Leaving.SHRINK:
-            learner.observe(took, batch.members, batch.rows, running.cores)
+            placement.pool.times.saw(batch, event.exits, seconds, running.cores)
+        elif running.steady:
+            placement.pool.times.observe(took, batch.members, batch.rows, running.cores)
         if not batch.solo:
             placement.pool.trials.refused = 0
         if running.trial_s and running.steady:
@@ -282,9 +280,9 @@ class Batches:
 
     def aborted(self, event: BatchAborted) -> None:
         running = self.leave(event.batch)
-        batch, exit_times = running.batch, running.placement.pool.exit_times
-        if event.exits is not None and exit_times is not None:
-            exit_times.saw(batch, event.exits, None, running.cores)
+        batch = running.batch
+        if event.exits is not None:
+            running.placement.pool.times.saw(batch, event.exits, None, running.cores)
         for entry in self._waiting(batch):
             self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, "its batch was stopped")
         self._forget_all_but_quarantined(batch)

@@ -46,8 +46,7 @@ class ExitRules:
             if policy == pool.exits:
                 continue
             pool.exits = policy
-            if pool.exit_times is not None:
-                pool.exit_times.follow(policy)
+            pool.times.follow(policy)
             for placement in pool.placements:
                 self._publish(placement, policy or ExitPolicy(pool.id))
 

@@ -23,7 +23,7 @@ from slacktide.domain import (
     Timetable,
 )
 from slacktide.engine.phases import TRANSITIONS, UP, Phase, ReplicaState, Step
-from slacktide.engine.ports import Outlook, PoolFactory, exit_learner_of, learner_of
+from slacktide.engine.ports import Outlook, PoolFactory
 from slacktide.engine.recovery import Crash, CrashHistory
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.time_share import SoloRuns, Trials
@@ -45,8 +45,8 @@ class Pool:
     """Also the `PoolView` its scheduler sees."""
 
     __slots__ = (
-        "announced", "cores", "cost", "crashes", "down_reason", "ever_up", "exit_times", "exits",
-        "id", "lanes", "learner", "max_batch", "outlook", "placements", "quarantine", "quiet",
+        "announced", "cores", "cost", "crashes", "down_reason", "ever_up", "exits",
+        "id", "lanes", "max_batch", "outlook", "placements", "quarantine", "quiet",
         "removed", "rescue", "rescued", "scheduler", "settings", "share", "size", "solo",
         "start_time", "times", "trials", "unmeasured", "usual_budget", "widest",
     )  # fmt: skip
@@ -81,8 +81,6 @@ class Pool:
         self.scheduler = parts.scheduler
         self.outlook: Outlook | None = getattr(parts.scheduler, "outlook", None)
         self.times = parts.times
-        self.learner = learner_of(parts.times)
-        self.exit_times = exit_learner_of(parts.times)
         self.exits: ExitPolicy | None = None
         """How its requests leave the model early under the plan in force; None: they do not."""
         self.share = parts.share

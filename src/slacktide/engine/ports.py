@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
-from slacktide.domain import Batch, ExitPolicy, ExitReport, Notice, PoolId, Reason, Replica, Request
+from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
 from slacktide.domain.read_only import read_only
 from slacktide.engine.time_share import SoloProfiling
 from slacktide.engine.unmeasured_queue import UnmeasuredRules
-from slacktide.profiles import Classes, TimeDistribution
+from slacktide.profiles import BatchTimes
 
 
 @read_only
@@ -34,64 +34,6 @@ class WaitUntil:
 @read_only
 class Idle:
     """Nothing to run."""
-
-
-class BatchTimes(Protocol):
-    """How long a batch of one pool takes, as predicted. Non-decreasing in rows, non-increasing in
-    cores."""
-
-    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
-        """The time of a batch of `rows` ≥ 1 rows on so many cores: of just these members, or of
-        any if none are named."""
-
-    def classes(self, cores: int) -> Classes | None:
-        """The requests by how much work they are; None while all are taken to be alike. The same
-        object until `revision` rises."""
-
-    @property
-    def revision(self) -> int:
-        """Rises whenever predictions have changed enough for cached tables to be rebuilt."""
-
-
-class Learner(Protocol):
-    """`BatchTimes` that are corrected by what is observed offer this as well."""
-
-    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Learn from one finished batch. Changes predictions, and `revision` if noticeably."""
-
-    def discount(self, request: Request | None = None) -> None:
-        """A request was refused because of these predictions while nothing ran: trust them less, or
-        those for requests like this one. None: it is not known what it is like."""
-
-    def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Two runs have shown that predictions are far too long: a batch like this one takes
-        `seconds`. Take that for the truth, however far it is from the profile."""
-
-
-def learner_of(times: BatchTimes) -> Learner | None:
-    """`times` if they learn, else None."""
-    return cast(Learner, times) if hasattr(times, "observe") else None
-
-
-class ExitLearner(Protocol):
-    """`BatchTimes` of a model whose requests may leave early offer this as well."""
-
-    def follow(self, policy: ExitPolicy | None) -> None:
-        """This is how they leave from now on."""
-
-    def whole(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
-        """Time of a batch that certainly runs to the end."""
-
-    def saw(
-        self, batch: Batch, report: ExitReport | None, seconds: float | None, cores: int
-    ) -> None:
-        """Learn from a batch whose members might leave. `seconds`: what it took; None where that
-        teaches nothing. Observes it as well, so that `observe` is not called."""
-
-
-def exit_learner_of(times: BatchTimes) -> ExitLearner | None:
-    """`times` if they know of early exits, else None."""
-    return cast(ExitLearner, times) if hasattr(times, "saw") else None
 
 
 class PoolView(Protocol):

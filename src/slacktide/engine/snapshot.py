@@ -22,9 +22,8 @@ from slacktide.domain.read_only import read_only
 from slacktide.engine.lanes import Lane, Placement, Pool, Running
 from slacktide.engine.ledger import ModelCounts, State
 from slacktide.engine.phases import ReplicaState
-from slacktide.engine.ports import BatchTimes
 from slacktide.engine.state import EngineState
-from slacktide.profiles import batch_sizes
+from slacktide.profiles import BatchTimes, batch_sizes
 
 
 @read_only

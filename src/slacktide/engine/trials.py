@@ -31,7 +31,7 @@ DOUBTED = (Reason.SHORTER_THAN_ALONE, Reason.BEHIND_WORK)
 def trial_due(pool: Pool, request: Request | Notice, reason: Reason, *, now: float) -> bool:
     """Count a refusal; whether this request runs all the same."""
     trials = pool.trials
-    if reason not in DOUBTED or request.best_effort or pool.learner is None:
+    if reason not in DOUBTED or request.best_effort or not pool.times.learns:
         return False
     if len(pool.scheduler) or pool.quarantine or pool.announced:
         return False
@@ -64,9 +64,9 @@ def trial_finished(running: Running, seconds: float, predicted: float) -> None:
         trials.ratio, trials.every = 0.0, min(2 * trials.every, MOST_EVERY)
     elif not before:
         trials.refused = trials.every
-    elif pool.learner is not None:
+    else:
         slower = predicted * max(before, trials.ratio)
-        pool.learner.settle(slower, batch.members, batch.rows, running.cores)
+        pool.times.settle(slower, batch.members, batch.rows, running.cores)
         trials.ratio, trials.every, trials.tried = 0.0, TRIAL_EVERY, False
 
 

@@ -25,7 +25,7 @@ import math
 from collections.abc import Sequence
 
 from slacktide.domain import Request
-from slacktide.engine.ports import BatchTimes
+from slacktide.profiles import BatchTimes
 
 
 def best_effort_value(request: Request, *, now: float) -> float:

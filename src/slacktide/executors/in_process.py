@@ -30,7 +30,6 @@ from slacktide.domain import (
 )
 from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import ModelInterface
-from slacktide.engine.ports import BatchTimes
 from slacktide.executors.arena import Arena, map_read_only
 from slacktide.executors.crops import FrameArenas
 from slacktide.executors.onnx_runtime import ModelError, client_detail
@@ -52,6 +51,7 @@ from slacktide.executors.ports import (
 from slacktide.executors.session import ModelSession
 from slacktide.executors.shared_replicas import SharedReplicas
 from slacktide.executors.tensor_io import RowCountError, cut_outputs, lay_out, zero_outputs
+from slacktide.profiles import BatchTimes
 
 
 class LoopReplica:

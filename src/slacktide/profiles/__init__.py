@@ -8,8 +8,9 @@ from slacktide.profiles.amdahl import AmdahlFit as AmdahlFit
 from slacktide.profiles.amdahl import AmdahlModel as AmdahlModel
 from slacktide.profiles.amdahl import Timed as Timed
 from slacktide.profiles.amdahl import fit_amdahl as fit_amdahl
-from slacktide.profiles.batch_times import CorrectedTimes as CorrectedTimes
+from slacktide.profiles.batch_times import BatchTimes as BatchTimes
 from slacktide.profiles.classed_times import ClassedTimes as ClassedTimes
+from slacktide.profiles.corrected_times import CorrectedTimes as CorrectedTimes
 from slacktide.profiles.cpu_share import CpuShare as CpuShare
 from slacktide.profiles.cpu_share import busy_note as busy_note
 from slacktide.profiles.cpu_share import is_quiet as is_quiet

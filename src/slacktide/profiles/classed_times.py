@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike
 
 from slacktide.domain import Request
 from slacktide.profiles import reading
-from slacktide.profiles.batch_times import (
+from slacktide.profiles.batch_times import BatchTimes
+from slacktide.profiles.corrected_times import (
     DISCOUNT,
     NOTICEABLE,
     PATIENCE,
@@ -56,10 +57,11 @@ SCHEMA = 1
 _KEYS = ("schema", "speed", "fixed", "lengths")
 
 
-class ClassedTimes:
-    """`BatchTimes` and `Learner` (engine/ports.py) of one pool. Raises ProfileError as
-    `CorrectedTimes` does. What is expected is the median while all requests are alike, the mean
-    once there are classes."""
+class ClassedTimes(BatchTimes):
+    """Raises ProfileError as `CorrectedTimes` does. What is expected is the median while all
+    requests are alike, the mean once there are classes."""
+
+    learns = True
 
     def __init__(
         self, table: LatencyTable, *, latency: Callable[[int], BatchLatency] | None = None
@@ -84,10 +86,14 @@ class ClassedTimes:
         self._error: float | None = None
         self.batches = 0
         """Batches learnt from."""
-        self.revision = 0
-        """Rises when predictions have changed noticeably."""
+        self._revision = 0
 
-    # BatchTimes and Learner
+    # BatchTimes
+
+    @property
+    def revision(self) -> int:
+        """Rises when predictions have changed noticeably."""
+        return self._revision
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
         """The time of a batch of `rows` rows: of just these members, or of any requests."""
@@ -106,7 +112,7 @@ class ClassedTimes:
         if classes is None:
             seen = point.revision
             point.observe(seconds, members, rows, cores)
-            self.revision += point.revision - seen
+            self._revision += point.revision - seen
             if not (self._tagged or _tagged(members)):
                 return
             self._tagged = True
@@ -139,7 +145,7 @@ class ClassedTimes:
         if self._classes is None:
             seen = self.point.revision
             self.point.discount()
-            self.revision += self.point.revision - seen
+            self._revision += self.point.revision - seen
             return
         self._filter.speed = max(self._filter.speed - DISCOUNT, -BOUND_SPEED)
         if abs(self._filter.speed - self._speed) > 2.0 * NOTICEABLE:
@@ -150,7 +156,7 @@ class ClassedTimes:
         if self._classes is None:
             seen = self.point.revision
             self.point.settle(seconds, members, rows, cores)
-            self.revision += self.point.revision - seen
+            self._revision += self.point.revision - seen
             return
         moved = math.log(seconds / self._times(cores).of(rows, cores, members).expected)
         self._filter.speed = max(self._filter.speed + moved, -BOUND_SPEED)
@@ -300,7 +306,7 @@ class ClassedTimes:
         self._speed, self._fixed = self._filter.speed, self._filter.fixed
         self._since = 0
         self._by_cores.clear()
-        self.revision += 1
+        self._revision += 1
 
 
 def _tagged(members: Sequence[Request]) -> bool:

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, Request
 from slacktide.domain.read_only import read_only
+from slacktide.profiles.batch_times import BatchTimes
 from slacktide.profiles.shape_classes import Classes
 from slacktide.profiles.time_distribution import TimeDistribution
 
@@ -43,17 +43,6 @@ NOTICEABLE_CHANCE, NOTICEABLE_SHARE, NOTICEABLE_LANE = 0.05, 0.02, 0.05
 LEAST_SHARE = 1e-3
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
 _CLOSE = 1e-4
-
-
-class WholePass(Protocol):
-    """Predictions of whole passes: `BatchTimes` of engine/ports.py."""
-
-    @property
-    def revision(self) -> int: ...
-
-    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution: ...
-
-    def classes(self, cores: int) -> Classes | None: ...
 
 
 @read_only
@@ -119,13 +108,14 @@ class _Ramp:
         """That `share` was learnt from; 0: it is not known."""
 
 
-class ExitTimes:
-    """`BatchTimes` of a pool whose policy may have requests leave early."""
+class ExitTimes(BatchTimes):
+    """Times of a pool whose policy may have requests leave early."""
 
-    def __init__(self, inner: WholePass) -> None:
+    learns = True
+
+    def __init__(self, inner: BatchTimes) -> None:
         self.inner = inner
         """Predictions of whole passes."""
-        self._learner: Any = inner if hasattr(inner, "observe") else None
         self._policy: ExitPolicy | None = None
         self._ramps: dict[int, _Ramp] = {}
         """By position, of the policy in force, front to end."""
@@ -137,7 +127,7 @@ class ExitTimes:
         self._mixes = 0
         self._answers: dict[tuple[int, int], ExitTime] = {}
 
-    # BatchTimes and Learner
+    # BatchTimes
 
     @property
     def revision(self) -> int:
@@ -159,22 +149,20 @@ class ExitTimes:
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Learn from a whole pass."""
-        if self._learner is not None:
-            self._learner.observe(seconds, members, rows, cores)
+        self.inner.observe(seconds, members, rows, cores)
 
     def discount(self, request: Request | None = None) -> None:
         first = next((ramp for ramp in self._ramps.values() if ramp.batches), None)
         if first is not None and first.chance < MOST_HOPED:
             first.chance += REFUSAL
             self._publish()
-        elif self._learner is not None:
-            self._learner.discount(request)
+        else:
+            self.inner.discount(request)
 
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        if self._learner is not None:
-            self._learner.settle(seconds, members, rows, cores)
+        self.inner.settle(seconds, members, rows, cores)
 
-    # ExitLearner
+    # Early exits
 
     @property
     def soonest(self) -> float:

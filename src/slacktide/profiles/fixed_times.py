@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slacktide.domain import Request
+from slacktide.profiles.batch_times import BatchTimes
 from slacktide.profiles.distribution import (
     FLOOR,
     Floats,
@@ -64,11 +65,9 @@ class LongestMemberTime:
         return share_within(self._cdf, (budget - self._fixed) / self._per_length, self._step)
 
 
-class FixedTimes:
-    """`BatchTimes` (engine/ports.py) from one `RunClasses`, the same for any number of cores. What
-    is expected is the mean. Raises ProfileError for rows below 1 and levels outside 0 to 1."""
-
-    revision = 0
+class FixedTimes(BatchTimes):
+    """Times from one `RunClasses`, the same for any number of cores. What is expected is the mean.
+    Raises ProfileError for rows below 1 and levels outside 0 to 1."""
 
     def __init__(self, classes: RunClasses) -> None:
         self._classes = classes

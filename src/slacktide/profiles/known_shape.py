@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from slacktide.domain import Signature
 from slacktide.profiles import reading
-from slacktide.profiles.batch_times import CorrectedTimes
+from slacktide.profiles.corrected_times import CorrectedTimes
 from slacktide.profiles.correction import BOUND
 from slacktide.profiles.latency_fit import SizeTime, fit_latency
 from slacktide.profiles.latency_table import LatencyTable

@@ -16,13 +16,14 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from slacktide.domain import Request, Signature
-from slacktide.profiles.batch_times import CorrectedTimes
+from slacktide.profiles.batch_times import BatchTimes
+from slacktide.profiles.corrected_times import CorrectedTimes
 from slacktide.profiles.run_classes import RunClasses, same_classes
 from slacktide.profiles.size_law import SizeLaw, elements
-from slacktide.profiles.time_distribution import SplitLogLogistic, TimeDistribution
+from slacktide.profiles.time_distribution import SplitLogLogistic
 
 MOST_CLASSES = 16
 NARROW = 1.1
@@ -114,8 +115,8 @@ def _starts(works: Sequence[float], width: float) -> list[int]:
     return starts
 
 
-class ClassTimes:
-    """The batch times of one class: `BatchTimes` (engine/ports.py) that tell no members apart."""
+class ClassTimes(BatchTimes):
+    """The batch times of one class."""
 
     def __init__(self, parts: Sequence[tuple[CorrectedTimes, float]]) -> None:
         """Times of its shapes, at least one, and how many requests of each came."""
@@ -150,24 +151,10 @@ class ClassTimes:
             )
         )
 
-    def classes(self, cores: int) -> None:
-        """One class: its requests are alike."""
-
     @property
     def revision(self) -> int:
         """Rises with those of its shapes."""
         return sum([times.revision for times in self.times])
-
-
-class OneClassTimes(Protocol):
-    """Batch times of requests that are alike (`BatchTimes` of engine/ports.py)."""
-
-    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution: ...
-
-    def classes(self, cores: int) -> Classes | None: ...
-
-    @property
-    def revision(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,7 +162,7 @@ class ShapeClasses:
     """What a policy may know of the classes of one pool, for one number of cores."""
 
     sorting: ShapeSorting
-    times: tuple[OneClassTimes, ...]
+    times: tuple[BatchTimes, ...]
     """By class. They move on with what is learnt."""
     shares: tuple[float, ...]
     """Share of the arrivals by class; they add up to 1."""

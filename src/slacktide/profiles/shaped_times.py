@@ -21,7 +21,8 @@ from collections.abc import Sequence
 
 from slacktide.domain import Request, Signature
 from slacktide.profiles import reading
-from slacktide.profiles.batch_times import DISCOUNT, NOTICEABLE, CorrectedTimes, mean_error
+from slacktide.profiles.batch_times import BatchTimes
+from slacktide.profiles.corrected_times import DISCOUNT, NOTICEABLE, CorrectedTimes, mean_error
 from slacktide.profiles.correction import BOUND
 from slacktide.profiles.known_shape import (
     FIRST_RUNS,
@@ -58,10 +59,11 @@ _STEP = 0.05
 """Shapes that are not known share a table where their work differs by less (log)."""
 
 
-class ShapedTimes:
-    """`BatchTimes` and `Learner` (engine/ports.py) of one pool. Raises ProfileError as
-    `CorrectedTimes` does. What is expected of a batch is the median of its shape, or the mean of
-    the medians of all classes that come."""
+class ShapedTimes(BatchTimes):
+    """Raises ProfileError as `CorrectedTimes` does. What is expected of a batch is the median of
+    its shape, or the mean of the medians of all classes that come."""
+
+    learns = True
 
     def __init__(
         self, table: LatencyTable, reference: Signature, sizes: Sequence[SizeTime] = ()
@@ -93,8 +95,7 @@ class ShapedTimes:
         self._error: float | None = None
         self.batches = 0
         """Batches learnt from."""
-        self.revision = 0
-        """Rises when what policies see has changed noticeably."""
+        self._revision = 0
         for (_, signature), work in self._scale.works_of(sizes).items():
             if signature:
                 self._profiled.setdefault(signature, work)
@@ -106,7 +107,12 @@ class ShapedTimes:
         self._sorting = self._sorted()
         self._pool()
 
-    # BatchTimes and Learner
+    # BatchTimes
+
+    @property
+    def revision(self) -> int:
+        """Rises when what policies see has changed noticeably."""
+        return self._revision
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
         """The time of a batch of `rows` rows: of the shape that all `members` have, or of one of
@@ -321,7 +327,7 @@ class ShapedTimes:
             self._handed_on = self._speed
             for shape in self._shapes.values():
                 shape.follow(self._speed)
-            self.revision += 1
+            self._revision += 1
 
     def _moved(self, signature: Signature, shape: KnownShape, before: CorrectedTimes) -> None:
         """The times of a shape have moved, and were `before`: have law and classes follow."""
@@ -330,7 +336,7 @@ class ShapedTimes:
         if law is None or apart(law, work) > _FAR:
             self._refit()
         shown = before in self._pools[of].times
-        self.revision += shown
+        self._revision += shown
         if (
             self._since_look >= LOOK_EVERY
             or apart(work, self._sorting.works[of]) > self._sorting.width * _FAR
@@ -393,7 +399,7 @@ class ShapedTimes:
         ):
             self._pools, self._shares = tuple(pools), tuple(shares)
             self._snapshots.clear()
-            self.revision += 1
+            self._revision += 1
 
     # Predictions
 
@@ -416,11 +422,11 @@ class ShapedTimes:
     def _mixed(self, rows: int, cores: int) -> TimeDistribution:
         """The time of a batch of any one class, by how often they are asked for."""
         found = self._mixtures.get((rows, cores))
-        if found is None or found[0] != self.revision:
+        if found is None or found[0] != self._revision:
             pairs = zip(self._pools, self._shares, strict=True)
             asked = [(times.of(rows, cores), share) for times, share in pairs if share > 1e-6]
             mixed = asked[0][0] if len(asked) == 1 else MixedTime(*zip(*asked, strict=True))
-            found = self._mixtures[rows, cores] = self.revision, mixed
+            found = self._mixtures[rows, cores] = self._revision, mixed
         return found[1]
 
 

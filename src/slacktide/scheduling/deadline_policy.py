@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
-from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil, learner_of
-from slacktide.profiles import Classes, ShapeClasses, sorted_alike
+from slacktide.engine.ports import Idle, PoolView, Proposal, WaitUntil
+from slacktide.profiles import BatchTimes, Classes, ShapeClasses, sorted_alike
 from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.announcements import Announcements, as_request
 from slacktide.scheduling.class_tables import ClassWorkAhead
@@ -42,7 +42,6 @@ class DeadlinePolicy(ABC):
         self._max_batch = max_batch
         self._view = view
         self._times = times
-        self._learner = learner_of(times)
         self._row_times = row_times(times, max_batch, lead, class_lead, self._sort_by)
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
@@ -168,8 +167,7 @@ class DeadlinePolicy(ABC):
             reason is not None  # rare, and quicker to see than which it is
             and not waiting
             and reason in self._doubtful
-            and self._learner is not None
             and self._view.free_in(now=now) == 0.0
         ):
-            self._learner.discount(asked if isinstance(asked, Request) else None)
+            self._times.discount(asked if isinstance(asked, Request) else None)
         return reason

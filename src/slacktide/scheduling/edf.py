@@ -25,8 +25,8 @@ import numpy as np
 
 from slacktide.domain import Replica, Request
 from slacktide.domain.options import option
-from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
-from slacktide.profiles import Classes, ShapeClasses
+from slacktide.engine.ports import Idle, PoolView, Proposal
+from slacktide.profiles import BatchTimes, Classes, ShapeClasses
 from slacktide.profiles.fixed_times import LongestMemberTime
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import DeadlineOptions

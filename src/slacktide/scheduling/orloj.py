@@ -33,8 +33,8 @@ from typing import ClassVar, NamedTuple
 
 from slacktide.domain import Batch, Reason, Replica, Request, Signature
 from slacktide.domain.options import OptionError, option
-from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
-from slacktide.profiles import Classes, ShapeClasses, batch_sizes, sorted_alike
+from slacktide.engine.ports import Idle, PoolView, Proposal
+from slacktide.profiles import BatchTimes, Classes, ShapeClasses, batch_sizes, sorted_alike
 from slacktide.scheduling.best_effort import BestEffortShare
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import BestEffortOptions

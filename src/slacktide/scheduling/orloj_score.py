@@ -44,8 +44,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from slacktide.engine.ports import BatchTimes
-from slacktide.profiles import RunClasses, ShapeClasses, TimeDistribution
+from slacktide.profiles import BatchTimes, RunClasses, ShapeClasses, TimeDistribution
 from slacktide.profiles.distribution import FLOOR, POINTS, expected_max, weighted_sum
 
 Step = tuple[float, float]

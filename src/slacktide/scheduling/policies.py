@@ -9,10 +9,10 @@ from functools import partial
 from slacktide._version import PAPERS
 from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
-from slacktide.engine.ports import BatchTimes, PoolParts, PoolView, Scheduler
+from slacktide.engine.ports import PoolParts, PoolView, Scheduler
 from slacktide.engine.time_share import SoloCounts, SoloProfiling
 from slacktide.engine.unmeasured_queue import SHARE, UnmeasuredRules
-from slacktide.profiles import ClassedTimes, ExitTimes, ShapedTimes
+from slacktide.profiles import BatchTimes, ClassedTimes, ExitTimes, ShapedTimes
 from slacktide.scheduling.arrival_policy import ArrivalPolicy
 from slacktide.scheduling.edf import Edf
 from slacktide.scheduling.fifo import Fifo

@@ -31,8 +31,8 @@ from functools import partial
 from typing import ClassVar
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
-from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
-from slacktide.profiles import ShapeClasses, TimeDistribution
+from slacktide.engine.ports import Idle, PoolView, Proposal, WaitUntil
+from slacktide.profiles import BatchTimes, ShapeClasses, TimeDistribution
 from slacktide.scheduling.announcements import HoldBudget, as_request
 from slacktide.scheduling.best_effort import BestEffortShare, batch_of, size_of_single
 from slacktide.scheduling.deadline_policy import DeadlinePolicy, WorkBefore

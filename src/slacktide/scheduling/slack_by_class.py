@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from slacktide.domain import Notice, Request
-from slacktide.engine.ports import BatchTimes, PoolView
-from slacktide.profiles import RunClasses, ShapeClasses
+from slacktide.engine.ports import PoolView
+from slacktide.profiles import BatchTimes, RunClasses, ShapeClasses
 from slacktide.profiles.run_classes import same_classes
 from slacktide.scheduling.announcements import as_request
 from slacktide.scheduling.best_effort import worth

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from slacktide.domain import Notice, Request
-from slacktide.engine.ports import BatchTimes, PoolView
-from slacktide.profiles import ShapeClasses, sorted_alike
+from slacktide.engine.ports import PoolView
+from slacktide.profiles import BatchTimes, ShapeClasses, sorted_alike
 from slacktide.scheduling.announcements import as_request
 from slacktide.scheduling.class_tables import ClassWorkAhead
 from slacktide.scheduling.options import SlackOptions

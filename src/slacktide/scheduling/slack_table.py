@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, ulp
 
-from slacktide.engine.ports import BatchTimes
-from slacktide.profiles import TimeDistribution
+from slacktide.profiles import BatchTimes, TimeDistribution
 from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import Lazy, TimeByRows, size_grid
 

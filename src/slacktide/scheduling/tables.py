@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from slacktide.engine.ports import BatchTimes
-from slacktide.profiles import Classes
+from slacktide.profiles import BatchTimes, Classes
 
 MOST_KEPT = 4096
 """Times kept of batches by classes; queues offer the same few mixtures again and again."""
@@ -131,9 +130,8 @@ def row_times(
         classes = times.classes(cores) if class_lead is not None else None
         classed(classes)
         if classes is None or class_lead is None:
-            soonest: float = getattr(times, "soonest", 1.0)
             return RowTimes(
-                expected, lambda rows: lead(times, rows, cores), max_batch, soonest=soonest
+                expected, lambda rows: lead(times, rows, cores), max_batch, soonest=times.soonest
             )
         return RowTimes(
             expected, lambda kind: class_lead(classes, kind[0], kind[1:], cores), max_batch, classes

@@ -28,25 +28,23 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.lab.simulation import Execution, Item, Simulation, SimulationError
-from slacktide.profiles import PointTime
+from slacktide.profiles import BatchTimes, PointTime
 from slacktide.scheduling import POLICIES, make_scheduler
 
 _POOL = PoolId("m", "1")
 
 
-class LinearTimes:
+class LinearTimes(BatchTimes):
     """Batch times of `fixed` + `per_row` · rows seconds, certain: as predicted, and as they are."""
+
+    revision = 0
 
     def __init__(self, fixed: float, per_row: float) -> None:
         self.fixed = fixed
         self.per_row = per_row
-        self.revision = 0
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
         return PointTime(self.fixed + self.per_row * rows)
-
-    def classes(self, cores: int) -> None:
-        """All requests are alike."""
 
     def seconds(self, batch: Batch, cores: int) -> float:
         """The time that a batch takes in the simulator (`Execution`)."""

@@ -22,11 +22,12 @@ from slacktide.domain import (
     Route,
     Signature,
 )
-from slacktide.engine import BatchTimes, Engine, EngineSettings, PoolParts, PoolView
+from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.lab.load.report import Provenance
 from slacktide.lab.replay import replay
 from slacktide.lab.simulation import Simulation, predict
 from slacktide.profiles import (
+    BatchTimes,
     CorrectedTimes,
     LatencyTable,
     ShapeClasses,
@@ -74,10 +75,8 @@ class Truth:
         return TABLES[signature].expected(rows, 1) * scatter
 
 
-class KnownTimes:
+class KnownTimes(BatchTimes):
     """The true times, known beforehand and never learnt."""
-
-    revision = 0
 
     def __init__(self) -> None:
         self._times = {signature: CorrectedTimes(table) for signature, table in TABLES.items()}

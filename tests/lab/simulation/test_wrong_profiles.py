@@ -110,10 +110,11 @@ def test_strangers_are_taken_to_be_long_and_served() -> None:
 class Restless(FixedTimes):
     """Changes its mind with every batch: other classes, other numbers of them, or none."""
 
+    revision = 0
+
     def __init__(self, minds: Sequence[FixedTimes | None]) -> None:
         super().__init__(believed(MEANS))
         self._minds = minds
-        self.revision = 0
 
     def classes(self, cores: int) -> RunClasses | None:
         mind = self._minds[self.revision % len(self._minds)]

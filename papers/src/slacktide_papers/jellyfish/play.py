@@ -27,7 +27,7 @@ from slacktide.lab.simulation import (
 )
 from slacktide.lab.workloads import TraceLink
 from slacktide.planning.variants import Family, FamilyVariant, Variant, VariantsPlanner
-from slacktide.profiles import PointTime
+from slacktide.profiles import BatchTimes, PointTime
 from slacktide.scheduling import PoolRecipe
 from slacktide_papers.harness.experiments import TraceCell
 from slacktide_papers.harness.state import ReproduceError
@@ -89,19 +89,14 @@ class PlayedFrames:
     """Mean side of the first client's frames, by second; 0 where none was answered."""
 
 
-class ProfileTimes:
+class ProfileTimes(BatchTimes):
     """Batch times of one variant, on any number of cores; of the whole batch where it is padded."""
-
-    revision = 0
 
     def __init__(self, variant: Variant) -> None:
         self._times = [PointTime(each) for each in variant.seconds]
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
         return self._times[min(rows, len(self._times)) - 1]
-
-    def classes(self, cores: int) -> None:
-        return None
 
 
 def play(cell: TraceCell) -> PlayedFrames:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from slacktide.domain import Batch, ExitPolicy, PoolId, Replica
-from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import (
     ByPool,
     ByProfile,
@@ -20,7 +20,7 @@ from slacktide.lab.simulation import (
     stream,
 )
 from slacktide.planning.exits import ExitsArranged, RampsLearnt
-from slacktide.profiles import CorrectedTimes, ShapedTimes
+from slacktide.profiles import BatchTimes, CorrectedTimes, ShapedTimes
 from slacktide.scheduling import PoolRecipe
 from slacktide_papers.octopinf.five_setting import (
     BRAND,

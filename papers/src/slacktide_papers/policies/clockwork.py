@@ -23,18 +23,20 @@ from statistics import median
 from typing import ClassVar
 
 from slacktide.domain import Batch, Reason, Replica, Request, option
-from slacktide.engine import BatchTimes, PoolView, Proposal, learner_of
-from slacktide.profiles import PointTime, ShapeClasses, batch_sizes, sorted_alike
+from slacktide.engine import PoolView, Proposal
+from slacktide.profiles import BatchTimes, PointTime, ShapeClasses, batch_sizes, sorted_alike
 from slacktide.scheduling import DeadlineOptions, Edf, EdfOptions
 
 
-class RecentTimes:
+class RecentTimes(BatchTimes):
     """Medians of the last `window` times by size and cores; between two sizes that of the larger.
 
-    Seconds. Non-decreasing in rows: no size counts as quicker than a smaller one. `BatchTimes`
-    (engine/ports.py) that know no distribution: every quantile is the estimate itself. A size that
-    has not run yet is taken to last as long as the profile says.
+    Seconds. Non-decreasing in rows: no size counts as quicker than a smaller one. Every quantile
+    is the estimate itself. A size that has not run yet is taken to last as long as the profile
+    says.
     """
+
+    learns = True
 
     def __init__(self, profile: BatchTimes, sizes: Sequence[int], *, window: int) -> None:
         self._profile = profile
@@ -95,14 +97,10 @@ class RecentTimes:
             if last:
                 last.popleft()
                 self._keep(key)
-        learner = learner_of(self._profile)
-        if learner is not None:
-            learner.discount(request)
+        self._profile.discount(request)
 
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        learner = learner_of(self._profile)
-        if learner is not None:
-            learner.settle(seconds, members, rows, cores)
+        self._profile.settle(seconds, members, rows, cores)
 
     @property
     def revision(self) -> int:

@@ -31,8 +31,8 @@ from math import inf
 from typing import ClassVar
 
 from slacktide.domain import Batch, Replica, Request, option
-from slacktide.engine import BatchTimes, Idle, Proposal
-from slacktide.profiles import ShapeClasses, batch_sizes
+from slacktide.engine import Idle, Proposal
+from slacktide.profiles import BatchTimes, ShapeClasses, batch_sizes
 from slacktide.scheduling import ArrivalPolicy, Cached, Lazy, QueueOptions, TimeByRows
 
 

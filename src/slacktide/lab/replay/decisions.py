@@ -35,9 +35,10 @@ from slacktide.domain import (
     RunBatch,
     Submitted,
 )
-from slacktide.engine import BatchTimes, Engine, Idle, PoolParts, PoolView, Proposal, WaitUntil
+from slacktide.engine import Engine, Idle, PoolParts, PoolView, Proposal, WaitUntil
 from slacktide.engine.worth import worth
 from slacktide.lab.replay.replay import RecordedPools, Watcher
+from slacktide.profiles import BatchTimes
 from slacktide.recording import Call
 
 

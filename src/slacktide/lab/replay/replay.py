@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import orjson
 
 from slacktide.domain import Answer, Command, Event, FreeSlots, PoolId
-from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.pipelines import Frames, of_children
+from slacktide.profiles import BatchTimes
 from slacktide.recording import (
     Call,
     FramesCall,

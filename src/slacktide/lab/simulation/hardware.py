@@ -39,11 +39,11 @@ from slacktide.domain import (
     StartReplica,
     StopReplica,
 )
-from slacktide.engine import BatchTimes, Engine
+from slacktide.engine import Engine
 from slacktide.lab.simulation.exit_courses import EarlyExits, ExitCourse
 from slacktide.lab.simulation.items import DrawnRequest, Failure, SimulationError
 from slacktide.planning.exits import ExitsArranged, RampsJudged
-from slacktide.profiles import BatchLatency, ExitTimes, ShapedTimes, TimeDistribution
+from slacktide.profiles import BatchLatency, BatchTimes, ExitTimes, ShapedTimes, TimeDistribution
 
 
 class Execution(Protocol):

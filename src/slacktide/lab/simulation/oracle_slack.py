@@ -29,9 +29,9 @@ from typing import ClassVar
 import numpy as np
 
 from slacktide.domain import Batch, Notice, Options, Reason, Replica, Request, option
-from slacktide.engine import BatchTimes, Idle, PoolView, Proposal
+from slacktide.engine import Idle, PoolView, Proposal
 from slacktide.lab.simulation.hardware import length_of
-from slacktide.profiles import BatchLatency
+from slacktide.profiles import BatchLatency, BatchTimes
 from slacktide.scheduling import DeadlineOptions, DeadlinePolicy, SlackOptions
 from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import size_grid

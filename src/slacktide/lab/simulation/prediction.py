@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from slacktide.domain import Outcome, PoolId
 from slacktide.domain.frames import PipelinesChanged
-from slacktide.engine import BatchTimes, Engine, EngineSettings
+from slacktide.engine import Engine, EngineSettings
 from slacktide.lab.load.report import Provenance, Report
 from slacktide.lab.replay import RecordedPools, replay
 from slacktide.lab.simulation.driver import Simulation
@@ -31,6 +31,7 @@ from slacktide.lab.simulation.recorded_frames import RecordedFrames
 from slacktide.lab.simulation.recorded_inputs import RecordedInputs, recorded_inputs
 from slacktide.lab.simulation.results import Scorer
 from slacktide.lab.simulation.trained_times import Observations, TrainedTimes
+from slacktide.profiles import BatchTimes
 from slacktide.recording import Call, Recording, RecordingError
 
 

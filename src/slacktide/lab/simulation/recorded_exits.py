@@ -20,10 +20,9 @@ from itertools import accumulate
 import numpy as np
 
 from slacktide.domain import Batch, ExitPolicy, ExitReport, Leaving, PoolId, Replica
-from slacktide.engine import BatchTimes
 from slacktide.lab.simulation.exit_courses import Chain, ExitCourse, played
 from slacktide.planning.exits import ExitsArranged
-from slacktide.profiles import ExitTimes
+from slacktide.profiles import BatchTimes, ExitTimes
 
 LATEST_ROWS, LATEST_BATCHES = 4_096, 512
 NEVER = (float("inf"), False)

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import Batch, BatchFinished, Leaving, PoolId
-from slacktide.engine import BatchTimes, Engine
+from slacktide.engine import Engine
 from slacktide.lab.replay import Watcher
 from slacktide.lab.simulation.hardware import scatter
 from slacktide.lab.simulation.recorded_exits import ObservedExits, whole_passes
-from slacktide.profiles import ShapedTimes, TimeDistribution
+from slacktide.profiles import BatchTimes, ShapedTimes, TimeDistribution
 from slacktide.recording import Call
 
 LATEST = 3_000

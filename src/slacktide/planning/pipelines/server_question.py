@@ -214,7 +214,7 @@ class ServerQuestion:
             return now, now
         one = pool.times.of(1, pool.cores)
         if leaves:
-            whole = getattr(one, "whole", one)  # of a batch that all rows stay in
+            whole = pool.times.whole(1, pool.cores)
             self._lane_share[pool.id] = one.expected / whole.expected if whole.expected else 1.0
         share = self._lane_share.get(pool.id, 1.0)
         more = 1.0 + known.overhead

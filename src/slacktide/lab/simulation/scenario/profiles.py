@@ -16,7 +16,6 @@ import orjson
 from numpy.typing import NDArray
 
 from slacktide.domain import Request, Signature
-from slacktide.engine import BatchTimes
 from slacktide.lab.simulation.hardware import ByLength, ByProfile, Execution
 from slacktide.lab.simulation.scenario.sections import PaddedLatency, StatedTable
 from slacktide.lab.workloads import Lengths
@@ -24,6 +23,7 @@ from slacktide.models.repository import read_bounded
 from slacktide.models.repository.profile_store import MAX_PROFILE_BYTES
 from slacktide.profiles import (
     BatchLatency,
+    BatchTimes,
     ClassedTimes,
     CorrectedTimes,
     FixedTimes,

@@ -1,0 +1,274 @@
+"""`CorrectedTimes`: a profile that learns from the batches that run.
+
+A `LatencyTable`, moved by a `Correction`, with a `TimeDistribution` at each (rows, cores).
+
+Learning and answering are apart. Every observation changes the correction; the *published*
+predictions follow only once one of them would move noticeably, and then `revision`
+rises. In between predictions stand still, so callers may build tables from them and this class
+may keep its answers: on a hit `of` is one dictionary look-up.
+
+A number of cores that was not measured becomes a column of the table with the first batch that runs
+on it: as predicted until then, and learning from then on. So what the model says of other core
+counts, which it takes from all columns as corrected (`Surface`), follows what runs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Sequence
+from operator import mul
+
+from slacktide.domain import Request
+from slacktide.profiles import reading
+from slacktide.profiles.batch_times import BatchTimes
+from slacktide.profiles.correction import LOWEST_SPREAD, Correction, Place
+from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.reading import ProfileError
+from slacktide.profiles.surface import Surface, span
+from slacktide.profiles.time_distribution import SplitLogLogistic
+
+NOTICEABLE = 0.01
+"""A prediction moving by this share is worth a new revision, in the long run."""
+PATIENCE = 12.0
+"""n batches after a revision it takes NOTICEABLE · (1 + PATIENCE / n) for the next: 13 % at once,
+4 % after four, 2 % after twelve. Building tables from predictions takes some 0.2 ms for each
+revision; the batches of a tiny model are shorter than that, and their times jitter."""
+DISCOUNT = 0.002
+"""Each refusal on an idle lane makes predictions shorter by this share: what is twice too long is
+right again after 350 of them, and where they are right one refusal in hundreds becomes a try."""
+DRIFT_RATIO = 1.25
+DRIFT_BATCHES = 50
+_DRIFT = math.log(DRIFT_RATIO)
+_NOTICEABLE_LOWER = 0.05
+"""The spread below the median is a rough figure: publish it in steps of 5 % of itself."""
+_LOWER_SHARE = 0.25
+"""First guess: batches fall below the median by a quarter of what they rise above it (log)."""
+_LEAST_RATIO = math.exp(LOWEST_SPREAD)
+_ERROR_GAIN = 0.05
+_WORST_ERROR = 10.0
+_MOST_KEPT = 4096
+"""Answers kept between revisions. Rows × cores asked for are far fewer; strangers cannot add."""
+
+
+class CorrectedTimes(BatchTimes):
+    """Raises ProfileError for rows or cores below 1 and for levels outside 0 to 1."""
+
+    learns = True
+
+    def __init__(self, table: LatencyTable, *, lower: float | None = None) -> None:
+        """`lower`: a first guess at how far batches fall below the median (log), if not a part of
+        how far they rise above it."""
+        self.table = table
+        """The profile as measured."""
+        self._cores = list(table.cores)
+        self._p50 = [list(row) for row in table.p50_s]
+        self._spreads = [
+            [_spread(p50, p99) for p50, p99 in zip(*row, strict=True)]
+            for row in zip(table.p50_s, table.p99_s, strict=True)
+        ]
+        self._spread = statistics.median(spread for row in self._spreads for spread in row)
+        self._correction = Correction(
+            len(table.batches),
+            len(table.cores),
+            upper=self._spread,
+            lower=max(_LOWER_SHARE * self._spread, LOWEST_SPREAD) if lower is None else lower,
+        )
+        self._profiled: dict[tuple[int, int], tuple[Place, float, float]] = {}
+        self._answers: dict[tuple[int, int], SplitLogLogistic] = {}
+        self._surfaces: tuple[Surface, Surface] | None = None
+        self._revision = -1
+        self.prediction_error: float | None = None
+        """Mean |observed − expected| / expected, exponential; None before the first batch.
+
+        Each batch is judged by the prediction in force before it; a hiccup counts as 10 at most.
+        """
+        self._beyond = 0
+        self._publish()
+
+    # BatchTimes
+
+    @property
+    def revision(self) -> int:
+        """Rises when a prediction has moved noticeably: at once by an eighth, in time by 1 %."""
+        return self._revision
+
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> SplitLogLogistic:
+        """The time of a batch of `rows` rows; whichever its `members` are, they count alike."""
+        answer = self._answers.get((rows, cores))
+        return answer if answer is not None else self._answer(rows, cores)
+
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """Learn from one finished batch. Times that are not positive and finite are ignored: a
+        clock that did not move between start and end says nothing."""
+        if not 0.0 < seconds < math.inf:
+            return
+        predicted = self.of(rows, cores).expected
+        self.prediction_error = mean_error(self.prediction_error, seconds, predicted)
+        place, log_seconds, spread = self._profile(rows, cores)
+        self._correction.observe(math.log(seconds) - log_seconds, place, spread)
+        drifting = abs(self._correction.overall) > _DRIFT
+        self._beyond = self._beyond + 1 if drifting else 0
+        if self._moved(place):
+            self._publish()
+
+    def discount(self, request: Request | None = None) -> None:
+        """A request was refused on the word of these predictions, and nothing runs that could prove
+        them wrong: trust them a little less. Without it a moment of slowness could have every tight
+        deadline refused for ever."""
+        self._correction.discount(DISCOUNT)
+        if abs(self._correction.overall - self._overall) > 2.0 * NOTICEABLE:
+            self._publish()
+
+    def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """Have batches of `rows` rows take `seconds`, and all others as much less as these."""
+        _, log_seconds, _ = self._profile(rows, cores)
+        self._correction.settle(math.log(seconds) - log_seconds)
+        self._publish()
+
+    def shift(self, by: float) -> None:
+        """Move all predictions by the log factor `by`, and publish that; 0 does nothing."""
+        if by != 0.0:
+            self._correction.discount(-by)
+            self._publish()
+
+    # For people, logs and metrics
+
+    @property
+    def overall(self) -> float:
+        """Log of `drift`."""
+        return self._correction.overall
+
+    @property
+    def batches(self) -> int:
+        """Batches learnt from."""
+        return self._correction.batches
+
+    @property
+    def drift(self) -> float:
+        """Observed over profiled, over all sizes: 1.3 means that everything takes 30 % longer."""
+        return math.exp(self._correction.overall)
+
+    @property
+    def drifted(self) -> bool:
+        """True once `drift` has been off by more than 25 % for 50 batches in a row."""
+        return self._beyond >= DRIFT_BATCHES
+
+    def export(self) -> dict[str, object]:
+        """What was learnt of this machine, JSON-ready; `cores` names the columns."""
+        return {"cores": list(self._cores), **self._correction.to_dict()}
+
+    def load(self, data: object) -> None:
+        """Start from what another one of the same table exported. Raises ProfileError."""
+        if not isinstance(data, dict):
+            raise ProfileError("correction: expected an object")
+        rest = dict(data)
+        rest.setdefault("base", 0.0)  # of before there were trials
+        cores = reading.whole_numbers(rest.pop("cores", None), "correction.cores")
+        if min(cores, default=0) < 1 or not set(cores) >= set(self._cores):
+            raise ProfileError(f"correction.cores: expected {self._cores} and perhaps others")
+        for count in cores:
+            if count not in self._cores:
+                self._open(count)
+        self._correction.restore(rest)
+        self._publish()
+
+    # Publishing
+
+    def _answer(self, rows: int, cores: int) -> SplitLogLogistic:
+        if self._surfaces is None:
+            self._surfaces = self._corrected()
+        median, high = self._surfaces
+        p50 = median.at(rows, cores)
+        # Beyond what was measured the two may meet.
+        p99 = max(high.at(rows, cores), p50 * _LEAST_RATIO)
+        answer = SplitLogLogistic(p50, p99, self._lower, self._spread * self._upper)
+        if len(self._answers) >= _MOST_KEPT:
+            self._answers.clear()
+        self._answers[rows, cores] = answer
+        return answer
+
+    def _profile(self, rows: int, cores: int) -> tuple[Place, float, float]:
+        """(place, ln seconds, ln(p99 / p50)) of the profile as taken."""
+        key = (rows, cores)
+        known = self._profiled.get(key)
+        if known is None:
+            table = self.table
+            p50 = table.expected(rows, cores)
+            if cores not in self._cores:
+                self._open(cores)
+            place = Place(*span(table.batches, rows), self._cores.index(cores))
+            known = (place, math.log(p50), _spread(p50, table.p99(rows, cores)))
+            if len(self._profiled) >= _MOST_KEPT:
+                self._profiled.clear()
+            self._profiled[key] = known
+        return known
+
+    def _open(self, cores: int) -> None:
+        """Give a core count a column of its own. What is predicted for it stays as it is."""
+        column = bisect_left(self._cores, cores)
+        sizes = self.table.batches
+        guessed = [self.table.expected(size, cores) for size in sizes]
+        own = [
+            math.log(self.of(size, cores).expected / seconds) - self._overall
+            for size, seconds in zip(sizes, guessed, strict=True)
+        ]
+        self._correction.insert(column, own)
+        for row, size, seconds in zip(range(len(sizes)), sizes, guessed, strict=True):
+            self._p50[row].insert(column, seconds)
+            self._spreads[row].insert(column, _spread(seconds, self.table.p99(size, cores)))
+            self._shifts[row].insert(column, self._overall + own[row])
+        self._cores.insert(column, cores)
+        self._profiled.clear()  # columns have moved
+
+    def _moved(self, place: Place) -> bool:
+        """Whether the last observation, at `place`, has made predictions worth publishing. Only the
+        cells it touched are compared, and the shift that all share: the others were compared when
+        they last moved."""
+        correction, column = self._correction, place.column
+        noticeable = NOTICEABLE * (1.0 + PATIENCE / (correction.batches - self._published_at))
+        return (
+            abs(correction.overall - self._overall) > noticeable
+            or abs(correction.shift(place.low, column) - self._shifts[place.low][column])
+            > noticeable
+            or abs(correction.shift(place.high, column) - self._shifts[place.high][column])
+            > noticeable
+            or abs(correction.upper - self._upper) * self._spread > noticeable
+            or abs(correction.lower - self._lower) > noticeable + _NOTICEABLE_LOWER * self._lower
+        )
+
+    def _publish(self) -> None:
+        self._overall = self._correction.overall
+        self._shifts = self._correction.shifts()
+        self._upper = self._correction.upper
+        self._lower = self._correction.lower
+        self._published_at = self._correction.batches
+        self._surfaces = None
+        self._answers.clear()
+        self._revision += 1
+
+    def _corrected(self) -> tuple[Surface, Surface]:
+        """The published p50 and p99 surfaces; made when first asked for."""
+        upper = self._upper
+        p50 = [
+            list(map(mul, seconds, map(math.exp, shifts)))
+            for seconds, shifts in zip(self._p50, self._shifts, strict=True)
+        ]
+        p99 = [
+            [a * math.exp(max(b * upper, LOWEST_SPREAD)) for a, b in zip(*row, strict=True)]
+            for row in zip(p50, self._spreads, strict=True)
+        ]
+        batches, cores = self.table.batches, tuple(self._cores)
+        median = Surface.over(batches, cores, p50)
+        return median, Surface.over(batches, cores, p99, above=median)
+
+
+def mean_error(before: float | None, seconds: float, expected: float) -> float:
+    """`before`, an exponential mean of |observed − expected| / expected, with one more batch."""
+    error = min(abs(seconds - expected) / expected, _WORST_ERROR)
+    return error if before is None else before + _ERROR_GAIN * (error - before)
+
+
+def _spread(p50: float, p99: float) -> float:
+    return max(math.log(p99 / p50), LOWEST_SPREAD)
