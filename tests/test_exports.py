@@ -53,8 +53,8 @@ EXPORTS = {
         shown suggestion
     """,
     "slacktide.engine": """
-        BatchTimes Engine EngineSettings Idle LaneSnapshot PoolParts PoolView Proposal ServedBy
-        Snapshot SoloCounts WaitUntil check_invariants learner_of
+        Engine EngineSettings Idle LaneSnapshot PoolParts PoolView Proposal ServedBy
+        Snapshot SoloCounts WaitUntil check_invariants
     """,
     "slacktide.lab.examples": """
         ExamplesError FRAME_RATE MODELS PIPELINES Samples example make_inputs make_repository
@@ -69,7 +69,7 @@ EXPORTS = {
         FanOut Frames HAS_RESULT of_children
     """,
     "slacktide.profiles": """
-        AmdahlFit AmdahlModel BatchLatency ClassedTimes Classes CorrectedTimes CpuShare
+        AmdahlFit AmdahlModel BatchTimes BatchLatency ClassedTimes Classes CorrectedTimes CpuShare
         ENOUGH_SAMPLES ExitTimes FixedTimes LatencyTable MOST_CLASSES PointTime ProfileError
         ProfileRecord RunClasses ShapeClasses ShapedTimes SizeTime TimeDistribution Timed
         batch_sizes busy_note classes_of_samples covering fit_amdahl fit_latency is_quiet

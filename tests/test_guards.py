@@ -28,7 +28,7 @@ CEILINGS = {
     "observability": 1_900,
     "pipelines": 1_200,
     "planning": 11_100,
-    "profiles": 4_700,
+    "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
     "scheduling": 4_500,

@@ -8,10 +8,11 @@ from slacktide.domain import PoolId, Request, Route
 from slacktide.engine import EngineSettings, PoolParts
 from slacktide.engine.lanes import Pool
 from slacktide.engine.state import RouteTable
+from slacktide.profiles import BatchTimes
 
 
-class Nothing:
-    """In place of a scheduler and of its predictions: none is asked."""
+class NoScheduler:
+    """In place of a scheduler: none is asked."""
 
 
 def pool(name: str) -> PoolId:
@@ -19,7 +20,7 @@ def pool(name: str) -> PoolId:
 
 
 POOLS = {
-    id: Pool(id, 1, lambda *_: PoolParts(Nothing(), Nothing()), EngineSettings())
+    id: Pool(id, 1, lambda *_: PoolParts(NoScheduler(), BatchTimes()), EngineSettings())
     for id in map(pool, ("plain", "two", "app", "two-app", "client"))
 }
 
