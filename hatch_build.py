@@ -166,9 +166,7 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
             lines[future] = 'if __name__ == "": from mypy_extensions import mypyc_attr'
             # A copy of an interpreted subclass has what only that class knows, too.
             attributes = f'getattr({node.name}, "__mypyc_attrs__")'
-            kept.append(
-                f'setattr({node.name}, "__mypyc_attrs__", (*{attributes}, "__dict__"))'
-            )
+            kept.append(f'setattr({node.name}, "__mypyc_attrs__", (*{attributes}, "__dict__"))')
         if decorator is None:
             continue
         fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]

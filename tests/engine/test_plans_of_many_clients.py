@@ -95,6 +95,25 @@ def test_requests_of_clients_with_another_route_are_moved(make_world):
     assert [entries[id].pool.id for id in (1, 2, 3, 4)] == [POOLS[1], POOLS[0], POOLS[0], POOLS[2]]
 
 
+def test_a_request_moves_to_the_variant_of_its_size_once_that_serves(make_world):
+    """The plan that comes next is the same, to the letter."""
+    world = make_world()
+    world.variants = {pool.variant: (int(pool.variant), ()) for pool in POOLS}
+    lanes = (LaneSpec("lane", (0,)),)
+    small, all_sizes = (
+        Plan(lanes, tuple(Deployment(p, "lane", 4) for p in pools), (Route("m", pools[-1]),))
+        for pools in (POOLS[:1], POOLS)
+    )
+    world.deploy(small)
+    world.submit(1)  # takes the lane
+    world.submit(2, size=129)
+    entries = world.engine.state.ledger.entries
+    assert entries[2].pool.id == POOLS[0]
+    world.deploy(all_sizes)
+    world.deploy(all_sizes)
+    assert entries[2].pool.id == POOLS[1]
+
+
 @pytest.mark.parametrize("again", [1, 2])
 def test_a_plan_that_fails_is_not_taken_for_the_one_in_force(make_world, again):
     world = make_world()

@@ -7,13 +7,13 @@ ones until it is up on a new one.
 
 A plan for a thousand clients comes twice a second and differs in a few routes. So what it has in
 common with the plan in force is not gone through again: placements if their deployments are the
-same, waiting requests if their client's route is.
+same, waiting requests if their client's route is, and no pool has come up or gone down.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence, Set
 
 from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, PoolId, Reason
 from slacktide.engine.early_exits import ExitRules
@@ -47,6 +47,8 @@ class Deploying:
         self._exits = exits
         self._applied: Plan | None = None
         """In force; None while a plan is being applied, or if that has failed."""
+        self._serving: Set[PoolId] = frozenset()
+        """Pools that could serve when waiting requests last followed the routes."""
 
     def plan_changed(self, event: PlanChanged) -> None:
         state, plan = self._state, event.plan
@@ -55,10 +57,14 @@ class Deploying:
         self._shape_lanes(plan.lanes)
         deployed = {one.pool for one in plan.deployments if not one.standby}
         if before is not None and plan.deployments == before.deployments:
+            clients: Set[str] | None = frozenset()
             if plan.routes != before.routes:
                 table = RouteTable(state.pools, plan.routes, deployed)
                 clients = table.clients_unlike(state.routes)
                 state.routes = table
+            if self._serving != self._pools_that_serve():  # requests go by size to those that do
+                clients = None
+            if clients is None or clients:
                 self._follow_routes(deployed, clients)
         else:
             self._place(plan.deployments)
@@ -127,6 +133,7 @@ class Deploying:
         was rescued does while its pool is there. `clients`: those whose routes have changed, if
         no others have."""
         state = self._state
+        self._serving = self._pools_that_serve()
         waiting = [e for e in state.waiting() if clients is None or e.request.client in clients]
         for entry in waiting:
             if entry.rescued and entry.pool.id in deployed:
@@ -134,6 +141,9 @@ class Deploying:
             target = state.routes.pool_for(entry.request)
             if target is not None and target is not entry.pool and target.down_reason is None:
                 self._requests.move(entry, target)
+
+    def _pools_that_serve(self) -> Set[PoolId]:
+        return {id for id, pool in self._state.pools.items() if pool.resident}
 
     def _remove_what_left(self, plan: Plan) -> None:
         state = self._state
