@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,7 @@ BLAS = {"dot", "linalg", "matmul", "polyfit", "vdot"}
 UNSAFE = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Every module that a file imports anywhere, by its full name."""
     found: set[str] = set()
