@@ -37,8 +37,8 @@ class LoadFlags(Options):
     arrivals: str = option(
         "poisson:10",
         "poisson:RATE, gamma:RATE:cv=CV, onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF, "
-        "diurnal:LOW:HIGH:PERIOD, windows:RATE:WINDOW:cv=CV, constant:RATE or trace:FILE; "
-        "rates per second.",
+        "diurnal:LOW:HIGH:PERIOD, windows:RATE:WINDOW:cv=CV, constant:RATE, trace:FILE, "
+        "or module:Class and its fields; rates per second.",
         panel=_TRAFFIC,
         metavar="PROCESS",
     )
