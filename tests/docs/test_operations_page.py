@@ -22,13 +22,21 @@ def row(option: Any) -> str:
     """A flag as the table has it."""
     default = getattr(option.default, "value", option.default)
     shown = "" if default in (None, False) else f"`{default}`"
-    cells = (f"`{option.opts[0]}`", f"`{option.envvar}`", shown, option.help)
+    cells = (f"`{option.opts[0]}`", shown, option.help)
     return "| " + " | ".join(cells) + " |"
 
 
 def test_every_flag_is_in_the_table_as_it_is():
-    rows = [line for line in PAGE.read_text().splitlines() if "| `SLACKTIDE_" in line]
+    table = PAGE.read_text().partition("| flag | default |")[2].partition("\n\n")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| `--")]
     assert rows == [row(option) for option in flags()]
+
+
+def test_the_environment_variable_of_a_flag_follows_from_its_name():
+    assert "`--http-port` is `SLACKTIDE_HTTP_PORT`" in PAGE.read_text()
+    for option in flags():
+        name = option.opts[0].removeprefix("--").replace("-", "_").upper()
+        assert option.envvar == f"SLACKTIDE_{name}"
 
 
 def test_the_probes_are_yaml_and_ask_for_what_there_is():
