@@ -18,8 +18,8 @@ EXPORTS = {
     "slacktide.executors": """
         AffinityAllocator Arena BatchOutputs Confirm CoreProbe CpuAllocator Executor Grant
         LoopReplica MeasuringError ModelSource OpenedModel Outputs Payload ProcessExecutor
-        ReplicaHandle Report Reporter Resized TensorRef busy_warning map_read_only pinned
-        zero_outputs
+        ReplicaHandle Report Reporter Resized TensorRef allowed_processors busy_warning
+        map_read_only pinned zero_outputs
     """,
     "slacktide.observability": """
         AnsweredRequest RequestObserver

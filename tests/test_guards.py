@@ -21,7 +21,7 @@ CEILINGS = {
     "cluster": 600,
     "domain": 2_500,
     "engine": 4_200,
-    "executors": 9_850,
+    "executors": 9_900,
     "exits": 2_000,
     "frontends": 7_200,
     "models": 9_300,
@@ -47,7 +47,7 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 68_800,
+    "serving": 68_900,
     "client": 2_100,
     "lab": 20_200,
     "testing": 400,

@@ -23,6 +23,7 @@ from slacktide.cli import (
     print_json,
     progress,
 )
+from slacktide.executors import allowed_processors
 
 if TYPE_CHECKING:
     from slacktide_papers.harness import Publication, Reproduction
@@ -274,7 +275,7 @@ def _reproduce(
     can_write({"--json": json, "--csv": csv, "--html": html})
     if json == csv == Path("-"):
         fail("--json - and --csv - cannot both go to stdout")
-    jobs = jobs or len(os.sched_getaffinity(0))
+    jobs = jobs or len(allowed_processors())
     scope = paper.quick if quick else paper.scope
     if setting is not None:
         scope = replace(scope, settings=("P", "Q") if setting == "both" else (setting,))

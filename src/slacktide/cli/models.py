@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -30,13 +31,14 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Read and load every model as the server would, and report what is wrong. Exits 1 on errors.
+    Off Linux the files are read, and no model is loaded.
 
     Example: slacktide models check models/
     """
     import asyncio
 
     from slacktide.executors.cores import available_cores
-    from slacktide.models.check import Severity, check_repository, try_loading
+    from slacktide.models.check import Finding, Severity, check_repository, try_loading
     from slacktide.models.repository.errors import RepositoryError
     from slacktide.models.repository.single_model import open_repository
 
@@ -46,7 +48,11 @@ def check(
     try:
         findings = check_repository(repository)
         wrong = {found.model for found in findings if found.severity is Severity.ERROR}
-        if not files_only and "" not in wrong:
+        if sys.platform != "linux" and not files_only:
+            findings.append(
+                Finding("", Severity.NOTE, "its files were read; models are loaded on Linux only")
+            )
+        elif not files_only and "" not in wrong:
             findings += asyncio.run(try_loading(repository, available_cores(), skip=wrong))
             findings.sort(key=lambda finding: finding.model)
     except RepositoryError as error:

@@ -27,6 +27,7 @@ from slacktide.cli.flags import flag_of, from_flags, with_flags
 from slacktide.cli.output import FELL_SHORT, fail, option, print_json
 from slacktide.domain.options import options_of
 from slacktide.domain.suggestions import did_you_mean
+from slacktide.executors.kernel import require_kernel
 from slacktide.frontends.security import SecurityError, TlsFiles
 from slacktide.observability.log_writer import LogWriter, background_stderr
 from slacktide.observability.logs import LogFormat, configure
@@ -232,7 +233,8 @@ def _calm_the_collector() -> None:
 
 
 def run(repository: Path, settings: ServerSettings) -> int:
-    """Serve until a signal comes; the exit code."""
+    """Serve until a signal comes; the exit code. Raises UnsupportedKernelError."""
+    require_kernel()
     # Cores are for workers: what this process multiplies, it does on one, and before NumPy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from slacktide.executors.arena import map_read_only as map_read_only
     from slacktide.executors.core_probe import CoreProbe as CoreProbe
     from slacktide.executors.core_probe import busy_warning as busy_warning
+    from slacktide.executors.cores import allowed_processors as allowed_processors
     from slacktide.executors.cores import pinned as pinned
     from slacktide.executors.in_process import LoopReplica as LoopReplica
     from slacktide.executors.ports import BatchOutputs as BatchOutputs
@@ -59,7 +60,7 @@ else:
             "process": "ProcessExecutor",
             "allocator": "AffinityAllocator Confirm CpuAllocator Grant",
             "arena": "Arena map_read_only",
-            "cores": "pinned",
+            "cores": "allowed_processors pinned",
             "in_process": "LoopReplica",
             "ports": "BatchOutputs Executor ModelSource OpenedModel Outputs Payload ReplicaHandle "
             "Report Reporter Resized TensorRef",

@@ -30,9 +30,16 @@ def available_cores(*, root: Path = ROOT, affinity: Iterable[int] | None = None)
     A quota of 2.5 cores leaves two: a third thread would only be throttled. Never empty.
     `root` and `affinity` are for tests.
     """
-    cores = sorted(os.sched_getaffinity(0) if affinity is None else affinity)
+    cores = allowed_processors() if affinity is None else tuple(sorted(affinity))
     quota = cpu_quota(root=root)
-    return tuple(cores if quota is None else cores[: max(1, int(quota + 1e-6))])
+    return cores if quota is None else cores[: max(1, int(quota + 1e-6))]
+
+
+def allowed_processors() -> tuple[int, ...]:
+    """Numbers of the processors that this process may run on, ascending; off Linux all of them."""
+    if not hasattr(os, "sched_getaffinity"):
+        return tuple(range(os.cpu_count() or 1))
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 @contextmanager

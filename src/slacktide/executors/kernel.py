@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 
 
 class UnsupportedKernelError(OSError):
@@ -13,6 +14,10 @@ class UnsupportedKernelError(OSError):
 
 def require_kernel() -> None:
     """Raise UnsupportedKernelError, which names every call that is missing."""
+    if sys.platform != "linux":
+        raise UnsupportedKernelError(
+            f"models run in processes that need Linux; this is {sys.platform}"
+        )
     missing, reason = [], ""
     for call in ("pidfd_open (Linux 5.3)", "memfd_create (Linux 3.17)"):
         try:

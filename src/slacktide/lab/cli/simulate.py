@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +22,7 @@ from slacktide.cli import (
     share_of,
     write_page,
 )
+from slacktide.executors import allowed_processors
 
 if TYPE_CHECKING:
     from slacktide.lab.load.report import Report
@@ -285,7 +285,7 @@ def _run(
         for number, cell in enumerate(cells)
         for index, seed in enumerate(cell.scenario.seeds)
     }
-    jobs = min(jobs or len(os.sched_getaffinity(0)), len(runs))
+    jobs = min(jobs or len(allowed_processors()), len(runs))
     reports: dict[tuple[int, int], Report] = {}
     interrupted = False
     with progress(shown=not quiet) as move:

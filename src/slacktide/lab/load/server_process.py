@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from slacktide.executors import pinned
+from slacktide.executors import allowed_processors, pinned
 from slacktide.lab.load.spec import Target, Transport
 
 _START_LIMIT = 180.0
@@ -32,9 +32,9 @@ def split_cores(wanted: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
     If the server takes all of them, the client shares them.
     """
-    allowed = sorted(os.sched_getaffinity(0))
-    server = tuple(allowed[:wanted])
-    return server, tuple(allowed[wanted:]) or server
+    allowed = allowed_processors()
+    server = allowed[:wanted]
+    return server, allowed[wanted:] or server
 
 
 def slacktide(arguments: Sequence[str], cores: Sequence[int], log: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from slacktide.executors import allowed_processors
 from slacktide.lab.load.report.document import Provenance
 
 
@@ -21,7 +21,7 @@ def gather(packages: Sequence[str] = ("numpy",)) -> Provenance:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    cores = len(os.sched_getaffinity(0))
+    cores = len(allowed_processors())
     return Provenance(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions,
