@@ -144,7 +144,7 @@ def handlers(behaviour: Callable[..., object]) -> list[grpc.GenericRpcHandler]:
 
 def serve(row: str) -> None:
     """Serve until killed; prints the port."""
-    answer = ModelInferResponse.FromString(encode_reply(ANSWER))
+    answer = ModelInferResponse.FromString(b"".join(encode_reply(ANSWER)))
     if row == "sync empty":
         serve_pool(lambda _request, _context: answer, threads=8)
     elif row == "sync hop":

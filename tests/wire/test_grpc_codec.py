@@ -151,13 +151,22 @@ replies = st.builds(
 def test_whatever_came_before_an_answer_says_the_same(pairs):
     codec = GrpcCodec()
     for reply, wanted in pairs:
-        plain = ModelInferResponse.FromString(encode_reply(reply, wanted))
+        plain = ModelInferResponse.FromString(b"".join(encode_reply(reply, wanted)))
         assert ModelInferResponse.FromString(b"".join(codec.reply_pieces(reply, wanted))) == plain
         stream = ModelStreamInferResponse.FromString(
             b"".join(codec.stream_reply_pieces(reply, wanted))
         )
         assert stream.infer_response.parameters.pop("triton_final_response").bool_param
         assert stream.infer_response == plain
+
+
+@pytest.mark.parametrize("parameters", [{}, {"queue_us": 5}])
+def test_tensors_of_an_answer_are_not_copied(parameters):
+    data = memoryview(bytes(100))
+    outputs = [OutputValue("y", Datatype.UINT8, (100,), data)]
+    reply = InferReply(Outcome(Reason.ON_TIME, 0.0), "m", "1", "", outputs, parameters=parameters)
+    for pieces in (GrpcCodec().reply_pieces(reply), GrpcCodec().stream_reply_pieces(reply)):
+        assert any(piece is data for piece in pieces)
 
 
 def test_an_id_that_is_replaced_by_a_later_one_is_judged_all_the_same():

@@ -93,11 +93,11 @@ def test_what_we_send_the_runtime_reads_the_same(call):
 def test_a_reply_survives_the_wire(outputs, extra, id):
     values = [OutputValue(*output) for output in outputs]
     reply = InferReply(Outcome(Reason.ON_TIME, 0.0), "m", "1", id, values, parameters=extra)
-    head, raw = decode_response(encode_reply(reply))
+    head, raw = decode_response(b"".join(encode_reply(reply)))
     assert (head.model_name, head.model_version, head.id) == ("m", "1", id)
     assert read_parameters(head.parameters) == extra
     assert [bytes(entry) for entry in raw] == [value.data for value in values]
-    plain = ModelInferResponse.FromString(encode_reply(reply))
+    plain = ModelInferResponse.FromString(b"".join(encode_reply(reply)))
     assert [output.name for output in plain.outputs] == [value.name for value in values]
     assert list(plain.raw_output_contents) == [value.data for value in values]
     stream = ModelStreamInferResponse.FromString(b"".join(GrpcCodec().stream_reply_pieces(reply)))

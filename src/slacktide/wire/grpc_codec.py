@@ -77,7 +77,7 @@ class GrpcCodec:
         return IncomingRequest(parsed.model, parsed.version, id, raw, head, parsed, self)
 
     def reply_pieces(self, reply: InferReply, wanted: Sequence[str] = ()) -> list[Buffer]:
-        """See grpc_messages.encode_reply; in pieces, of which tensors are not copied."""
+        """See grpc_messages.encode_reply."""
         return self._pieces(reply, wanted, {})
 
     def stream_reply_pieces(self, reply: InferReply, wanted: Sequence[str] = ()) -> list[Buffer]:
@@ -111,7 +111,7 @@ class GrpcCodec:
     ) -> list[Buffer]:
         if reply.parameters:  # timing: never the same twice
             whole = replace(reply, parameters={**reply.parameters, **parameters})
-            return [encode_reply(whole, wanted)]
+            return encode_reply(whole, wanted)
         outputs = reply.in_order(wanted)
         key: list[object] = [reply.model, reply.version, len(parameters)]
         for output in outputs:

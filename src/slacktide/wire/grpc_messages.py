@@ -133,11 +133,12 @@ def parse_head(head: bytes, raw: list[memoryview]) -> RequestMessage:
         raise WireError(Reason.BAD_INPUT, "message: not a ModelInferRequest") from None
 
 
-def encode_reply(reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
-    """A serialized ModelInferResponse of a reply that has outputs, in the order of `wanted`."""
+def encode_reply(reply: InferReply, wanted: Sequence[str] = ()) -> list[Buffer]:
+    """A serialized ModelInferResponse of a reply that has outputs, in the order of `wanted`; in
+    pieces, of which tensors are not copied."""
     outputs = reply.in_order(wanted)
     tensors = [output.data for output in outputs]
-    return b"".join(put_bulk(reply_head(reply, outputs), RAW_OUTPUT_CONTENTS, tensors))
+    return put_bulk(reply_head(reply, outputs), RAW_OUTPUT_CONTENTS, tensors)
 
 
 def reply_head(reply: InferReply, outputs: Sequence[OutputValue]) -> bytes:
