@@ -191,8 +191,8 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     """Those of a paper's command, in the order of its help."""
 
     def made(name: str, kind: Any, about: Any, default: Any = None) -> Parameter:
-        known = Annotated[kind, about]
-        return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=known)
+        annotation = Annotated[kind, about]
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
     def option(name: str, kind: Any, help: str, panel: str = _WHAT, **more: Any) -> Parameter:
         about = typer.Option(f"--{name}", help=help, rich_help_panel=panel, **more)
@@ -230,8 +230,8 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
 def _command(name: str, paper: PaperHelp, load: Load) -> Callable[..., None]:
     """The command of a paper. Its signature is made, because that is where options are read."""
 
-    def command(**given: Any) -> None:
-        _reproduce(name, load, **given)
+    def command(**options: Any) -> None:
+        _reproduce(name, load, **options)
 
     command.__doc__ = paper.about
     parameters = list(_options(paper))

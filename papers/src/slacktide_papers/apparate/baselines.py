@@ -34,8 +34,8 @@ def tuned_once(table: ExitTable, kind: str, loss: float) -> tuple[float, ...]:
     if kind == "first":
         return _tuned(table, np.arange(max(1, round(SAMPLED * len(table)))), False, loss)
     if kind == "oracle":
-        found = [_tuned(table, np.arange(len(table)), one, loss) for one in (True, False)]
-        return max(found, key=lambda each: _saving(table, each))
+        choices = [_tuned(table, np.arange(len(table)), shared, loss) for shared in (True, False)]
+        return max(choices, key=lambda thresholds: _saving(table, thresholds))
     step = max(1, round(1.0 / SAMPLED))
     return _tuned(table, np.arange(0, len(table), step), kind == "one", loss)
 
@@ -44,23 +44,23 @@ def best_single(table: ExitTable, loss: float) -> tuple[int, float]:
     """(ramp, threshold) of the only ramp that, in hindsight, saves most at the median of all
     inputs, then on average, with at most this share of them wrong: what placing can gain there."""
     most = int(loss * len(table))
-    found = []
+    candidates = []
     for ramp, before in enumerate(table.before[0].tolist()):
         unsure = table.uncertainty[:, ramp]
         wrong = np.sort(unsure[~table.agrees[:, ramp]])
         threshold = float(wrong[most]) if most < len(wrong) else 2.0  # it leaves below that
         share = float((unsure < threshold).mean())
         saved = float(table.whole[0]) - before - float(table.ramp[0, ramp])
-        found.append((saved if share > 0.5 else 0.0, share * saved, ramp, threshold))
-    *_, ramp, threshold = max(found)
+        candidates.append((saved if share > 0.5 else 0.0, share * saved, ramp, threshold))
+    *_, ramp, threshold = max(candidates)
     return ramp, threshold
 
 
-def _tuned(table: ExitTable, rows: Places, one: bool, loss: float) -> tuple[float, ...]:
+def _tuned(table: ExitTable, rows: Places, shared: bool, loss: float) -> tuple[float, ...]:
     uncertainty, agrees = table.uncertainty[rows], table.agrees[rows]
     saved = (table.whole[0] - table.before[0]).tolist()
     search = ThresholdSearch(uncertainty, agrees, saved, loss * len(rows))
-    if not one:
+    if not shared:
         return tuple(search.best().tolist())
     best: Floats = np.zeros(len(saved))
     for level in np.unique(np.quantile(uncertainty, np.linspace(0.0, 1.0, 501))):
@@ -72,9 +72,9 @@ def _tuned(table: ExitTable, rows: Places, one: bool, loss: float) -> tuple[floa
 
 
 def _saving(table: ExitTable, thresholds: Sequence[float]) -> float:
-    left = _leaves(table.uncertainty, np.array(thresholds))
+    leaves = _leaves(table.uncertainty, np.array(thresholds))
     saved = np.append(table.whole[0] - table.before[0], 0.0)
-    return float(saved[left].sum())
+    return float(saved[leaves].sum())
 
 
 def _leaves(uncertainty: NDArray[np.floating], thresholds: Floats) -> Places:
@@ -122,24 +122,24 @@ def online_optimum(
     lost by then than may be.
     """
     saved = np.append(table.whole[0] - table.before[0], 0.0)
-    left = np.full(len(answered.inputs), len(table.positions))
+    exits = np.full(len(answered.inputs), len(table.positions))
     wrong = 0
-    for begin, end, seen in _windows(answered.batches, pasts):
+    for begin, end, starts in _windows(answered.batches, pasts):
         coming = answered.inputs[begin:end]
         right = np.column_stack((table.agrees[coming], np.ones(len(coming), bool)))
         best = 0.0
         lost = wrong
-        for since, bold in product(seen, BOLDNESS):
+        for since, bold in product(starts, BOLDNESS):
             rows = answered.inputs[since:begin]
-            known = table.uncertainty[rows], table.agrees[rows], saved[:-1].tolist()
-            found = ThresholdSearch(*known, bold * loss * len(rows)).best()
-            leaves = _leaves(table.uncertainty[coming], found)
+            evidence = table.uncertainty[rows], table.agrees[rows], saved[:-1].tolist()
+            thresholds = ThresholdSearch(*evidence, bold * loss * len(rows)).best()
+            leaves = _leaves(table.uncertainty[coming], thresholds)
             more = int((~right[np.arange(len(coming)), leaves]).sum())
             gain = float(saved[leaves].sum())
             if gain > best and wrong + more <= loss * end:
-                best, lost, left[begin:end] = gain, wrong + more, leaves
+                best, lost, exits[begin:end] = gain, wrong + more, leaves
         wrong = lost
-    return left
+    return exits
 
 
 def _windows(batches: Places, pasts: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:

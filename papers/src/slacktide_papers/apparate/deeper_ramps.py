@@ -37,9 +37,9 @@ def units(features: Array, layers: Layers) -> Array:
 
 def hidden_layers(style: str, features: Array, logits: Array) -> Layers:
     """Learnt from rows in the order they came: `features` [n, features], `logits` [n, classes]."""
-    seen = len(features) * 3 // 4
+    count = len(features) * 3 // 4
     mean, scale = features.mean(axis=0), 1.0 / (features.std(axis=0) + 1e-6)
-    inputs, wanted = (features[:seen] - mean) * scale, _softmax(logits[:seen])
+    inputs, targets = (features[:count] - mean) * scale, _softmax(logits[:count])
     width = features.shape[1]
     sizes = [width, *(max(2, round(part * width)) for part in DEEPER[style]), logits.shape[1]]
     random = np.random.default_rng(SEED)
@@ -49,19 +49,19 @@ def hidden_layers(style: str, features: Array, logits: Array) -> Layers:
     ]
     speeds = [(np.zeros_like(weights), np.zeros_like(bias)) for weights, bias in layers]
     for _ in range(EPOCHS):
-        for rows in np.array_split(random.permutation(seen), max(1, seen // BATCH)):
-            taken = [units(inputs[rows], layers[:at]) for at in range(len(layers))]
+        for rows in np.array_split(random.permutation(count), max(1, count // BATCH)):
+            feeds = [units(inputs[rows], layers[:at]) for at in range(len(layers))]
             weights, bias = layers[-1]
-            error = (_softmax(taken[-1] @ weights + bias) - wanted[rows]) / len(rows)
-            for layer, speed, given in zip(layers[::-1], speeds[::-1], taken[::-1], strict=True):
-                slopes = given.T @ error, error.sum(axis=0)
-                error = (error @ layer[0].T) * (1.0 - given * given)
+            error = (_softmax(feeds[-1] @ weights + bias) - targets[rows]) / len(rows)
+            for layer, speed, feed in zip(layers[::-1], speeds[::-1], feeds[::-1], strict=True):
+                slopes = feed.T @ error, error.sum(axis=0)
+                error = (error @ layer[0].T) * (1.0 - feed * feed)
                 for values, moved, slope in zip(layer, speed, slopes, strict=True):
                     moved *= MOMENTUM
                     moved -= RATE * slope
                     values += moved
-    (weights, bias), *rest = layers[:-1]
-    return [(weights * scale[:, None], bias - (mean * scale) @ weights), *rest]
+    (weights, bias), *later_layers = layers[:-1]
+    return [(weights * scale[:, None], bias - (mean * scale) @ weights), *later_layers]
 
 
 def _softmax(logits: Array) -> Array:

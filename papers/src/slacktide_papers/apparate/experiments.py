@@ -47,16 +47,16 @@ APPARATE = ours("release", "release", ramp_budget=0.02)
 RELEASE, SHRINK, AUTO = (ours(f"{mode}, 5 %", mode) for mode in ("release", "shrink", "auto"))
 FIXED = ours("release, no adjustment", "release", ramp_budget=0.02, fixed=1.0)
 ONCE = tuple(
-    Contender(f"tuned once{told}", "once", (("kind", kind),))
-    for told, kind in ((", at first", "first"), ("", "one"), (" +", "each"), (", oracle", "oracle"))
+    Contender(f"tuned once{note}", "once", (("kind", kind),))
+    for note, kind in ((", at first", "first"), ("", "one"), (" +", "each"), (", oracle", "oracle"))
 )
 """BranchyNet and DeeBERT: every ramp, always."""
 SINGLE = Contender("one ramp, in hindsight", "single")
 """The ramp and threshold that save most at the median, had they been known; no promise is kept."""
 OFFLINE = Contender("offline optimum", "optimum", (("pasts", ""),))
 ONLINE = tuple(
-    Contender(f"online optimum, {told}", "optimum", (("pasts", pasts),))
-    for told, pasts in (("20", "20"), ("40", "40"), ("80", "80"), ("20 to 80", "20 40 80"))
+    Contender(f"online optimum, {note}", "optimum", (("pasts", pasts),))
+    for note, pasts in (("20", "20"), ("40", "40"), ("80", "80"), ("20 to 80", "20 40 80"))
 )
 """Tuned on so many batches before; of several the best for what comes."""
 
@@ -92,7 +92,7 @@ class ExitScope:
             "recorded": self.folder is not None,
             "quick": self.quick,
             "inputs": self.inputs,
-            "tables": {one.name: one.digest for one in self.tables},
+            "tables": {table.name: table.digest for table in self.tables},
         }
 
 
@@ -113,14 +113,14 @@ def _experiment(
     each model alone; `deeper`: on texts also with ramps of this style."""
 
     def points(scope: ExitScope) -> Iterator[Point[ExitCell]]:
-        seen: dict[str, int] = {}
+        stream_counts: dict[str, int] = {}
         for table in scope.tables:
             model = table.name.partition("/")[0]
             if table.style and not (table.style == deeper and is_text(table)):
                 continue
-            if not streams(table) or (few and seen.get(model, 0) >= few):
+            if not streams(table) or (few and stream_counts.get(model, 0) >= few):
                 continue
-            seen[model] = seen.get(model, 0) + 1
+            stream_counts[model] = stream_counts.get(model, 0) + 1
             for case, changed in variations:
                 for contender in contenders:
                     cell = ExitCell(

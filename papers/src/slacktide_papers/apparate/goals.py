@@ -124,47 +124,47 @@ def goals_of(
     rows: Sequence[ExitRow], searches: Sequence[TimedSearch], live: Sequence[LiveStream] = ()
 ) -> list[Goal]:
     """Every goal that these can speak of."""
-    found: list[_Judged] = [judged for one in searches for judged in _search(one)]
-    found += [judged for one in live for judged in _live(one)]
+    goals: list[_Judged] = [judged for source in searches for judged in _search(source)]
+    goals += [judged for source in live for judged in _live(source)]
     main = [row for row in rows if row.experiment in ("figure-13", "figure-16")]
     for row in main:
         if row.policy in (APPARATE.label, AUTO.label):
-            found += _accuracy(row)
+            goals += _accuracy(row)
     for name in (APPARATE.label, AUTO.label):
-        found += _videos([row for row in main if row.kind == VIDEO], name)
+        goals += _videos([row for row in main if row.kind == VIDEO], name)
     for row in main:
         if row.kind == TEXT and row.policy in (APPARATE.label, AUTO.label):
             least = TEXT_MEDIAN.get(row.setting.partition("/")[0], ORDERED)
-            found.append(_least(row, "median saved", row.saved_p50, least))
+            goals.append(_least(row, "median saved", row.saved_p50, least))
         if row.policy in TAIL:
             most = TAIL[row.policy]
             shown = f"{-row.saved_p99:+.1%}"
-            what = f"{row.policy}: p99 over vanilla"
-            found.append((row.setting, what, shown, f"≤ {most:+.0%}", -row.saved_p99 <= most))
-    found += _modes([row for row in rows if row.experiment == "modes"])
+            metric = f"{row.policy}: p99 over vanilla"
+            goals.append((row.setting, metric, shown, f"≤ {most:+.0%}", -row.saved_p99 <= most))
+    goals += _modes([row for row in rows if row.experiment == "modes"])
     for row in rows:
         if row.experiment == "deadline" and row.policy == AUTO.label:
-            found.append(_least(row, "on time at 0.7 × the model", row.on_time, ON_TIME_EARLY))
-    return [Goal(*each) for each in found]
+            goals.append(_least(row, "on time at 0.7 × the model", row.on_time, ON_TIME_EARLY))
+    return [Goal(*goal) for goal in goals]
 
 
-def _search(one: TimedSearch) -> Iterator[_Judged]:
-    what = f"search, {one.ramps} ramps"
-    if one.of_grid is None:
-        met = one.search_ms <= SEARCH_MS
-        yield one.table, what, f"{one.search_ms:.1f} ms", f"≤ {SEARCH_MS:g} ms", met
+def _search(search: TimedSearch) -> Iterator[_Judged]:
+    metric = f"search, {search.ramps} ramps"
+    if search.of_grid is None:
+        met = search.search_ms <= SEARCH_MS
+        yield search.table, metric, f"{search.search_ms:.1f} ms", f"≤ {SEARCH_MS:g} ms", met
         return
-    shown, wanted = f"{one.of_grid:.1%}", f"≥ {OF_GRID:.0%}"
-    yield one.table, f"{what}: of the grid's saving", shown, wanted, one.of_grid >= OF_GRID
+    shown, target = f"{search.of_grid:.1%}", f"≥ {OF_GRID:.0%}"
+    yield search.table, f"{metric}: of the grid's saving", shown, target, search.of_grid >= OF_GRID
 
 
-def _live(one: LiveStream) -> Iterator[_Judged]:
-    met = one.agreement[0] >= 1.0 - LOSS
-    shown = f"{one.agreement[0]:.1%}"
-    yield one.stream, "live: answers that are the model's", shown, f"≥ {1.0 - LOSS:.0%}", met
-    apart, wanted = one.exits[0] - one.exits[1], f"≤ {APART:.0%} apart"
-    what = "left early, live over predicted"
-    yield one.stream, what, f"{apart:+.1%}", wanted, abs(apart) <= APART
+def _live(stream: LiveStream) -> Iterator[_Judged]:
+    met = stream.agreement[0] >= 1.0 - LOSS
+    shown = f"{stream.agreement[0]:.1%}"
+    yield stream.stream, "live: answers that are the model's", shown, f"≥ {1.0 - LOSS:.0%}", met
+    apart, target = stream.exits[0] - stream.exits[1], f"≤ {APART:.0%} apart"
+    metric = "left early, live over predicted"
+    yield stream.stream, metric, f"{apart:+.1%}", target, abs(apart) <= APART
 
 
 def _accuracy(row: ExitRow) -> Iterator[_Judged]:
@@ -177,15 +177,15 @@ def _videos(rows: Sequence[ExitRow], name: str) -> Iterator[_Judged]:
     models: dict[str, list[ExitRow]] = {}
     for row in [row for row in rows if row.policy == name]:
         models.setdefault(row.setting.partition("/")[0], []).append(row)
-    for model, own in models.items():
+    for model, runs in models.items():
         for goal, met in (
-            (f"median saved ≥ {MEDIAN:.0%}", [row.saved_p50 >= MEDIAN for row in own]),
-            (f"25th percentile saved ≥ {QUARTER:.0%}", [row.saved_p25 >= QUARTER for row in own]),
+            (f"median saved ≥ {MEDIAN:.0%}", [row.saved_p50 >= MEDIAN for row in runs]),
+            (f"25th percentile saved ≥ {QUARTER:.0%}", [row.saved_p25 >= QUARTER for row in runs]),
         ):
-            what, shown = f"{name}: videos, {goal}", f"{sum(met)} of {len(met)}"
+            metric, shown = f"{name}: videos, {goal}", f"{sum(met)} of {len(met)}"
             most = sum(met) >= STREAMS_MET * len(met)
-            yield model, what, shown, f"≥ {STREAMS_MET:.0%}", most
-        for row in own:
+            yield model, metric, shown, f"≥ {STREAMS_MET:.0%}", most
+        for row in runs:
             if row.setting in optimum:
                 share = row.saved_p50 / max(optimum[row.setting].saved_p50, 1e-9)
                 yield _least(row, "of what the offline optimum saves", share, OF_OPTIMUM)
@@ -195,18 +195,18 @@ def _modes(rows: Iterable[ExitRow]) -> Iterator[_Judged]:
     cases: dict[tuple[str, str], dict[str, ExitRow]] = {}
     for row in rows:
         cases.setdefault((row.setting, row.case), {})[row.policy] = row
-    for (setting, case), found in cases.items():
-        auto, vanilla = found[AUTO.label].on_time, found[VANILLA.label].on_time
-        if case == "2 × peak" and found[AUTO.label].kind == VIDEO:
+    for (setting, case), by_policy in cases.items():
+        auto, vanilla = by_policy[AUTO.label].on_time, by_policy[VANILLA.label].on_time
+        if case == "2 × peak" and by_policy[AUTO.label].kind == VIDEO:
             times = auto / max(vanilla, 1e-9)
-            what = f"auto ÷ vanilla in time at {case}"
-            wanted = f"≥ {MORE_ON_TIME:g} ×"
-            yield setting, what, f"{times:.2f} ×", wanted, times >= MORE_ON_TIME
-        better = max(found[RELEASE.label].on_time, found[SHRINK.label].on_time)
+            metric = f"auto ÷ vanilla in time at {case}"
+            target = f"≥ {MORE_ON_TIME:g} ×"
+            yield setting, metric, f"{times:.2f} ×", target, times >= MORE_ON_TIME
+        better = max(by_policy[RELEASE.label].on_time, by_policy[SHRINK.label].on_time)
         less = better - auto
-        what = f"auto below the better of release and shrink, {case}"
-        yield setting, what, f"{less:+.1%}", f"≤ {BELOW_BETTER:.0%}", less <= BELOW_BETTER
+        metric = f"auto below the better of release and shrink, {case}"
+        yield setting, metric, f"{less:+.1%}", f"≤ {BELOW_BETTER:.0%}", less <= BELOW_BETTER
 
 
-def _least(row: ExitRow, what: str, value: float, least: float) -> _Judged:
-    return row.setting, f"{row.policy}: {what}", f"{value:.1%}", f"≥ {least:.0%}", value >= least
+def _least(row: ExitRow, metric: str, value: float, least: float) -> _Judged:
+    return row.setting, f"{row.policy}: {metric}", f"{value:.1%}", f"≥ {least:.0%}", value >= least

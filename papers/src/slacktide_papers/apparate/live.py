@@ -67,13 +67,13 @@ class LiveStream:
 
 def play_live(order: TableOrder, table: TableFile) -> LiveStream:
     """Takes as long as the inputs take to come. Raises ReproduceError."""
-    known = load_table(table.path, table.digest)
-    alone = float(known.whole[0])
-    rate = known.rate or TEXT_LOAD / alone
+    exit_table = load_table(table.path, table.digest)
+    alone = float(exit_table.whole[0])
+    rate = exit_table.rate or TEXT_LOAD / alone
     slo_x = PATIENCE_S / alone
     cell = ExitCell(table.name, AUTO, 1, table.digest, "slack", slo_x, rate, table=table.path)
     predicted = play(cell)
-    instants = arrivals(len(known), rate, None, cell.seed, even=known.rate > 0.0)
+    instants = arrivals(len(exit_table), rate, None, cell.seed, even=exit_table.rate > 0.0)
     try:
         rows, stats = _served(order, instants.tolist())
     except (ProcessError, ExitError, RepositoryError, OSError) as error:

@@ -62,9 +62,9 @@ class TableOrder:
 
     def path(self, features: StreamFeatures) -> Path:
         """Where it lies once it is made: elsewhere for other code, another model or stream."""
-        known = f"{features.folder.name}-{fingerprint(_CODE)[:6]}"
+        stem = f"{features.folder.name}-{fingerprint(_CODE)[:6]}"
         style = f"-{self.style.replace(' ', '-')}" if self.style else ""
-        return cached(f"{known}-{self.inputs}-{self.trained}{style}.npz")
+        return cached(f"{stem}-{self.inputs}-{self.trained}{style}.npz")
 
 
 def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: Moved) -> ExitScope:
@@ -89,7 +89,7 @@ def prepared(scope: ExitScope, experiments: Sequence[str], *, jobs: int, moved: 
 def _orders(scope: ExitScope, experiments: Sequence[str]) -> list[TableOrder]:
     """Tables of the streams that these experiments play in virtual time."""
     every = [_order(scope, name, style) for name in STREAMS for style in ("", *DEEPER)]
-    files = [TableFile(one.name, Path(), "", one.stream.rate, one.style) for one in every]
+    files = [TableFile(order.name, Path(), "", order.stream.rate, order.style) for order in every]
     names = {
         point.setting
         for name in experiments
@@ -149,9 +149,9 @@ def make_table(order: TableOrder) -> dict[str, Any]:
             judged_rows(ramp.logits(rows) / ramp.temperature, answers)
             for ramp, rows in zip(ramps, pooled, strict=True)
         ]
-        uncertainty = np.stack([each.uncertainty for each in judged], axis=1)
-        said.append((uncertainty, np.stack([each.agrees for each in judged], axis=1)))
-    uncertainty, agrees = (np.concatenate(each) for each in zip(*said, strict=True))
+        uncertainty = np.stack([part.uncertainty for part in judged], axis=1)
+        said.append((uncertainty, np.stack([part.agrees for part in judged], axis=1)))
+    uncertainty, agrees = (np.concatenate(part) for part in zip(*said, strict=True))
     ExitTable(
         title=f"{order.name}, {order.inputs} inputs, ramps of the first {order.trained}",
         rate=order.stream.rate,
@@ -196,7 +196,7 @@ def _rows_of(order: TableOrder, features: StreamFeatures) -> _Rows:
 
     def rows(start: int, stop: int) -> Iterator[tuple[list[Array], Array]]:
         for pooled, logits in features.rows(start, stop):
-            yield [units(*each) for each in zip(pooled, layers, strict=True)], logits
+            yield [units(*pair) for pair in zip(pooled, layers, strict=True)], logits
 
     return rows
 
@@ -204,7 +204,9 @@ def _rows_of(order: TableOrder, features: StreamFeatures) -> _Rows:
 def _learnt(order: TableOrder, features: StreamFeatures, rows: _Rows) -> Sequence[Ramp]:
     """Ramps of the stream's beginning."""
     positions = features.graph.positions
-    trainer = RampTrainer([one.tensor for one in positions], [one.cost for one in positions])
+    trainer = RampTrainer(
+        [place.tensor for place in positions], [place.cost for place in positions]
+    )
     for pooled, logits in rows(0, order.trained):
         trainer.add(pooled, logits)
     return trainer.train()

@@ -60,14 +60,14 @@ _COUNTS = (
 
 def assumptions(experiments: Sequence[str], scope: ExitScope) -> list[str]:
     """What has been assumed."""
-    found = [*_ASSUMED, _COUNTS[scope.folder is None]]
+    sentences = [*_ASSUMED, _COUNTS[scope.folder is None]]
     if scope.own:
-        found.append(_QUICK if scope.quick else _OWN)
+        sentences.append(_QUICK if scope.quick else _OWN)
     if scope.live:
-        found.append(_LIVE)
+        sentences.append(_LIVE)
     if scope.inputs:
-        found.append(_SOME.format(scope.inputs))
-    return found
+        sentences.append(_SOME.format(scope.inputs))
+    return sentences
 
 
 def _recorded(scope: ExitScope, folder: Path, experiments: Sequence[str]) -> ExitScope:
@@ -79,25 +79,25 @@ def _conclude(
     scope: ExitScope,
     measured: Sequence[tuple[Point[ExitCell], list[PlayedExits]]],
 ) -> tuple[list[ExitRow], list[Goal], ExitFigures]:
-    rows = rows_of(measured, {one.name: one.rate > 0.0 for one in scope.tables})
+    rows = rows_of(measured, {file.name: file.rate > 0.0 for file in scope.tables})
     runs = {
-        (point.experiment, point.setting, point.case, point.contender.label): found[0]
-        for point, found in measured
+        (point.experiment, point.setting, point.case, point.contender.label): outcomes[0]
+        for point, outcomes in measured
     }
     searches = [
         search
-        for one in (scope.tables if "figure-11" in experiments else ())
-        if not one.style
-        for search in timed_searches(one.name, load_table(one.path, one.digest), LOSS)
+        for file in (scope.tables if "figure-11" in experiments else ())
+        if not file.style
+        for search in timed_searches(file.name, load_table(file.path, file.digest), LOSS)
     ]
     styles: dict[str, dict[str, ExitTable]] = {}
-    for one in scope.tables if "figure-9" in experiments else ():
-        table = load_table(one.path, one.digest)
-        styles.setdefault(one.name.partition(", ")[0], {})[one.style or OURS] = table
+    for file in scope.tables if "figure-9" in experiments else ():
+        table = load_table(file.path, file.digest)
+        styles.setdefault(file.name.partition(", ")[0], {})[file.style or OURS] = table
     if scope.own:  # a stream of each model has them all
-        styles = {name: found for name, found in styles.items() if len(found) > 1 or scope.quick}
+        styles = {name: group for name, group in styles.items() if len(group) > 1 or scope.quick}
     live = [play_live(order, table) for order, table in scope.live]
-    compared = [row for name, found in styles.items() for row in compared_styles(name, found, LOSS)]
+    compared = [row for name, group in styles.items() for row in compared_styles(name, group, LOSS)]
     return rows, goals_of(rows, searches, live), ExitFigures(runs, searches, compared, live)
 
 

@@ -115,11 +115,11 @@ def play(cell: ExitCell) -> PlayedExits:
     run.played(loss)
     rows = run.answered_rows()
     pasts = [int(past) for past in str(options["pasts"]).split()]
-    left = online_optimum(table, rows, pasts, loss) if pasts else offline_optimum(table, rows)
-    latency = rows.ending_at(table, left)
+    exits = online_optimum(table, rows, pasts, loss) if pasts else offline_optimum(table, rows)
+    latency = rows.ending_at(table, exits)
     everywhere = np.column_stack((table.agrees, np.ones(len(table), bool)))
-    right = everywhere[rows.inputs, left]
-    return run.concluded(latency, right, float((left < len(table.positions)).mean()), loss)
+    right = everywhere[rows.inputs, exits]
+    return run.concluded(latency, right, float((exits < len(table.positions)).mean()), loss)
 
 
 def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits | None:
@@ -233,8 +233,8 @@ class _Run:
 
     def answered_rows(self) -> AnsweredRows:
         """What was answered, in the order of the batches."""
-        found = sorted((*self._batch_of[id], id, seconds) for id, seconds, _ in self._answers)
-        batches, rows, ids, latency = (np.array(each) for each in zip(*found, strict=True))
+        answers = sorted((*self._batch_of[id], id, seconds) for id, seconds, _ in self._answers)
+        batches, rows, ids, latency = (np.array(column) for column in zip(*answers, strict=True))
         return AnsweredRows(ids, batches, rows, latency)
 
     def _mean_ramps(self, end: float) -> float:

@@ -72,12 +72,12 @@ def _style(stream: str, style: str, table: ExitTable, budget: float, loss: float
     places = list(_evenly(cost.tolist(), budget))
     ends = table.before[0][places] / whole + np.cumsum(cost[places])
     total = 1.0 + float(cost[places].sum())
-    seen = table.uncertainty[:, places], table.agrees[:, places]
-    left = np.zeros(len(table), np.int64)
+    evidence = table.uncertainty[:, places], table.agrees[:, places]
+    leaves = np.zeros(len(table), np.int64)
     if places:
-        search = ThresholdSearch(*seen, (total - ends).tolist(), loss * len(table))
-        left = search.leaves(search.best())
-    saved = 1.0 - np.append(ends, total)[left]
+        search = ThresholdSearch(*evidence, (total - ends).tolist(), loss * len(table))
+        leaves = search.leaves(search.best())
+    saved = 1.0 - np.append(ends, total)[leaves]
     return RampStyle(
         stream,
         style,
@@ -87,7 +87,7 @@ def _style(stream: str, style: str, table: ExitTable, budget: float, loss: float
         float(np.percentile(saved, 75)),
         float(np.median(saved)),
         float(saved.mean()),
-        float((left < len(places)).mean()),
+        float((leaves < len(places)).mean()),
     )
 
 
@@ -95,6 +95,6 @@ def _evenly(cost: Sequence[float], budget: float) -> Iterator[int]:
     """Positions at even distances: as many as the budget has room for."""
     for count in range(len(cost), 0, -1):
         places = np.linspace(0, len(cost) - 1, count + 2)[1:-1].round().astype(int).tolist()
-        if len(set(places)) == count and sum(cost[each] for each in places) <= budget:
+        if len(set(places)) == count and sum(cost[place] for place in places) <= budget:
             yield from places
             return

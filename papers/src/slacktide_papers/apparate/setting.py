@@ -114,10 +114,10 @@ def arrivals(count: int, rate: float, folder: Path | None, seed: int, *, even: b
     place = int(draw.integers(len(relative)))
     mean = float(relative.mean())
     parts: list[Floats] = []
-    known, minute = 0, 0
-    while known < count:
+    total, minute = 0, 0
+    while total < count:
         share = relative[(place + minute) % len(relative)] / mean
-        there = int(draw.poisson(share * rate * MINUTE_S))
-        parts.append(np.sort(draw.uniform(0.0, MINUTE_S, there)) + minute * MINUTE_S)
-        known, minute = known + there, minute + 1
+        minute_count = int(draw.poisson(share * rate * MINUTE_S))
+        parts.append(np.sort(draw.uniform(0.0, MINUTE_S, minute_count)) + minute * MINUTE_S)
+        total, minute = total + minute_count, minute + 1
     return np.concatenate(parts)[:count]

@@ -100,10 +100,10 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
     if figures.live:
         yield _live(result.heading("live"), figures.live)
     for experiment, rows in groupby(result.rows, key=lambda row: row.experiment):
-        kept = list(rows)
-        yield table(result.heading(experiment), kept, _columns(kept), words=2)
+        experiment_rows = list(rows)
+        yield table(result.heading(experiment), experiment_rows, _columns(experiment_rows), words=2)
         if plots and experiment in _DRAWN:
-            for setting in dict.fromkeys(row.setting for row in kept):
+            for setting in dict.fromkeys(row.setting for row in experiment_rows):
                 yield from _plots(figures, experiment, setting)
 
 
@@ -117,16 +117,16 @@ def _live(title: str, streams: Sequence[LiveStream]) -> TextTable:
     headings = ["stream", "inputs", "", "left early", "right", "p50 ms", "p99 ms", "ramps"]
     lines = [
         (
-            one.stream if not at else "",
-            str(one.inputs) if not at else "",
+            stream.stream if not at else "",
+            str(stream.inputs) if not at else "",
             name,
-            f"{one.exits[at]:.1%}",
-            f"{one.agreement[at]:.2%}",
-            f"{one.p50_ms[at]:.1f}",
-            f"{one.p99_ms[at]:.1f}",
-            f"{one.ramps[at]:.1f}",
+            f"{stream.exits[at]:.1%}",
+            f"{stream.agreement[at]:.2%}",
+            f"{stream.p50_ms[at]:.1f}",
+            f"{stream.p99_ms[at]:.1f}",
+            f"{stream.ramps[at]:.1f}",
         )
-        for one in streams
+        for stream in streams
         for at, name in enumerate(("live", "predicted"))
     ]
     return TextTable(title, headings, lines, words=3)
@@ -138,7 +138,7 @@ def _plots(figures: ExitFigures, experiment: str, setting: str) -> Iterator[Plot
         for (name, stream, _, contender), run in figures.runs.items()
         if (name, stream) == (experiment, setting)
     }
-    shares = tuple(each / 100 for each in range(101))
+    shares = tuple(percent / 100 for percent in range(101))
     spread = [
         Curve(contender, tuple(run.latency_ms), shares, colour)
         for colour, (contender, run) in enumerate(mine.items())

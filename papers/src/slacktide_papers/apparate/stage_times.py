@@ -56,7 +56,7 @@ def stage_times(name: str, proto: Any, graph: ExitGraph, path: Path) -> StageTim
 
 def _measured(name: str, proto: Any, graph: ExitGraph) -> dict[str, Array]:
     requests = make_inputs(name, _DRAWN, _SEED).requests
-    usual = sorted(requests, key=lambda one: sum(part.size for part in one.values()))[_DRAWN // 2]
+    usual = sorted(requests, key=lambda row: sum(part.size for part in row.values()))[_DRAWN // 2]
     batches = {size: Samples((usual,) * size, None).batch() for size in ROUNDS}
     session = opened(proto.SerializeToString())
     count = len(graph.positions)
@@ -74,8 +74,8 @@ def _measured(name: str, proto: Any, graph: ExitGraph) -> dict[str, Array]:
                 alone = thread_time() - begin
             for _ in range(2):
                 first, last = chain.timed(batches[size])
-            taken = (alone, first, first + last)
-            least[:, place, number] = np.minimum(least[:, place, number], taken)
+            seconds = (alone, first, first + last)
+            least[:, place, number] = np.minimum(least[:, place, number], seconds)
             runs += 1
     whole = np.maximum.accumulate(np.median(unsplit, axis=1))
     # A ramp is in front of its answers: what it takes is not the model's.
@@ -102,20 +102,20 @@ class _Chain:
         for stage in split(_optimised(with_ramps(proto, graph, [ramp]))):
             stage.declare(types)
             session = opened(stage.model.SerializeToString(), optimise=False)
-            types.update((each.name, each.type) for each in session.get_outputs())
+            types.update((output.name, output.type) for output in session.get_outputs())
             self._sessions.append(session)
 
     def timed(self, feeds: Mapping[str, Array]) -> list[float]:
         """Seconds of each stage."""
-        known, found = dict(feeds), []
+        tensors, seconds = dict(feeds), []
         for session in self._sessions:
-            wanted = [each.name for each in session.get_inputs()]
+            input_names = [tensor.name for tensor in session.get_inputs()]
             begin = thread_time()
-            values = session.run(None, {name: known[name] for name in wanted})
-            found.append(thread_time() - begin)
-            names = [each.name for each in session.get_outputs()]
-            known.update(zip(names, values, strict=True))
-        return found
+            values = session.run(None, {name: tensors[name] for name in input_names})
+            seconds.append(thread_time() - begin)
+            names = [tensor.name for tensor in session.get_outputs()]
+            tensors.update(zip(names, values, strict=True))
+        return seconds
 
 
 def _optimised(proto: Any) -> Any:

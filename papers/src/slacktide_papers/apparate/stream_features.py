@@ -75,10 +75,10 @@ class StreamFeatures:
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_arrays(path, self._computed(first, min(first + CHUNK, self._stream.length)))
-            kept = read_arrays(path)
+            chunk = read_arrays(path)
             part = slice(max(start - first, 0), stop - first)
-            features = np.split(kept["features"][part].astype(np.float32), self._ends[:-1], axis=1)
-            yield features, kept["logits"][part]
+            features = np.split(chunk["features"][part].astype(np.float32), self._ends[:-1], axis=1)
+            yield features, chunk["logits"][part]
 
     def _computed(self, start: int, stop: int) -> dict[str, Array]:
         outputs = [f"exits/features/{number}" for number in range(len(self._ends))]
@@ -98,4 +98,4 @@ class StreamFeatures:
 
 
 def _masked(proto: Any) -> bool:
-    return any(each.name == "attention_mask" for each in proto.graph.input)
+    return any(tensor.name == "attention_mask" for tensor in proto.graph.input)

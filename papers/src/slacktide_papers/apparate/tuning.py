@@ -39,16 +39,16 @@ def timed_searches(name: str, table: ExitTable, loss: float) -> Iterator[TimedSe
     rows = np.linspace(0, len(table) - 1, min(ROWS, len(table))).astype(int)
     for count in RAMPS:
         places = np.unique(np.linspace(0, len(table.positions) - 1, count).round()).astype(int)
-        known = table.uncertainty[np.ix_(rows, places)], table.agrees[np.ix_(rows, places)]
+        evidence = table.uncertainty[np.ix_(rows, places)], table.agrees[np.ix_(rows, places)]
         saved = (table.whole[0] - table.before[0][places]).tolist()
-        taken = []
+        seconds = []
         for _ in range(TIMES):
             begin = thread_time()
-            search = ThresholdSearch(*known, saved, loss * len(rows))
-            found = search.best()
-            taken.append(thread_time() - begin)
+            search = ThresholdSearch(*evidence, saved, loss * len(rows))
+            best_thresholds = search.best()
+            seconds.append(thread_time() - begin)
         best, tried, begin = 0.0, 0, thread_time()
-        levels = np.quantile(known[0], np.linspace(0.0, 1.0, STEPS), axis=0)
+        levels = np.quantile(evidence[0], np.linspace(0.0, 1.0, STEPS), axis=0)
         levels[0] = 0.0
         for thresholds in product(*levels.T.tolist()):
             at = np.array(thresholds)
@@ -57,12 +57,12 @@ def timed_searches(name: str, table: ExitTable, loss: float) -> Iterator[TimedSe
             tried += 1
             if len(places) > GRID_MOST and tried >= STEPS:
                 break
-        each = (thread_time() - begin) / tried
+        trial_s = (thread_time() - begin) / tried
         whole = len(places) <= GRID_MOST
         yield TimedSearch(
             name,
             len(places),
-            1e3 * median(taken),
-            1e3 * each * STEPS ** len(places),
-            search.saving(found) / best if whole and best > 0.0 else None,
+            1e3 * median(seconds),
+            1e3 * trial_s * STEPS ** len(places),
+            search.saving(best_thresholds) / best if whole and best > 0.0 else None,
         )

@@ -62,24 +62,24 @@ def bound(
     program = LinearProgram()
     counts = program.add(len(runs), most=fleet.replicas, whole=whole)
     program.require(((at, 1.0) for at in counts), most=fleet.replicas)
-    taken = _fractions(fleet, program, runs, whole=undivided)
+    fractions = _fractions(fleet, program, runs, whole=undivided)
     for variant in range(len(fleet.variants)):
-        own = [at for at, (kind, _, _) in enumerate(runs) if kind == variant]
-        asking = [client for client, kind in taken if kind == variant]
+        places = [at for at, (kind, _, _) in enumerate(runs) if kind == variant]
+        asking = [client for client, kind in fractions if kind == variant]
         for limit in sorted({int(fleet.limits[client, variant]) for client in asking}):
             loads = [
-                (taken[client, variant], float(fleet.rates[client]))
+                (fractions[client, variant], float(fleet.rates[client]))
                 for client in asking
                 if fleet.limits[client, variant] <= limit
             ]
-            rooms = [(counts[at], -float(runs[at][2])) for at in own if runs[at][1] <= limit]
+            rooms = [(counts[at], -float(runs[at][2])) for at in places if runs[at][1] <= limit]
             program.require([*loads, *rooms], most=0.0)
     if mapped:
         program.require(
-            ((at, fleet.weight[client]) for (client, _), at in taken.items()),
+            ((at, fleet.weight[client]) for (client, _), at in fractions.items()),
             least=mapped - _ROUNDING,
         )
-    for (client, variant), at in taken.items():
+    for (client, variant), at in fractions.items():
         program.worth[at] = fleet.value[client] * fleet.accuracy[variant]
     return program.solved(seconds).most
 
@@ -94,10 +94,10 @@ def optimum(fleet: Fleet, *, seconds: float = 60.0) -> Optimum | None:
     for client in range(len(fleet.clients)):
         terms = [(at, 1.0) for part in parts for (c, _), at in part.items() if c == client]
         program.require(terms, most=1.0)
-    for replica, (own, part) in enumerate(zip(chosen, parts, strict=True)):
-        _require_order(program, own, chosen[replica - 1] if replica else ())
-        _require_throughput(fleet, program, runs, own, part)
-        _require_limits(fleet, program, runs, own, part)
+    for replica, (choice, part) in enumerate(zip(chosen, parts, strict=True)):
+        _require_order(program, choice, chosen[replica - 1] if replica else ())
+        _require_throughput(fleet, program, runs, choice, part)
+        _require_limits(fleet, program, runs, choice, part)
     placed = [(at, client, variant) for part in parts for (client, variant), at in part.items()]
     for at, client, _ in placed:
         program.worth[at] = fleet.weight[client]
@@ -114,16 +114,16 @@ def optimum(fleet: Fleet, *, seconds: float = 60.0) -> Optimum | None:
     return Optimum(assignment, fleet.score(assignment), first.proven and second.proven)
 
 
-def _require_order(program: LinearProgram, own: Sequence[int], before: Sequence[int]) -> None:
+def _require_order(program: LinearProgram, choice: Sequence[int], before: Sequence[int]) -> None:
     """A replica runs one configuration at most, and none before that of the replica `before` it."""
-    program.require(((at, 1.0) for at in own), most=1.0)
+    program.require(((at, 1.0) for at in choice), most=1.0)
     if before:
         earlier = [(at, number + 1.0) for number, at in enumerate(before)]
-        program.require([*earlier, *((at, -n - 1.0) for n, at in enumerate(own))], least=0.0)
+        program.require([*earlier, *((at, -n - 1.0) for n, at in enumerate(choice))], least=0.0)
 
 
 def _require_throughput(
-    fleet: Fleet, program: LinearProgram, runs: _Runs, own: range, part: _Fractions
+    fleet: Fleet, program: LinearProgram, runs: _Runs, choice: range, part: _Fractions
 ) -> None:
     """The clients of a replica send no more than it serves in the configuration it runs."""
     for variant in range(len(fleet.variants)):
@@ -134,20 +134,20 @@ def _require_throughput(
         ]
         rooms = [
             (at, -float(columns))
-            for at, (kind, _, columns) in zip(own, runs, strict=True)
+            for at, (kind, _, columns) in zip(choice, runs, strict=True)
             if kind == variant
         ]
         program.require([*loads, *rooms], most=0.0)
 
 
 def _require_limits(
-    fleet: Fleet, program: LinearProgram, runs: _Runs, own: range, part: _Fractions
+    fleet: Fleet, program: LinearProgram, runs: _Runs, choice: range, part: _Fractions
 ) -> None:
     """A client has a replica whose batch is no larger than its SLO allows."""
     for (client, variant), at in part.items():
         fitting = [
             (place, -1.0)
-            for place, (kind, batch, _) in zip(own, runs, strict=True)
+            for place, (kind, batch, _) in zip(choice, runs, strict=True)
             if kind == variant and batch <= fleet.limits[client, variant]
         ]
         program.require([(at, 1.0), *fitting], most=0.0)
@@ -162,8 +162,8 @@ def _assignment(
 ) -> Assignment:
     """What a solution says of replicas and clients."""
     variants = [
-        next((runs[number][0] for number, at in enumerate(own) if values[at] > 0.5), 0)
-        for own in chosen
+        next((runs[number][0] for number, at in enumerate(choice) if values[at] > 0.5), 0)
+        for choice in chosen
     ]
     clients = [UNMAPPED] * len(fleet.clients)
     for replica, part in enumerate(parts):
@@ -175,12 +175,12 @@ def _assignment(
 
 def _configurations(fleet: Fleet) -> _Runs:
     """(variant, batch, columns): every batch in which more can be served than in a smaller one."""
-    one = fleet.columns
+    columns = fleet.columns
     return [
-        (variant, batch, int(one[variant, batch]))
+        (variant, batch, int(columns[variant, batch]))
         for variant in range(len(fleet.variants))
         for batch in range(1, fleet.batches + 1)
-        if one[variant, batch] > one[variant, batch - 1]
+        if columns[variant, batch] > columns[variant, batch - 1]
     ]
 
 
@@ -188,17 +188,17 @@ def _fractions(
     fleet: Fleet, program: LinearProgram, runs: _Runs, *, whole: bool = False
 ) -> _Fractions:
     """A variable for each (client, variant) that can be served; of one client 1 in all, at most."""
-    found: _Fractions = {}
+    parts: _Fractions = {}
     for client, rate in enumerate(fleet.rates):
         fitting = {
             variant
             for variant, batch, columns in runs
             if batch <= fleet.limits[client, variant] and columns >= rate
         }
-        own = program.add(len(fitting), whole=whole)
-        found |= {(client, variant): at for variant, at in zip(sorted(fitting), own, strict=True)}
-        program.require(((at, 1.0) for at in own), most=1.0)
-    return found
+        terms = program.add(len(fitting), whole=whole)
+        parts |= {(client, variant): at for variant, at in zip(sorted(fitting), terms, strict=True)}
+        program.require(((at, 1.0) for at in terms), most=1.0)
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,19 +247,19 @@ class LinearProgram:
             shape=(len(self._rows), len(self.worth)),
         ).tocsr()
         least, most = zip(*self._rows, strict=True)
-        found = optimize.milp(
+        answer = optimize.milp(
             -np.array(self.worth),
             integrality=np.array(self._whole, int),
             bounds=optimize.Bounds(0.0, np.array(self._most)),
             constraints=optimize.LinearConstraint(matrix, least, most),
             options={"time_limit": seconds, "mip_rel_gap": _ROUNDING},
         )
-        bounds = found.get("mip_dual_bound")
-        if found.status == 2:  # infeasible
+        bounds = answer.get("mip_dual_bound")
+        if answer.status == 2:  # infeasible
             bounds = np.inf
-        elif bounds is None and found.status == 0:
-            bounds = found.fun
-        return Solution(found.x, None if bounds is None else -float(bounds), found.status == 0)
+        elif bounds is None and answer.status == 0:
+            bounds = answer.fun
+        return Solution(answer.x, None if bounds is None else -float(bounds), answer.status == 0)
 
 
 def _scipy() -> tuple[Any, Any]:

@@ -46,14 +46,14 @@ def fluid_bound(question: PlacementQuestion, *, seconds: float = 10.0) -> float 
         flows = program.add(len(ways), most=rate, whole=False)
         program.require([(at, 1.0) for at in flows], most=rate)
         for at, way in zip(flows, ways, strict=True):
-            for what, load in fluid.loads(way):
-                loads[what].append((at, load / rate))
+            for resource, load in fluid.loads(way):
+                loads[resource].append((at, load / rate))
             rows = sum(judge.rates[sink] for sink in judge.sinks if way[sink] is not None)
             program.worth[at] = rows / rate
     if not loads:
         return 0.0
-    for what, terms in loads.items():
-        program.require(terms, most=rooms[what])
+    for resource, terms in loads.items():
+        program.require(terms, most=rooms[resource])
     return program.solved(seconds).most
 
 
@@ -67,10 +67,10 @@ class _Fluid:
         self.least = [[self._least(at, device) for device in devices] for at in stages]
         """By stage and device: (seconds of one row, lanes, accelerators), each of what takes the
         least of it."""
-        shares = [min(form.row_share for form in each.forms) for each in judge.pipeline.stages]
+        shares = [min(form.row_share for form in stage.forms) for stage in judge.pipeline.stages]
         self.hand_overs = [
-            (begin, at, each, size * (shares[at] if at >= 0 else 1.0))
-            for begin, at, each, size in judge.hand_overs
+            (begin, at, rate, size * (shares[at] if at >= 0 else 1.0))
+            for begin, at, rate, size in judge.hand_overs
         ]
 
     def _least(self, at: int, device: int) -> tuple[float, float, float]:
@@ -102,13 +102,13 @@ class _Fluid:
                 yield from self.ways((*way, device), (*ended, end))
 
     def _begin(self, at: int, device: int, way: Way, ended: tuple[float, ...]) -> float:
-        found = 0.0
+        latest = 0.0
         for begin, to, _, size in self.hand_overs:
             if to == at:
                 place, before = (way[begin] or 0, ended[begin]) if begin >= 0 else (0, 0.0)
                 over = self.judge.transfer(place, device, size, (0.0, 0.0))
-                found = max(found, before + over)
-        return found
+                latest = max(latest, before + over)
+        return latest
 
     def loads(self, way: Way) -> Iterator[tuple[object, float]]:
         """What is loaded, and with how much, if all frames go this way."""
@@ -117,7 +117,7 @@ class _Fluid:
             if device is not None:
                 yield ("lanes", places[device]), least[device][1]
                 yield ("accelerators", places[device]), least[device][2]
-        for begin, at, each, size in self.hand_overs:
+        for begin, at, rate, size in self.hand_overs:
             a, b = way[begin] if begin >= 0 else 0, way[at] if at >= 0 else 0
             if a is not None and b is not None and a != b:
-                yield ("link", places[a], places[b]), each * size
+                yield ("link", places[a], places[b]), rate * size

@@ -51,9 +51,9 @@ class TraceCell(ExperimentCell):
     """Of the data: what the result depends on, wherever they lie."""
 
 
-def identity(one: Any) -> dict[str, Any]:
+def identity(instance: Any) -> dict[str, Any]:
     """The fields by which a cell or a contender is compared: JSON values, equal for equal ones."""
-    values = {part.name: getattr(one, part.name) for part in fields(one) if part.compare}
+    values = {part.name: getattr(instance, part.name) for part in fields(instance) if part.compare}
     return {
         name: identity(value) if is_dataclass(value) else value for name, value in values.items()
     }

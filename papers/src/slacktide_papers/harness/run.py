@@ -116,8 +116,8 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
         named. Raises ReproduceError if one is unknown."""
         for name in names:
             if name not in self.experiments:
-                there = ", ".join(self.experiments)
-                raise ReproduceError(f"unknown experiment {name!r}; there are: {there}")
+                available = ", ".join(self.experiments)
+                raise ReproduceError(f"unknown experiment {name!r}; there are: {available}")
         return tuple(
             name
             for name, experiment in self.experiments.items()
@@ -214,31 +214,31 @@ def reproduce(
         if (points_of := paper.experiments[name].points) is not None
         for point in points_of(scope)
     ]
-    wanted = {cell: identity(cell) for point in points for cell in point.cells}
-    missing = [cell for cell, key in wanted.items() if results.get(key) is None]
-    known = len(wanted) - len(missing)
+    identities = {cell: identity(cell) for point in points for cell in point.cells}
+    missing = [cell for cell, key in identities.items() if results.get(key) is None]
+    stored = len(identities) - len(missing)
     # First seeds first, so that a run cut short has something to say about every row.
     tasks = ((cell, cell) for cell in sorted(missing, key=lambda cell: cell.seed))
     finished = done_in_processes(partial(_played, paper.play), tasks, jobs=jobs)
     if missing:
-        moved(known / len(wanted), f"{known} of {len(wanted)} runs")
-    done = known
+        moved(stored / len(identities), f"{stored} of {len(identities)} runs")
+    done = stored
     try:
         for cell, played in finished:
-            results.add(wanted[cell], played)
+            results.add(identities[cell], played)
             done += 1
-            moved(done / len(wanted), f"{done} of {len(wanted)} runs ({cell})")
+            moved(done / len(identities), f"{done} of {len(identities)} runs ({cell})")
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{done} of {len(wanted)} runs are") from None
+        raise KeyboardInterrupt(f"{done} of {len(identities)} runs are") from None
     outcomes = {
         cell: paper.outcome(**result)
-        for cell, key in wanted.items()
+        for cell, key in identities.items()
         if (result := results.get(key)) is not None
     }
     measured = [(point, [outcomes[cell] for cell in point.cells]) for point in points]
     rows, goals, extras = paper.conclude(experiments, scope, measured)
-    names, cells = tuple(experiments), len(wanted)
-    return Reproduction(paper, names, scope, rows, goals, extras, provenance, cells, known, quick)
+    names, cells = tuple(experiments), len(identities)
+    return Reproduction(paper, names, scope, rows, goals, extras, provenance, cells, stored, quick)
 
 
 def _played(play: Callable[[SomeCell], Any], cell: SomeCell) -> dict[str, Any]:

@@ -54,11 +54,11 @@ def render(result: Reproduction[Any, Any, Any]) -> Group:
     parts: list[Table | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
     parts.append(Text(f"{_TAKEN}:"))
     parts += [Padding.indent(Text(f"- {text}"), 2) for text in result.assumptions]
-    for each in paper.parts(result, False):
-        if isinstance(each, TextTable):
-            parts.append(rich_table(each, gap=gap))
-        elif isinstance(each, str):
-            parts.append(Text(each))
+    for part in paper.parts(result, False):
+        if isinstance(part, TextTable):
+            parts.append(rich_table(part, gap=gap))
+        elif isinstance(part, str):
+            parts.append(Text(part))
     if result.goals:
         parts.append(rich_table(_goals(result), gap=gap, styles=_STYLES))
     parts.append(Text(_footing(result), style="dim"))

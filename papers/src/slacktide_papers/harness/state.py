@@ -57,7 +57,7 @@ class Results:
             raise ReproduceError(f"state file {path}: {error.strerror}") from None
 
     def _read(self, data: bytes) -> None:
-        whole, _, rest = data.rpartition(b"\n")
+        whole, _, tail = data.rpartition(b"\n")
         for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
             try:
                 document = orjson.loads(line)
@@ -68,7 +68,7 @@ class Results:
                 ) from None
             if code == self._code:
                 self._known[_key(cell)] = result
-        if rest:  # a crash cut it off: the next line must not continue it
+        if tail:  # a crash cut it off: the next line must not continue it
             self._path.write_bytes(whole + b"\n" if whole else b"")
 
     def get(self, cell: Mapping[str, object]) -> dict[str, Any] | None:

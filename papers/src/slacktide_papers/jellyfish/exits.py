@@ -45,19 +45,19 @@ class MeasuredExits:
     @property
     def parts(self) -> tuple[float, float]:
         """Up to the exit's answers, and of the rest, in whole passes: medians over all sizes."""
-        found = np.array([ms for by_batch in self.times.values() for ms in by_batch.values()])
-        first, rest = np.median(found[:, 1:] / found[:, :1], axis=0).tolist()
-        return first, rest
+        times = np.array([ms for by_batch in self.times.values() for ms in by_batch.values()])
+        first, after = np.median(times[:, 1:] / times[:, :1], axis=0).tolist()
+        return first, after
 
 
 @cache
 def measured_exits() -> MeasuredExits:
     """What the file says."""
-    told = json.loads(Path(__file__).with_name("street_depth.json").read_text())
+    document = json.loads(Path(__file__).with_name("street_depth.json").read_text())
     times: dict[int, dict[int, tuple[float, float, float]]] = {}
-    for side, batch, whole, first, rest in told["times"]:
-        times.setdefault(side, {})[batch] = (whole, first, rest)
-    return MeasuredExits(times, tuple((share, score) for share, score in told["accuracy"]))
+    for side, batch, whole, first, after in document["times"]:
+        times.setdefault(side, {})[batch] = (whole, first, after)
+    return MeasuredExits(times, tuple((share, score) for share, score in document["accuracy"]))
 
 
 def leaving(variant: int, variants: int) -> float:
@@ -82,18 +82,18 @@ class ExitLatency:
 
 def figure_20() -> Iterator[ExitLatency]:
     """Execution latency with an exit whose rows leave the batch, beside the uncut model."""
-    found = measured_exits()
-    for number, (side, by_batch) in enumerate(found.times.items()):
-        share = leaving(number, len(found.times))
+    measured = measured_exits()
+    for number, (side, by_batch) in enumerate(measured.times.items()):
+        share = leaving(number, len(measured.times))
         sizes = (0, *by_batch)
-        rest = [0.0, *(times[2] for times in by_batch.values())]
+        after = [0.0, *(times[2] for times in by_batch.values())]
         for batch, (whole, first, _) in by_batch.items():
             random = stream(0, f"figure-20 {side} {batch}")
-            left = random.binomial(batch, share, RUNS)
-            ends = first + np.interp(batch - left, sizes, rest)
+            early = random.binomial(batch, share, RUNS)
+            ends = first + np.interp(batch - early, sizes, after)
             requests = np.repeat([np.full(RUNS, first), ends], 1, axis=0)
-            taken = np.repeat(requests.T.ravel(), np.stack([left, batch - left], 1).ravel())
-            quantiles = np.percentile(taken, range(0, 101, 5)).round(3).tolist()
+            latencies = np.repeat(requests.T.ravel(), np.stack([early, batch - early], 1).ravel())
+            quantiles = np.percentile(latencies, range(0, 101, 5)).round(3).tolist()
             yield ExitLatency(side, share, batch, whole, quantiles, float(ends.mean()))
 
 
@@ -102,15 +102,15 @@ class FamilyExits:
 
     def __init__(self, variants: Sequence[Variant], seed: int) -> None:
         """`variants` as `with_exit` makes them."""
-        first, rest = measured_exits().parts
+        first, after = measured_exits().parts
         drawn = stream(seed, "exits").uniform(0.0, 1.0, (DRAWS, 1))
         self._of: dict[str, TableExits] = {}
-        for each in variants:
-            whole = np.array(each.seconds)
-            before = whole[:, None] * first / (first + rest)
-            sizes, known = np.arange(1, len(whole) + 1), np.ones((DRAWS, 1), np.bool_)
-            table = (drawn, known, np.ones(1), sizes, whole, before, np.zeros_like(before))
-            self._of[each.name] = TableExits(ExitTable(each.name, 0.0, ("depth 1",), *table))
+        for variant in variants:
+            whole = np.array(variant.seconds)
+            before = whole[:, None] * first / (first + after)
+            sizes, agrees = np.arange(1, len(whole) + 1), np.ones((DRAWS, 1), np.bool_)
+            table = (drawn, agrees, np.ones(1), sizes, whole, before, np.zeros_like(before))
+            self._of[variant.name] = TableExits(ExitTable(variant.name, 0.0, ("depth 1",), *table))
 
     def learnt(self, pool: PoolId) -> None:
         """Nothing is: the exits are the model's own."""
@@ -126,7 +126,8 @@ def with_exit(variants: Sequence[Variant]) -> tuple[Variant, ...]:
     """What planners know of them: batches of which no row leaves (§8.1)."""
     longer = sum(measured_exits().parts)
     return tuple(
-        replace(each, seconds=tuple(longer * one for one in each.seconds)) for each in variants
+        replace(variant, seconds=tuple(longer * seconds for seconds in variant.seconds))
+        for variant in variants
     )
 
 

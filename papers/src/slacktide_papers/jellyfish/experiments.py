@@ -77,12 +77,12 @@ def _experiment(
 
 
 _ALL = tuple(HOMOGENEOUS.values())
-_SEVERAL = [one for one in _ALL if one.clients > 1]
-_STEPS = [one for one in _SEVERAL if one.network == "synthetic"]
-_MOVING = [one for one in _SEVERAL if one.network != "synthetic"]
+_SEVERAL = [setting for setting in _ALL if setting.clients > 1]
+_STEPS = [setting for setting in _SEVERAL if setting.network == "synthetic"]
+_MOVING = [setting for setting in _SEVERAL if setting.network != "synthetic"]
 _TWO = [SETTINGS[f"{name} 2 at 25 fps, 100 ms"] for name in ("synthetic", "wifi", "lte")]
 _MIXED, _LARGE = tuple(MIXED.values()), tuple(LARGE.values())
-_BUSY = [one for one in (*_LARGE, *_MIXED) if one.clients in (8, 32)]
+_BUSY = [setting for setting in (*_LARGE, *_MIXED) if setting.clients in (8, 32)]
 _BOTH = (OURS, PUBLISHED)
 
 EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = {

@@ -109,23 +109,23 @@ def _printed_most(setting: str) -> float | None:
 
 def goals_of(rows: Sequence[FrameRow]) -> list[Goal]:
     """Every goal that the rows can speak of; each setting once."""
-    found: dict[str, dict[str, FrameRow]] = {}
+    cases: dict[str, dict[str, FrameRow]] = {}
     for row in rows:
-        found.setdefault(row.setting, {})[row.contender] = row
+        cases.setdefault(row.setting, {})[row.contender] = row
     return [
-        *_misses(found),
-        *_accuracy(found),
-        *_prefetching(found),
-        *_near(found),
-        *_habits(found),
-        *_exits(found),
+        *_misses(cases),
+        *_accuracy(cases),
+        *_prefetching(cases),
+        *_near(cases),
+        *_habits(cases),
+        *_exits(cases),
     ]
 
 
-Found = Mapping[str, Mapping[str, FrameRow]]
+Cases = Mapping[str, Mapping[str, FrameRow]]
 
 
-def _misses(found: Found) -> Iterator[Goal]:
+def _misses(cases: Cases) -> Iterator[Goal]:
     groups: list[tuple[str, Sequence[str], float]] = [
         (f"Figure 12, {network}", [n for n in HOMOGENEOUS if SETTINGS[n].network == network], most)
         for network, most in MOST_BEYOND.items()
@@ -133,47 +133,47 @@ def _misses(found: Found) -> Iterator[Goal]:
     groups += [(f"Table 2, {name}", [name], MOST_BEYOND[SETTINGS[name].network]) for name in MIXED]
     groups += [(f"Figure 17, {n}", [n], LARGE_BEYOND) for n in LARGE if SETTINGS[n].clients == 32]
     for title, names, most in groups:
-        ours = [found[name][OURS.label] for name in names if OURS.label in found.get(name, ())]
+        ours = [cases[name][OURS.label] for name in names if OURS.label in cases.get(name, ())]
         if ours:
             worst = max(ours, key=lambda row: row.beyond_rate)
             basis = f"worst of {len(ours)}: {worst.setting}; unsavable {worst.unsavable_rate:.2%}"
             shown, met = f"{worst.beyond_rate:.2%}", worst.beyond_rate <= most
-            what = "ours: misses that could be saved"
-            yield Goal(title, what, shown, f"≤ {most:.1%}", met, basis)
+            metric = "ours: misses that could be saved"
+            yield Goal(title, metric, shown, f"≤ {most:.1%}", met, basis)
 
 
-def _accuracy(found: Found) -> Iterator[Goal]:
+def _accuracy(cases: Cases) -> Iterator[Goal]:
     ratios = {
         name: rows[OURS.label].accuracy / rows[PUBLISHED.label].accuracy
-        for name, rows in found.items()
+        for name, rows in cases.items()
         if OURS.label in rows and PUBLISHED.label in rows
     }
     if ratios:
         mean, worst = fmean(ratios.values()), min(ratios, key=ratios.__getitem__)
-        what = "accuracy over all frames, ours ÷ published"
-        for setting, found_ratio, least, basis in (
+        metric = "accuracy over all frames, ours ÷ published"
+        for setting, ratio, least, basis in (
             (f"{len(ratios)} settings", mean, ACCURACY, "mean"),
             (worst, ratios[worst], ACCURACY_LEAST, "worst"),
         ):
-            met = found_ratio >= least
-            yield Goal(setting, what, f"{found_ratio:.3f}", f"≥ {least}", met, basis)
+            met = ratio >= least
+            yield Goal(setting, metric, f"{ratio:.3f}", f"≥ {least}", met, basis)
 
 
-def _prefetching(found: Found) -> Iterator[Goal]:
+def _prefetching(cases: Cases) -> Iterator[Goal]:
     for number, least in HITS.items():
         label = f"ours, {number} resident"
-        rows = [rows[label] for rows in found.values() if label in rows]
+        rows = [rows[label] for rows in cases.values() if label in rows]
         hits = [row.hit_rate for row in rows if row.hit_rate is not None]
         if hits:
-            what = f"prefetch hits, {number} resident"
+            title = f"prefetch hits, {number} resident"
             basis = f"mean of {len(hits)} settings"
             mean = fmean(hits)
-            yield Goal("WiFi and LTE", what, f"{mean:.1%}", f"≥ {least:.0%}", mean >= least, basis)
+            yield Goal("WiFi and LTE", title, f"{mean:.1%}", f"≥ {least:.0%}", mean >= least, basis)
 
 
-def _near(found: Found) -> Iterator[Goal]:
+def _near(cases: Cases) -> Iterator[Goal]:
     """Whether the published system misses what the paper says it does."""
-    for name, rows in found.items():
+    for name, rows in cases.items():
         row = rows.get(PUBLISHED.label)
         if row is None:
             continue
@@ -183,31 +183,31 @@ def _near(found: Found) -> Iterator[Goal]:
             yield Goal(name, "published: misses", f"{row.miss_rate:.2%}", row.printed, False)
 
 
-def _beside_ours(found: Found, one: Contender) -> list[tuple[FrameRow, FrameRow]]:
+def _beside_ours(cases: Cases, contender: Contender) -> list[tuple[FrameRow, FrameRow]]:
     """(ours, of another contender) in every setting that has both."""
     return [
-        (rows[OURS.label], rows[one.label])
-        for rows in found.values()
-        if one.label in rows and OURS.label in rows
+        (rows[OURS.label], rows[contender.label])
+        for rows in cases.values()
+        if contender.label in rows and OURS.label in rows
     ]
 
 
-def _habits(found: Found) -> Iterator[Goal]:
-    for one in ABLATIONS:
-        if pairs := _beside_ours(found, one):
-            misses = fmean(other.beyond_rate - ours.beyond_rate for ours, other in pairs)
-            accuracy = fmean(other.accuracy / ours.accuracy for ours, other in pairs)
+def _habits(cases: Cases) -> Iterator[Goal]:
+    for policy in ABLATIONS:
+        if pairs := _beside_ours(cases, policy):
+            misses = fmean(rival.beyond_rate - ours.beyond_rate for ours, rival in pairs)
+            accuracy = fmean(rival.accuracy / ours.accuracy for ours, rival in pairs)
             better = misses < 0.0 and accuracy >= 1.0
             shown = f"{100 * misses:+.2f} points, × {accuracy:.3f}"
-            yield Goal(one.label, "misses, and accuracy", shown, "not better", not better)
+            yield Goal(policy.label, "misses, and accuracy", shown, "not better", not better)
 
 
-def _exits(found: Found) -> Iterator[Goal]:
+def _exits(cases: Cases) -> Iterator[Goal]:
     """§8.3: in many settings the median is lower with an exit."""
-    for one in EXITS:
-        if pairs := _beside_ours(found, one):
-            ratio = fmean(other.p50_ms / ours.p50_ms for ours, other in pairs if ours.p50_ms)
-            lower = sum(other.p50_ms < ours.p50_ms for ours, other in pairs)
+    for policy in EXITS:
+        if pairs := _beside_ours(cases, policy):
+            ratio = fmean(rival.p50_ms / ours.p50_ms for ours, rival in pairs if ours.p50_ms)
+            lower = sum(rival.p50_ms < ours.p50_ms for ours, rival in pairs)
             basis = f"lower in {lower} of {len(pairs)}"
             shown = f"× {ratio:.3f}"
-            yield Goal(one.label, "median latency ÷ without", shown, "< 1", ratio < 1.0, basis)
+            yield Goal(policy.label, "median latency ÷ without", shown, "< 1", ratio < 1.0, basis)

@@ -102,23 +102,23 @@ def read_instances(path: Path) -> list[tuple[str, Fleet]]:
     """The named fleets of a file. Raises ReproduceError, naming the field."""
     try:
         document = orjson.loads(read_bounded(path, MOST_BYTES, where=str(path)))
-        given = InstanceFile.model_validate(document)
+        file = InstanceFile.model_validate(document)
     except RepositoryError as error:
         raise ReproduceError(f"--instances: {error}") from None
     except orjson.JSONDecodeError as error:
         raise ReproduceError(f"--instances: {path.name} is not JSON: {error}") from None
     except ValidationError as error:
         problems = validation_problems(error, InstanceFile)[:10]
-        told = "; ".join(f"{dotted(each.path)}: {each.message}" for each in problems)
-        raise ReproduceError(f"--instances: {path.name}: {told}") from None
+        details = "; ".join(f"{dotted(problem.path)}: {problem.message}" for problem in problems)
+        raise ReproduceError(f"--instances: {path.name}: {details}") from None
     try:
         variants = [
-            Variant(each.name, each.accuracy, tuple(ms / 1e3 for ms in each.batch_ms))
-            for each in given.profile
+            Variant(row.name, row.accuracy, tuple(ms / 1e3 for ms in row.batch_ms))
+            for row in file.profile
         ]
         return [
-            (one.name or str(number), Fleet(variants, _clients(one, given), one.workers))
-            for number, one in enumerate(given.instances)
+            (fleet.name or str(number), Fleet(variants, _clients(fleet, file), fleet.workers))
+            for number, fleet in enumerate(file.instances)
         ]
     except ValueError as error:
         raise ReproduceError(f"--instances: {path.name}: profile: {error}") from None
@@ -150,15 +150,15 @@ def drawn(
 ) -> Fleet:
     """A random instance of §7.6; none is left out."""
     random = np.random.default_rng((replicas, clients, seed))
-    made = []
+    drawn_clients = []
     for number in range(clients):
         rate, slo = (
             float(random.choice((10.0, 15.0, 25.0))),
             float(random.choice((0.075, 0.1, 0.15))),
         )
         budgets = budgets_of(rate, slo, 125e3 * random.uniform(7.5, 50.0), sizes)
-        made.append(Client(f"client {number}", rate, budgets))
-    return Fleet(variants, made, replicas)
+        drawn_clients.append(Client(f"client {number}", rate, budgets))
+    return Fleet(variants, drawn_clients, replicas)
 
 
 def planned(name: str, fleet: Fleet, *, exact_s: float = EXACT_S) -> Iterator[PlannedInstance]:
@@ -170,18 +170,18 @@ def planned(name: str, fleet: Fleet, *, exact_s: float = EXACT_S) -> Iterator[Pl
     most = 0.0
     for planner, plan in planners.items():
         begin = process_time()
-        found = plan(fleet)
+        assignment = plan(fleet)
         seconds = process_time() - begin
-        score = fleet.score(found)
+        score = fleet.score(assignment)
         most = max(most, score.mapped)
-        names = tuple(fleet.variants[each].name for each in found.variants)
+        names = tuple(fleet.variants[variant].name for variant in assignment.variants)
         yield PlannedInstance(name, planner, names, score.mapped, score.accuracy, seconds)
     try:
         begin = process_time()
         if fleet.replicas <= EXACT_WORKERS and exact_s:
             best = optimum(fleet, seconds=exact_s)
             if best is not None:
-                names = tuple(fleet.variants[each].name for each in best.assignment.variants)
+                names = tuple(fleet.variants[variant].name for variant in best.assignment.variants)
                 took = process_time() - begin
                 yield PlannedInstance(
                     name, "exact", names, best.score.mapped, best.score.accuracy, took, best.proven

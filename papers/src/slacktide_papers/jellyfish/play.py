@@ -93,7 +93,7 @@ class ProfileTimes(BatchTimes):
     """Batch times of one variant, on any number of cores; of the whole batch where it is padded."""
 
     def __init__(self, variant: Variant) -> None:
-        self._times = [PointTime(each) for each in variant.seconds]
+        self._times = [PointTime(seconds) for seconds in variant.seconds]
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
         return self._times[min(rows, len(self._times)) - 1]
@@ -120,15 +120,15 @@ class _Run:
             self.variants = with_exit(self.variants)
         self.sides = SIDES[: self.setting.variants]
         resident = int(self.options.get("resident", 0))
-        told = zip(self.variants, self.sides, strict=True)
+        pairs = zip(self.variants, self.sides, strict=True)
         self.family = Family(
-            tuple(FamilyVariant(v.name, v.accuracy, side, bool(resident)) for v, side in told),
+            tuple(FamilyVariant(v.name, v.accuracy, side, bool(resident)) for v, side in pairs),
             resident=resident or 1,
         )
         self.frame_bytes = self.data.frame_bytes.__getitem__
         self.lanes = tuple(LaneSpec(f"gpu-{at}", (at,)) for at in range(self.setting.workers))
-        self.pools = {each.name: PoolId(MODEL, "1", each.name) for each in self.variants}
-        self.times = {each.name: ProfileTimes(each) for each in self.variants}
+        self.pools = {variant.name: PoolId(MODEL, "1", variant.name) for variant in self.variants}
+        self.times = {variant.name: ProfileTimes(variant) for variant in self.variants}
         self.workers = PublishedWorkers(self.variants, [lane.name for lane in self.lanes])
 
     def seconds(self, batch: Batch, cores: int) -> float:
@@ -139,13 +139,13 @@ class _Run:
         """The setting's clients; `make` gives each its logic, by id, rate and SLO."""
         setting, trace = self.setting, self.data.traces[self.setting.network]
         random = stream(self.cell.seed, f"clients of {setting.name}")
-        joins, found = 0.0, []
+        joins, clients = 0.0, []
         for number in range(setting.clients):
             rate = setting.rates[random.integers(len(setting.rates))]
             slo = setting.slos[random.integers(len(setting.slos))]
             offset = float(random.uniform(0.0, trace.period))
             logic, measured = make(f"s:{number}", rate, slo)
-            found.append(
+            clients.append(
                 SimulatedClient(
                     id=f"s:{number}",
                     model=MODEL,
@@ -162,8 +162,8 @@ class _Run:
                 )
             )
             joins += float(random.uniform(*JOIN_S)) * self.cell.duration / DURATION
-        self.ends = found[-1].joins + self.cell.duration
-        return found
+        self.ends = clients[-1].joins + self.cell.duration
+        return clients
 
     def plan(self, placed: Iterable[tuple[PoolId, LaneSpec]]) -> Plan:
         """These pools on lanes; requests go to the first."""
@@ -180,19 +180,19 @@ class _Run:
     def played(self) -> PlayedFrames:
         self.simulation.join(self.clients)
         self.simulation.run(until=self.ends + SETTLES_S)
-        frames = [each for each in self.clients.frames if each.captured <= self.ends]
+        frames = [frame for frame in self.clients.frames if frame.captured <= self.ends]
         if not frames:
             raise ReproduceError("--seeds, --quick: no client sent a frame")
         switches, late = self.switched()
-        taken = [1e3 * f.outcome.seconds for f in frames if f.outcome and not f.missed]
+        latencies_ms = [1e3 * f.outcome.seconds for f in frames if f.outcome and not f.missed]
         return PlayedFrames(
             frames=len(frames),
-            missed=sum(each.missed for each in frames),
-            unsavable=sum(not each.savable for each in frames),
-            beyond=sum(each.missed and each.savable for each in frames),
+            missed=sum(frame.missed for frame in frames),
+            unsavable=sum(not frame.savable for frame in frames),
+            beyond=sum(frame.missed and frame.savable for frame in frames),
             accuracy=sum(map(self.accuracy, frames)) / len(frames),
             busy=self.simulation.hardware.busy_s / (self.ends * len(self.lanes)),
-            latency_ms=np.percentile(taken or [0.0], range(101)).round(2).tolist(),
+            latency_ms=np.percentile(latencies_ms or [0.0], range(101)).round(2).tolist(),
             switches=switches,
             late_switches=late,
             mismatches=self.workers.mismatches,
@@ -202,9 +202,9 @@ class _Run:
 
 def _course(frames: Sequence[FrameRecord]) -> list[float]:
     sides: dict[int, list[int]] = {}
-    for each in frames:
-        if each.client == "s:0" and not each.missed:
-            sides.setdefault(int(each.captured), []).append(each.side)
+    for frame in frames:
+        if frame.client == "s:0" and not frame.missed:
+            sides.setdefault(int(frame.captured), []).append(frame.side)
     return [
         round(float(np.mean(sides.get(second, [0]))), 1)
         for second in range(int(frames[-1].captured) + 1)
@@ -279,10 +279,10 @@ class _Ours(_Run):
 
     def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)
-        given = dict(self.options)
-        resident, rescue = given.pop("resident", 0.0), given.pop("rescue", 1.0)
+        options = dict(self.options)
+        resident, rescue = options.pop("resident", 0.0), options.pop("rescue", 1.0)
         self.rescues = bool(rescue)
-        planner_options = {k: bool(v) if k in HABITS else v for k, v in given.items()}
+        planner_options = {k: bool(v) if k in HABITS else v for k, v in options.items()}
         family = replace(self.family, options=planner_options)
         plan = self.plan((pool, lane) for lane in self.lanes for pool in self.pools.values())
         exits = None
@@ -308,7 +308,7 @@ class _Ours(_Run):
         """With exits, of all frames of a variant alike: which of them leave is drawn."""
         if not self.exits or not frame.accuracy:
             return frame.accuracy
-        at = [each.name for each in self.variants].index(frame.variant)
+        at = [variant.name for variant in self.variants].index(frame.variant)
         return frame.accuracy * measured_exits().kept(leaving(at, len(self.variants)))
 
     def switched(self) -> tuple[int, int]:

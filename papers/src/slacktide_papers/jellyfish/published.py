@@ -86,8 +86,8 @@ class ErrorFilter:
         self._error = 0.6 * self._error + 0.4 * abs(self.value - sample)
         self._errors.append(self._error)
         most = max(self._errors)
-        kept = 1.0 - self._error / most if most > 0.0 else 0.0
-        self.value = kept * self.value + (1.0 - kept) * sample
+        weight = 1.0 - self._error / most if most > 0.0 else 0.0
+        self.value = weight * self.value + (1.0 - weight) * sample
         return self.value
 
 
@@ -181,7 +181,7 @@ class PublishedLink:
         self._stated = deque([GUESS], maxlen=max(1, round(rate)))
 
     def bytes_per_s(self) -> float:
-        return len(self._stated) / math.fsum(1.0 / each for each in self._stated)
+        return len(self._stated) / math.fsum(1.0 / sample for sample in self._stated)
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
         return nbytes / self.bytes_per_s()
@@ -265,43 +265,43 @@ class PublishedPlanner(Planner):
         if now >= self._next:
             self._next = now + PERIOD_S if self._sessions else math.inf
             self._decide(now)
-        pools = {each.lane: each.pool for each in draft.deployments}
+        pools = {deployment.lane: deployment.pool for deployment in draft.deployments}
         routes = tuple(
-            Route(each.opened.model, pools[each.lane], client=id)
-            for id, each in self._sessions.items()
-            if each.lane
+            Route(session.opened.model, pools[session.lane], client=id)
+            for id, session in self._sessions.items()
+            if session.lane
         )
         return replace(draft, routes=draft.routes + routes)
 
     def advise(self, session: str) -> Advice | None:
         """With each answer: the mapped variant's size, or the next smaller that link and budget
         allow."""
-        one = self._sessions.get(session)
-        if one is None:
+        state = self._sessions.get(session)
+        if state is None:
             return None
         at = 0
         if self._adaptation.fixed >= 0:
             at = self._adaptation.fixed
         elif not self._adaptation.aligned:
             at = len(self._sides) - 1
-        elif one.mapped:
-            worker = self._workers.lanes[one.lane]
+        elif state.mapped:
+            worker = self._workers.lanes[state.lane]
             at, batch = worker.wanted
             twice = 2.0 * self._workers.variants[at].seconds[batch - 1]
-            while at > 0 and self._budget(one, at) < twice:
+            while at > 0 and self._budget(state, at) < twice:
                 at -= 1
-        return Advice(size=self._sides[at], mapped=one.mapped)
+        return Advice(size=self._sides[at], mapped=state.mapped)
 
-    def _budget(self, one: _Session, variant: int) -> float:
+    def _budget(self, session: _Session, variant: int) -> float:
         """Seconds that a frame of this variant's size leaves for the server; 0 if the link does
         not carry such frames."""
-        rules, slo = self._adaptation, one.opened.slo
+        rules, slo = self._adaptation, session.opened.slo
         if rules.compute_share:
             return rules.compute_share * slo
         size = self._bytes[rules.fixed if rules.fixed >= 0 else variant]
-        if one.bytes_per_s <= one.opened.rate * size:
+        if session.bytes_per_s <= session.opened.rate * size:
             return 0.0
-        network = (size + ANSWER_BYTES) / one.bytes_per_s + 2.0 * WIRE_S
+        network = (size + ANSWER_BYTES) / session.bytes_per_s + 2.0 * WIRE_S
         return max(0.0, slo - network - OTHER_S)
 
     def _decide(self, now: float) -> None:
@@ -311,34 +311,34 @@ class PublishedPlanner(Planner):
         ids = sorted(self._sessions)
         clients = []
         for id in ids:
-            one = self._sessions[id]
-            budgets = tuple(self._budget(one, at) for at in range(len(variants)))
-            clients.append(Client(id, one.opened.rate, budgets))
+            session = self._sessions[id]
+            budgets = tuple(self._budget(session, at) for at in range(len(variants)))
+            clients.append(Client(id, session.opened.rate, budgets))
         fleet = Fleet(variants, clients, len(workers.lanes))
         present = {lane: worker.wanted[0] for lane, worker in workers.lanes.items()}
         self._seed += 1
-        found = published(fleet, start=tuple(present.values()), seed=self._seed)
-        lanes = self._update(present, fleet, found, now)
-        for id, replica in zip(ids, found.clients, strict=True):
-            one = self._sessions[id]
-            one.mapped = replica != UNMAPPED
-            if one.mapped:
-                one.lane = lanes[replica]
-            elif not one.lane:
-                one.lane = next(iter(workers.lanes))
+        assignment = published(fleet, start=tuple(present.values()), seed=self._seed)
+        lanes = self._update(present, fleet, assignment, now)
+        for id, replica in zip(ids, assignment.clients, strict=True):
+            session = self._sessions[id]
+            session.mapped = replica != UNMAPPED
+            if session.mapped:
+                session.lane = lanes[replica]
+            elif not session.lane:
+                session.lane = next(iter(workers.lanes))
         workers.mapped = frozenset(id for id in ids if self._sessions[id].mapped)
 
     def _update(
-        self, present: Mapping[str, int], fleet: Fleet, found: Assignment, now: float
+        self, present: Mapping[str, int], fleet: Fleet, assignment: Assignment, now: float
     ) -> list[str]:
         """Which lane each replica of the assignment is."""
         workers = self._workers
-        plan = matched(present, found.variants)
+        plan = matched(present, assignment.variants)
         missed = misses({lane: worker.loaded for lane, worker in workers.lanes.items()}, plan)
         free = sorted(plan)
         lanes = []
-        for replica, variant in enumerate(found.variants):
-            lane = next(each for each in free if plan[each] == variant)
+        for replica, variant in enumerate(assignment.variants):
+            lane = next(free_lane for free_lane in free if plan[free_lane] == variant)
             free.remove(lane)
             lanes.append(lane)
             worker = workers.lanes[lane]
@@ -348,22 +348,22 @@ class PublishedPlanner(Planner):
                 late = bool(worker.loaded) and lane in missed
                 workers.late += late
                 worker.ready = now + self._load() if late else now
-            worker.wanted = variant, self._batch(fleet, found, replica)
+            worker.wanted = variant, self._batch(fleet, assignment, replica)
             worker.loaded = _window(variant, len(workers.variants), self._most)
             worker.settle(now)
         return lanes
 
-    def _batch(self, fleet: Fleet, found: Assignment, replica: int) -> int:
+    def _batch(self, fleet: Fleet, plan: Assignment, replica: int) -> int:
         """The smallest batch that serves the replica's clients, then larger ones while they all
         have time for two of them."""
-        members = [c for c, at in zip(fleet.clients, found.clients, strict=True) if at == replica]
+        members = [c for c, at in zip(fleet.clients, plan.clients, strict=True) if at == replica]
         if not members:
             return 1
-        batch = min(fleet.batch_of(found, replica), MOST)
-        variant = found.variants[replica]
+        batch = min(fleet.batch_of(plan, replica), MOST)
+        variant = plan.variants[replica]
         seconds = self._workers.variants[variant].seconds
-        least = min(each.budgets[variant] for each in members)
-        load = sum(each.rate for each in members)
+        least = min(client.budgets[variant] for client in members)
+        load = sum(client.rate for client in members)
         while batch < min(MOST, len(seconds)):
             longer = seconds[batch]
             if 2.0 * longer > least or (batch + 1) / longer < load:

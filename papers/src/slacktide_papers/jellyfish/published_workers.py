@@ -83,7 +83,7 @@ class WorkerQueue(ArrivalPolicy):
         if not self._queue:
             return None
         _, took = self._workers.of(self._lane, self._now)
-        return min(each.deadline for _, each in self._queue.values()) + TOLERANCE_S - took
+        return min(request.deadline for _, request in self._queue.values()) + TOLERANCE_S - took
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         self._now = now
@@ -103,7 +103,7 @@ class WorkerQueue(ArrivalPolicy):
         members = tuple(request for _, request in self._queue.values())[: worker.batch]
         if not members:
             return Idle()
-        due = min(each.deadline for each in members) - took - MARGIN_S
-        if len(members) == worker.batch or due <= now:
+        latest = min(member.deadline for member in members) - took - MARGIN_S
+        if len(members) == worker.batch or latest <= now:
             return Proposal(members, len(members))
-        return WaitUntil(due)
+        return WaitUntil(latest)

@@ -53,10 +53,10 @@ class JellyfishData:
 
     @property
     def digest(self) -> str:
-        made = hashlib.sha256(repr((self.variants, sorted(self.frame_bytes.items()))).encode())
+        sha = hashlib.sha256(repr((self.variants, sorted(self.frame_bytes.items()))).encode())
         for name in sorted(self.traces):
-            made.update(self.traces[name].rates.tobytes())
-        return made.hexdigest()[:16]
+            sha.update(self.traces[name].rates.tobytes())
+        return sha.hexdigest()[:16]
 
 
 @cache
@@ -66,16 +66,16 @@ def load_data(folder: Path | None) -> JellyfishData:
     steps = np.array(SYNTHETIC) * MBIT
     traces = {"synthetic": BandwidthTrace(20.0 * np.arange(len(steps)), steps, source="synthetic")}
     if folder is None:
-        columns = (map(float, each.split()) for each in (_ALONE, _ROW, _ACCURACY))
+        columns = (map(float, text.split()) for text in (_ALONE, _ROW, _ACCURACY))
         rows = zip(SIDES, *columns, strict=True)
         variants = tuple(
-            Variant(str(s), a, tuple((one + row * b) / 1e3 for b in range(BATCHES)))
-            for s, one, row, a in rows
+            Variant(str(s), a, tuple((alone + row * b) / 1e3 for b in range(BATCHES)))
+            for s, alone, row, a in rows
         )
         for name, factor in (("lte", 0.5), ("wifi", 2.0)):
             drawn = draw_4g(DRAWN_S, stream(0, f"trace {name}"))
             traces[name] = BandwidthTrace(drawn.starts, drawn.rates * factor, DRAWN_S, name)
-        sizes = dict(zip(SIDES, (KBIT * float(each) for each in _KBITS.split()), strict=True))
+        sizes = dict(zip(SIDES, (KBIT * float(text) for text in _KBITS.split()), strict=True))
         return JellyfishData(variants, sizes, traces)
     try:
         for name, file in TRACES.items():
@@ -89,11 +89,11 @@ def load_data(folder: Path | None) -> JellyfishData:
         variants = tuple(
             Variant(
                 str(side),
-                float(own[0]["accuracy_map"]),
-                tuple(float(row["latency_p99_ms"]) / 1e3 for row in own),
+                float(side_rows[0]["accuracy_map"]),
+                tuple(float(row["latency_p99_ms"]) / 1e3 for row in side_rows),
             )
             for side in SIDES
-            if (own := [row for row in profile if row["input_size"] == str(side)])
+            if (side_rows := [row for row in profile if row["input_size"] == str(side)])
         )
     except (WorkloadError, KeyError, ValueError) as error:
         raise ReproduceError(f"--data: {error!r}") from None
@@ -123,8 +123,8 @@ class JellyfishSetting:
 
     @property
     def name(self) -> str:
-        rates = "/".join(f"{each:g}" for each in self.rates)
-        slos = "/".join(f"{1e3 * each:g}" for each in self.slos)
+        rates = "/".join(f"{number:g}" for number in self.rates)
+        slos = "/".join(f"{1e3 * number:g}" for number in self.slos)
         workers = f"{self.workers} x " if self.workers != 2 else ""
         return f"{self.network} {workers}{self.clients} at {rates} fps, {slos} ms"
 
@@ -133,7 +133,7 @@ RATES, SLOS = (15.0, 25.0), (0.075, 0.1, 0.15)
 
 
 def _by_name(settings: Iterable[JellyfishSetting]) -> dict[str, JellyfishSetting]:
-    return {one.name: one for one in settings}
+    return {setting.name: setting for setting in settings}
 
 
 HOMOGENEOUS = _by_name(

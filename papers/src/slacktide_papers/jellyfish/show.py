@@ -35,10 +35,10 @@ class JellyfishFigures:
                 {
                     "setting": name,
                     "contender": contender,
-                    "latency_ms": one.latency_ms,
-                    "sides": one.course,
+                    "latency_ms": run.latency_ms,
+                    "sides": run.course,
                 }
-                for (name, contender), one in self.played.items()
+                for (name, contender), run in self.played.items()
             ],
             "plans": self.plans,
             "exits": self.exits,
@@ -90,11 +90,11 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
         profiled = [(variant, figures.profile.frame_bytes[side]) for variant, side in sizes]
         yield table(result.heading("figure-10"), profiled, SIZES)
     for experiment, rows in groupby(result.rows, key=lambda row: row.experiment):
-        kept = list(rows)
+        experiment_rows = list(rows)
         title = f"{result.heading(experiment)}{result.too_short}"
-        yield table(title, kept, CONTENDERS, words=2)
+        yield table(title, experiment_rows, CONTENDERS, words=2)
         if plots:
-            yield from _plots(figures, experiment, kept)
+            yield from _plots(figures, experiment, experiment_rows)
     if figures.plans:
         yield _plans(result.heading("figure-18"), figures.plans)
     if figures.exits:
@@ -105,19 +105,19 @@ def _plans(title: str, plans: Iterable[PlannedInstance]) -> TextTable:
     """Of each size of instance: means over instances, beside the optimum or its bound."""
     lines = []
     for size, some in groupby(plans, key=lambda plan: plan.instance.partition(",")[0]):
-        kept = list(some)
-        top = {p.instance: p for p in kept if p.planner in ("exact", "bound")}
-        for planner in dict.fromkeys(plan.planner for plan in kept):
-            own = [plan for plan in kept if plan.planner == planner]
-            ratios = [p.objective / top[p.instance].objective for p in own if p.instance in top]
+        group = list(some)
+        top = {p.instance: p for p in group if p.planner in ("exact", "bound")}
+        for planner in dict.fromkeys(plan.planner for plan in group):
+            planned = [plan for plan in group if plan.planner == planner]
+            ratios = [p.objective / top[p.instance].objective for p in planned if p.instance in top]
             lines.append(
                 (
                     size,
                     planner,
-                    str(len(own)),
+                    str(len(planned)),
                     f"{fmean(ratios):.4f}" if ratios else "",
                     f"{min(ratios):.4f}" if ratios else "",
-                    f"{1e3 * fmean(plan.seconds for plan in own):.1f}",
+                    f"{1e3 * fmean(plan.seconds for plan in planned):.1f}",
                 )
             )
     headings = ("workers × clients", "planner", "instances", "÷ best known", "worst", "ms")
@@ -134,9 +134,9 @@ def _plots(figures: JellyfishFigures, experiment: str, rows: Sequence[FrameRow])
     for setting, some in groupby(rows, key=lambda row: row.setting):
         drawn = []
         for colour, row in enumerate(some):
-            one = figures.played[setting, row.contender]
-            x, y = tuple(map(float, range(len(one.course)))), tuple(one.course)
+            run = figures.played[setting, row.contender]
+            x, y = tuple(map(float, range(len(run.course)))), tuple(run.course)
             if experiment == "figure-12":
-                x, y = tuple(one.latency_ms), tuple(at / 100 for at in range(101))
+                x, y = tuple(run.latency_ms), tuple(at / 100 for at in range(101))
             drawn.append(Curve(f"{row.contender}, {setting}", x, y, colour))
         yield Plot(curves(drawn, x_label=x_label, y_label=y_label, size=(8.0, 2.6)))

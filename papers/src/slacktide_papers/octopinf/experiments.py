@@ -83,19 +83,19 @@ def _of(
 
 def _swept(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
     for contention in () if scope.quick else SWEPT:
-        for one in (UNBOUND, OCTOPINF, NO_CORAL, DISTREAM):
-            options = {**dict(one.options), "contention": contention}
-            made = Contender.of(f"{one.label}, × {contention:g}", one.policy, **options)
-            yield scope.point("contention", "base", made)
+        for base in (UNBOUND, OCTOPINF, NO_CORAL, DISTREAM):
+            options = {**dict(base.options), "contention": contention}
+            variation = Contender.of(f"{base.label}, × {contention:g}", base.policy, **options)
+            yield scope.point("contention", "base", variation)
 
 
 def _batching(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
     """What it is worth to a baseline to wait for full batches, or to serve by deadline."""
     for setting in () if scope.quick else ("base", "slo-100"):
-        for one in BASELINES:
+        for base in BASELINES:
             for name, options in WAYS.items():
-                made = Contender.of(f"{one.label}, {name}", one.policy, **options)
-                yield scope.point("batching", setting, made)
+                variation = Contender.of(f"{base.label}, {name}", base.policy, **options)
+                yield scope.point("batching", setting, variation)
 
 
 def _surges(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
@@ -107,8 +107,8 @@ def _surges(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
 
 
 def _day(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
-    for one in (UNBOUND, OCTOPINF):
-        contender = Contender.of(one.label, one.policy, day=1.0)
+    for base in (UNBOUND, OCTOPINF):
+        contender = Contender.of(base.label, base.policy, day=1.0)
         yield replace(scope, seeds=1, duration=scope.day).point("figure-11", "base", contender)
 
 
@@ -119,10 +119,9 @@ def _five(label: str, *on: str) -> Contender:
 FIVE_ON = _five("all on", *MECHANISMS)
 FIVE_NONE = _five("none")
 WITHOUT = {
-    each: _five(f"without {each}", *[one for one in MECHANISMS if one != each])
-    for each in MECHANISMS
+    off: _five(f"without {off}", *[on for on in MECHANISMS if on != off]) for off in MECHANISMS
 }
-ALONE = {each: _five(f"{each} alone", each) for each in MECHANISMS}
+ALONE = {on: _five(f"{on} alone", on) for on in MECHANISMS}
 
 
 def _all_five(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:

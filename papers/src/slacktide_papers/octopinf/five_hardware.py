@@ -77,15 +77,15 @@ class FiveHardware:
             return ByProfile(CorrectedTimes(table_of(model, variant, kind)), draw)
 
         plate = PoolId(PLATE, "1")
-        found = {PoolId(BRAND, "1"): random(BRAND), plate: random(PLATE)}
+        executions = {PoolId(BRAND, "1"): random(BRAND), plate: random(PLATE)}
         if self._on.distribution:
-            found[plate] = _ToldApart(
-                found[plate], lambda: engine.snapshot().pools[plate].times, kind, self.acted
+            executions[plate] = _ToldApart(
+                executions[plate], lambda: engine.snapshot().pools[plate].times, kind, self.acted
             )
         for side, _, _ in VARIANTS:
             variant = variant_of(side)
-            found[PoolId(DETECTOR, "1", variant)] = random(f"{DETECTOR} {variant}")
-        return ByPool(found)
+            executions[PoolId(DETECTOR, "1", variant)] = random(f"{DETECTOR} {variant}")
+        return ByPool(executions)
 
     def accuracy(self, child: HereChild, id: int) -> float:
         """Of what a stage answered, 0 to 1."""
@@ -126,10 +126,10 @@ class _CountedExits:
         return self._exits.arranged(replica, policy)
 
     def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
-        found = self._exits.course(batch, policy, seconds)
-        row, left = 0, found.report.left
+        course = self._exits.course(batch, policy, seconds)
+        row, exits = 0, course.report.left
         for member in batch.members:
-            ramps = left[row : row + member.rows]
+            ramps = exits[row : row + member.rows]
             row += member.rows
             if ramps[0] < 0:
                 continue
@@ -137,22 +137,22 @@ class _CountedExits:
             agrees = self._table.agrees[:, policy.ramps[ramps[0]]]
             places = [(member.id + at) % len(self._table) for at in range(member.rows)]
             self.wrong[member.id] = 1.0 - float(agrees[places].mean())
-        return found
+        return course
 
 
 class _ToldApart:
     """An `Execution` of plates: counts batches whose time their width told better than the mean."""
 
     def __init__(
-        self, truth: Execution, asked: Callable[[], BatchTimes], kind: str, acted: Counter[str]
+        self, truth: Execution, times: Callable[[], BatchTimes], kind: str, acted: Counter[str]
     ) -> None:
-        self._truth, self._asked, self._acted = truth, asked, acted
+        self._truth, self._asked, self._acted = truth, times, acted
         self._mean = mean_plate_table(kind)
 
     def seconds(self, batch: Batch, cores: int) -> float:
         seconds = self._truth.seconds(batch, cores)
-        told = self._asked().of(batch.rows, cores, batch.members).expected
-        if abs(told - seconds) < abs(self._mean.expected(batch.rows, cores) - seconds):
+        predicted = self._asked().of(batch.rows, cores, batch.members).expected
+        if abs(predicted - seconds) < abs(self._mean.expected(batch.rows, cores) - seconds):
             self._acted["plates told by width"] += 1
         return seconds
 

@@ -96,13 +96,13 @@ class _Run:
             )
         self.devices.run(until=self.end + SETTLES_S)
         seconds = self.end - self.warm
-        meters = [each.simulation.hardware for each in self.devices.devices.values()]
+        meters = [device.simulation.hardware for device in self.devices.devices.values()]
         control = self.control
         return PlayedFive(
             self.score,
             (
-                sum(each.allocated.seconds(self.warm, self.end) for each in meters) / seconds,
-                sum(each.busy_s for each in meters) / (self.end + SETTLES_S),
+                sum(device.allocated.seconds(self.warm, self.end) for device in meters) / seconds,
+                sum(device.busy_s for device in meters) / (self.end + SETTLES_S),
             ),
             (control.decided, control.early, control.scaled),
             dict(sorted(self.acted.items())),
@@ -142,11 +142,11 @@ class _Run:
         """The placement on a device, and what its planners may do."""
         kind = self.testbed.kinds[name]
         plan = plans.of(name, lanes_on(kind))
-        used = {each.lane for each in plan.deployments}
+        used = {deployment.lane for deployment in plan.deployments}
         if self.on.cores:  # lanes that run nothing need none
             plan = replace(plan, lanes=tuple(lane for lane in plan.lanes if lane.name in used))
         stated: dict[str, tuple[object, ...]] = {}
-        models = {each.pool.model for each in plan.deployments}
+        models = {deployment.pool.model for deployment in plan.deployments}
         scaled = models if self.on.cores else models & {DETECTOR} if self.on.variants else set()
         for group in groups_of(plan, scaled):
             lanes = len(group.lanes)
@@ -158,9 +158,9 @@ class _Run:
                 stated[model] = (ScaledModel(limits, "joint" if varies else "vertical"),)
         if DETECTOR in models and self.on.variants:
             most_side = self._largest(plans, name)
-            own = tuple(each for each in family() if FIXED <= each.size <= most_side)
-            plan = _with_family(plan, [each.name for each in own])
-            stated[DETECTOR] = (*stated[DETECTOR], Family(own, planner="none"))
+            variants = tuple(variant for variant in family() if FIXED <= variant.size <= most_side)
+            plan = _with_family(plan, [variant.name for variant in variants])
+            stated[DETECTOR] = (*stated[DETECTOR], Family(variants, planner="none"))
         if BRAND in models and self.on.exits:
             stated[BRAND] = (*stated.get(BRAND, ()), StatedExits())
         return plan, stated
@@ -171,9 +171,9 @@ class _Run:
         largest = 0
         for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True):
             if placed[0].device == name:
-                here = view.source == name
+                is_source = view.source == name
                 form = view.stages[0].forms[placed[0].form]
-                largest = max(largest, VARIANTS[-1][0] if here else int(form.name))
+                largest = max(largest, VARIANTS[-1][0] if is_source else int(form.name))
         return largest
 
     def _changed(self, now: float) -> None:
@@ -195,12 +195,12 @@ class _Run:
 
 def _with_family(plan: Plan, names: Sequence[str]) -> Plan:
     """All variants on the lanes of the one that is placed; its route is that of all clients."""
-    own = [each for each in plan.deployments if each.pool.model == DETECTOR]
-    others = [each for each in plan.deployments if each.pool.model != DETECTOR]
-    pool = own[0].pool
+    detectors = [deployment for deployment in plan.deployments if deployment.pool.model == DETECTOR]
+    stages = [deployment for deployment in plan.deployments if deployment.pool.model != DETECTOR]
+    pool = detectors[0].pool
     caps: dict[str, int] = {}
-    for each in own:
-        caps[each.lane] = max(caps.get(each.lane, 0), each.max_batch)
+    for deployment in detectors:
+        caps[deployment.lane] = max(caps.get(deployment.lane, 0), deployment.max_batch)
     placed = [
         Deployment(pool._replace(variant=name), lane, cap)
         for lane, cap in caps.items()
@@ -210,4 +210,4 @@ def _with_family(plan: Plan, names: Sequence[str]) -> Plan:
         route.pool for route in plan.routes if route.model == DETECTOR and route.client is None
     )
     routes = [route for route in plan.routes if route.model != DETECTOR]
-    return replace(plan, deployments=(*others, *placed), routes=(*routes, Route(DETECTOR, plain)))
+    return replace(plan, deployments=(*stages, *placed), routes=(*routes, Route(DETECTOR, plain)))

@@ -150,7 +150,7 @@ def _table(row_ms: float, kind: str) -> LatencyTable:
         [1e-3 * SLOWER[kind] * (FIXED_MS + row_ms * rows) * _share(count) for count in cores]
         for rows in BATCHES
     ]
-    p99 = [[SPREAD * each for each in row] for row in p50]
+    p99 = [[SPREAD * seconds for seconds in row] for row in p50]
     return LatencyTable.from_grid(BATCHES, tuple(cores), p50, p99)
 
 
@@ -220,7 +220,7 @@ class FiveTestbed(EdgeTestbed):
         """`begins`: seconds into the day."""
         super().__init__(seed)
         self.kinds = {"server": "server", **dict.fromkeys(BOXES, "box")}
-        videos = [each for each in data.counts["traffic"] if each.mean("cars") >= 1.0]
+        videos = [clip for clip in data.counts["traffic"] if clip.mean("cars") >= 1.0]
         for number, box in enumerate(BOXES):
             trace = data.traces[number]
             scaled = trace.rates * (MEGABITS * 1e6 / 8.0 / trace.mean)

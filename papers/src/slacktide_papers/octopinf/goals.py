@@ -115,7 +115,7 @@ def _row(
     bound = bounds.get((point.experiment, point.setting))
     frames = max(1, sum(run.frames for run in runs))
     complete, partial = (
-        sum(each) / frames for each in zip(*[(r.complete, r.partial) for r in runs], strict=True)
+        sum(pair) / frames for pair in zip(*[(r.complete, r.partial) for r in runs], strict=True)
     )
     contender = point.contender
     plain = not contender.options
@@ -144,8 +144,8 @@ def _row(
         fmean(run.cores[0] if run.cores else 0.0 for run in runs),
         fmean(run.cores[1] if run.cores else 0.0 for run in runs),
         acted={
-            what: sum(run.acted.get(what, 0) for run in runs)
-            for what in sorted({what for run in runs for what in run.acted})
+            action: sum(run.acted.get(action, 0) for run in runs)
+            for action in sorted({action for run in runs for action in run.acted})
         },
     )
 
@@ -154,20 +154,20 @@ def goals_of(
     rows: Sequence[FleetRow], measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]]
 ) -> list[Goal]:
     """Every goal that the rows can speak of."""
-    found: list[Goal] = []
+    goals: list[Goal] = []
     for experiment in ("figure-6", "figure-8", "figure-9"):
-        own = [row for row in rows if row.experiment == experiment]
-        for setting in dict.fromkeys(row.setting for row in own):
-            named = {row.contender: row for row in own if row.setting == setting}
-            found += _of_setting(setting, named)
-    found += _ablations({row.contender: row for row in rows if row.experiment == "figure-10"})
-    found += _all_five({row.contender: row for row in rows if row.experiment == "all-five"})
+        experiment_rows = [row for row in rows if row.experiment == experiment]
+        for setting in dict.fromkeys(row.setting for row in experiment_rows):
+            named = {row.contender: row for row in experiment_rows if row.setting == setting}
+            goals += _of_setting(setting, named)
+    goals += _ablations({row.contender: row for row in rows if row.experiment == "figure-10"})
+    goals += _all_five({row.contender: row for row in rows if row.experiment == "all-five"})
     for row in rows:
         if row.experiment == "figure-11":
-            what = f"{row.contender}: requests per CPU s"
-            found.append(_at_least("figure-11", what, row.per_cpu_s, PER_CPU_S, ",.0f"))
+            metric = f"{row.contender}: requests per CPU s"
+            goals.append(_at_least("figure-11", metric, row.per_cpu_s, PER_CPU_S, ",.0f"))
     runs = {p.contender.label: r[0] for p, r in measured if p.experiment == "surges"}
-    return found + list(_surges(runs))
+    return goals + list(_surges(runs))
 
 
 def _of_setting(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
@@ -175,16 +175,16 @@ def _of_setting(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
     if ours is None:
         return
     planned = [row for row in (ours, published) if row is not None]
-    others = [row for each in BASELINES if (row := rows.get(each.label)) is not None]
-    if others:
-        best = max(others, key=lambda row: row.effective)
+    rivals = [row for baseline in BASELINES if (row := rows.get(baseline.label)) is not None]
+    if rivals:
+        best = max(rivals, key=lambda row: row.effective)
         for row in planned:
-            what = f"{row.contender} ÷ best baseline ({best.contender})"
-            yield _at_least(setting, what, _ratio(row, best), OVER_BEST[setting])
-        least = min(row.memory_gb for row in others)
+            metric = f"{row.contender} ÷ best baseline ({best.contender})"
+            yield _at_least(setting, metric, _ratio(row, best), OVER_BEST[setting])
+        least = min(row.memory_gb for row in rivals)
         for row in planned:
-            what, shown = f"memory of {row.contender}", f"{row.memory_gb:.1f} GB"
-            yield Goal(setting, what, shown, f"≤ {least:.1f} GB", row.memory_gb <= least)
+            metric, shown = f"memory of {row.contender}", f"{row.memory_gb:.1f} GB"
+            yield Goal(setting, metric, shown, f"≤ {least:.1f} GB", row.memory_gb <= least)
     if published is not None:
         yield _at_least(
             setting, "pipeline ÷ octopinf", _ratio(ours, published), 1.0, tolerance=0.005
@@ -197,56 +197,57 @@ def _of_setting(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
         reachable = IN_TIME * most / max(1e-9, ours.offered)
         yield _at_least(setting, "pipeline: share in time", ours.in_time, reachable, ".3f")
     if setting == "slo-100":
-        for other, wanted in ((RIM, OVER_RIM), (JELLYFISH, OVER_JELLYFISH)):
-            if other.label in rows:
-                what = f"pipeline ÷ {other.label}"
-                yield _at_least(setting, what, _ratio(ours, rows[other.label]), wanted)
-    for row in others:
+        for rival, target in ((RIM, OVER_RIM), (JELLYFISH, OVER_JELLYFISH)):
+            if rival.label in rows:
+                metric = f"pipeline ÷ {rival.label}"
+                yield _at_least(setting, metric, _ratio(ours, rows[rival.label]), target)
+    for row in rivals:
         if row.published is not None:
-            what, printed = f"{row.contender}: share in time", f"{row.published:.2f} ± {ABOUT:.2f}"
+            metric = f"{row.contender}: share in time"
+            printed = f"{row.published:.2f} ± {ABOUT:.2f}"
             met = abs(row.in_time - row.published) <= ABOUT
-            yield Goal(setting, what, f"{row.in_time:.2f}", printed, met)
+            yield Goal(setting, metric, f"{row.in_time:.2f}", printed, met)
 
 
 def _ablations(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
     """Order and sizes are reported, not judged."""
     whole = rows.get(OCTOPINF.label)
     printed = {NO_CORAL: "about −10 %", STATIC: "a smaller drop", SERVER_ONLY: "the largest drop"}
-    for each, text in printed.items():
-        row = rows.get(each.label)
+    for contender, text in printed.items():
+        row = rows.get(contender.label)
         if whole is not None and row is not None:
             change = f"{100.0 * (_ratio(row, whole) - 1.0):+.1f} %"
-            yield Goal("base", f"{each.label} (printed: {text})", change, "–", True)
+            yield Goal("base", f"{contender.label} (printed: {text})", change, "–", True)
 
 
 def _all_five(rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
     whole = rows.get(FIVE_ON.label)
     if whole is None:
         return
-    alone = [row for each in ALONE.values() if (row := rows.get(each.label)) is not None]
+    alone = [row for contender in ALONE.values() if (row := rows.get(contender.label)) is not None]
     if alone:
         best = max(alone, key=lambda row: row.weighted)
-        what = f"all on − best alone ({best.contender})"
-        yield _no_less("all-five", what, whole.weighted - best.weighted, 0.0)
-    for each in WITHOUT.values():
-        if (row := rows.get(each.label)) is not None:
-            what = f"all on − {row.contender}"
-            yield _no_less("all-five", what, whole.weighted - row.weighted, -0.005)
+        metric = f"all on − best alone ({best.contender})"
+        yield _no_less("all-five", metric, whole.weighted - best.weighted, 0.0)
+    for contender in WITHOUT.values():
+        if (row := rows.get(contender.label)) is not None:
+            metric = f"all on − {row.contender}"
+            yield _no_less("all-five", metric, whole.weighted - row.weighted, -0.005)
     for name, counts in ACTED.items():
-        seen = ", ".join(f"{whole.acted.get(what, 0):,} {what}" for what in counts)
-        met = any(whole.acted.get(what, 0) for what in counts)
-        yield Goal("all-five", f"{name} seen to act", seen, "any", met)
+        totals = ", ".join(f"{whole.acted.get(action, 0):,} {action}" for action in counts)
+        met = any(whole.acted.get(action, 0) for action in counts)
+        yield Goal("all-five", f"{name} seen to act", totals, "any", met)
 
 
-def _no_less(setting: str, what: str, value: float, least: float) -> Goal:
+def _no_less(setting: str, goal: str, value: float, least: float) -> Goal:
     points = f"{100.0 * value:+.1f} points"
-    return Goal(setting, what, points, f"≥ {100.0 * least:+.1f} points", value >= least)
+    return Goal(setting, goal, points, f"≥ {100.0 * least:+.1f} points", value >= least)
 
 
 def _surges(runs: Mapping[str, PlayedPipelines]) -> Iterator[Goal]:
     """The published autoscaler is compared with plans of its own planner, too: which stage runs
     where is not its to change."""
-    for label, late_s, made in (
+    for label, late_s, references in (
         (OCTOPINF.label, 35.0, (MADE, PUBLISHED_MADE)),
         (PIPELINE.label, 3.0, (MADE,)),
     ):
@@ -254,17 +255,17 @@ def _surges(runs: Mapping[str, PlayedPipelines]) -> Iterator[Goal]:
         if run is None:
             continue
         bins = [at for at in range(len(run.timeline)) if _in_surge(at, late_s)]
-        for each in made:
-            other = runs[each.label].timeline if each.label in runs else ()
-            most = math.fsum(other[at][1] for at in bins if at < len(other))
+        for reference in references:
+            timeline = runs[reference.label].timeline if reference.label in runs else ()
+            most = math.fsum(timeline[at][1] for at in bins if at < len(timeline))
             if most > 0.0:
                 share = math.fsum(run.timeline[at][1] for at in bins) / most
-                what = f"{label} ÷ {each.label}, {late_s:g} s into it"
-                yield _at_least("surges", what, share, OF_MADE)
+                metric = f"{label} ÷ {reference.label}, {late_s:g} s into it"
+                yield _at_least("surges", metric, share, OF_MADE)
         if before := _instances(run):
             first, last = before
-            what = f"{label}: instances before and after"
-            yield Goal("surges", what, f"{first}, {last}", f"≤ {first}", last <= first)
+            metric = f"{label}: instances before and after"
+            yield Goal("surges", metric, f"{first}, {last}", f"≤ {first}", last <= first)
 
 
 def _in_surge(at: int, late_s: float) -> bool:
@@ -281,11 +282,11 @@ def _instances(run: PlayedPipelines) -> tuple[int, int] | None:
     return (run.instances[ends[0]], run.instances[ends[-1]]) if len(ends) > 1 else None
 
 
-def _ratio(row: FleetRow, other: FleetRow) -> float:
-    return row.effective / other.effective if other.effective > 0.0 else math.inf
+def _ratio(row: FleetRow, base: FleetRow) -> float:
+    return row.effective / base.effective if base.effective > 0.0 else math.inf
 
 
 def _at_least(
-    setting: str, what: str, value: float, least: float, shown: str = ".2f", tolerance: float = 0.0
+    setting: str, goal: str, value: float, least: float, shown: str = ".2f", tolerance: float = 0.0
 ) -> Goal:
-    return Goal(setting, what, f"{value:{shown}}", f"≥ {least:{shown}}", value >= least - tolerance)
+    return Goal(setting, goal, f"{value:{shown}}", f"≥ {least:{shown}}", value >= least - tolerance)

@@ -65,8 +65,8 @@ _OF_EXPERIMENT = {
 
 def assumptions(experiments: Iterable[str], scope: OctopInfScope) -> list[str]:
     """What has been assumed for these experiments."""
-    found = [_RECORDED if scope.folder is not None else _DRAWN, *_ASSUMED]
-    return found + [_OF_EXPERIMENT[name] for name in experiments if name in _OF_EXPERIMENT]
+    sentences = [_RECORDED if scope.folder is not None else _DRAWN, *_ASSUMED]
+    return sentences + [_OF_EXPERIMENT[name] for name in experiments if name in _OF_EXPERIMENT]
 
 
 def _conclude(
@@ -88,7 +88,7 @@ PAPER = Publication(
         "planning",
         "pipelines",
         "runtime",
-        *(f"papers/octopinf/{each}" for each in _CODE),
+        *(f"papers/octopinf/{file}" for file in _CODE),
     ),
     experiments=EXPERIMENTS,
     scope=OctopInfScope(),

@@ -158,8 +158,8 @@ class _PlayedCell:
         self.asked = self.testbed.question(sizes=self.sizes)
         if self.name == "distream":
             options["seed"] = cell.seed
-        given = {name: _plain(name, value) for name, value in options.items()}
-        policy = make_placement(self.name, given)
+        policy_options = {name: _plain(name, value) for name, value in options.items()}
+        policy = make_placement(self.name, policy_options)
         if self.fixed:
             self.asked = _times_as_many(self.asked, self.fixed)
             policy.scales = False  # nothing is counted, so that it would take instances away
@@ -215,7 +215,7 @@ class _PlayedCell:
 
     def _times(self, kind: str) -> dict[PoolId, ModelTimes]:
         """The hardware: of each model that may be asked for."""
-        found = {
+        times = {
             PoolId(model, "1"): ModelTimes(table_of(model, kind), cost.utilisation)
             for model, cost in MODELS.items()
         }
@@ -223,8 +223,8 @@ class _PlayedCell:
             for form in detectors():
                 table = table_of("detector", kind, share_of(form.name))
                 pool = PoolId("detector", "1", form.name)
-                found[pool] = ModelTimes(table, form.utilisation)
-        return found
+                times[pool] = ModelTimes(table, form.utilisation)
+        return times
 
     def _engine_parts(self, kind: str) -> Callable[[PoolId, int, PoolView], PoolParts]:
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
@@ -243,13 +243,13 @@ class _PlayedCell:
 
     def _bound(self, now: float) -> None:
         """What no placement exceeds in the half minute from now on."""
-        links = tuple(replace(each, bandwidth=self._mean(each, now)) for each in self.asked.links)
+        links = tuple(replace(link, bandwidth=self._mean(link, now)) for link in self.asked.links)
         pipelines = []
         for view in self.asked.pipelines:
             camera = next(
-                each
-                for each in self.testbed.cameras[view.source]
-                if each.rows.pipeline.name == view.name
+                candidate
+                for candidate in self.testbed.cameras[view.source]
+                if candidate.rows.pipeline.name == view.name
             )
             means = camera.mean_handed(now, now + BOUND_S)
             graph = [edge.downstream for edge in camera.rows.pipeline.out_of["detector"]]
@@ -261,14 +261,14 @@ class _PlayedCell:
                 for stage in view.stages
             )
             pipelines.append(replace(view, stages=stages))
-        asked = replace(self.asked, links=links, pipelines=tuple(pipelines))
+        question = replace(self.asked, links=links, pipelines=tuple(pipelines))
         begin = process_time()
         try:
-            found = fluid_bound(asked)
+            bound = fluid_bound(question)
         except SolverMissingError:
             return  # the rows say that there is none
         self.bound_s += process_time() - begin
-        self.bound.append(0.0 if found is None else found)
+        self.bound.append(0.0 if bound is None else bound)
         if now + 1.5 * BOUND_S <= self.end:
             self.devices.call_at(now + BOUND_S, self._bound)
 
@@ -284,8 +284,8 @@ class _PlayedCell:
         bins = range(math.ceil(seconds / BIN_S))
         ends = [since for since, _, _ in self.held[1:]] + [self.end]
         memory = sum(
-            each * max(0.0, end - max(since, self.warm))
-            for (since, each, _), end in zip(self.held, ends, strict=True)
+            nbytes * max(0.0, end - max(since, self.warm))
+            for (since, nbytes, _), end in zip(self.held, ends, strict=True)
         )
         server = self.devices.devices["server"].simulation.hardware
         return PlayedPipelines(
@@ -314,8 +314,8 @@ def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
         "in_time": total.in_time,
         "seconds": seconds,
         "by_pipeline": {
-            name: (each.frames, each.complete, each.partial, each.offered, each.in_time)
-            for name, each in sorted(score.pipelines.items())
+            name: (tally.frames, tally.complete, tally.partial, tally.offered, tally.in_time)
+            for name, tally in sorted(score.pipelines.items())
         },
         "latency_ms": [total.percentile(level / 100.0) for level in range(101)],
         "wasted": score.wasted,
@@ -348,11 +348,11 @@ def memory_of(plans: DevicePlans) -> float:
     total = 0.0
     running: dict[tuple[str, int], float] = {}
     views = {view.name: view for view in plans.question.pipelines}
-    for each in plans.replicas:
-        name, at = each.stages[0]
-        form = views[name].stages[at].forms[each.form]
+    for replica in plans.replicas:
+        name, at = replica.stages[0]
+        form = views[name].stages[at].forms[replica.form]
         total += form.weights
-        key = each.device, each.stream
+        key = replica.device, replica.stream
         running[key] = max(running.get(key, 0.0), form.intermediate)
     return total + sum(running.values())
 

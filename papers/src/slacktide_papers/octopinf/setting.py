@@ -167,8 +167,8 @@ class OctopInfSetting:
 
 
 SETTINGS: Mapping[str, OctopInfSetting] = {
-    each.name: each
-    for each in (
+    setting.name: setting
+    for setting in (
         OctopInfSetting("base"),
         OctopInfSetting("doubled", cameras=2),
         OctopInfSetting("slo-50", stricter=0.05),
@@ -192,13 +192,13 @@ class OctopInfData:
     @property
     def digest(self) -> str:
         """Equal for equal data."""
-        made = hashlib.sha256()
+        sha = hashlib.sha256()
         for videos in self.counts.values():
             for video in videos:
-                made.update(repr(sorted(video.classes.items())).encode())
+                sha.update(repr(sorted(video.classes.items())).encode())
         for trace in self.traces:
-            made.update(trace.starts.tobytes() + trace.rates.tobytes())
-        return made.hexdigest()[:16]
+            sha.update(trace.starts.tobytes() + trace.rates.tobytes())
+        return sha.hexdigest()[:16]
 
 
 @cache
@@ -347,10 +347,10 @@ class OctopInfTestbed(EdgeTestbed):
         self.kinds = {f"{kind}-{at}": kind for at, kind in enumerate(KINDS, start=1)}
         """Of edge devices, by name."""
         low, high = KILOBYTES
-        seen: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for at, (device, name) in enumerate(zip(self.kinds, names, strict=True)):
             self.add_link(device, data.traces[at], data.begins)
-            number = seen[name] = seen.get(name, -1) + 1
+            number = numbers[name] = numbers.get(name, -1) + 1
             nbytes = 1e3 * (low + (high - low) * ((5 * at) % 9) / 8)
             for camera in range(setting.cameras):  # `traffic-1b` is the second one of a device
                 rows = _rows(f"{name}-{number + 1}{'b' if camera else ''}", name)
@@ -388,13 +388,13 @@ class OctopInfTestbed(EdgeTestbed):
         kind = name.split("-")[0]
         order = list(GRAPHS[kind])
         stages = []
-        for stage, (before, each, nbytes) in GRAPHS[kind].items():
+        for stage, (before, fan_out, nbytes) in GRAPHS[kind].items():
             if before == "detector":
-                each = camera.counts.mean(SEES[stage]) * camera.level(0.0)
-            inflows = (Inflow(order.index(before), each),) if before else ()
+                fan_out = camera.counts.mean(SEES[stage]) * camera.level(0.0)
+            inflows = (Inflow(order.index(before), fan_out),) if before else ()
             forms = detectors() if sizes and not before else (form_of(stage),)
             size = nbytes or camera.nbytes
-            together = max(1.0, each) if before else 1.0
+            together = max(1.0, fan_out) if before else 1.0
             bursts = math.sqrt(2.0 * together - 1.0) if before else 0.1
             stages.append(StageView(stage, forms, inflows, stage, size, ANSWER_BYTES, bursts))
         return PipelineView(name, device, camera.slo, camera.rate, tuple(stages))
@@ -402,13 +402,13 @@ class OctopInfTestbed(EdgeTestbed):
 
 def _rows(name: str, kind: str) -> StageRows:
     graph = GRAPHS[kind]
-    edges = {(before, stage): (each, size) for stage, (before, each, size) in graph.items()}
+    edges = {(before, stage): (fan_out, size) for stage, (before, fan_out, size) in graph.items()}
     pipeline = Pipeline(
         name,
         tuple(PipelineStage(stage, stage) for stage in graph),
         tuple(Edge(*ends, BOX) for ends in edges if ends[0]),
     )
-    handed = {ends: EdgeRows(size, each) for ends, (each, size) in edges.items() if ends[0]}
+    handed = {ends: EdgeRows(size, fan_out) for ends, (fan_out, size) in edges.items() if ends[0]}
     return StageRows(pipeline, handed, dict.fromkeys(pipeline.sinks, ANSWER_BYTES))
 
 
@@ -416,7 +416,7 @@ def table_of(model: str, kind: str, share: float = 1.0) -> LatencyTable:
     """Batch times of a model, or of one that takes a share of its time, on a kind of device."""
     cost, factor = MODELS[model], share * SLOWER[kind]
     p50 = [[factor * (cost.fixed + cost.row * rows)] for rows in BATCHES]
-    p99 = [[SPREAD * each for each in row] for row in p50]
+    p99 = [[SPREAD * seconds for seconds in row] for row in p50]
     return LatencyTable.from_grid(BATCHES, (1,), p50, p99)
 
 

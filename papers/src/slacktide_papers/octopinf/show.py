@@ -82,15 +82,15 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
     for (experiment, setting), rows in groupby(
         result.rows, key=lambda row: (row.experiment, row.setting)
     ):
-        own = list(rows)
+        setting_rows = list(rows)
         if experiment == "all-five":
             title = f"{result.heading(experiment)}{result.too_short}"
             actions = [CONTENDERS[0], *map(_action, ACTED), Column("plans", "plans")]
-            yield table(title, own, MECHANISMS)
-            yield table("How often each did something", own, actions)
+            yield table(title, setting_rows, MECHANISMS)
+            yield table("How often each did something", setting_rows, actions)
             continue
         title = f"{result.heading(experiment)}: {setting}{result.too_short}"
-        yield table(title, own, CONTENDERS)
+        yield table(title, setting_rows, CONTENDERS)
         if plots:
             yield from _courses(result.extras, experiment, setting)
     for experiment in dict.fromkeys(row.experiment for row in result.rows):
@@ -106,13 +106,13 @@ def _action(mechanism: str) -> Column:
 
 def _sources(courses: Courses, experiment: str) -> Grid:
     """Figure 7 in numbers: each source by itself, the first seed."""
-    runs = {each[2]: run for each, run in courses.runs.items() if each[0] == experiment}
+    runs = {key[2]: run for key, run in courses.runs.items() if key[0] == experiment}
     names = sorted({name for run in runs.values() for name in run.by_pipeline})
     lines = []
     for name in names:
-        found = [run.by_pipeline.get(name) for run in runs.values()]
+        counts = [run.by_pipeline.get(name) for run in runs.values()]
         lines.append(
-            (name, *("" if each is None else f"{each[4] / max(1, each[3]):.3f}" for each in found))
+            (name, *("" if row is None else f"{row[4] / max(1, row[3]):.3f}" for row in counts))
         )
     return ["source", *runs], lines
 
@@ -124,8 +124,8 @@ def _courses(courses: Courses, experiment: str, setting: str) -> Iterator[Plot]:
         if (of, at) != (experiment, setting) or not run.timeline:
             continue
         if not drawn:
-            drawn.append(_course("offered", [each[0] for each in run.timeline], 0, dashed=True))
-        drawn.append(_course(contender, [each[1] for each in run.timeline], len(drawn)))
+            drawn.append(_course("offered", [counts[0] for counts in run.timeline], 0, dashed=True))
+        drawn.append(_course(contender, [counts[1] for counts in run.timeline], len(drawn)))
     if drawn:
         yield Plot(curves(drawn, x_label="seconds", y_label="objects/s", size=(8.0, 3.0)))
 

@@ -85,8 +85,8 @@ def lengths_of(case: str, fixed_share: float) -> Lengths:
     if case in SYNTHETIC:
         return SYNTHETIC[case]
     if case not in TASKS:
-        known = ", ".join((*SYNTHETIC, *TASKS))
-        raise ReproduceError(f"unknown case {case!r}; there are: {known}")
+        available = ", ".join((*SYNTHETIC, *TASKS))
+        raise ReproduceError(f"unknown case {case!r}; there are: {available}")
     return task_lengths(TASKS[case], fixed_share)
 
 

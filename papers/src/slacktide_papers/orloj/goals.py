@@ -135,55 +135,55 @@ class _View:
 
     def with_all(self, *contenders: Contender, slos: Iterable[float] = SLOS) -> list[_Row]:
         """Rows that all of `contenders` were measured in."""
-        wanted = set(slos)
+        chosen_slos = set(slos)
         return [
             row
             for row in self.rows
-            if row.slo in wanted and all(one in row.runs for one in contenders)
+            if row.slo in chosen_slos and all(contender in row.runs for contender in contenders)
         ]
 
-    def gains(self, rows: list[_Row], one: Contender, other: Contender) -> list[float]:
-        """Points of `one` over `other`, a mean over `rows` for each seed that both have."""
+    def gains(self, rows: list[_Row], contender: Contender, rival: Contender) -> list[float]:
+        """Points of `contender` over `rival`: a mean over `rows` for each seed that both have."""
         by_seed: dict[int, list[float]] = {}
         for row in rows:
-            base = row.runs[other]
-            for seed, run in row.runs[one].items():
+            base = row.runs[rival]
+            for seed, run in row.runs[contender].items():
                 if seed in base:
                     by_seed.setdefault(seed, []).append(100.0 * (run.rate - base[seed].rate))
         return [fmean(gains) for gains in by_seed.values()]
 
-    def goal(self, what: str, measured: str, wanted: str, met: bool, rows: int) -> Goal:
-        return Goal(self.setting, what, measured, wanted, met, f"{rows} rows")
+    def goal(self, metric: str, measured: str, target: str, met: bool, rows: int) -> Goal:
+        return Goal(self.setting, metric, measured, target, met, f"{rows} rows")
 
     def at_least(
         self,
-        what: str,
-        one: Contender,
-        other: Contender,
+        metric: str,
+        contender: Contender,
+        rival: Contender,
         points: float | None,
         slos: Iterable[float],
     ) -> Iterator[Goal]:
-        """The goal that `one` gains so many points over `other`; None: it is only shown."""
-        rows = self.with_all(one, other, slos=slos)
+        """The goal that `contender` gains so many points over `rival`; None: it is only shown."""
+        rows = self.with_all(contender, rival, slos=slos)
         if not rows:
             return
-        gains = self.gains(rows, one, other)
+        gains = self.gains(rows, contender, rival)
         mean, error = fmean(gains), standard_error(gains)
         spread = "" if error is None else f" ± {error:.1f}"
         met = points is None or round(mean, 1) >= points  # as it is shown
-        wanted = "–" if points is None else f"≥ {points:+.1f}"
-        yield self.goal(what, f"{mean:+.1f}{spread}", wanted, met, len(rows))
+        target = "–" if points is None else f"≥ {points:+.1f}"
+        yield self.goal(metric, f"{mean:+.1f}{spread}", target, met, len(rows))
 
 
 def _best_of_four(view: _View) -> Iterator[Goal]:
     rows = view.with_all(*PUBLISHED)
     if rows:
-        best = sum(row.mean(ORLOJ) >= max(row.mean(one) for one in PUBLISHED) for row in rows)
+        best = sum(row.mean(ORLOJ) >= max(row.mean(rival) for rival in PUBLISHED) for row in rows)
         share = best / len(rows)
-        what = "orloj is the best of the four published systems"
+        metric = "orloj is the best of the four published systems"
         measured = f"{best} of {len(rows)} rows ({share:.0%})"
         met = share >= BEST_SHARE
-        yield view.goal(what, measured, f"≥ {BEST_SHARE:.0%}", met, len(rows))
+        yield view.goal(metric, measured, f"≥ {BEST_SHARE:.0%}", met, len(rows))
 
 
 def _close_to_print(view: _View) -> Iterator[Goal]:
@@ -196,24 +196,24 @@ def _close_to_print(view: _View) -> Iterator[Goal]:
         ]
         if errors:
             error, judged = fmean(errors), contender is ORLOJ
-            what = f"mean absolute error of {contender.label} against the printed {column} column"
-            wanted = f"≤ {MEAN_ERROR:.2f}" if judged else "–"
+            metric = f"mean absolute error of {contender.label} against the printed {column} column"
+            target = f"≤ {MEAN_ERROR:.2f}" if judged else "–"
             met = error <= MEAN_ERROR or not judged
-            yield view.goal(what, f"{error:.3f}", wanted, met, len(errors))
+            yield view.goal(metric, f"{error:.3f}", target, met, len(errors))
 
 
 def _over_orloj(view: _View) -> Iterator[Goal]:
     for reading in (ORLOJ_BY_CLASS, ORLOJ):
         for slo, points in OVER_ORLOJ[view.setting].items():
-            what = f"slack over {reading.label} at {slo:g} × P99"
+            metric = f"slack over {reading.label} at {slo:g} × P99"
             judged = points if reading is ORLOJ_BY_CLASS else None
-            yield from view.at_least(what, SLACK, reading, judged, (slo,))
+            yield from view.at_least(metric, SLACK, reading, judged, (slo,))
 
 
 def _over_text(view: _View) -> Iterator[Goal]:
-    what = f"slack over orloj_text at ≤ {TIGHT:g} × P99"
+    metric = f"slack over orloj_text at ≤ {TIGHT:g} × P99"
     tight = [slo for slo in SLOS if slo <= TIGHT]
-    yield from view.at_least(what, SLACK, ORLOJ_TEXT, OVER_TEXT[view.setting], tight)
+    yield from view.at_least(metric, SLACK, ORLOJ_TEXT, OVER_TEXT[view.setting], tight)
 
 
 def _worst_row(view: _View) -> Iterator[Goal]:
@@ -222,16 +222,16 @@ def _worst_row(view: _View) -> Iterator[Goal]:
         gains = [fmean(view.gains([row], SLACK, ORLOJ_BY_CLASS)) for row in rows]
         gain = min(gains)
         worst = rows[gains.index(gain)]
-        what = f"slack over {ORLOJ_BY_CLASS.label}, worst row"
+        metric = f"slack over {ORLOJ_BY_CLASS.label}, worst row"
         measured = f"{gain:+.1f} ({worst.case} at {worst.slo:g} ×)"
-        yield view.goal(what, measured, f"≥ {WORST:+.1f}", round(gain, 1) >= WORST, len(rows))
+        yield view.goal(metric, measured, f"≥ {WORST:+.1f}", round(gain, 1) >= WORST, len(rows))
 
 
 def _with_notice(view: _View) -> Iterator[Goal]:
     for slo, points in WITH_NOTICE.items():
         notice = f"slack with notice of {NOTICED.notice:g} × alone"
-        what = f"{notice} over {ORLOJ_BY_CLASS.label} at {slo:g} × P99"
-        yield from view.at_least(what, NOTICED, ORLOJ_BY_CLASS, points, (slo,))
+        metric = f"{notice} over {ORLOJ_BY_CLASS.label} at {slo:g} × P99"
+        yield from view.at_least(metric, NOTICED, ORLOJ_BY_CLASS, points, (slo,))
 
 
 def _behind_oracle(view: _View) -> Iterator[Goal]:
@@ -239,28 +239,28 @@ def _behind_oracle(view: _View) -> Iterator[Goal]:
     if rows:
         behind = -fmean(view.gains(rows, SLACK, ORACLE))
         beaten = sum(
-            max(row.mean(one) for one in row.runs if one is not NOTICED) > row.mean(ORACLE)
+            max(row.mean(rival) for rival in row.runs if rival is not NOTICED) > row.mean(ORACLE)
             for row in rows
         )
         judged = view.setting == "P"
-        what = "slack behind oracle_slack, mean of all rows"
+        metric = "slack behind oracle_slack, mean of all rows"
         measured = f"{behind:.1f}" + (f"; no bound in {beaten} rows" if beaten else "")
-        wanted = f"≤ {BEHIND_ORACLE:.1f}" if judged else "–"
+        target = f"≤ {BEHIND_ORACLE:.1f}" if judged else "–"
         met = round(behind, 1) <= BEHIND_ORACLE or not judged
-        yield view.goal(what, measured, wanted, met, len(rows))
+        yield view.goal(metric, measured, target, met, len(rows))
 
 
 def _long_class(view: _View) -> Iterator[Goal]:
     for row in view.with_all(FAIR, ORLOJ, slos=(FAIR_SLO,)):
         if row.case == FAIR_CASE:
             orloj, fair = (
-                fmean(run.rate_of("long") for run in row.runs[one].values())
-                for one in (ORLOJ, FAIR)
+                fmean(run.rate_of("long") for run in row.runs[contender].values())
+                for contender in (ORLOJ, FAIR)
             )
             behind = 100.0 * (orloj - fair)
-            what = f"long class with θ = 2 behind orloj, {FAIR_CASE} at {FAIR_SLO:g} × P99"
+            metric = f"long class with θ = 2 behind orloj, {FAIR_CASE} at {FAIR_SLO:g} × P99"
             met = behind <= LONG_CLASS
-            yield view.goal(what, f"{behind:.1f}", f"≤ {LONG_CLASS:.0f}", met, 1)
+            yield view.goal(metric, f"{behind:.1f}", f"≤ {LONG_CLASS:.0f}", met, 1)
 
 
 _BOTH = (_over_orloj, _over_text, _worst_row)

@@ -76,14 +76,14 @@ _OF_EXPERIMENT: Mapping[str, str] = {
 def assumptions(experiments: Iterable[str], scope: OrlojScope) -> list[str]:
     """What has been assumed for these experiments."""
     sizes = SETTINGS["P"].sizes
-    found = [
+    sentences = [
         text.format(sizes=", ".join(map(str, sizes)), alone=ALONE_MS, samples=SAMPLES)
         for text in _ALWAYS
     ]
-    found += [_setting(SETTINGS[name]) for name in scope.settings]
+    sentences += [_setting(SETTINGS[name]) for name in scope.settings]
     if scope.trace:
-        found.append(_TRACE)
-    return found + [_OF_EXPERIMENT[name] for name in experiments]
+        sentences.append(_TRACE)
+    return sentences + [_OF_EXPERIMENT[name] for name in experiments]
 
 
 def _setting(setting: OrlojSetting) -> str:

@@ -85,7 +85,7 @@ def play(cell: OrlojCell) -> Finish:
         trace=cell.trace,
     )
     kappas = KAPPAS if cell.contender.policy == YARDSTICK else KAPPAS[:1]
-    return max((_played(cell, requests, kappa) for kappa in kappas), key=lambda one: one.rate)
+    return max((_played(cell, requests, kappa) for kappa in kappas), key=lambda finish: finish.rate)
 
 
 def _played(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Finish:
@@ -144,9 +144,9 @@ def _items(cell: OrlojCell, requests: OrlojRequests) -> Iterator[Item]:
         requests.arrivals.tolist(), requests.lengths.tolist(), requests.applications, strict=True
     )
     for id, (at, length, application) in enumerate(columns):
-        due = at + notice + slo
+        until = at + notice + slo
         request = DrawnRequest(
-            id=id, model=_MODEL, arrival=at, deadline=due, application=application, length=length
+            id=id, model=_MODEL, arrival=at, deadline=until, application=application, length=length
         )
         if notice:
             end = at + notice

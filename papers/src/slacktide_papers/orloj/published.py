@@ -69,5 +69,5 @@ def cases(table: str) -> tuple[str, ...]:
 
 def printed_finish(case: str, slo: float, scheduler: str) -> float | None:
     """The printed finish rate; None where the paper prints none."""
-    found = (table.get((case, slo, scheduler)) for table in TABLES.values())
-    return next((rate for rate in found if rate is not None), None)
+    rates = (table.get((case, slo, scheduler)) for table in TABLES.values())
+    return next((rate for rate in rates if rate is not None), None)

@@ -61,20 +61,20 @@ def _timed(policy: str, pending: int) -> QueueTime:
     # Deadlines within what the paper's loosest SLO leaves, so that all of them can be met.
     rng = np.random.default_rng(1)
     slack = requests.p99_alone * (2.0 + 3.0 * rng.random(pending + REPEATS))
-    made = [
+    queue_requests = [
         Request(id, "model", 0.0, float(slack[id]), application=application)
         for id, application in enumerate(requests.applications)
     ]
-    for request in made[:pending]:
+    for request in queue_requests[:pending]:
         scheduler.admit_moved(request, now=0.0)
     insertions, queries = [], []
-    for request in made[pending:]:
+    for request in queue_requests[pending:]:
         start = perf_counter()
         scheduler.admit_moved(request, now=0.0)
         insertions.append(perf_counter() - start)
         scheduler.remove(request.id)
     replica = Replica(0, PoolId("model", "1"), "lane", (0,), most)
-    for request in made[pending:]:
+    for request in queue_requests[pending:]:
         # A newcomer each time, or the last answer could be given again.
         newcomer = replace(request, deadline=float(slack[0]))
         scheduler.admit_moved(newcomer, now=0.0)

@@ -70,8 +70,8 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 def _by_setting(rows: Iterable[FinishRow]) -> list[tuple[str, str, list[FinishRow]]]:
     """(experiment, setting, rows) in order."""
-    found = groupby(rows, key=lambda row: (row.experiment, row.setting))
-    return [(name, setting, list(part)) for (name, setting), part in found]
+    groups = groupby(rows, key=lambda row: (row.experiment, row.setting))
+    return [(name, setting, list(part)) for (name, setting), part in groups]
 
 
 def _grid(rows: Sequence[FinishRow], *, close: bool) -> Grid:
@@ -101,10 +101,10 @@ def _by_scheduler(
     lines = []
     for (case, slo), cells in groupby(rows, key=lambda row: (row.case, row.slo_x_p99)):
         part = list(cells)
-        found = {row.scheduler: text(row) for row in part}
+        texts = {row.scheduler: text(row) for row in part}
         if close and _within_noise(part):
-            found["slack"] = f"≈{found['slack']}"
-        lines.append((case, f"{slo:g}", *(found.get(name, "") for name in schedulers)))
+            texts["slack"] = f"≈{texts['slack']}"
+        lines.append((case, f"{slo:g}", *(texts.get(name, "") for name in schedulers)))
     return ["case", "SLO", *schedulers], lines
 
 
@@ -125,9 +125,9 @@ def _sweep(rows: Sequence[FinishRow], x_axis: str) -> Grid:
     """A figure: a line for each place on its axis, a column for each line."""
     lines = list(dict.fromkeys(map(_line_of, rows)))
     places = [at for at in dict.fromkeys(row.at for row in rows) if at is not None]
-    found = {(row.at, _line_of(row)): short(row.measured_mean) for row in rows}
+    cells = {(row.at, _line_of(row)): short(row.measured_mean) for row in rows}
     return [x_axis, *lines], [
-        (f"{at:g}", *(found.get((at, line), "") for line in lines)) for at in places
+        (f"{at:g}", *(cells.get((at, line), "") for line in lines)) for at in places
     ]
 
 
@@ -138,23 +138,23 @@ def _line_of(row: FinishRow) -> str:
 
 def _table(title: str, grid: Grid) -> TextTable:
     """Headings on several lines, so that ten columns fit a terminal of 80."""
-    (first, *rest), lines = grid
-    short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in rest)
+    (first, *columns), lines = grid
+    short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in columns)
     folded = (name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short)
     return TextTable(title, [first, *folded], lines)
 
 
 def _lines(rows: Sequence[FinishRow]) -> list[Curve]:
-    found = []
+    rate_curves = []
     for colour, name in enumerate(dict.fromkeys(row.scheduler for row in rows)):
         mine = [row for row in rows if row.scheduler == name]
         slos = tuple(row.slo_x_p99 for row in mine)
-        found.append(Curve(name, slos, tuple(row.measured_mean for row in mine), colour))
+        rate_curves.append(Curve(name, slos, tuple(row.measured_mean for row in mine), colour))
         printed = [(row.slo_x_p99, row.published) for row in mine if row.published is not None]
         if printed:
             at, rates = zip(*printed, strict=True)
-            found.append(Curve(f"{name}, printed", at, rates, colour, dashed=True))
-    return found
+            rate_curves.append(Curve(f"{name}, printed", at, rates, colour, dashed=True))
+    return rate_curves
 
 
 def _figure(rows: Sequence[FinishRow], x_axis: str) -> Plot:
@@ -171,9 +171,9 @@ def _queue_plot(times: Sequence[QueueTime]) -> Plot:
     for name in dict.fromkeys(time.scheduler for time in times):
         mine = [time for time in times if time.scheduler == name]
         at = tuple(float(time.pending) for time in mine)
-        for what, spent in (
+        for operation, spent in (
             ("insertion", tuple(time.insertion_us for time in mine)),
             ("next batch", tuple(time.query_us for time in mine)),
         ):
-            drawn.append(Curve(f"{name}, {what}", at, spent, len(drawn)))
+            drawn.append(Curve(f"{name}, {operation}", at, spent, len(drawn)))
     return Plot(curves(drawn, x_label="requests in the queue", y_label="µs", log="xy"))

@@ -63,7 +63,7 @@ class RecentTimes(BatchTimes):
         if not isinstance(classes, ShapeClasses):
             return None
         if self._shapes is None or not sorted_alike(classes, self._shapes):
-            recent = [RecentTimes(one, self._sizes, window=self._window) for one in classes.times]
+            recent = [RecentTimes(base, self._sizes, window=self._window) for base in classes.times]
             self._shapes = replace(classes, times=tuple(recent))
         return self._shapes
 
@@ -72,9 +72,9 @@ class RecentTimes(BatchTimes):
         if seconds <= 0.0:
             return
         if members and (classes := self.classes(cores)) is not None:
-            one = classes.times[classes.class_of(members[0])]
-            assert isinstance(one, RecentTimes)
-            one.observe(seconds, (), rows, cores)
+            times = classes.times[classes.class_of(members[0])]
+            assert isinstance(times, RecentTimes)
+            times.observe(seconds, (), rows, cores)
             self._changes += 1
             return
         key = (self._size(rows), cores)
@@ -89,9 +89,9 @@ class RecentTimes(BatchTimes):
         Where requests differ in shape: of this one's class, or of all."""
         if (shapes := self._shapes) is not None:
             every = shapes.times
-            for one in every if request is None else (every[shapes.class_of(request)],):
-                assert isinstance(one, RecentTimes)
-                one.discount()
+            for times in every if request is None else (every[shapes.class_of(request)],):
+                assert isinstance(times, RecentTimes)
+                times.discount()
             self._changes += 1
         for key, last in self._last.items():
             if last:
@@ -111,19 +111,19 @@ class RecentTimes(BatchTimes):
         return self._sizes[min(bisect_left(self._sizes, rows), len(self._sizes) - 1)]
 
     def _of(self, size: int, cores: int) -> float:
-        found = self._medians.get((size, cores))
-        return self._profile.of(size, cores).expected if found is None else found
+        median_s = self._medians.get((size, cores))
+        return self._profile.of(size, cores).expected if median_s is None else median_s
 
     def _keep(self, key: tuple[int, int]) -> None:
         """Work out a median again."""
         last = self._last[key]
-        found = median(last) if last else None
-        if found != self._medians.get(key):
+        median_s = median(last) if last else None
+        if median_s != self._medians.get(key):
             self._changes += 1
-            if found is None:
+            if median_s is None:
                 del self._medians[key]
             else:
-                self._medians[key] = found
+                self._medians[key] = median_s
 
 
 @dataclass(frozen=True, slots=True)

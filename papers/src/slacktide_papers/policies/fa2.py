@@ -47,7 +47,7 @@ class Fa2(ScalingPolicy):
         cores = limits.cores_min
         seconds = [view.times.of(batch, cores).expected for batch in range(1, limits.batch_max + 1)]
         for replicas in range(limits.replicas_min, limits.replicas_max + 1):
-            for batch, taken in enumerate(seconds, start=1):
-                if 2.0 * taken <= view.budget and replicas * batch >= view.rate * taken:
+            for batch, batch_s in enumerate(seconds, start=1):
+                if 2.0 * batch_s <= view.budget and replicas * batch >= view.rate * batch_s:
                     return ScalingTarget(replicas, cores, batch, reason="fewest")
         return ScalingTarget(limits.replicas_max, cores, 1, reason="none suffices")

@@ -55,8 +55,8 @@ class _Split:
 
     def _cost(self, at: int, batches: StaticBatches, *, server: bool) -> StageCost | None:
         rows = batches.of(at, server)
-        known = self.judge.question.batches
-        most = max(number for number, each in enumerate(known) if each <= rows)
+        sizes = self.judge.question.batches
+        most = max(number for number, size in enumerate(sizes) if size <= rows)
         for device, host in enumerate(self.judge.devices):
             if host.server is server and (server or device == 0):
                 for batch in range(most, -1, -1):
@@ -73,9 +73,9 @@ class _Split:
     def placed(self, count: int) -> tuple[PlacedStage, ...]:
         """With so many at the source."""
         count = min(max(count, self.least), len(self.edge))
-        found = [*self.edge[:count], *self.server[count:]]
-        costs = [cost for cost in found if cost is not None]
-        if len(costs) < len(found):
+        stage_costs = [*self.edge[:count], *self.server[count:]]
+        costs = [cost for cost in stage_costs if cost is not None]
+        if len(costs) < len(stage_costs):
             name = self.judge.pipeline.name
             raise PlacementError(f"pipeline {name!r}: no split point has times for all stages")
         return self.judge.placed(costs)
@@ -97,18 +97,18 @@ def distream(
     sources = [pipeline.source for pipeline in question.pipelines]
 
     def points(level: float) -> list[float]:
-        found = []
+        split_points = []
         for split, source in zip(splits, sources, strict=True):
-            left = level * split.judge.devices[0].lanes / sources.count(source)
+            spare = level * split.judge.devices[0].lanes / sources.count(source)
             at = 0.0
             for cost in split.edge:
-                taken = min(1.0, left / cost.busy) if cost.busy > 0.0 else 1.0
-                at += taken
-                left -= taken * cost.busy
-                if taken < 1.0:
+                share = min(1.0, spare / cost.busy) if cost.busy > 0.0 else 1.0
+                at += share
+                spare -= share * cost.busy
+                if share < 1.0:
                     break
-            found.append(at)
-        return found
+            split_points.append(at)
+        return split_points
 
     def server_level(at: Sequence[float]) -> float:
         work = 0.0
@@ -175,26 +175,26 @@ def jellyfish(
     lanes = sum(device.lanes for device in question.devices if device.server)
     longest = max(len(judge.rates) for judge in judges)
     count = max(1, lanes // longest) if detectors is None else detectors
-    found = [split.placed(0) for split in splits]
+    placements = [split.placed(0) for split in splits]
     models: dict[str, list[int]] = {}
     for number, split in enumerate(splits):
         if split.least == 0:
             first = judges[number].pipeline.stages[0]
             models.setdefault(first.model_in(judges[number].pipeline), []).append(number)
-    for own in models.values():
-        share = max(1, count * len(own) // len(judges))
-        mapped = _mapped([splits[number] for number in own], share, seed)
-        seen: set[tuple[str, int]] = set()
-        for number, (replica, first_stage) in zip(own, mapped, strict=True):
-            stages = [first_stage, *found[number][1:]]
+    for members in models.values():
+        share = max(1, count * len(members) // len(judges))
+        mapped = _mapped([splits[number] for number in members], share, seed)
+        placed_models: set[tuple[str, int]] = set()
+        for number, (replica, first_stage) in zip(members, mapped, strict=True):
+            stages = [first_stage, *placements[number][1:]]
             for at, (stage, view) in enumerate(
                 zip(stages, judges[number].pipeline.stages, strict=True)
             ):
                 key = view.model_in(judges[number].pipeline), replica
-                stages[at] = replace(stage, replicas=int(key not in seen))
-                seen.add(key)
-            found[number] = tuple(stages)
-    return tuple(found)
+                stages[at] = replace(stage, replicas=int(key not in placed_models))
+                placed_models.add(key)
+            placements[number] = tuple(stages)
+    return tuple(placements)
 
 
 def _mapped(
@@ -212,15 +212,15 @@ def _mapped(
     clients = []
     for split in splits:
         judge, size = split.judge, split.judge.pipeline.stages[0].row_bytes
-        left, place = judge.pipeline.slo - _rest(split), judge.devices.index(server)
+        allowance, place = judge.pipeline.slo - _rest(split), judge.devices.index(server)
         way = [judge.transfer(0, place, size * forms[at].row_share, (0.0, 0.0)) for at in order]
-        budgets = tuple([left - each for each in way])
+        budgets = tuple([allowance - delay for delay in way])
         clients.append(Client(judge.pipeline.name, max(judge.pipeline.rate, 1e-9), budgets))
     fleet = Fleet(variants, clients, replicas)
     answer = published(fleet, seed=seed)
     for replica, limits in zip(answer.clients, fleet.limits, strict=True):
         variant = 0 if replica == UNMAPPED else answer.variants[replica]
-        rows = max(each for each in question.batches if each <= max(1, int(limits[variant])))
+        rows = max(batch for batch in question.batches if batch <= max(1, int(limits[variant])))
         yield max(replica, 0), PlacedStage(server.name, rows, 1, order[variant])
 
 
@@ -230,18 +230,18 @@ def _rest(split: _Split) -> float:
     after = [0.0] * len(judge.rates)
     for at in range(len(after) - 1, 0, -1):
         cost = split.server[at]
-        own = after[at] + (cost.p99 if cost is not None else 0.0)
+        path_s = after[at] + (cost.p99 if cost is not None else 0.0)
         for inflow in judge.pipeline.stages[at].inflows:
-            after[inflow.stage] = max(after[inflow.stage], own)
-    device = next(at for at, each in enumerate(judge.devices) if each.server)
+            after[inflow.stage] = max(after[inflow.stage], path_s)
+    device = next(at for at, host in enumerate(judge.devices) if host.server)
     return after[0] + judge.transfer(device, 0, 0.0, (0.0, 0.0))
 
 
 def _by_rows(form: StageForm, kind: str, batches: Sequence[int]) -> tuple[float, ...]:
     """p99 of 1, 2, … rows, in between in proportion."""
     p99 = next(times.p99 for times in form.times if times.kind == kind)
-    known = list(batches[: len(p99)])
-    return tuple(float(each) for each in np.interp(range(1, known[-1] + 1), known, p99))
+    sizes = list(batches[: len(p99)])
+    return tuple(float(seconds) for seconds in np.interp(range(1, sizes[-1] + 1), sizes, p99))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +308,8 @@ class JellyfishPlacement(PlacementPolicy):
         self._options = options
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
-        own = self._options
+        options = self._options
         placed = jellyfish(
-            question, seed=own.seed, detectors=own.detectors or None, batch=own.batch
+            question, seed=options.seed, detectors=options.detectors or None, batch=options.batch
         )
         return PlacementAnswer(placed_whole(question, placed))

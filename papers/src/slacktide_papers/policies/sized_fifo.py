@@ -51,7 +51,7 @@ class Clipper(ArrivalPolicy):
 
     Options: ClassVar = ClipperOptions
 
-    def __init__(self, options: ClipperOptions, *, max_batch: int, **known: object) -> None:
+    def __init__(self, options: ClipperOptions, *, max_batch: int, **context: object) -> None:
         super().__init__(options, max_batch=max_batch)
         self._options = options
         self._size = 1.0
@@ -87,7 +87,7 @@ class Nexus(ArrivalPolicy):
     Options: ClassVar = NexusOptions
 
     def __init__(
-        self, options: NexusOptions, *, max_batch: int, times: BatchTimes, **known: object
+        self, options: NexusOptions, *, max_batch: int, times: BatchTimes, **context: object
     ) -> None:
         super().__init__(options, max_batch=max_batch)
         self._times = times

@@ -46,7 +46,7 @@ class UsageHistogram:
             self._reference = now
         age = (now - self._reference) / self._half_life
         if age > _LONGEST:
-            self._weights = {bucket: kept * 2.0**-age for bucket, kept in self._weights.items()}
+            self._weights = {bucket: mass * 2.0**-age for bucket, mass in self._weights.items()}
             self._reference, age = now, 0.0
         bucket = _bucket(usage)
         self._weights[bucket] = self._weights.get(bucket, 0.0) + weight * 2.0**age
@@ -117,8 +117,8 @@ class Vpa(ScalingPolicy):
         """What there is, or a restart with the target."""
         limits = view.limits
         cores = view.replicas[0].cores if view.replicas else limits.cores_max
-        kept = min(max(cores, limits.cores_min), limits.cores_max)
-        keep = ScalingTarget(limits.replicas_min, kept, limits.batch_max, reason="within bounds")
+        current = min(max(cores, limits.cores_min), limits.cores_max)
+        keep = ScalingTarget(limits.replicas_min, current, limits.batch_max, reason="within bounds")
         up = [replica for replica in view.replicas if replica.ready_at <= now]
         if not up:
             return keep
@@ -126,18 +126,18 @@ class Vpa(ScalingPolicy):
         if self._begin is None and busy:  # idling before the first work is no history
             self._begin, self._sample_due = now, now + self._options.sample
         # Cores that a batch keeps busy, as long as it runs: CPU seconds ÷ seconds.
-        alone, taken = (view.times.of(view.batch, count).expected for count in (1, cores))
-        self._looks.append(alone / taken if busy else 0.0)
+        alone, parallel_s = (view.times.of(view.batch, count).expected for count in (1, cores))
+        self._looks.append(alone / parallel_s if busy else 0.0)
         if now < self._sample_due:
             return keep
         self._histogram.add(sum(self._looks) / len(self._looks), cores, now=now)
         self._looks.clear()
         self._sample_due = now + self._options.sample
         lower, target, upper = self.bounds(now=now)
-        wanted = min(max(math.ceil(target), limits.cores_min), limits.cores_max)
-        if wanted == cores or lower <= cores <= upper:
+        chosen = min(max(math.ceil(target), limits.cores_min), limits.cores_max)
+        if chosen == cores or lower <= cores <= upper:
             return keep
-        return ScalingTarget(keep.replicas, wanted, keep.batch, reason="evicted", restart=True)
+        return ScalingTarget(keep.replicas, chosen, keep.batch, reason="evicted", restart=True)
 
     def bounds(self, *, now: float) -> tuple[float, float, float]:
         """(lower bound, target, upper bound) in cores, after the first sample."""

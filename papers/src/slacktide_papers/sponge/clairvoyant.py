@@ -68,7 +68,7 @@ def clairvoyant(
     if any(b < a for column in (ready, deadlines) for a, b in pairwise(column)):
         raise ValueError("ready and deadlines: expected both to ascend")
     alone = [seconds(rows, cores_max) for rows in range(1, batch_max + 1)]
-    kept = servable(ready, deadlines, alone)
+    served = servable(ready, deadlines, alone)
     times = np.array(
         [
             [seconds(rows, cores) for cores in range(cores_min, cores_max + 1)]
@@ -76,10 +76,10 @@ def clairvoyant(
         ]
     )
     search = _Search(
-        np.array([ready[i] for i in kept]), np.array([deadlines[i] for i in kept]), times
+        np.array([ready[i] for i in served]), np.array([deadlines[i] for i in served]), times
     )
     more = cores_min - 1
-    return Clairvoyant(tuple(cores + more for cores in search.cores(duration)), len(kept))
+    return Clairvoyant(tuple(cores + more for cores in search.cores(duration)), len(served))
 
 
 def servable(
@@ -101,40 +101,40 @@ def servable(
                 break  # nor does it help to be free before a request is there
             best = free
             _improve(fronts[i + 1], out + 1, (free, 0, out))
-            for rows, taken in enumerate(alone[: count - i], start=1):
-                end = max(free, ready[i + rows - 1]) + taken
+            for rows, batch_s in enumerate(alone[: count - i], start=1):
+                end = max(free, ready[i + rows - 1]) + batch_s
                 if end > deadlines[i]:
                     break
                 _improve(fronts[i + rows], out, (end, rows, out))
-    kept: list[int] = []
+    served: list[int] = []
     i, out = count, min(fronts[count])
     while i:
         _, rows, before = fronts[i][out]
-        kept += range(i - 1, i - 1 - rows, -1)
+        served += range(i - 1, i - 1 - rows, -1)
         i, out = i - max(rows, 1), before
-    return kept[::-1]
+    return served[::-1]
 
 
 def _improve(
     front: dict[int, tuple[float, int, int]], out: int, entry: tuple[float, int, int]
 ) -> None:
-    known = front.get(out)
-    if known is None or entry[0] < known[0]:
+    incumbent = front.get(out)
+    if incumbent is None or entry[0] < incumbent[0]:
         front[out] = entry
 
 
-def _take(kept: Floats, origins: Integers, values: Floats, origin: Integers | int) -> None:
+def _take(best: Floats, origins: Integers, values: Floats, origin: Integers | int) -> None:
     """Where `values` are less than what is kept: these, and where they come from."""
-    better = values < kept
-    np.copyto(kept, values, where=better)
+    better = values < best
+    np.copyto(best, values, where=better)
     np.copyto(origins, origin, where=better)
 
 
-def _keep(after: _After, state: State, rest: Floats, origin: Integers) -> None:
+def _keep(after: _After, state: State, carried: Floats, origin: Integers) -> None:
     if state in after:
-        _take(*after[state], rest, origin)
+        _take(*after[state], carried, origin)
     else:
-        after[state] = (rest.copy(), origin.copy())
+        after[state] = (carried.copy(), origin.copy())
 
 
 class _Search:
@@ -153,16 +153,16 @@ class _Search:
         """The cheapest choice."""
         idle = np.full(self._width, np.inf)
         idle[0] = 0.0
-        states, left = [(0, 0)], idle[None, :]
+        states, remaining = [(0, 0)], idle[None, :]
         steps: list[tuple[int, Integers]] = []
         over = float(self._deadlines[-1]) if len(self._deadlines) else 0.0
         for second in range(max(duration, math.ceil(over))):
-            after = self._second(second, states, left)
-            states, left, origin, shift = self._settle(after, charged=second < duration)
+            after = self._second(second, states, remaining)
+            states, remaining, origin, shift = self._settle(after, charged=second < duration)
             steps.append((shift, origin))
-        return self._trace(steps, left)[:duration]
+        return self._trace(steps, remaining)[:duration]
 
-    def _second(self, second: int, states: list[State], left: Floats) -> _After:
+    def _second(self, second: int, states: list[State], remaining: Floats) -> _After:
         """States at the end of a second: what is left and the state before, by cores and cost."""
         begin, end = float(second), float(second + 1)
         first = min(done for done, _ in states)
@@ -175,17 +175,17 @@ class _Search:
         after: _After = {}
         for number, (done, rows) in enumerate(states):
             if not rows:
-                now = np.where(left[number] < np.inf, begin, np.inf)
+                now = np.where(remaining[number] < np.inf, begin, np.inf)
                 _take(free[done - first], source[done - first], now, number)
                 continue
-            taken = left[number][None, :] * self._times[rows - 1][:, None]
-            ends = begin + taken
-            due = self._deadlines[done]
-            within = np.where(ends <= min(end, due), ends, np.inf)
+            spent = remaining[number][None, :] * self._times[rows - 1][:, None]
+            ends = begin + spent
+            deadline = self._deadlines[done]
+            within = np.where(ends <= min(end, deadline), ends, np.inf)
             _take(free[done + rows - first], source[done + rows - first], within, number)
-            if due > end:
-                rest = (ends - end) / self._times[rows - 1][:, None]
-                over = np.where((ends > end) & (ends < np.inf), rest, np.inf)
+            if deadline > end:
+                carried = (ends - end) / self._times[rows - 1][:, None]
+                over = np.where((ends > end) & (ends < np.inf), carried, np.inf)
                 _keep(after, (done, rows), over, np.full(shape, number))
         for at in range(size + 1):
             done = first + at
@@ -199,15 +199,15 @@ class _Search:
                 continue
             starts = np.maximum(now[None], self._ready[done : done + most, None, None])
             ends = starts + self._times[:most, :, None]
-            due = self._deadlines[done]
-            within = np.where(ends <= min(end, due), ends, np.inf)
+            deadline = self._deadlines[done]
+            within = np.where(ends <= min(end, deadline), ends, np.inf)
             _take(free[at + 1 : at + 1 + most], source[at + 1 : at + 1 + most], within, source[at])
-            if due > end:
+            if deadline > end:
                 over = (ends > end) & (starts < end)
-                rest = np.where(over, (ends - end) / self._times[:most, :, None], np.inf)
+                carried = np.where(over, (ends - end) / self._times[:most, :, None], np.inf)
                 for rows in range(1, most + 1):
                     if over[rows - 1].any():
-                        _keep(after, (done, rows), rest[rows - 1], source[at])
+                        _keep(after, (done, rows), carried[rows - 1], source[at])
         return after
 
     def _settle(self, after: _After, *, charged: bool) -> tuple[list[State], Floats, Integers, int]:
@@ -216,42 +216,42 @@ class _Search:
         that is not charged has the most cores."""
         chosen = slice(None) if charged else slice(-1, None)
         states = sorted(after)
-        rest = np.stack([after[state][0][chosen] for state in states])
+        carried = np.stack([after[state][0][chosen] for state in states])
         source = np.stack([after[state][1][chosen] for state in states])
-        count, most, width = rest.shape
+        count, most, width = carried.shape
         moved = np.full((count, most, width + most - 1), np.inf)
         before = np.zeros(moved.shape, dtype=np.int64)
         for more in range(most):  # a core more costs one more
-            moved[:, more, more : more + width] = rest[:, more]
+            moved[:, more, more : more + width] = carried[:, more]
             before[:, more, more : more + width] = source[:, more]
         choice = moved.argmin(axis=1)  # cores − 1
         best = np.take_along_axis(moved, choice[:, None], axis=1)[:, 0]
         number = np.take_along_axis(before, choice[:, None], axis=1)[:, 0]
         cheapest = int(np.isfinite(best).any(axis=0).argmax())
         cut = slice(cheapest, cheapest + width)
-        left = np.full((count, width), np.inf)
+        remaining = np.full((count, width), np.inf)
         origin = np.zeros((count, width), dtype=np.int64)
-        taken = best[:, cut]
-        left[:, : taken.shape[1]] = taken
+        selected = best[:, cut]
+        remaining[:, : selected.shape[1]] = selected
         code = number * (self._most + 1) + choice + 1
-        origin[:, : taken.shape[1]] = code[:, cut]
+        origin[:, : selected.shape[1]] = code[:, cut]
         # Dearer and no further on: of no use.
-        lower = np.minimum.accumulate(left, axis=1)
-        useless = np.zeros_like(left, dtype=bool)
-        useless[:, 1:] = left[:, 1:] >= lower[:, :-1]
-        left[useless] = np.inf
-        alive = np.isfinite(left).any(axis=1)
+        lower = np.minimum.accumulate(remaining, axis=1)
+        useless = np.zeros_like(remaining, dtype=bool)
+        useless[:, 1:] = remaining[:, 1:] >= lower[:, :-1]
+        remaining[useless] = np.inf
+        alive = np.isfinite(remaining).any(axis=1)
         return (
             [state for state, lives in zip(states, alive, strict=True) if lives],
-            left[alive],
+            remaining[alive],
             origin[alive],
             cheapest,
         )
 
-    def _trace(self, steps: list[tuple[int, Integers]], left: Floats) -> tuple[int, ...]:
+    def _trace(self, steps: list[tuple[int, Integers]], remaining: Floats) -> tuple[int, ...]:
         """Back from the cheapest end to the beginning: numbers of the choices, from 1."""
-        cost = int(np.isfinite(left).any(axis=0).argmax())
-        state = int(np.isfinite(left[:, cost]).argmax())
+        cost = int(np.isfinite(remaining).any(axis=0).argmax())
+        state = int(np.isfinite(remaining[:, cost]).argmax())
         chosen: list[int] = []
         for shift, origin in reversed(steps):
             state, cores = divmod(int(origin[state, cost]), self._most + 1)

@@ -33,15 +33,15 @@ class Budgets:
 def budgets(data: Bandwidths) -> tuple[Budgets, ...]:
     """What is left of 1 s after the network, over ten minutes of the 4G trace."""
     link = TraceLink(data.four_g)
-    found = []
+    rows = []
     for size in SIZES_KB:
-        left = tuple(
+        spare = tuple(
             1e3 * (SLO - (link.deliver(size * KILOBYTE, sent=float(at)).complete_at - at))
             for at in range(DURATION)
         )
-        gone = sum(each <= 0.0 for each in left) / len(left)
-        found.append(Budgets(size, min(left), sum(left) / len(left), max(left), gone, left))
-    return tuple(found)
+        gone = sum(ms <= 0.0 for ms in spare) / len(spare)
+        rows.append(Budgets(size, min(spare), sum(spare) / len(spare), max(spare), gone, spare))
+    return tuple(rows)
 
 
 def megabytes(data: Bandwidths) -> tuple[float, ...]:
@@ -108,19 +108,19 @@ class PlannerChoice:
 
 def instances() -> tuple[Instance, ...]:
     """Table 1."""
-    found = []
+    rows = []
     for line in TABLE_1:
         seconds = FIT.seconds(line.batch, line.cores)
         throughput = line.batch / seconds
         milliseconds, rates = (line.latency_ms, 1e3 * seconds), (line.throughput, throughput)
         cores = line.cores * line.instances, line.cores * math.ceil(TABLE_1_RATE / throughput)
-        found.append(Instance(line.cores, line.batch, *milliseconds, *rates, *cores))
-    return tuple(found)
+        rows.append(Instance(line.cores, line.batch, *milliseconds, *rates, *cores))
+    return tuple(rows)
 
 
 def choices() -> tuple[PlannerChoice, ...]:
     """What `fa2` and `vertical` make of it, for each delay of the text."""
-    found = []
+    rows = []
     for delay in DELAYS:
         for planner, limits in (
             ("fa2", ScalingLimits(replicas_max=CORES, batch_max=BATCH)),
@@ -131,8 +131,8 @@ def choices() -> tuple[PlannerChoice, ...]:
             target = make_planner(planner, {}).decide(view, now=0.0)
             holds = target.late == 0 and target.reason != "none suffices"
             chosen = target.replicas, target.cores, target.batch
-            found.append(PlannerChoice(1e3 * delay, planner, *chosen, holds))
-    return tuple(found)
+            rows.append(PlannerChoice(1e3 * delay, planner, *chosen, holds))
+    return tuple(rows)
 
 
 class _Fit:

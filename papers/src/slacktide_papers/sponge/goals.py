@@ -67,7 +67,7 @@ class CoresRow(ResultRow):
 
 def rows_of(measured: Sequence[tuple[Point[SpongeCell], list[Played]]]) -> list[CoresRow]:
     """The row of every point, from one outcome for each seed."""
-    known = {
+    foreseen_cores = {
         (point.setting, point.contender.label): fmean(run.mean_cores for run in runs)
         for point, runs in measured
         if point.contender.policy == CLAIRVOYANT
@@ -89,8 +89,8 @@ def rows_of(measured: Sequence[tuple[Point[SpongeCell], list[Played]]]) -> list[
                 violations - unavoidable,
                 fmean(run.mean_cores for run in runs),
                 None if foreseen else fmean(run.p99_ms for run in runs),
-                known.get((point.setting, KNOWING.label)),
-                known.get((point.setting, STEADY)),
+                foreseen_cores.get((point.setting, KNOWING.label)),
+                foreseen_cores.get((point.setting, STEADY)),
                 max(run.replicas for run in runs),
                 max(run.needed for run in runs),
                 len(runs),
@@ -121,8 +121,8 @@ _Judged: TypeAlias = tuple[str, str, str, bool]
 def fit_goals(fit: AmdahlFit) -> list[Goal]:
     """Figure 3."""
     return [
-        Goal("figure-3", what, f"{100 * error:.1f} %", f"≤ {100 * most:g} %", error <= most)
-        for what, error, most in (
+        Goal("figure-3", metric, f"{100 * error:.1f} %", f"≤ {100 * most:g} %", error <= most)
+        for metric, error, most in (
             ("median relative error of the fit", fit.median_error, MEDIAN_ERROR),
             ("worst relative error of the fit", fit.worst_error, WORST_ERROR),
         )
@@ -136,8 +136,8 @@ def goals_of(rows: Iterable[CoresRow]) -> list[Goal]:
         by_setting.setdefault(row.setting, {})[row.policy] = row
     return [
         Goal(name, *goal)
-        for name, found in by_setting.items()
-        for goal in _of(SETTINGS[name], found)
+        for name, by_policy in by_setting.items()
+        for goal in _of(SETTINGS[name], by_policy)
     ]
 
 
@@ -152,8 +152,8 @@ def _of(setting: SpongeSetting, rows: Mapping[str, CoresRow]) -> Iterator[_Judge
     full = rows.get(whole(setting).label)
     if full is not None:
         beyond, least = _points(ours.beyond_rate), _points(full.beyond_rate) + setting.margin
-        what = f"beyond the unavoidable, against {full.policy}"
-        yield what, f"{beyond:.2f} %", f"≤ {least:.2f} %", _at_most(beyond, least)
+        metric = f"beyond the unavoidable, against {full.policy}"
+        yield metric, f"{beyond:.2f} %", f"≤ {least:.2f} %", _at_most(beyond, least)
         yield _cores(ours, full.policy, full.mean_cores, OF_WHOLE)
     if ours.clairvoyant_cores is not None:
         least = ours.clairvoyant_cores
@@ -170,35 +170,35 @@ def _of(setting: SpongeSetting, rows: Mapping[str, CoresRow]) -> Iterator[_Judge
         more = _points(joint.violation_rate - ours.violation_rate)
         times = joint.mean_cores / ours.mean_cores
         met = _at_most(joint.mean_cores, ours.mean_cores) and _at_most(more, EQUAL)
-        what = "joint ÷ vertical: cores; points of violations"
-        yield what, f"{times:.2f} ×; {more:+.2f}", f"≤ 1 ×; {EQUAL:+.1f}", met
+        metric = "joint ÷ vertical: cores; points of violations"
+        yield metric, f"{times:.2f} ×; {more:+.2f}", f"≤ 1 ×; {EQUAL:+.1f}", met
 
 
-def _cores(ours: CoresRow, other: str, cores: float, most: float) -> _Judged:
+def _cores(ours: CoresRow, reference: str, cores: float, most: float) -> _Judged:
     times = f"{ours.mean_cores / cores:.2f} ×"
-    return f"cores ÷ {other}", times, f"≤ {most:g} ×", _at_most(ours.mean_cores, most * cores)
+    return f"cores ÷ {reference}", times, f"≤ {most:g} ×", _at_most(ours.mean_cores, most * cores)
 
 
 def _cheapest(ours: CoresRow, sizes: Iterable[CoresRow]) -> _Judged:
     equal = [row.mean_cores for row in sizes if row.violation_rate <= ours.violation_rate]
     cheapest = min(equal, default=math.inf)
-    what = "cores, against the cheapest equal static size"
-    wanted = f"≤ {cheapest:.2f}" if equal else "none equal"
-    return what, f"{ours.mean_cores:.2f}", wanted, ours.mean_cores <= cheapest
+    metric = "cores, against the cheapest equal static size"
+    target = f"≤ {cheapest:.2f}" if equal else "none equal"
+    return metric, f"{ours.mean_cores:.2f}", target, ours.mean_cores <= cheapest
 
 
 def _below_fa2(ours: CoresRow, fa2: CoresRow) -> _Judged:
     few, many = ours.beyond_rate, fa2.beyond_rate
     times = math.inf if few <= 0.0 < many else many / few if few > 0.0 else 1.0
     shown = "none" if times == math.inf else f"{times:.1f} ×"
-    what = "beyond the unavoidable, fa2 ÷ ours"
-    return what, shown, f"≥ {BELOW_FA2:g} ×", times >= BELOW_FA2
+    metric = "beyond the unavoidable, fa2 ÷ ours"
+    return metric, shown, f"≥ {BELOW_FA2:g} ×", times >= BELOW_FA2
 
 
 def _settled(setting: SpongeSetting, joint: CoresRow) -> Iterator[_Judged]:
     late = _points(joint.violation_rate)
-    what = f"joint after {setting.settles_s:g} s, {joint.mean_cores:.1f} cores: violations"
-    yield what, f"{late:.2f} %", f"≤ {SETTLED:g} %", _at_most(late, SETTLED)
+    metric = f"joint after {setting.settles_s:g} s, {joint.mean_cores:.1f} cores: violations"
+    yield metric, f"{late:.2f} %", f"≤ {SETTLED:g} %", _at_most(late, SETTLED)
     had = f"{joint.needed}, had {joint.replicas}"
     yield "joint says how many instances are needed", had, "≥ 1", joint.needed >= 1
 

@@ -67,10 +67,10 @@ _OF_EXPERIMENT = {
 def assumptions(experiments: Iterable[str], scope: SpongeScope) -> list[str]:
     """What has been assumed for these experiments."""
     names = list(experiments)
-    found = [_RECORDED if scope.folder is not None else _DRAWN]
+    sentences = [_RECORDED if scope.folder is not None else _DRAWN]
     if any(EXPERIMENTS[name].points for name in names):
-        found += _SIMULATED
-    return found + [_OF_EXPERIMENT[name] for name in names if name in _OF_EXPERIMENT]
+        sentences += _SIMULATED
+    return sentences + [_OF_EXPERIMENT[name] for name in names if name in _OF_EXPERIMENT]
 
 
 _CODE = ("clairvoyant.py", "play.py", "setting.py")

@@ -109,12 +109,12 @@ def _foreseen(
     cores = np.zeros(cell.duration)
     least, most = cell.contender.cores or (1, CORES)
     total = violations = doomed = 0
-    for each in requests.values():
-        counted = each.sent >= 0.0
-        avoidable = counted & ~unavoidable(setting, each)
+    for model_requests in requests.values():
+        counted = model_requests.sent >= 0.0
+        avoidable = counted & ~unavoidable(setting, model_requests)
         best = clairvoyant(
-            each.ready[avoidable].tolist(),
-            each.deadlines[avoidable].tolist(),
+            model_requests.ready[avoidable].tolist(),
+            model_requests.deadlines[avoidable].tolist(),
             setting.seconds,
             cores_min=least,
             cores_max=most,
@@ -139,7 +139,7 @@ def _foreseen(
 
 def _kept(cores: Sequence[float]) -> tuple[float, ...]:
     """As they are kept between runs."""
-    return tuple(round(each, 4) for each in cores)
+    return tuple(round(count, 4) for count in cores)
 
 
 class _Run:
@@ -184,8 +184,8 @@ class _Run:
             requests=self._counted,
             violations=self._violations,
             unavoidable=sum(
-                int((unavoidable(setting, each) & (each.sent >= self._from)).sum())
-                for each in self._requests.values()
+                int((unavoidable(setting, requests) & (requests.sent >= self._from)).sum())
+                for requests in self._requests.values()
             ),
             p99_ms=1e3 * float(np.quantile(self._latencies, 0.99)) if self._latencies else 0.0,
             cores=_kept(self._simulation.hardware.allocated.means(edges)),
@@ -253,12 +253,12 @@ class _Run:
     def _watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
         for event in events:
             if isinstance(event, PlanChanged):
-                placed = [one.pool.model for one in event.plan.deployments]
+                placed = [deployment.pool.model for deployment in event.plan.deployments]
                 most = max(map(placed.count, self._setting.models))
                 self._replicas = most if now < 0.0 else max(self._replicas, most)
                 if now >= self._from:
                     status = self._planner.status(self._simulation.engine.snapshot()).values()
-                    needed = [each.target.needed for each in status if each.target is not None]
+                    needed = [state.target.needed for state in status if state.target is not None]
                     self._needed = max([self._needed, *needed])
 
 

@@ -60,10 +60,10 @@ class Bandwidths:
     @property
     def digest(self) -> str:
         """Equal for equal bandwidths."""
-        made = hashlib.sha256()
+        sha = hashlib.sha256()
         for trace in (self.four_g, self.five_g):
-            made.update(trace.starts.tobytes() + trace.rates.tobytes())
-        return made.hexdigest()[:16]
+            sha.update(trace.starts.tobytes() + trace.rates.tobytes())
+        return sha.hexdigest()[:16]
 
 
 def bandwidths(folder: Path | None) -> Bandwidths:

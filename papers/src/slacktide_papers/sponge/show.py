@@ -113,20 +113,20 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 def _settings(rows: Iterable[CoresRow]) -> list[tuple[str, str, list[CoresRow]]]:
     """(title, setting, rows) in order; the title is `x3. times × 3`."""
-    found = groupby(rows, key=lambda row: row.setting)
-    return [(f"{name}. {SETTINGS[name].title}", name, list(part)) for name, part in found]
+    groups = groupby(rows, key=lambda row: row.setting)
+    return [(f"{name}. {SETTINGS[name].title}", name, list(part)) for name, part in groups]
 
 
 def _fit(fit: AmdahlFit) -> Grid:
     """Figure 3: fitted / measured milliseconds, a line for each number of cores."""
     batches = sorted({point.batch for point in fit.points})
-    found = {
+    cells = {
         (point.cores, point.batch): f"{1e3 * point.predicted:.0f}/{1e3 * point.measured:.0f}"
         for point in fit.points
     }
     cores = sorted({point.cores for point in fit.points})
     return ["cores", *(f"batch {batch}" for batch in batches)], [
-        (str(count), *(found.get((count, batch), "") for batch in batches)) for count in cores
+        (str(count), *(cells.get((count, batch), "") for batch in batches)) for count in cores
     ]
 
 
@@ -135,8 +135,8 @@ def _figure_1(figures: Figures) -> Iterator[Plot]:
     bandwidth = [Curve("4G", seconds, figures.megabytes, dashed=True)]
     yield Plot(curves(bandwidth, x_label=_TIME, y_label="MB/s", size=(8.0, 2.2)))
     budgets = [
-        Curve(f"{each.size_kb} KB", seconds, each.by_second, colour, dashed=True)
-        for colour, each in enumerate(figures.budgets)
+        Curve(f"{budget.size_kb} KB", seconds, budget.by_second, colour, dashed=True)
+        for colour, budget in enumerate(figures.budgets)
     ]
     yield Plot(curves(budgets, x_label=_TIME, y_label="ms left of 1 s"))
 
@@ -144,7 +144,7 @@ def _figure_1(figures: Figures) -> Iterator[Plot]:
 def _figure_3(fit: AmdahlFit) -> Plot:
     drawn: list[Curve] = []
     for colour, batch in enumerate(sorted({point.batch for point in fit.points})):
-        mine = sorted((one for one in fit.points if one.batch == batch), key=lambda one: one.cores)
+        mine = sorted((dot for dot in fit.points if dot.batch == batch), key=lambda dot: dot.cores)
         cores = tuple(float(point.cores) for point in mine)
         measured = tuple(1e3 * point.measured for point in mine)
         predicted = tuple(1e3 * point.predicted for point in mine)
