@@ -40,7 +40,8 @@ class Composer:
         one name, or own one field of one scope."""
         self.planners = {planner.name: planner for planner in planners}
         if len(self.planners) < len(planners):
-            raise PlannerError(f"two planners share a name: {[each.name for each in planners]}")
+            names = [planner.name for planner in planners]
+            raise PlannerError(f"two planners share a name: {names}")
         self.jobs: list[Job] = []
         """To be run off the loop; drivers take them out."""
         self.computing: set[str] = set()
@@ -91,14 +92,14 @@ class Composer:
 
     def jobs_done(self, events: Sequence[Event | JobDone]) -> Sequence[Event]:
         """`events` without the ends of jobs, whose planners may be asked again."""
-        others: list[Event] = []
+        engine_events: list[Event] = []
         for event in events:
             if isinstance(event, JobDone):
                 self.computing.discard(event.planner)
                 self._error = event.error or self._error
             else:
-                others.append(event)
-        return others
+                engine_events.append(event)
+        return engine_events
 
     def before(
         self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
@@ -158,8 +159,8 @@ class Composer:
         bounds = [planner.bounds for planner in self.planners.values()]
         if not any(bounds) and not any(self._bounds):
             return False
-        known = self._bounds
-        if len(bounds) == len(known) and all(map(operator.is_, bounds, known)):
+        previous_bounds = self._bounds
+        if len(bounds) == len(previous_bounds) and all(map(operator.is_, bounds, previous_bounds)):
             return False
         self._bounds = bounds
         stated = self._bounded(self._stated)
@@ -171,14 +172,14 @@ class Composer:
     def _bounded(self, stated: Stated) -> Stated:
         """With the bounds that planners give, of models of which anything is stated; below what
         settings state none goes."""
-        found, floors = dict(stated), stated_as(StageBounds, stated)
+        statements, floors = dict(stated), stated_as(StageBounds, stated)
         for planner in self.planners.values():
             for model, bounds in planner.bounds.items():
-                if model in found:
+                if model in statements:
                     if model in floors and isinstance(bounds, StageBounds):
                         bounds = replace(bounds, smallest=floors[model].smallest)
-                    found[model] = also(found[model], bounds)
-        return found
+                    statements[model] = also(statements[model], bounds)
+        return statements
 
     def _composed(self, snapshot: Snapshot, now: float) -> Plan:
         draft = self._base
@@ -192,10 +193,10 @@ class Composer:
         owners: dict[Owned, str] = {}
         for name, planner in self.planners.items():
             for scope, field in planner.owns(stated):
-                other = owners.setdefault((scope, field), name)
-                if other != name:
+                owner = owners.setdefault((scope, field), name)
+                if owner != name:
                     raise PlannerError(
-                        f"{scope}: the planners {other!r} and {name!r} would both decide "
+                        f"{scope}: the planners {owner!r} and {name!r} would both decide "
                         f"{field.value}; only one may"
                     )
         return owners

@@ -63,17 +63,17 @@ NO_BOUNDS: Stated = MappingProxyType({})
 def stated_as(kind: type[T], stated: Stated) -> dict[str, T]:
     """What is stated of this kind, by model. Of a model several things may be stated, in a tuple:
     `(ScaledModel(…), Family(…))`."""
-    found = {}
-    for model, each in stated.items():
-        for one in each if isinstance(each, tuple) else (each,):
-            if isinstance(one, kind):
-                found[model] = one
-    return found
+    statements = {}
+    for model, parts in stated.items():
+        for statement in parts if isinstance(parts, tuple) else (parts,):
+            if isinstance(statement, kind):
+                statements[model] = statement
+    return statements
 
 
-def also(stated: object, other: object) -> tuple[object, ...]:
-    """What is stated of a model, and that."""
-    return (*(stated if isinstance(stated, tuple) else (stated,)), other)
+def also(stated: object, addition: object) -> tuple[object, ...]:
+    """What is stated of a model, with `addition` at its end."""
+    return (*(stated if isinstance(stated, tuple) else (stated,)), addition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ RECENT = 128
 class _Answers:
     """What a job has found: by pool, which doubts it knew of, and what comes of it."""
 
-    found: dict[PoolId, tuple[int, ExitsAnswer | Exception]]
+    by_pool: dict[PoolId, tuple[int, ExitsAnswer | Exception]]
 
 
 class ExitsPlanner(Planner):
@@ -61,16 +61,16 @@ class ExitsPlanner(Planner):
         self._bounds = stated_as(StageBounds, stated)
         self._left = {m: self._left.get(m, deque(maxlen=RECENT)) for m in self._stated}
         pools = {}
-        for pool in {each.pool: None for each in base.deployments}:
-            wanted = self._stated.get(pool.model)
-            if wanted is None:
+        for pool in {deployment.pool: None for deployment in base.deployments}:
+            stated_exits = self._stated.get(pool.model)
+            if stated_exits is None:
                 continue
-            known = self._pools.pop(pool, None)
-            if known is None or known.stated != wanted:
-                known = PoolExits(pool, wanted)
+            state = self._pools.pop(pool, None)
+            if state is None or state.stated != stated_exits:
+                state = PoolExits(pool, stated_exits)
                 if pool in self._heard:
-                    known.hear(self._heard[pool])
-            pools[pool] = known
+                    state.hear(self._heard[pool])
+            pools[pool] = state
         for pool in self._pools:
             self._heard.pop(pool, None)
         self._pools = pools
@@ -95,9 +95,9 @@ class ExitsPlanner(Planner):
             return
         for event in events:
             if isinstance(event, Submitted):
-                left = self._left.get(event.request.model)
-                if left is not None and not event.request.best_effort:
-                    left.append(event.request.deadline - now)
+                seconds_left = self._left.get(event.request.model)
+                if seconds_left is not None and not event.request.best_effort:
+                    seconds_left.append(event.request.deadline - now)
             elif isinstance(event, (BatchFinished, BatchAborted)):
                 running = snapshot.running(event.batch) if event.exits is not None else None
                 if running is None or event.exits is None:
@@ -107,7 +107,7 @@ class ExitsPlanner(Planner):
                     stopped = isinstance(event, BatchAborted)
                     state.take(event.exits, running.batch, stopped=stopped, now=now)
             elif isinstance(event, JobDone) and isinstance(event.answer, _Answers):
-                for pool, (doubts, answer) in event.answer.found.items():
+                for pool, (doubts, answer) in event.answer.by_pool.items():
                     state = self._pools.get(pool)
                     if state is not None:
                         state.settle(answer, doubts)
@@ -131,29 +131,29 @@ class ExitsPlanner(Planner):
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
         if any(state.changed for state in self._pools.values()):
             return None  # first that
-        asked = {}
+        questions = {}
         for pool, state in self._pools.items():
             if state.due and pool in snapshot.pools:
                 served = snapshot.pools[pool]
                 end_s = served.times.of(1, served.cores).p99
                 state.times.hurry(self._left[pool.model], end_s)
-                asked[pool] = state.doubts, state.question()
-        if not asked:
+                questions[pool] = state.doubts, state.question()
+        if not questions:
             return None
 
         def compute() -> object:
-            found: dict[PoolId, tuple[int, ExitsAnswer | Exception]] = {}
-            for pool, (doubts, question) in asked.items():
+            answers: dict[PoolId, tuple[int, ExitsAnswer | Exception]] = {}
+            for pool, (doubts, question) in questions.items():
                 try:
-                    found[pool] = doubts, question.answer()
+                    answers[pool] = doubts, question.answer()
                 except Exception as error:  # of this pool alone
-                    found[pool] = doubts, error
-            return _Answers(found)
+                    answers[pool] = doubts, error
+            return _Answers(answers)
 
         return compute
 
     def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
-        served = {each.pool for each in draft.deployments}
+        served = {deployment.pool for deployment in draft.deployments}
         exits = []
         for pool, state in self._pools.items():
             if state.error is not None:

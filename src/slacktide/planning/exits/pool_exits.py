@@ -154,14 +154,14 @@ class PoolExits:
             self.revision,
             features=stated.learnt,
             feature_share=1.0 if self._hasty else min(FEATURE_SHARE, stated.feedback),
-            costs=tuple([min(max(each, 1e-3), 1.0) for each in self._answers()]),
+            costs=tuple([min(max(answer_time, 1e-3), 1.0) for answer_time in self._answers()]),
             reason=self.reason,
             enlarge=stated.enlarge,
         )
 
     def _answers(self) -> list[float]:
         """When each ramp's answers are there, in whole passes, as near as predictions need it."""
-        return [round(each, 2) for each in self.times.answers(self.ramps)[:-1]]
+        return [round(answer_time, 2) for answer_time in self.times.answers(self.ramps)[:-1]]
 
     def _feedback(self) -> float:
         if not self.stated.learnt:
@@ -188,12 +188,12 @@ class PoolExits:
         self.round_at, self.hasty_until = TELLING, self.rows + HASTE
         self.unfit.clear()
         self._distrust()
-        known = [each.position for each in learnt.ramps]
+        positions = [fact.position for fact in learnt.ramps]
         if self.stated.ramps is not None:
-            self.ramps = tuple([each for each in self.stated.ramps if each in known])
+            self.ramps = tuple([ramp for ramp in self.stated.ramps if ramp in positions])
             fixed = self.stated.thresholds or ()
             self.thresholds = dict(zip(self.stated.ramps, fixed, strict=False))
-        elif not self.ramps or not set(self.ramps) <= set(known):
+        elif not self.ramps or not set(self.ramps) <= set(positions):
             self._begin()
 
     @property
@@ -220,8 +220,8 @@ class PoolExits:
         """By position; none: too few rows were judged everywhere."""
         if not self._told:
             return {}
-        found = rates_alone(self.everywhere.said(range(len(self.facts))), self.promise.loss)
-        return dict(enumerate(found))
+        rates = rates_alone(self.everywhere.said(range(len(self.facts))), self.promise.loss)
+        return dict(enumerate(rates))
 
     def judge_everywhere(self, judged: RampsJudged) -> None:
         """Rows were judged at every position."""
@@ -234,7 +234,7 @@ class PoolExits:
         """The first ramps, or the first after none paid."""
         self.retry_at = math.inf
         budget, rates = self.stated.ramp_budget, self._rates()
-        fit = [each.position for each in self.facts if each.position not in self.unfit]
+        fit = [fact.position for fact in self.facts if fact.position not in self.unfit]
         if rates and self._moving:
             first = best_ramps(fit, self.times, budget, rates)
         else:
@@ -247,7 +247,7 @@ class PoolExits:
         self.changes += 1
         self.doubts += 1
         self.changed = True
-        self.thresholds = {r: each for r, each in self.thresholds.items() if r in ramps}
+        self.thresholds = {r: threshold for r, threshold in self.thresholds.items() if r in ramps}
 
     def arrange(self, arranged: ExitsArranged) -> None:
         """A replica has opened a chain, or could not."""
@@ -276,15 +276,15 @@ class PoolExits:
         seconds = self.times.seconds(len(report.left))
         timed = seconds > 0.0 and all(ramp in self.times.front for ramp in report.ramps)
         answers = self.times.answers(report.ramps) if timed else ()
-        for left in report.left:
-            if left >= 0:
-                self.exits[report.ramps[left]] += 1
+        for exit_index in report.left:
+            if exit_index >= 0:
+                self.exits[report.ramps[exit_index]] += 1
             if answers:
-                self.saved_s += seconds * (1.0 - answers[left])  # -1: the end
+                self.saved_s += seconds * (1.0 - answers[exit_index])  # -1: the end
         self.unstopped = 0 if stopped else self.unstopped + 1
         promise = self.promise
-        known = self.arranged_revision == self.revision
-        if stopped or not known or not all(report.agrees) or not self._counts(batch):
+        is_current = self.arranged_revision == self.revision
+        if stopped or not is_current or not all(report.agrees) or not self._counts(batch):
             promise.skip(len(report.left))
             return
         wrong, before = promise.wrong, promise.may_leave
@@ -346,7 +346,7 @@ class PoolExits:
         self.tune_at = promise.judged + TUNE_ROWS
         if may_move:
             self.round_at = self.everywhere.added + ROUND_ROWS
-        facts = tuple([each for each in self.facts if each.position not in self.unfit])
+        facts = tuple([fact for fact in self.facts if fact.position not in self.unfit])
         return ExitsQuestion(
             facts,
             self.ramps,
@@ -355,7 +355,7 @@ class PoolExits:
             promise.fresh,
             self.stated.ramp_budget,
             PassTimes(self.facts, self.times),
-            self.everywhere.said([each.position for each in facts]) if may_move else None,
+            self.everywhere.said([fact.position for fact in facts]) if may_move else None,
         )
 
     def settle(self, answer: ExitsAnswer | Exception, doubts: int) -> None:
@@ -366,26 +366,27 @@ class PoolExits:
             return
         if doubts != self.doubts:
             return
-        found = {r: each for r, each in zip(answer.ramps, answer.thresholds, strict=True) if each}
+        pairs = zip(answer.ramps, answer.thresholds, strict=True)
+        thresholds = {ramp: threshold for ramp, threshold in pairs if threshold}
         if answer.ramps != self.ramps:
             if not set(answer.ramps) <= {*self.ramps}:
                 every = range(len(self.facts))
                 self.promise.forget(len(every), self.everywhere.said(every))
             self._move(answer.ramps, answer.reason)
-        elif found != self.thresholds and self.promise.may_leave:
+        elif thresholds != self.thresholds and self.promise.may_leave:
             self.changed = True
             self.reason = f"thresholds tuned on {len(self.promise.rows)} judged rows"
-        self.thresholds = found if self.promise.may_leave else {}
-        if found:
+        self.thresholds = thresholds if self.promise.may_leave else {}
+        if thresholds:
             self.retry_s = RETRY_S
 
     def status(self) -> ExitsStatus:
         promise, ramps = self.promise, self.ramps
         unsure, agrees = (said[-WINDOW:] for said in promise.rows.said(ramps))
         agreement = {
-            ramp: float(agrees[seen, at].mean())
+            ramp: float(agrees[judged_rows, at].mean())
             for at, ramp in enumerate(ramps)
-            if (seen := unsure[:, at] < math.inf).any()
+            if (judged_rows := unsure[:, at] < math.inf).any()
         }
         return ExitsStatus(
             self.policy(),

@@ -108,9 +108,9 @@ class Promise:
         weight = 1.0 + self._skipped / len(report.left)
         self.run += len(report.left)
         self._skipped = 0
-        for agrees, left in zip(report.agrees, report.left, strict=True):
+        for agrees, exit_index in zip(report.agrees, report.left, strict=True):
             self.judged += 1
-            if left >= 0 and not agrees[left]:
+            if exit_index >= 0 and not agrees[exit_index]:
                 self.wrong += 1
                 self._estimate += weight
                 self._variance += weight * (weight - 1.0)
@@ -133,16 +133,16 @@ class Promise:
         """Rows from this number on may be unlike those before; None: from the next."""
         self._doubted = self.judged if since is None else max(since, 0)
 
-    def forget(self, positions: int, known: Said | None = None) -> None:
-        """What was judged says nothing of the ramps that are active now. `known`: what ramps at all
-        positions said of other rows, which are to stand in its place."""
+    def forget(self, positions: int, replacement: Said | None = None) -> None:
+        """Forget judged rows: they say nothing of the ramps that are active now. `replacement`:
+        what ramps at all positions said of other rows, which take their place."""
         self.rows = JudgedWindow(self.window, positions)
-        if known is not None:
-            self.rows.add(range(positions), *known)
+        if replacement is not None:
+            self.rows.add(range(positions), *replacement)
 
     def wrong_among(self, rows: int) -> int:
-        """Of so many last rows."""
-        return sum(1 for each in self._wrong_at if each > self.judged - rows)
+        """Number of wrong answers among the last `rows` rows."""
+        return sum(1 for row_number in self._wrong_at if row_number > self.judged - rows)
 
     @property
     def may_leave(self) -> bool:
@@ -181,13 +181,13 @@ def search_of(said: Said, saved: Sequence[float], loss: float, fresh: int) -> Th
     """`fresh`: how many of the last rows were judged anew. A ramp that is too new to tell from
     lets no row leave, and one that saw fewer rows than others may be wrong less often."""
     unsure, agrees = said[0].copy(), said[1]
-    seen = np.isfinite(unsure).sum(0).tolist()
-    allowed = [most_wrong(each, loss) for each in seen]
+    row_counts = np.isfinite(unsure).sum(0).tolist()
+    allowed = [most_wrong(row_count, loss) for row_count in row_counts]
     most = max(allowed, default=-1)
     price: Array = np.ones(unsure.shape)
-    for ramp, each in enumerate(allowed):
-        price[:, ramp] = (most + 1) / (each + 1) if each >= 0 else 1.0
-        if each < 0:
+    for ramp, allowed_wrong in enumerate(allowed):
+        price[:, ramp] = (most + 1) / (allowed_wrong + 1) if allowed_wrong >= 0 else 1.0
+        if allowed_wrong < 0:
             unsure[:, ramp] = np.inf
     if fresh < len(unsure):
         price[len(unsure) - fresh :] *= 2 * (most + 1)  # spread, half of it counts up to the row

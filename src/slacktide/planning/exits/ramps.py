@@ -33,9 +33,9 @@ MOVE = 0.03
 class PassTimes:
     """Where a pass spends its time, as measured; by arithmetic before that."""
 
-    def __init__(self, facts: Sequence[RampFacts], known: PassTimes | None = None) -> None:
-        """`known`: what was measured before."""
-        self.front = {each.position: each.cost for each in facts}
+    def __init__(self, facts: Sequence[RampFacts], earlier_times: PassTimes | None = None) -> None:
+        """`earlier_times`: what was measured before."""
+        self.front = {fact.position: fact.cost for fact in facts}
         """Share of the whole pass that lies in front of each position."""
         self.costs: dict[int, float] = {}
         """Of ramps that were measured, with their cuts."""
@@ -48,11 +48,11 @@ class PassTimes:
         self.budgets: tuple[float, ...] = ()
         """Time that the last requests left, in passes, ascending; those of a pass or more count as
         1. None: answers are in time at the end."""
-        if known is not None:
-            self.front.update({r: s for r, s in known.front.items() if r in self.front})
-            self.costs = {r: each for r, each in known.costs.items() if r in self.front}
-            self.overhead, self.whole_s = known.overhead, known.whole_s
-            self.chains, self.budgets = known.chains.copy(), known.budgets
+        if earlier_times is not None:
+            self.front.update({r: s for r, s in earlier_times.front.items() if r in self.front})
+            self.costs = {r: cost for r, cost in earlier_times.costs.items() if r in self.front}
+            self.overhead, self.whole_s = earlier_times.overhead, earlier_times.whole_s
+            self.chains, self.budgets = earlier_times.chains.copy(), earlier_times.budgets
 
     def measure(self, arranged: ExitsArranged) -> None:
         """A chain was measured."""
@@ -70,28 +70,28 @@ class PassTimes:
     def hurry(self, left_s: Iterable[float], end_s: float) -> None:
         """The last requests left so many seconds; answers of the end take at most `end_s`."""
         whole_s = end_s / (1.0 + max(0.0, self.overhead or 0.0))
-        budgets = sorted(min(max(each / whole_s, 0.0), 1.0) for each in left_s)
+        budgets = sorted(min(max(seconds / whole_s, 0.0), 1.0) for seconds in left_s)
         self.budgets = tuple(budgets) if budgets and budgets[0] < 1.0 else ()
 
     def cost(self, ramp: int) -> float:
-        known = self.costs
-        return known[ramp] if ramp in known else sum(known.values()) / len(known) if known else COST
+        costs = self.costs
+        return costs[ramp] if ramp in costs else sum(costs.values()) / len(costs) if costs else COST
 
     def fits(self, ramps: Sequence[int], budget: float) -> bool:
         """Whether these ramps cost no more than `budget`: as measured together, or else by one."""
-        found = self.chains.get(tuple(ramps))
-        if found is None:
-            found = sum([self.cost(each) for each in ramps])
-        return found <= budget + 1e-9
+        overhead = self.chains.get(tuple(ramps))
+        if overhead is None:
+            overhead = sum([self.cost(ramp) for ramp in ramps])
+        return overhead <= budget + 1e-9
 
     def answers(self, ramps: Sequence[int]) -> list[float]:
         """When each ramp's answers are there, then those of the end."""
-        found, spent, last = [], 0.0, 0.0
+        answer_times, spent, last = [], 0.0, 0.0
         for ramp in ramps:
             spent += self.cost(ramp)
             last = max(last, self.front[ramp] + spent)
-            found.append(last)
-        return [*found, 1.0 + spent]
+            answer_times.append(last)
+        return [*answer_times, 1.0 + spent]
 
     def worth(self, ramps: Sequence[int]) -> list[float]:
         """What an answer of each ramp is worth on average, then one of the end: the share of a pass
@@ -99,7 +99,7 @@ class PassTimes:
         in time, else nothing."""
         answers = self.answers(ramps)
         if not self.budgets:
-            return [1.0 - each for each in answers]
+            return [1.0 - answer_time for answer_time in answers]
         number, hurried = len(self.budgets), bisect_left(self.budgets, 1.0)
         return [
             (max(0, hurried - bisect_left(self.budgets, at)) + (number - hurried) * (1.0 - at))
@@ -110,21 +110,21 @@ class PassTimes:
     def saved(self, ramps: Sequence[int]) -> list[float]:
         """What a row that leaves at each saves; never rises from ramp to ramp."""
         *worth, end = self.worth(ramps)
-        return [max(0.0, each - end) for each in worth]
+        return [max(0.0, ramp_worth - end) for ramp_worth in worth]
 
     def guess(self, ramps: Sequence[int], rates: Mapping[int, float]) -> float:
         """What `ramps` save of a pass if each, alone, would let so many rows leave."""
         *worth, end = self.worth(ramps)
-        left = saved = 0.0
-        for ramp, each in zip(ramps, worth, strict=True):
-            gone = max(left, rates.get(ramp, 0.0))
-            saved += (gone - left) * each
-            left = gone
-        return saved + (1.0 - left) * end
+        leaving_share = saved = 0.0
+        for ramp, ramp_worth in zip(ramps, worth, strict=True):
+            gone = max(leaving_share, rates.get(ramp, 0.0))
+            saved += (gone - leaving_share) * ramp_worth
+            leaving_share = gone
+        return saved + (1.0 - leaving_share) * end
 
     def seconds(self, rows: int) -> float:
         """Of a whole pass of so many rows; 0: not known."""
-        fitting = [each for each in self.whole_s if each >= rows]
+        fitting = [measured_rows for measured_rows in self.whole_s if measured_rows >= rows]
         return self.whole_s[min(fitting, default=max(self.whole_s))] if self.whole_s else 0.0
 
 
@@ -133,8 +133,8 @@ def rates_alone(said: Said, loss: float) -> list[float]:
     unsure, agrees = said
     most = max(0, most_wrong(len(unsure), loss))
     below = np.partition(np.where(agrees, math.inf, unsure), most, axis=0)[most]
-    found: list[float] = (unsure < below).mean(0).tolist()
-    return found
+    rates: list[float] = (unsure < below).mean(0).tolist()
+    return rates
 
 
 def evenly_spaced(positions: Sequence[int], times: PassTimes, budget: float) -> tuple[int, ...]:
@@ -155,12 +155,13 @@ def best_ramps(
     chosen: tuple[int, ...] = ()
     saved = times.guess(chosen, rates)
     while True:
-        more = [tuple(sorted((*chosen, each))) for each in positions if each not in chosen]
+        more = [tuple(sorted((*chosen, ramp))) for ramp in positions if ramp not in chosen]
         fitting = [ramps for ramps in more if times.fits(ramps, budget)]
-        found, best = max([(times.guess(each, rates), each) for each in fitting], default=(0.0, ()))
-        if found <= saved + GAIN:
+        guesses = [(times.guess(ramps, rates), ramps) for ramps in fitting]
+        best_saved, best = max(guesses, default=(0.0, ()))
+        if best_saved <= saved + GAIN:
             return chosen
-        chosen, saved = best, found
+        chosen, saved = best, best_saved
 
 
 def without_the_least(
@@ -168,7 +169,7 @@ def without_the_least(
 ) -> tuple[int, ...]:
     """All but the one of the least utility."""
     fewer = combinations(ramps, len(ramps) - 1)
-    return max(fewer, key=lambda each: times.guess(each, rates))
+    return max(fewer, key=lambda candidate: times.guess(candidate, rates))
 
 
 @read_only
@@ -205,10 +206,10 @@ class ExitsQuestion:
             ramps, reason = self.round(self.everywhere)
         if ramps != self.active and self.everywhere is not None:
             stay = set(ramps) <= {*self.active}
-            known = self.active if stay else [each.position for each in self.facts]
+            positions = self.active if stay else [fact.position for fact in self.facts]
             unsure, agrees = self.said if stay else self.everywhere
-            own = [known.index(each) for each in ramps]
-            said = unsure[:, own], agrees[:, own]
+            columns = [positions.index(ramp) for ramp in ramps]
+            said = unsure[:, columns], agrees[:, columns]
         if not ramps or not len(said[0]):
             return ExitsAnswer(ramps, (0.0,) * len(ramps), reason)
         search = search_of(said, self.times.saved(ramps), self.loss, self.fresh)
@@ -216,19 +217,19 @@ class ExitsQuestion:
 
     def round(self, everywhere: Said) -> tuple[tuple[int, ...], str]:
         """The ramps to be active, and why they move, for people."""
-        names = {each.position: f"ramp {each.position} ({each.name})" for each in self.facts}
-        times, kept, reasons = self.times, self.active, []
+        names = {fact.position: f"ramp {fact.position} ({fact.name})" for fact in self.facts}
+        times, used, reasons = self.times, self.active, []
         rates = dict(zip(names, rates_alone(everywhere, self.loss), strict=True))
-        while kept:
-            fewer = without_the_least(kept, times, rates)
-            if times.guess(fewer, rates) < times.guess(kept, rates):
+        while used:
+            fewer = without_the_least(used, times, rates)
+            if times.guess(fewer, rates) < times.guess(used, rates):
                 break
-            reasons += [f"{names[r]}: costs more than it saves" for r in {*kept} - {*fewer}]
-            kept = fewer
+            reasons += [f"{names[r]}: costs more than it saves" for r in {*used} - {*fewer}]
+            used = fewer
         best = best_ramps(tuple(names), times, self.budget, rates)
-        if times.guess(best, rates) > times.guess(kept, rates) + MOVE:
-            gone, new = ({*kept} - {*best}, "others save more"), ({*best} - {*kept}, "saves more")
-            for ramps, why in (gone, new):
-                reasons += [f"{names[each]}: {why}" for each in sorted(ramps)]
-            kept = best
-        return kept, "; ".join(reasons)
+        if times.guess(best, rates) > times.guess(used, rates) + MOVE:
+            gone, added = ({*used} - {*best}, "others save more"), ({*best} - {*used}, "saves more")
+            for ramps, why in (gone, added):
+                reasons += [f"{names[ramp]}: {why}" for ramp in sorted(ramps)]
+            used = best
+        return used, "; ".join(reasons)

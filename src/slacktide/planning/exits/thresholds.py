@@ -94,13 +94,13 @@ class ThresholdSearch:
 
     def best(self) -> Array:
         """The thresholds that save most; of a ramp at which no row may leave 0."""
-        found = []
+        candidates = []
         for first in range(self.ramps):
             thresholds: Array = np.zeros(self.ramps)
-            for ramp in (first, *(each for each in range(self.ramps) if each != first)):
+            for ramp in (first, *(ramp for ramp in range(self.ramps) if ramp != first)):
                 thresholds = self.placed(thresholds, ramp)
-            found.append(thresholds)
-        return self.polished(max(found, key=self.saving))
+            candidates.append(thresholds)
+        return self.polished(max(candidates, key=self.saving))
 
     def polished(self, thresholds: Array) -> Array:
         """Each ramp placed anew beside the others, last to first, while that saves more."""
@@ -138,12 +138,12 @@ class ThresholdSearch:
         return placed
 
     def _blur(self, rows: int) -> None:
-        for ramp, seen in enumerate(self._seen):
-            order = self._order[:seen, ramp]
+        for ramp, row_count in enumerate(self._seen):
+            order = self._order[:row_count, ramp]
             at = np.flatnonzero(self._wrong[order, ramp])
-            low, high = np.maximum(at - rows, 0), np.minimum(at + rows + 1, seen)
-            each = self._wrong[order[at], ramp] / (high - low)
-            edges: Array = np.zeros(seen + 1)
-            np.add.at(edges, low, each)
-            np.subtract.at(edges, high, each)
+            low, high = np.maximum(at - rows, 0), np.minimum(at + rows + 1, row_count)
+            wrong_shares = self._wrong[order[at], ramp] / (high - low)
+            edges: Array = np.zeros(row_count + 1)
+            np.add.at(edges, low, wrong_shares)
+            np.subtract.at(edges, high, wrong_shares)
             self._wrong[order, ramp] = np.cumsum(edges[:-1])
