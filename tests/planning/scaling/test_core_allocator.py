@@ -37,14 +37,14 @@ class TestShares:
         assert sum(found.values()) <= total
         for claim in claims:
             if claim.lane in found:
-                assert claim.least <= found[claim.lane] <= claim.wanted
-        wanted = sum(claim.wanted for claim in claims if claim.lane in found)
+                assert claim.least <= found[claim.lane] <= claim.target
+        wanted = sum(claim.target for claim in claims if claim.lane in found)
         assert sum(found.values()) == min(total, wanted) or not found
 
     @given(CLAIMS, st.integers(0, 40))
     def test_more_pressure_never_means_fewer_cores(self, claims, total):
         first = claims[0]
-        pressed = Claim(first.lane, first.least, first.wanted, 2.0 * first.pressure)
+        pressed = Claim(first.lane, first.least, first.target, 2.0 * first.pressure)
         before, after = shares(claims, total), shares([pressed, *claims[1:]], total)
         assert after.get(first.lane, 0) >= before.get(first.lane, 0)
 

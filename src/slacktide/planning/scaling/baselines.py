@@ -72,14 +72,14 @@ class Sponge(ScalingPolicy):
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         """The first pair that is not refused, or what there is."""
         limits = view.limits
-        found = self._first(view)
-        if found is None:
+        configuration = self._first(view)
+        if configuration is None:
             present = min((replica.cores for replica in view.replicas), default=limits.cores_min)
-            found = (min(max(present, limits.cores_min), limits.cores_max), view.batch)
+            configuration = (min(max(present, limits.cores_min), limits.cores_max), view.batch)
             reason = "none suffices"
         else:
             reason = "sponge"
-        cores, batch = found
+        cores, batch = configuration
         replicas = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
         return ScalingTarget(replicas=replicas, cores=cores, batch=batch, reason=reason)
 
@@ -91,8 +91,8 @@ class Sponge(ScalingPolicy):
         for cores in range(limits.cores_min, limits.cores_max + 1):
             for batch in range(1, limits.batch_max + 1):
                 # All batches take as long, so the last one is the one that is refused.
-                taken = math.floor(1e3 * view.times.of(batch, cores).p99) * 1e-3
-                if math.ceil(requests / batch) * taken + on_the_way <= options.factor * options.slo:
+                time = math.floor(1e3 * view.times.of(batch, cores).p99) * 1e-3
+                if math.ceil(requests / batch) * time + on_the_way <= options.factor * options.slo:
                     return cores, batch
         return None
 
@@ -192,16 +192,16 @@ class OctopInf(ScalingPolicy):
         rate = max(math.ceil(self._counts.rate(w, now=now)) for w in options.windows)
         present = view.replicas[0].cores if view.replicas else limits.cores_min
         cores = min(max(present, limits.cores_min), limits.cores_max)
-        each = view.batch / view.times.of(view.batch, cores).p99
-        there = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
-        needed = max(1, math.ceil(rate / (options.up_share * each)))
-        kept = max(1, math.ceil(rate / (options.down_share * each)))
-        replicas, reason = there, "within limits"
-        if needed > there:
+        replica_rate = view.batch / view.times.of(view.batch, cores).p99
+        current_count = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
+        needed = max(1, math.ceil(rate / (options.up_share * replica_rate)))
+        retained_count = max(1, math.ceil(rate / (options.down_share * replica_rate)))
+        replicas, reason = current_count, "within limits"
+        if needed > current_count:
             if now - self._changed >= options.up_gap:
                 replicas, reason = min(needed, limits.replicas_max), "throughput"
-        elif kept < there and now - self._changed >= options.down_gap:
-            replicas, reason = max(kept, limits.replicas_min), "demand dropped"
-        if replicas != there:
+        elif retained_count < current_count and now - self._changed >= options.down_gap:
+            replicas, reason = max(retained_count, limits.replicas_min), "demand dropped"
+        if replicas != current_count:
             self._changed = now
         return ScalingTarget(replicas, cores, view.batch, reason=reason, needed=needed)

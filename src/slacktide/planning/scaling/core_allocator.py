@@ -22,41 +22,41 @@ from slacktide.engine import LaneSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a lane asks for. Raises ValueError unless 1 ≤ least ≤ wanted."""
+    """What a lane asks for. Raises ValueError unless 1 ≤ least ≤ target."""
 
     lane: str
     least: int
     """Cores it gets before any lane gets more than its least."""
-    wanted: int
+    target: int
     pressure: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.wanted:
-            raise ValueError(f"lane {self.lane!r}: {self.wanted} wanted, at least {self.least}")
+        if not 1 <= self.least <= self.target:
+            raise ValueError(f"lane {self.lane!r}: {self.target} wanted, at least {self.least}")
 
 
 def shares(claims: Sequence[Claim], total: int) -> dict[str, int]:
     """Cores of each lane, together at most `total`. A lane whose least does not fit, claims before
     it served, is left out."""
-    given: dict[str, int] = {}
+    cores_by_lane: dict[str, int] = {}
     asking: list[Claim] = []
-    left = total
+    free_cores = total
     for claim in claims:
-        if claim.least <= left:
-            given[claim.lane] = claim.least
-            left -= claim.least
+        if claim.least <= free_cores:
+            cores_by_lane[claim.lane] = claim.least
+            free_cores -= claim.least
             asking.append(claim)
-    while left:
+    while free_cores:
         most, chosen = (0.0, 0.0), None
         for claim in asking:
-            unmet = (claim.wanted - given[claim.lane]) / claim.wanted
+            unmet = (claim.target - cores_by_lane[claim.lane]) / claim.target
             if unmet > 0.0 and (claim.pressure * unmet, unmet) > most:
                 most, chosen = (claim.pressure * unmet, unmet), claim.lane
         if chosen is None:
             break
-        given[chosen] += 1
-        left -= 1
-    return given
+        cores_by_lane[chosen] += 1
+        free_cores -= 1
+    return cores_by_lane
 
 
 class CoreAllocator:
@@ -71,13 +71,13 @@ class CoreAllocator:
 
     def cores_for(
         self,
-        given: Mapping[str, int],
+        core_counts: Mapping[str, int],
         holdings: Mapping[str, LaneSnapshot],
         *,
         preferred: Mapping[str, Sequence[int]] | None = None,
         borrowing: Collection[str] = (),
     ) -> dict[str, tuple[int, ...]]:
-        """Processor numbers for each lane of `given`, disjoint, ascending.
+        """Processor numbers for each lane of `core_counts`, disjoint, ascending.
 
         `holdings` are those of all lanes, also of those that are to go. A lane gets fewer than
         given while others have not let go of theirs, and is left out if it would get none. Lanes
@@ -85,45 +85,45 @@ class CoreAllocator:
         wait for that. Earlier lanes are served first; of the free cores they take those `preferred`
         first.
         """
-        kept = _kept_by_lane(given, holdings)
-        staying = {core for cores in kept.values() for core in cores}
-        held = {core for one in holdings.values() for core in one.held}
+        retained_cores = _kept_by_lane(core_counts, holdings)
+        staying = {core for cores in retained_cores.values() for core in cores}
+        held = {core for holding in holdings.values() for core in holding.held}
         free = [core for core in self._cores if core not in held]
         leaving = [core for core in self._cores if core in held and core not in staying]
-        found: dict[str, tuple[int, ...]] = {}
-        for lane, count in given.items():
-            own = kept.get(lane, [])
-            wanting = count - len(own)
+        assignment: dict[str, tuple[int, ...]] = {}
+        for lane, count in core_counts.items():
+            lane_cores = retained_cores.get(lane, [])
+            wanting = count - len(lane_cores)
             liked = (preferred or {}).get(lane, ())
-            taken = sorted(free, key=lambda core: core not in liked)[:wanting]
-            free = [core for core in free if core not in taken]
-            if lane in borrowing and not own:
-                short = wanting - len(taken)
-                taken, leaving = taken + leaving[:short], leaving[short:]
-            if own or taken:
-                found[lane] = tuple(sorted((*own, *taken)))
-        return found
+            added_cores = sorted(free, key=lambda core: core not in liked)[:wanting]
+            free = [core for core in free if core not in added_cores]
+            if lane in borrowing and not lane_cores:
+                short = wanting - len(added_cores)
+                added_cores, leaving = added_cores + leaving[:short], leaving[short:]
+            if lane_cores or added_cores:
+                assignment[lane] = tuple(sorted((*lane_cores, *added_cores)))
+        return assignment
 
 
 def _kept_by_lane(
-    given: Mapping[str, int], holdings: Mapping[str, LaneSnapshot]
+    core_counts: Mapping[str, int], holdings: Mapping[str, LaneSnapshot]
 ) -> dict[str, list[int]]:
-    """What each lane of `given` keeps of what it holds: nothing that another is promised."""
+    """What each lane of `core_counts` keeps of what it holds: nothing that another is promised."""
     promised = {
-        core: lane for lane, one in holdings.items() if not one.leaving for core in one.target
+        core: lane for lane, view in holdings.items() if not view.leaving for core in view.target
     }
-    kept: dict[str, list[int]] = {}
+    retained_cores: dict[str, list[int]] = {}
     staying: set[int] = set()
     for lane, holding in holdings.items():
-        if lane not in given:
+        if lane not in core_counts:
             continue
-        own, target = (
+        lane_cores, target = (
             [c for c in cores if promised.get(c, lane) == lane and c not in staying]
             for cores in (holding.cores, holding.target)
         )
-        kept[lane] = _kept(own, target, given[lane])
-        staying.update(kept[lane])
-    return kept
+        retained_cores[lane] = _kept(lane_cores, target, core_counts[lane])
+        staying.update(retained_cores[lane])
+    return retained_cores
 
 
 def _kept(confirmed: Sequence[int], target: Sequence[int], count: int) -> list[int]:

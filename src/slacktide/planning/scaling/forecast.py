@@ -101,10 +101,10 @@ class MinuteForecast:
             (budget, max(end - at, 0.0))
             for (at, budget), end in zip(self._budgets, ends, strict=True)
         )
-        left = BUDGET_QUANTILE * self._window
+        remaining_s = BUDGET_QUANTILE * self._window
         for budget, seconds in lasting:
-            left -= seconds
-            if left <= 0.0:
+            remaining_s -= seconds
+            if remaining_s <= 0.0:
                 return budget
         return lasting[-1][0]
 
@@ -142,12 +142,12 @@ class WindowMax:
         self._wanted: deque[tuple[float, int]] = deque()
         """(when, how much) of those that no later one surpassed, so falling."""
 
-    def most(self, wanted: int, *, now: float) -> int:
-        """The largest since `seconds` ago, `wanted` included. `now` never falls."""
+    def most(self, sample: int, *, now: float) -> int:
+        """The largest since `seconds` ago, `sample` included. `now` never falls."""
         held = self._wanted
-        while held and held[-1][1] <= wanted:
+        while held and held[-1][1] <= sample:
             held.pop()
-        held.append((now, wanted))
+        held.append((now, sample))
         while held[0][0] < now - self._seconds:
             held.popleft()
         return held[0][1]

@@ -67,23 +67,23 @@ class Horizontal(ScalingPolicy):
             p99=options.p99,
             delta=0.0,
         )
-        found = search.first(cores=cores)
-        there = len(view.replicas)
+        configuration = search.first(cores=cores)
+        current_count = len(view.replicas)
         starting = any(replica.ready_at > now for replica in view.replicas)
-        more = there + 1 if found is None and not starting else 0
-        wanted = max(needed, more, limits.replicas_min)
-        held = self._wanted.most(min(wanted, limits.replicas_max), now=now)
-        if found is None:
-            found = search.most_saved(cores=cores)
-        if held > there:
+        more = current_count + 1 if configuration is None and not starting else 0
+        target_count = max(needed, more, limits.replicas_min)
+        held = self._wanted.most(min(target_count, limits.replicas_max), now=now)
+        if configuration is None:
+            configuration = search.most_saved(cores=cores)
+        if held > current_count:
             reason = "misses" if more > needed else "forecast"
         else:
-            reason = "enough" if held == wanted else "cool-down"
+            reason = "enough" if held == target_count else "cool-down"
         return ScalingTarget(
             replicas=held,
             cores=cores,
-            batch=found[1],
-            late=search.late(*found),
+            batch=configuration[1],
+            late=search.late(*configuration),
             reason=reason,
             needed=needed,
         )

@@ -118,12 +118,13 @@ class Joint(ScalingPolicy):
     def _of_those_kept(self, view: ModelView, *, now: float) -> ModelView:
         """`view` without the replicas that are to go. Those that start have the cores of those
         that serve: they get them as soon as they are up."""
-        kept = sorted(view.replicas, key=lambda replica: replica.ready_at)[: self._count]
-        cores = min((one.cores for one in kept if one.ready_at <= now), default=0)
+        staying = sorted(view.replicas, key=lambda replica: replica.ready_at)[: self._count]
+        cores = min((replica.cores for replica in staying if replica.ready_at <= now), default=0)
         return replace(
             view,
             replicas=tuple(
-                replace(one, cores=cores) if cores and one.ready_at > now else one for one in kept
+                replace(replica, cores=cores) if cores and replica.ready_at > now else replica
+                for replica in staying
             ),
         )
 
@@ -164,66 +165,66 @@ class Joint(ScalingPolicy):
         )
         cores = self._fewest_cores(view, now=now)
         self._history.note(cores, limits.cores_max, now=now)
-        there = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
-        if floor > there:
+        before = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
+        if floor > before:
             rate = self._forecast.rate(view.start_time, now=now)
             steady = replace(view, rate=rate, budget=self._forecast.budget(now=now))
             expected = self._fewest_cores(steady, now=now)
             count = min(
                 range(floor, limits.replicas_max + 1),
-                key=lambda n: (expected[n] is None, self._lasting(n, there, expected, view), n),
+                key=lambda n: (expected[n] is None, self._lasting(n, before, expected, view), n),
             )
-            self._change(count, there, expected[count] or limits.cores_max, now=now)
+            self._change(count, before, expected[count] or limits.cores_max, now=now)
             self._reason = "forecast"
         else:
-            count = self._cheapest(view, there, floor, cores, now=now)
-            self._change(count, there, cores[count] or limits.cores_max, now=now)
-            self._reason = "economy" if count != there else ""
+            count = self._cheapest(view, before, floor, cores, now=now)
+            self._change(count, before, cores[count] or limits.cores_max, now=now)
+            self._reason = "economy" if count != before else ""
 
     def _lasting(
-        self, count: int, there: int, cores: Mapping[int, int | None], view: ModelView
+        self, count: int, before: int, cores: Mapping[int, int | None], view: ModelView
     ) -> float:
         """Core-seconds of a window with `count` replicas, and of starting those that are not
         there."""
-        each = cores[count] or view.limits.cores_max
-        return each * (count * self._options.window + max(0, count - there) * view.start_time)
+        size = cores[count] or view.limits.cores_max
+        return size * (count * self._options.window + max(0, count - before) * view.start_time)
 
-    def _change(self, count: int, there: int, start_cores: int, *, now: float) -> None:
-        if count != there:
+    def _change(self, count: int, before: int, start_cores: int, *, now: float) -> None:
+        if count != before:
             self._changed = now
         self._count, self._start_cores = count, start_cores
 
     def _cheapest(
         self,
         view: ModelView,
-        there: int,
+        before: int,
         floor: int,
         cores: Mapping[int, int | None],
         *,
         now: float,
     ) -> int:
-        """The number of replicas worth changing to, at least `floor`; `there` if none is."""
+        """Number of replicas worth changing to, at least `floor`; `before` if none is."""
         options = self._options
         history = self._history
         if now - self._changed < options.cool_down or not history.full(now=now):
-            return there
+            return before
         counts = range(floor, view.limits.replicas_max + 1)
-        costs = {n: history.cost(n, now=now) for n in {there, *counts}}
+        costs = {n: history.cost(n, now=now) for n in {before, *counts}}
         least_short = min(short for _, short in costs.values())
         enough = [n for n in counts if costs[n][1] <= least_short + SHORT_SHARE]
 
         def saving(count: int) -> float:
-            starting = max(0, count - there) * (cores[count] or view.limits.cores_max)
-            return costs[there][0] - costs[count][0] - starting * view.start_time
+            starting = max(0, count - before) * (cores[count] or view.limits.cores_max)
+            return costs[before][0] - costs[count][0] - starting * view.start_time
 
         best = max(enough, key=saving)
-        if there in enough and saving(best) <= options.gain * costs[there][0]:
-            return there
-        if best < there:
+        if before in enough and saving(best) <= options.gain * costs[before][0]:
+            return before
+        if best < before:
             fewer = sorted(view.replicas, key=lambda replica: replica.ready_at)[:best]
             search = options.search(replace(view, replicas=tuple(fewer)), now=now)
             if search.first(cores=view.limits.cores_min) is None:
-                return there
+                return before
         return best
 
     def _fewest_cores(self, view: ModelView, *, now: float) -> dict[int, int | None]:

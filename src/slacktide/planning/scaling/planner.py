@@ -113,32 +113,32 @@ class _Model:
         """Something has come that the plan in force may not be good enough for."""
         self.check_at = min(self.check_at, max(now, self.checked_until))
 
-    def see(self, one: Waiting, earlier: Waiting | None, *, told: bool, now: float) -> None:
-        """A request is announced, or submitted. `earlier`: what its notice said; `told`: whether
-        its deadline is known."""
+    def see(self, waiting: Waiting, earlier: Waiting | None, *, certain: bool, now: float) -> None:
+        """A request is announced, or submitted. `earlier`: what its notice said; `certain`:
+        whether its deadline is known."""
         # What no cores can save is not planned for: it is neither arrival nor budget.
-        can_be_saved = self._can_save(one, now=now)
-        budget = one.deadline - max(now, one.ready_at) if can_be_saved else None
+        can_be_saved = self._can_save(waiting, now=now)
+        budget = waiting.deadline - max(now, waiting.ready_at) if can_be_saved else None
         if earlier is not None:
             # Until now it was taken for what its notice said.
             counted = earlier.rows if self._can_save(earlier, now=earlier.ready_at) else 0
-            rows = (one.rows if can_be_saved else 0) - counted
+            rows = (waiting.rows if can_be_saved else 0) - counted
             self.arrivals.here(rows, budget, now=now)
         elif can_be_saved:
-            rows = one.rows
-            self.arrivals.seen(rows, budget if told else None, now=now)
+            rows = waiting.rows
+            self.arrivals.seen(rows, budget if certain else None, now=now)
         else:
             return
         self.arrived += rows
         if can_be_saved:
             self.check(now=now)
 
-    def _can_save(self, one: Waiting, *, now: float) -> bool:
-        """Whether `one` would typically be on time by itself, on the most cores it may have."""
+    def _can_save(self, waiting: Waiting, *, now: float) -> bool:
+        """Whether `waiting` would typically be on time by itself, on the most cores it may have."""
         if self.times is None:
             return True
-        alone = self.times.of(one.rows, self.limits.cores_max).expected
-        return one.deadline - max(now, one.ready_at) >= alone
+        alone = self.times.of(waiting.rows, self.limits.cores_max).expected
+        return waiting.deadline - max(now, waiting.ready_at) >= alone
 
     def expected(self, *, now: float) -> Expected:
         arrivals = self.arrivals
@@ -194,31 +194,33 @@ class ScalingPlanner(Planner):
         """The model whose policy is being asked something."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
-        families, found = stated_as(Family, stated), set[Owned]()
+        families, owned = stated_as(Family, stated), set[Owned]()
         for name in stated_as(ScaledModel, stated):
-            found |= {(name, field) for field in OWNED}
+            owned |= {(name, field) for field in OWNED}
             if name in families:
                 alone = families[name].planner == "none"
-                found ^= {(name, PlanField.ROUTES if alone else PlanField.BATCH_CAPS)}
-        return frozenset(found)
+                owned ^= {(name, PlanField.ROUTES if alone else PlanField.BATCH_CAPS)}
+        return frozenset(owned)
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         """See `Planner`. Models that stay keep their sizes and what their policies know."""
-        known = self._models
+        previous_models = self._models
         models = stated_as(ScaledModel, stated)
         self._models = {
-            name: known[name]
-            if name in known and known[name].stated == each
-            else _Model(each, now=now)
-            for name, each in models.items()
+            name: previous_models[name]
+            if name in previous_models and previous_models[name].stated == scaled_model
+            else _Model(scaled_model, now=now)
+            for name, scaled_model in models.items()
         }
         self.models = models
         families, bounds = stated_as(Family, stated), stated_as(StageBounds, stated)
         self._families = {name: families[name] for name in models if name in families}
-        plain = [one for one in base.routes if one.client is None and one.application is None]
+        plain = [
+            route for route in base.routes if route.client is None and route.application is None
+        ]
         # The version that serves those who name none has the last word.
-        plain.sort(key=lambda one: one.version is None)
-        self._routed = {one.model: one.pool for one in plain if one.model in self._families}
+        plain.sort(key=lambda route: route.version is None)
+        self._routed = {route.model: route.pool for route in plain if route.model in self._families}
         self._sizes.rebase(base, models)
         for name, model in self._models.items():
             model.ask_at = now
@@ -251,7 +253,7 @@ class ScalingPlanner(Planner):
                     self._models[pool.id.model]
                     for pool in snapshot.pools.values()
                     if pool.id.model in self._models
-                    and any(one.replica.id == event.replica for one in pool.replicas)
+                    and any(replica.replica.id == event.replica for replica in pool.replicas)
                 ]
             elif isinstance(event, LaneResized):
                 settle = True
@@ -262,14 +264,14 @@ class ScalingPlanner(Planner):
         model = self._models.get(request.model)
         if model is None:
             return
-        one = Waiting.of(request)
+        waiting = Waiting.of(request)
         fresh = self._fresh.setdefault(request.model, {})
         earlier = fresh.get(request.id)
-        if earlier is None and (known := snapshot.request(request.id)) is not None:
-            earlier = Waiting.of(known)
-        fresh[request.id] = one
-        told = isinstance(request, Request) or request.planned_due is not None
-        model.see(one, earlier, told=told, now=now)
+        if earlier is None and (handled_request := snapshot.request(request.id)) is not None:
+            earlier = Waiting.of(handled_request)
+        fresh[request.id] = waiting
+        certain = isinstance(request, Request) or request.planned_due is not None
+        model.see(waiting, earlier, certain=certain, now=now)
 
     def _catch_up(self) -> None:
         """The engine has handled what was observed last: go into what comes of it."""
@@ -295,12 +297,12 @@ class ScalingPlanner(Planner):
         for group in self._sizes.groups:
             for name in group.models:
                 model = self._models[name]
-                due = model.ask_at <= now
-                if not due and model.check_at > now:
+                is_due = model.ask_at <= now
+                if not is_due and model.check_at > now:
                     continue
                 self._at_work = name
                 view = self._view(group, name, snapshot)
-                if view is not None and (due or model.is_urgent(view, now=now)):
+                if view is not None and (is_due or model.is_urgent(view, now=now)):
                     self._due.append((model, name, view))
         self._at_work = None
         return bool(self._due) or self._settle_at <= now
@@ -314,25 +316,25 @@ class ScalingPlanner(Planner):
         borrowing, self._rebased = self._rebased, False
         if not borrowing:
             self._settle_at = math.inf
-        asked = {
+        wishes = {
             name: ScalingRequest(model.limits, model.target, model.pressure)
             for name, model in self._models.items()
         }
-        return self._led(self._sizes.plan(draft, asked, snapshot, borrowing=borrowing))
+        return self._led(self._sizes.plan(draft, wishes, snapshot, borrowing=borrowing))
 
     def _led(self, plan: Plan) -> Plan:
         """`plan` with the plain routes of families to the variants that their policies want."""
-        wanted = {
+        variants = {
             name: model.target.variant
             for name, model in self._models.items()
             if self._chooses(name) and model.target is not None and model.target.variant
         }
-        if not wanted:
+        if not variants:
             return plan
         deployed = {deployment.pool for deployment in plan.deployments}
 
         def led(route: Route) -> Route:
-            variant = wanted.get(route.model)
+            variant = variants.get(route.model)
             if variant is None or route.client is not None or route.application is not None:
                 return route
             pool = route.pool._replace(variant=variant)
@@ -356,7 +358,7 @@ class ScalingPlanner(Planner):
 
     def status(self, snapshot: Snapshot) -> dict[str, ScalingStatus]:
         """Where each scaled model stands."""
-        found = {}
+        statuses = {}
         for group in self._sizes.groups:
             sizes = {
                 name: (len(lane.cores), len(lane.target))
@@ -366,13 +368,14 @@ class ScalingPlanner(Planner):
             for name in group.models:
                 model = self._models[name]
                 expected = model.expected(now=snapshot.now)
-                found[name] = ScalingStatus(model.target, sizes, expected.rate, expected.budget)
-        return found
+                statuses[name] = ScalingStatus(model.target, sizes, expected.rate, expected.budget)
+        return statuses
 
     def _view(self, group: ScalingGroup, name: str, snapshot: Snapshot) -> ModelView | None:
         model, now = self._models[name], snapshot.now
         family, runs = self._families.get(name), self._routed.get(name)
-        accuracies = {each.name: each.accuracy for each in family.variants} if family else {}
+        variants = family.variants if family else ()
+        accuracies = {variant.name: variant.accuracy for variant in variants}
         smallest = next(iter(accuracies), "")
         for pool in snapshot.serving(name):
             if pool.id.variant == smallest or not family:
@@ -389,8 +392,8 @@ class ScalingPlanner(Planner):
             runs=runs,
             accuracies=accuracies if self._chooses(name) else {},
             beside={
-                other: self._models[other].expected(now=now)
-                for other in group.models
-                if other != name
+                neighbour: self._models[neighbour].expected(now=now)
+                for neighbour in group.models
+                if neighbour != name
             },
         )

@@ -36,9 +36,9 @@ class GuardedPolicy(ScalingPolicy):
     """A policy that others wrote, held to its contract. Raises ValueError for a breach, as the
     policy itself may raise anything: its model then keeps what it has, and is asked about later."""
 
-    def __init__(self, name: str, made: ScalingPolicy) -> None:
+    def __init__(self, name: str, policy: ScalingPolicy) -> None:
         self._name = name
-        self._made = made
+        self._made = policy
 
     @property
     def period(self) -> float:  # type: ignore[override]  # of a class, an attribute
@@ -56,7 +56,7 @@ class GuardedPolicy(ScalingPolicy):
             and limits.cores_min <= target.cores <= limits.cores_max
             and limits.replicas_min <= target.replicas <= limits.replicas_max
             and 1 <= target.batch <= limits.batch_max
-            and target.variant in ("", *[each.name for each in view.variants])
+            and target.variant in ("", *[variant.name for variant in view.variants])
         ):
             expected = f"expected a target within {limits}, got {target!r:.200}"
             raise ValueError(f"planner {self._name!r} broke its contract: {expected}")
@@ -78,6 +78,6 @@ def make_planner(name: str, options: Mapping[str, object]) -> ScalingPolicy:
         guarded = GuardedPolicy(name, planner.make(checked))
         guarded.period  # noqa: B018  # raises if it cannot be
     except Exception as error:  # it is foreign code
-        told = f"{type(error).__name__}: {error}"
-        raise PlannerError(f"planner {name!r} cannot be made: {told}") from error
+        cause = f"{type(error).__name__}: {error}"
+        raise PlannerError(f"planner {name!r} cannot be made: {cause}") from error
     return guarded

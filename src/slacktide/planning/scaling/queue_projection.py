@@ -43,9 +43,9 @@ class SecondsByCores(dict[int, list[float]]):
 
     def __missing__(self, cores: int) -> list[float]:
         of, rows = self._times.of, range(1, self._most + 1)
-        kept = self[cores] = [0.0]
-        kept += [of(n, cores).p99 if self._p99 else of(n, cores).expected for n in rows]
-        return kept
+        seconds = self[cores] = [0.0]
+        seconds += [of(n, cores).p99 if self._p99 else of(n, cores).expected for n in rows]
+        return seconds
 
 
 MOST_EXPECTED = 512
@@ -61,18 +61,18 @@ def free_times(
     """When each replica can start a batch if it had `cores` cores from now on; absolute seconds. A
     running batch goes on with the cores that its replica has then. How many rows it has is not
     known: what is left of it is scaled by the worst ratio of any batch of the plan in force."""
-    found = []
+    free_at = []
     for replica in view.replicas:
         free = now
         if replica.free_at > now:
-            left = replica.free_at - now
+            remaining_s = replica.free_at - now
             if replica.cores != cores:
                 most = max(1, min(view.batch, len(seconds[cores]) - 1))
-                there, here = seconds[cores][1 : most + 1], seconds[replica.cores][1 : most + 1]
-                left *= max(to / of for to, of in zip(there, here, strict=True))
-            free += left
-        found.append(max(free, replica.ready_at))
-    return tuple(found)
+                after, before = seconds[cores][1 : most + 1], seconds[replica.cores][1 : most + 1]
+                remaining_s *= max(to / of for to, of in zip(after, before, strict=True))
+            free += remaining_s
+        free_at.append(max(free, replica.ready_at))
+    return tuple(free_at)
 
 
 class QueueProjection:
@@ -137,8 +137,8 @@ class QueueProjection:
         have been run, by all replicas together, since the first of them was free."""
         if not len(self) or not free:
             return inf
-        left = self._deadlines - min(free)
-        return len(free) * float((left / self._rows).min())
+        budgets = self._deadlines - min(free)
+        return len(free) * float((budgets / self._rows).min())
 
     def late(
         self, free: Sequence[float], seconds: Sequence[float], batch: int, *, most: float = inf
@@ -174,10 +174,10 @@ class QueueProjection:
                 insort(available, deadline, first)
                 i += 1
                 following, deadline = coming[i]
-            left = available[first] - clock
+            budget = available[first] - clock
             rows = min(batch, len(available) - first)
-            if seconds[rows] > left:
-                rows = bisect_right(seconds, left, 1, rows) - 1
+            if seconds[rows] > budget:
+                rows = bisect_right(seconds, budget, 1, rows) - 1
                 if rows == 0:
                     # With the first, all others that cannot be on time alone are dropped.
                     served = bisect_left(available, clock + seconds[1], first + 1)
@@ -212,15 +212,15 @@ class QueueProjection:
                 i += 1
                 following, item = coming[i]
             deadline, _, rows = available[first]
-            left = deadline - clock
-            if seconds[rows] > left:
+            budget = deadline - clock
+            if seconds[rows] > budget:
                 late += 1
                 first += 1
                 continue
             # A request larger than the limit runs by itself.
-            limit = max(rows, bisect_right(seconds, left, 1, batch + 1) - 1)
+            limit = max(rows, bisect_right(seconds, budget, 1, batch + 1) - 1)
             place, last = first + 1, min(len(available), first + 4 * limit)
-            others: list[int] = []
+            shared_places: list[int] = []
             """Requests that share the batch, but for those next to the first."""
             while rows < limit and place < last:
                 more = rows + available[place][2]
@@ -229,10 +229,10 @@ class QueueProjection:
                     if place == first + 1:
                         first = place
                     else:
-                        others.append(place)
+                        shared_places.append(place)
                 place += 1
-            for each in reversed(others):
-                del available[each]
+            for shared_place in reversed(shared_places):
+                del available[shared_place]
             first += 1
             heapreplace(replicas, clock + seconds[rows])
             if clock < replicas[0]:

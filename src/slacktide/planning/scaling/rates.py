@@ -200,8 +200,8 @@ class ArrivalCounts:
         """Rows per second in each of the last `count` windows that are known whole, in order."""
         if not self._at:
             return []
-        known = min(count, math.floor((now - self._at[0]) / window + 1e-9))
-        edges = [now - window * i for i in range(known, -1, -1)]
+        window_count = min(count, math.floor((now - self._at[0]) / window + 1e-9))
+        edges = [now - window * i for i in range(window_count, -1, -1)]
         return [self.rows(a, b) / window for a, b in pairwise(edges)]
 
     def _count(self, at: float) -> float:

@@ -79,7 +79,7 @@ class Search:
             reached = (self.late(high, b, most=goal[0]), self._shortfall(high, b))
             if reached < goal:
                 goal, batch = reached, b
-        found = (high, batch)
+        configuration = (high, batch)
         low, step = cores, 1
         while low < high:
             # One core fewer, as a rule, is one too few.
@@ -89,8 +89,8 @@ class Search:
                 low = middle + 1
             else:
                 high, step = middle, 2 * step
-                found = (middle, equal)
-        return found
+                configuration = (middle, equal)
+        return configuration
 
     def late(self, cores: int, batch: int, *, most: float = inf) -> int:
         """How many requests are late under a configuration, those that no plan saves included.
@@ -121,10 +121,10 @@ class Search:
         return max(0.0, self._view.rate - served)
 
     def _free_at(self, cores: int) -> Sequence[float]:
-        found = self._free.get(cores)
-        if found is None:
-            found = self._free[cores] = free_times(self._view, cores, self._seconds, now=self._now)
-        return found
+        times = self._free.get(cores)
+        if times is None:
+            times = self._free[cores] = free_times(self._view, cores, self._seconds, now=self._now)
+        return times
 
 
 def fewest_cores(
@@ -134,10 +134,10 @@ def fewest_cores(
     where even the most cores are too few. Of the replicas there are those stay that serve first;
     further ones serve from `now + view.start_time` on."""
     limits = view.limits
-    there = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
-    new = ReplicaView(limits.cores_min, now + view.start_time, now)
-    replicas = (*there, *(new,) * (limits.replicas_max - len(there)))
-    found: dict[int, int | None] = {}
+    staying = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
+    further = ReplicaView(limits.cores_min, now + view.start_time, now)
+    replicas = (*staying, *(further,) * (limits.replicas_max - len(staying)))
+    cores_by_count: dict[int, int | None] = {}
     hopeless = 0
     for count in range(limits.replicas_max, limits.replicas_min - 1, -1):
         search = search_of(replace(view, replicas=replicas[:count]))
@@ -145,5 +145,5 @@ def fewest_cores(
             hopeless = search.queue.hopeless
         first = search.first(cores=limits.cores_min)
         saved = first is not None and search.queue.hopeless == hopeless
-        found[count] = first[0] if first is not None and saved else None
-    return found
+        cores_by_count[count] = first[0] if first is not None and saved else None
+    return cores_by_count

@@ -43,14 +43,14 @@ class ScalingGroup:
     deployments: tuple[Deployment, ...]
     """What sits on each of the lanes, as stated for the first that has it."""
 
-    def lane_names(self, taken: Collection[str], count: int) -> list[str]:
-        """So many more names for lanes of this group, none of them in `taken`."""
-        free = [name for name in self.lanes if name not in taken][:count]
+    def lane_names(self, used_names: Collection[str], count: int) -> list[str]:
+        """So many more names for lanes of this group, none of them in `used_names`."""
+        free = [name for name in self.lanes if name not in used_names][:count]
         number = 1
         while len(free) < count:
             name = f"{self.lanes[0]}+{number}"
             number += 1
-            if name not in taken:
+            if name not in used_names:
                 free.append(name)
         return free
 
@@ -62,18 +62,18 @@ def groups_of(base: Plan, scaled: Collection[str]) -> tuple[ScalingGroup, ...]:
     for deployment in base.deployments:
         if deployment.lane in cpu:
             on.setdefault(deployment.lane, set()).add(deployment.pool.model)
-    found: list[tuple[set[str], list[str]]] = []
+    components: list[tuple[set[str], list[str]]] = []
     for lane in base.lanes:
         models = on.get(lane.name, set())
         if not models & set(scaled):
             continue
-        touching = [group for group in found if group[0] & models]
-        found = [group for group in found if not group[0] & models]
+        touching = [group for group in components if group[0] & models]
+        components = [group for group in components if not group[0] & models]
         merged = (set(models), [lane.name])
         for group in touching:
             merged = (merged[0] | group[0], group[1] + merged[1])
-        found.append(merged)
-    return tuple(_group(base, models & set(scaled), lanes) for models, lanes in found)
+        components.append(merged)
+    return tuple(_group(base, models & set(scaled), lanes) for models, lanes in components)
 
 
 def _group(base: Plan, models: set[str], lanes: Sequence[str]) -> ScalingGroup:
@@ -114,17 +114,17 @@ class LaneSizes:
     def plan(
         self,
         base: Plan,
-        asked: Mapping[str, ScalingRequest],
+        wishes: Mapping[str, ScalingRequest],
         snapshot: Snapshot,
         *,
         borrowing: bool = False,
     ) -> Plan:
-        """`base` with the lanes of its groups sized as `asked` by model, as far as cores go.
+        """`base` with the lanes of its groups sized as `wishes` say, as far as cores go.
         `borrowing`: what has no lane yet need not wait for the cores that others give up; a replica
         more of a model that has one does."""
         elastic = {lane for group in self.groups for lane in group.lanes}
         sizes = {
-            group: self._wanted(base, group, [asked[name] for name in group.models], snapshot)
+            group: self._wanted(base, group, [wishes[name] for name in group.models], snapshot)
             for group in self.groups
         }
         claims = [
@@ -132,7 +132,7 @@ class LaneSizes:
             for lane in base.lanes
             if lane.device == "cpu" and lane.name not in elastic
         ]
-        claims += _claims_of(sizes, asked)
+        claims += _claims_of(sizes, wishes)
         placed = _placed(sizes, snapshot)
         borrowers = {claim.lane for claim in claims} - placed if borrowing else set[str]()
         cores = self._divide(base, claims, snapshot, borrowers)
@@ -141,9 +141,11 @@ class LaneSizes:
             for lane in base.lanes
             if lane.name not in elastic
         ]
-        deployments = [one for one in base.deployments if one.lane not in elastic]
+        deployments = [
+            deployment for deployment in base.deployments if deployment.lane not in elastic
+        ]
         for group, names in sizes.items():
-            targets = {name: asked[name].target for name in group.models}
+            targets = {name: wishes[name].target for name in group.models}
             self._lanes[group] = self._generations(group, names, targets, cores, snapshot)
             lanes += [LaneSpec(name, cores[name]) for name in self._lanes[group]]
             deployments += self._deployments(group, targets, snapshot)
@@ -181,23 +183,23 @@ class LaneSizes:
             for pool in snapshot.serving(name)
         }
         for lane, generation in self._lanes[group].items():
-            for one in group.deployments:
-                cap = min(one.max_batch, caps.get(one.pool, one.max_batch))
-                yield Deployment(one.pool, lane, cap, generation)
+            for deployment in group.deployments:
+                cap = min(deployment.max_batch, caps.get(deployment.pool, deployment.max_batch))
+                yield Deployment(deployment.pool, lane, cap, generation)
 
     def _wanted(
-        self, base: Plan, group: ScalingGroup, asked: Sequence[ScalingRequest], snapshot: Snapshot
+        self, base: Plan, group: ScalingGroup, wishes: Sequence[ScalingRequest], snapshot: Snapshot
     ) -> dict[str, int]:
         """Cores wanted for each lane that the group is to have, those that stay first."""
-        there, lanes = snapshot.lanes, self._lanes[group]
-        targets = [each.target for each in asked if each.target is not None]
+        snapshots, lanes = snapshot.lanes, self._lanes[group]
+        targets = [wish.target for wish in wishes if wish.target is not None]
         if not targets:
             stated = {lane.name: len(lane.cores) for lane in base.lanes}
             return {
-                name: len(there[name].target) if name in there else stated.get(name, 1)
+                name: len(snapshots[name].target) if name in snapshots else stated.get(name, 1)
                 for name in lanes
             }
-        serving = {name for name in lanes if name in there and there[name].serves}
+        serving = {name for name in lanes if name in snapshots and snapshots[name].serves}
         names = sorted(lanes, key=lambda name: name not in serving)
         count = max(target.replicas for target in targets)
         names = names[:count]
@@ -213,20 +215,20 @@ class LaneSizes:
     def _generations(
         self,
         group: ScalingGroup,
-        wanted: Collection[str],
+        names: Collection[str],
         targets: Mapping[str, ScalingTarget | None],
         cores: Mapping[str, Sequence[int]],
         snapshot: Snapshot,
     ) -> dict[str, int]:
         """The lanes that the group gets, and the generation of the replicas there."""
         anew = any(target.restart for target in targets.values() if target is not None)
-        found = {}
-        for name in wanted:
+        generations = {}
+        for name in names:
             if name in cores:
                 lane = snapshot.lanes.get(name)
                 changed = lane is not None and len(lane.target) != len(cores[name])
-                found[name] = self._lanes[group].get(name, 0) + (anew and changed)
-        return found
+                generations[name] = self._lanes[group].get(name, 0) + (anew and changed)
+        return generations
 
 
 def _placed(sizes: Mapping[ScalingGroup, Collection[str]], snapshot: Snapshot) -> set[str]:
@@ -239,13 +241,13 @@ def _placed(sizes: Mapping[ScalingGroup, Collection[str]], snapshot: Snapshot) -
 
 
 def _claims_of(
-    sizes: Mapping[ScalingGroup, Mapping[str, int]], asked: Mapping[str, ScalingRequest]
+    sizes: Mapping[ScalingGroup, Mapping[str, int]], wishes: Mapping[str, ScalingRequest]
 ) -> list[Claim]:
     """What the lanes of groups claim: first the fewest that each group must have."""
     first: list[Claim] = []
     further: list[Claim] = []
     for group, names in sizes.items():
-        requests = [asked[name] for name in group.models]
+        requests = [wishes[name] for name in group.models]
         pressure = max(request.pressure for request in requests)
         least = max(request.limits.cores_min for request in requests)
         fewest = max(request.limits.replicas_min for request in requests)

@@ -42,11 +42,11 @@ def p50_rescue(view: ModelView, *, now: float) -> int:
     cores = limits.cores_min
     for waiting in _all_that_come(view, now):
         budget = waiting.deadline - max(now, free, waiting.ready_at)
-        found = alone.get(waiting.rows)
-        if found is None:
+        alone_seconds = alone.get(waiting.rows)
+        if alone_seconds is None:
             time = times.of(waiting.rows, most)
-            found = alone[waiting.rows] = time.expected, time.p99
-        if found[0] <= budget < found[1]:
+            alone_seconds = alone[waiting.rows] = time.expected, time.p99
+        if alone_seconds[0] <= budget < alone_seconds[1]:
             while cores < most and times.of(waiting.rows, cores).expected > budget:
                 cores += 1
     return cores
@@ -106,21 +106,21 @@ class Vertical(ScalingPolicy):
         """The cheapest configuration that saves all, or the one that saves most."""
         options, limits = self._options, view.limits
         search = options.search(view, now=now)
-        found = search.first(cores=limits.cores_min)
+        configuration = search.first(cores=limits.cores_min)
         reason = "deadlines"
-        if found is None:
-            found = search.most_saved(cores=limits.cores_min)
+        if configuration is None:
+            configuration = search.most_saved(cores=limits.cores_min)
             reason = "overload"
         if options.p99:
             chance = p50_rescue(view, now=now)
-            if chance > found[0]:
-                found = search.first(cores=chance) or search.most_saved(cores=chance)
+            if chance > configuration[0]:
+                configuration = search.first(cores=chance) or search.most_saved(cores=chance)
                 reason = "chance"
-        held = min(self._wanted.most(found[0], now=now), limits.cores_max)
-        if held > found[0]:
-            found = search.first(cores=held) or search.most_saved(cores=held)
+        held = min(self._wanted.most(configuration[0], now=now), limits.cores_max)
+        if held > configuration[0]:
+            configuration = search.first(cores=held) or search.most_saved(cores=held)
             reason = "patience"
-        cores, batch = found
+        cores, batch = configuration
         return ScalingTarget(
             replicas=min(max(len(view.replicas), limits.replicas_min), limits.replicas_max),
             cores=cores,

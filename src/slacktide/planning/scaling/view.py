@@ -35,8 +35,8 @@ class Waiting:
     def of(cls, request: Request | Notice) -> Waiting:
         """What `request` asks for; of a notice, as far as it says."""
         if isinstance(request, Notice):
-            due = request.planned_due
-            return cls(request.complete_at, inf if due is None else due)
+            planned_due = request.planned_due
+            return cls(request.complete_at, inf if planned_due is None else planned_due)
         return cls(request.arrival, inf if request.best_effort else request.deadline, request.rows)
 
 
@@ -133,10 +133,10 @@ class ModelView:
         """The largest part of the time left that its own work takes, on the most cores it may have,
         of any request that can still be on time; 0 without deadlines, 1 at most."""
         alone = self.times.of(1, self.limits.cores_max).p99
-        left = [one.deadline - max(now, one.ready_at) for one in self.waiting]
+        budgets = [waiting.deadline - max(now, waiting.ready_at) for waiting in self.waiting]
         if self.rate > 0.0:
-            left.append(self.budget)
-        return max((alone / each for each in left if alone <= each < inf), default=0.0)
+            budgets.append(self.budget)
+        return max((alone / budget for budget in budgets if alone <= budget < inf), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,23 +215,24 @@ def view_of(
     for pool in pools:
         requests = snapshot.waiting(pool.id)
         waiting += [Waiting.of(request) for request in requests if request.id not in fresh]
-    waiting.sort(key=lambda one: one.deadline)
+    waiting.sort(key=lambda request: request.deadline)
     staying: dict[str, ReplicaSnapshot] = {}
-    for one in [one for pool in pools for one in pool.replicas if one.staying]:
-        known = staying.get(one.replica.lane)
+    for replica in [replica for pool in pools for replica in pool.replicas if replica.staying]:
+        lane_replica = staying.get(replica.replica.lane)
         # Of a family a lane serves as soon as one of its variants does.
-        if known is None or runs is None or one.ready_at < known.ready_at:
-            staying[one.replica.lane] = one
+        if lane_replica is None or runs is None or replica.ready_at < lane_replica.ready_at:
+            staying[replica.replica.lane] = replica
     placed = [(snapshot.lanes[name], staying[name]) for name in lanes if name in staying]
     return ModelView(
         model,
         tuple(waiting),
         tuple(
-            ReplicaView(len(lane.target) or 1, one.ready_at, lane.free_at) for lane, one in placed
+            ReplicaView(len(lane.target) or 1, replica.ready_at, lane.free_at)
+            for lane, replica in placed
         ),
         expected.rate,
         expected.budget,
-        max((one.replica.max_batch for _, one in placed), default=newest.max_batch),
+        max((replica.replica.max_batch for _, replica in placed), default=newest.max_batch),
         _shared(snapshot, newest.times, beside),
         replace(limits, batch_max=min(limits.batch_max, newest.max_batch)),
         newest.start_time,
@@ -253,8 +254,8 @@ def _beside(runs: PoolSnapshot, pools: Sequence[PoolSnapshot]) -> Iterator[PoolS
     """The variants of one load that are up wherever `runs` is, itself included."""
 
     def up(pool: PoolSnapshot) -> set[str]:
-        here = (one for one in pool.replicas if one.state is UP and one.staying)
-        return {one.replica.lane for one in here}
+        ready = (replica for replica in pool.replicas if replica.state is UP and replica.staying)
+        return {replica.replica.lane for replica in ready}
 
     lanes = up(runs)
     for pool in pools:
@@ -266,57 +267,57 @@ def _beside(runs: PoolSnapshot, pools: Sequence[PoolSnapshot]) -> Iterator[PoolS
 def _shared(
     snapshot: Snapshot, times: BatchSeconds, beside: Mapping[str, Expected]
 ) -> BatchSeconds:
-    others = []
+    neighbours = []
     for model, expected in beside.items():
         pools = snapshot.serving(model)
         if pools and expected.rate > 0.0:
             caps = [replica.replica.max_batch for replica in pools[-1].replicas]
-            others.append((pools[-1].times, max(caps, default=1), expected.rate))
-    return _OnASharedLane(times, others) if others else times
+            neighbours.append((pools[-1].times, max(caps, default=1), expected.rate))
+    return _OnASharedLane(times, neighbours) if neighbours else times
 
 
 @dataclass(slots=True, eq=False)
 class _Stretched:
-    """A batch time on a lane of which but a part is `left`."""
+    """A batch time on a lane of which but a `share` is free."""
 
     time: TimeDistribution
-    left: float
+    share: float
 
     @property
     def expected(self) -> float:
-        return self.time.expected / self.left
+        return self.time.expected / self.share
 
     @property
     def p99(self) -> float:
-        return self.time.p99 / self.left
+        return self.time.p99 / self.share
 
     def quantile(self, level: float) -> float:
-        return self.time.quantile(level) / self.left
+        return self.time.quantile(level) / self.share
 
     def on_time(self, budget: float) -> float:
-        return self.time.on_time(budget * self.left)
+        return self.time.on_time(budget * self.share)
 
 
 class _OnASharedLane:
     """Batch times stretched by what the other models take of the lane's time."""
 
     def __init__(
-        self, times: BatchSeconds, others: Sequence[tuple[BatchSeconds, int, float]]
+        self, times: BatchSeconds, neighbours: Sequence[tuple[BatchSeconds, int, float]]
     ) -> None:
-        """`others`: (their batch times, rows in a batch, rows per second)."""
+        """`neighbours`: (their batch times, rows in a batch, rows per second)."""
         self._times = times
-        self._others = others
+        self._others = neighbours
         self._left: dict[int, float] = {}
 
     def of(self, rows: int, cores: int) -> _Stretched:
         return _Stretched(self._times.of(rows, cores), self._left_at(cores))
 
     def _left_at(self, cores: int) -> float:
-        left = self._left.get(cores)
-        if left is None:
-            taken = sum(
+        free_share = self._left.get(cores)
+        if free_share is None:
+            busy_share = sum(
                 rate * times.of(batch, cores).expected / batch
                 for times, batch, rate in self._others
             )
-            left = self._left[cores] = max(LEAST_LEFT, 1.0 - taken)
-        return left
+            free_share = self._left[cores] = max(LEAST_LEFT, 1.0 - busy_share)
+        return free_share
