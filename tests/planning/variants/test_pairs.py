@@ -61,6 +61,6 @@ def test_effort_is_bounded_and_vain_attempts_are_remembered(fleet):
     assert divided(fleet, members, least=-1.0, effort=Effort(0)) is None
     effort = Effort(10**6)
     assert divided(fleet, members, least=1e9, effort=effort) is None
-    before = effort.left
+    before = effort.remaining
     assert divided(fleet, members, least=1e9, effort=effort) is None
-    assert effort.left == before
+    assert effort.remaining == before

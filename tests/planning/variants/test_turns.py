@@ -38,7 +38,7 @@ def test_what_clients_get_fits(fleet: Fleet) -> None:
             assert client.floor <= own.accuracy
     spent = seconds(fleet, turns.clients)
     assert spent <= LOAD * fleet.replicas + 1e-9
-    assert abs(LOAD * fleet.replicas - spent - turns.left) < 1e-9
+    assert abs(LOAD * fleet.replicas - spent - turns.free_s) < 1e-9
 
 
 @given(fleets(most_clients=4, most_replicas=1))
@@ -53,7 +53,7 @@ def test_no_client_could_have_a_larger_variant_instead(fleet: Fleet) -> None:
                 more = client.rate * (fleet.variants[variant].seconds[0] - spent)
                 worth = fleet.variants[variant].accuracy
                 better = before == UNMAPPED or worth > fleet.variants[before].accuracy
-                assert not better or more > turns.left - 1e-9
+                assert not better or more > turns.free_s - 1e-9
 
 
 @given(fleets(most_clients=4, most_replicas=2))
@@ -93,16 +93,16 @@ def test_a_client_that_comes_takes_what_time_is_left_and_then_others_step_down()
         runs |= {str(number): variant, **lowered}
         lowered.clear()
         spent = sum(10.0 * SIZES[each].seconds[0] for each in runs.values())
-        assert spent == pytest.approx(LOAD - turns.left)
-        assert turns.left >= -1e-9
+        assert spent == pytest.approx(LOAD - turns.free_s)
+        assert turns.free_s >= -1e-9
     assert set(runs.values()) == {0}
-    assert turns.left < 10.0 * SIZES[0].seconds[0]
+    assert turns.free_s < 10.0 * SIZES[0].seconds[0]
 
 
 def test_none_steps_down_below_its_floor_or_for_a_client_that_cannot_be_served() -> None:
     proud = Client("proud", 10.0, (0.14, 0.13, 0.12), floor=SIZES[2].accuracy)
     turns = by_turns(Fleet(SIZES, [proud], 1))
-    turns.left = 0.0
+    turns.free_s = 0.0
     lowered: dict[str, int] = {}
     assert turns.place(Client("new", 10.0, (0.14, 0.13, 0.12)), lowered) == UNMAPPED
     assert turns.place(Client("hopeless", 10.0, (0.0, 0.0, 0.0)), lowered) == UNMAPPED

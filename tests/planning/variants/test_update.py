@@ -38,5 +38,5 @@ def test_the_nearest_variants_are_resident_within_number_and_memory() -> None:
 def test_a_replica_whose_new_variant_is_not_loaded_is_told() -> None:
     loaded = {"a": (1, 2), "b": (3,)}
     assert misses(loaded, {"a": 2, "b": 2}) == {"b"}
-    with pytest.raises(ValueError, match="wanted"):
+    with pytest.raises(ValueError, match="targets"):
         matched({"a": 1}, [])

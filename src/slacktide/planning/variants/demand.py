@@ -50,17 +50,17 @@ class Session:
         self._update()
 
     def _update(self) -> None:
-        known = self.measured
-        rate = self.opened.rate if known is None or known.rate <= 0.0 else known.rate
+        link = self.measured
+        rate = self.opened.rate if link is None or link.rate <= 0.0 else link.rate
         rate = _within(rate, 0.5, RATE_MOST, RATE_MOST if rate == math.inf else 1.0)
         self.rate = math.ceil(2.0 * rate - 0.2) / 2.0
         """Frames per second, on a coarse grid: what is hardly another is planned alike."""
-        each, pixels = (0.0, 0.0) if known is None else (known.bytes_per_pixel, known.pixels)
-        if not 0.0 < each < math.inf:
-            each = BYTES_PER_PIXEL
+        density, pixels = (0.0, 0.0) if link is None else (link.bytes_per_pixel, link.pixels)
+        if not 0.0 < density < math.inf:
+            density = BYTES_PER_PIXEL
         if not 0.0 < pixels < math.inf:
             pixels = PIXELS
-        self._bytes = each * math.pow(pixels, 1.0 - POWER)
+        self._bytes = density * math.pow(pixels, 1.0 - POWER)
 
     @property
     def floor(self) -> float:
@@ -78,18 +78,18 @@ class Session:
 
     def budgets(self, sides: Sequence[int], *, room: float) -> tuple[float, ...]:
         """By variant. While its link is not known only the smallest has one."""
-        known = self.measured
-        if known is None:
+        link = self.measured
+        if link is None:
             return (self.slo, *(0.0 for _ in sides[1:]))
-        bandwidth = _within(known.bytes_per_s, 0.0, 1e12, 0.0) * room
+        bandwidth = _within(link.bytes_per_s, 0.0, 1e12, 0.0) * room
         if bandwidth <= 0.0:
             return (0.0,) * len(sides)
-        rtt, overhead = (_within(one, 0.0, 3600.0, 0.0) for one in (known.rtt, known.overhead))
+        rtt, overhead = (_within(delay, 0.0, 3600.0, 0.0) for delay in (link.rtt, link.overhead))
         seconds = [self.frame(side) / bandwidth for side in sides]
         return tuple(
             [
-                max(0.0, self.slo - each - rtt - overhead) if each * self.rate <= 1.0 else 0.0
-                for each in seconds
+                max(0.0, self.slo - upload - rtt - overhead) if upload * self.rate <= 1.0 else 0.0
+                for upload in seconds
             ]
         )
 

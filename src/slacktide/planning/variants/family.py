@@ -22,9 +22,9 @@ class FamilyVariant:
 def expected_accuracy(variants: Sequence[FamilyVariant], ran: str, side: float) -> float:
     """Of the answer of variant `ran` to an image of `side` pixels: that of the smaller of the two,
     and 0 if it is none of the `variants`."""
-    own = [each.accuracy for each in variants if each.name == ran]
-    sent = [each.accuracy for each in variants if each.size <= side]
-    return min(max(own, default=0.0), max(sent, default=0.0))
+    ran_accuracies = [variant.accuracy for variant in variants if variant.name == ran]
+    sent = [variant.accuracy for variant in variants if variant.size <= side]
+    return min(max(ran_accuracies, default=0.0), max(sent, default=0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Family:
     @property
     def switches_free(self) -> bool:
         """Whether every variant can be on every lane at no cost."""
-        return not any(each.nbytes for each in self.variants)
+        return not any(variant.nbytes for variant in self.variants)
 
     def smaller(self, name: str) -> tuple[str, ...]:
         """Variants that the requests of this one may move to, the most accurate first."""
-        names = [each.name for each in self.variants]
+        names = [variant.name for variant in self.variants]
         return tuple(reversed(names[: names.index(name)]))

@@ -39,11 +39,7 @@ class FamilyFields:
         self._inputs.pop(id, None)
 
     def filled(
-        self,
-        model: str,
-        draft: Plan,
-        lanes: Mapping[str, int],
-        up: Collection[tuple[str, PoolId]],
+        self, model: str, draft: Plan, lanes: Mapping[str, int], up: Collection[tuple[str, PoolId]]
     ) -> Plan:
         """`draft` with the fields of this family. `lanes`: their generations; `up`: where replicas
         of which pools are."""
@@ -59,21 +55,24 @@ class FamilyFields:
             for pool, serves in on.items():
                 cap = self.caps[pool]
                 placed.append(Deployment(pool, lane, cap, generation, standby=not serves))
-        deployed = {one.pool for one in placed if not one.standby}
+        deployed = {deployment.pool for deployment in placed if not deployment.standby}
         serving = (
             deployed if self._state.family.switches_free else deployed & {pool for _, pool in up}
         )
         routes: list[Route] = []
-        others: list[Route] = []
+        other_routes: list[Route] = []
         for route in draft.routes:
             if route.model == model and route.client is None and route.application is None:
                 routes += self._routes_of(route, serving, deployed)
             else:
-                others.append(route)
+                other_routes.append(route)
         return replace(
             draft,
-            deployments=(*(one for one in draft.deployments if one.pool.model != model), *placed),
-            routes=(*others, *routes),
+            deployments=(
+                *(deployment for deployment in draft.deployments if deployment.pool.model != model),
+                *placed,
+            ),
+            routes=(*other_routes, *routes),
             inputs=(*draft.inputs, *self._inputs_of(model)),
         )
 
@@ -82,9 +81,9 @@ class FamilyFields:
     ) -> Iterator[tuple[PoolId, bool]]:
         """The pools that are to be on a lane, and whether they serve there."""
         state = self._state
-        family, own = state.family, state.lanes[lane]
+        family, running = state.family, state.lanes[lane]
         for pools in self._loads():
-            serving: Collection[int] = {own}
+            serving: Collection[int] = {running}
             if family.switches_free:
                 chosen: Collection[int] = pools
                 lanes = state.options.lanes
@@ -92,34 +91,37 @@ class FamilyFields:
                     turns = state.answer is not None and state.answer.turns is not None
                     lanes = "smaller" if turns else "own"
                 # What is asked for by name or size is served, and without sessions all there is.
-                serving = {own, *(at for at, one in state.requests.items() if one.expected)}
+                serving = {running, *(at for at, calls in state.requests.items() if calls.expected)}
                 if not state.mapped:
                     serving = pools
                 elif lanes != "own":
-                    most = {"smallest": 0, "smaller": own, "all": len(state.sides)}[lanes]
+                    most = {"smallest": 0, "smaller": running, "all": len(state.sides)}[lanes]
                     serving = {*serving, *range(most + 1)}
             else:
-                sizes = [each.nbytes for each in family.variants]
-                chosen = resident(own, sizes, most=family.resident, budget=family.memory)
-                if own + 1 in pools and own + 1 not in state.learnt.seconds and len(chosen) == 2:
-                    chosen = (own, own + 1)  # else it would never be known
-                old = [at for at, pool in pools.items() if (lane, pool) in up]
-                if old and own not in old:  # what is up serves until its own variant is
-                    nearest = min(old, key=lambda at: abs(at - own))
-                    serving = {nearest, own}
-                    chosen = list(dict.fromkeys((own, nearest, *chosen)))[: max(2, family.resident)]
+                sizes = [variant.nbytes for variant in family.variants]
+                chosen = resident(running, sizes, most=family.resident, budget=family.memory)
+                larger = running + 1
+                if larger in pools and larger not in state.learnt.seconds and len(chosen) == 2:
+                    chosen = (running, larger)  # else its times would never be known
+                up_variants = [at for at, pool in pools.items() if (lane, pool) in up]
+                if up_variants and running not in up_variants:
+                    # What is up serves until the lane's own variant is.
+                    nearest = min(up_variants, key=lambda at: abs(at - running))
+                    serving = {nearest, running}
+                    chosen = list(dict.fromkeys((running, nearest, *chosen)))
+                    chosen = chosen[: max(2, family.resident)]
             for at in sorted(chosen):
                 if at in pools:
                     yield pools[at], at in serving
 
     def _loads(self) -> list[dict[int, PoolId]]:
         """Pools by variant, of each load of each version."""
-        found: dict[tuple[str, int], dict[int, PoolId]] = {}
+        loads: dict[tuple[str, int], dict[int, PoolId]] = {}
         for pool in self.caps:
             number = self._state.number.get(pool.variant)
             if number is not None:
-                found.setdefault((pool.version, pool.generation), {})[number] = pool
-        return list(found.values())
+                loads.setdefault((pool.version, pool.generation), {})[number] = pool
+        return list(loads.values())
 
     def _routes_of(
         self, plain: Route, serving: Collection[PoolId], deployed: Collection[PoolId]
@@ -127,35 +129,35 @@ class FamilyFields:
         """The plain route, and those of sessions beside it: to what serves of this load, or to what
         will."""
         state, beside = self._state, plain.pool._replace
-        pools = [beside(variant=each.name) for each in state.family.variants]
-        there = [at for at, pool in enumerate(pools) if pool in serving]
-        there = there or [at for at, pool in enumerate(pools) if pool in deployed]
-        if not there:
+        pools = [beside(variant=variant.name) for variant in state.family.variants]
+        ready = [at for at, pool in enumerate(pools) if pool in serving]
+        ready = ready or [at for at, pool in enumerate(pools) if pool in deployed]
+        if not ready:
             return [plain]
         # The variant or the next smaller one that serves, or else the smallest of all.
         led = [
-            pools[max([one for one in there if one <= at], default=there[0])]
+            pools[max([variant for variant in ready if variant <= at], default=ready[0])]
             for at in range(len(pools))
         ]
         led_to = state.number.get(plain.pool.variant, 0) if state.plain is None else state.plain
         led_to = state.allowed(led_to)
-        found = [replace(plain, pool=led[led_to])]
+        routes = [replace(plain, pool=led[led_to])]
         for id, variant in state.mapped.items():
             pool = led[max(variant, 0)]
-            known = self._routes.setdefault(id, {})
-            route = known.get(plain.version)
+            cache = self._routes.setdefault(id, {})
+            route = cache.get(plain.version)
             if route is None or route.pool != pool:
-                route = known[plain.version] = Route(plain.model, pool, plain.version, client=id)
-            found.append(route)
-        return found
+                route = cache[plain.version] = Route(plain.model, pool, plain.version, client=id)
+            routes.append(route)
+        return routes
 
     def _inputs_of(self, model: str) -> list[InputSize]:
         state = self._state
-        names = [each.name for each in state.family.variants] + [""]
-        found = []
+        names = [variant.name for variant in state.family.variants] + [""]
+        inputs = []
         for id, variant in state.mapped.items():
-            one = self._inputs.get(id)
-            if one is None or one.variant != names[variant]:
-                one = self._inputs[id] = InputSize(model, id, names[variant])
-            found.append(one)
-        return found
+            input_size = self._inputs.get(id)
+            if input_size is None or input_size.variant != names[variant]:
+                input_size = self._inputs[id] = InputSize(model, id, names[variant])
+            inputs.append(input_size)
+        return inputs

@@ -46,7 +46,7 @@ class Variant:
     def __post_init__(self) -> None:
         if not 0.0 < self.accuracy <= 1.0:
             raise ValueError(f"accuracy: expected more than 0 and at most 1, got {self.accuracy}")
-        if not self.seconds or not all(0.0 < each < math.inf for each in self.seconds):
+        if not self.seconds or not all(0.0 < seconds < math.inf for seconds in self.seconds):
             raise ValueError(f"seconds: expected positive times, got {self.seconds}")
         if list(self.seconds) != sorted(self.seconds):
             raise ValueError("seconds: expected times that do not fall with the batch")
@@ -101,10 +101,7 @@ class Fleet:
     """Replicas and clients to be matched, with the tables of what fits. Not changed once made."""
 
     def __init__(
-        self,
-        variants: Sequence[Variant],
-        clients: Sequence[Client],
-        replicas: int,
+        self, variants: Sequence[Variant], clients: Sequence[Client], replicas: int
     ) -> None:
         """`variants`: smallest first, with accuracies that do not fall. Raises ValueError."""
         if not variants:
@@ -119,31 +116,31 @@ class Fleet:
         self.variants = tuple(variants)
         self.clients = tuple(clients)
         self.replicas = replicas
-        self.batches = max(len(each.seconds) for each in variants)
+        self.batches = max(len(variant.seconds) for variant in variants)
         """The largest batch that any variant takes."""
 
-        self.accuracy = np.array([each.accuracy for each in variants])
-        self.weight = np.array([each.weight for each in clients])
-        self.value = self.weight * np.array([each.rate for each in clients])
+        self.accuracy = np.array([variant.accuracy for variant in variants])
+        self.weight = np.array([client.weight for client in clients])
+        self.value = self.weight * np.array([client.rate for client in clients])
         """Of a client, to be multiplied by the accuracy it gets."""
         self._worth = tuple(zip(self.weight.tolist(), self.value.tolist(), strict=True))
         self.pairs = np.tril_indices(len(variants))
         """Of variants: (the first, the second), which is no larger."""
         self._throughput = np.zeros((len(variants), self.batches + 1))
         """(variant, b): the most frames per second in batches of b or less."""
-        for at, each in enumerate(variants):
-            rates = [(b + 1) / seconds for b, seconds in enumerate(each.seconds)]
+        for at, variant in enumerate(variants):
+            rates = [(b + 1) / seconds for b, seconds in enumerate(variant.seconds)]
             rates += [0.0] * (self.batches - len(rates))
             self._throughput[at, 1:] = np.maximum.accumulate(rates)
-        self.step = _step([each.rate for each in clients], float(self._throughput.max()))
+        self.step = _step([client.rate for client in clients], float(self._throughput.max()))
         """Frames per second between two columns of the grid."""
-        self.rates = tuple(math.ceil(each.rate / self.step - 1e-9) for each in clients)
+        self.rates = tuple(math.ceil(client.rate / self.step - 1e-9) for client in clients)
         """Of each client, in columns."""
         self.limits = self._limits()
         """(client, variant): the largest batch that its budget allows; 0: not even one row."""
         self.columns = np.floor(self._throughput / self.step + 1e-9).astype(np.int64)
         """(variant, b): capacity of a replica in batches up to b, in columns."""
-        masks = [[(2 << columns) - 1 for columns in each] for each in self.columns.tolist()]
+        masks = [[(2 << columns) - 1 for columns in row] for row in self.columns.tolist()]
         self.orders = tuple(
             tuple(
                 (client, self.rates[client], masks[at][self.limits[client, at]])
@@ -156,15 +153,15 @@ class Fleet:
         to that), with falling budgets."""
 
     def _limits(self) -> NDArray[np.int64]:
-        found = np.zeros((len(self.clients), len(self.variants)), np.int64)
+        limits = np.zeros((len(self.clients), len(self.variants)), np.int64)
         if self.clients:
-            budgets = np.array([each.budgets for each in self.clients])
-            floors = np.array([each.floor for each in self.clients])
+            budgets = np.array([client.budgets for client in self.clients])
+            floors = np.array([client.floor for client in self.clients])
             for at, variant in enumerate(self.variants):
                 twice = 2.0 * np.array(variant.seconds)
-                found[:, at] = np.searchsorted(twice, budgets[:, at] + 1e-12, side="right")
-                found[floors > variant.accuracy, at] = 0
-        return found
+                limits[:, at] = np.searchsorted(twice, budgets[:, at] + 1e-12, side="right")
+                limits[floors > variant.accuracy, at] = 0
+        return limits
 
     def servable(self) -> frozenset[int]:
         """Clients that some variant can serve alone."""
@@ -175,11 +172,11 @@ class Fleet:
 
     def score(self, assignment: Assignment) -> AssignmentScore:
         mapped = accuracy = 0.0
-        each = [self.variants[variant].accuracy for variant in assignment.variants]
+        accuracies = [self.variants[variant].accuracy for variant in assignment.variants]
         for replica, (weight, value) in zip(assignment.clients, self._worth, strict=True):
             if replica != UNMAPPED:
                 mapped += weight
-                accuracy += each[replica] * value
+                accuracy += accuracies[replica] * value
         return AssignmentScore(mapped, accuracy)
 
     def batch_of(self, assignment: Assignment, replica: int) -> int:

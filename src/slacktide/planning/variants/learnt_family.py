@@ -68,7 +68,7 @@ class LearntFamily:
         if not ended and counts is not None:
             ends, ended = counts.by_reason, counts.ended
             lanes, links = (
-                sum(ends.get(each, 0) for each in reasons)
+                sum(ends.get(reason, 0) for reason in reasons)
                 for reasons in (FOR_CAPACITY, FOR_BANDWIDTH)
             )
         self._capacity.settle(lanes, ended, seconds=seconds)
@@ -76,8 +76,8 @@ class LearntFamily:
 
     def read_times(self, model: str, lanes: Collection[str], snapshot: Snapshot) -> None:
         """P99 of batches on these lanes, made to rise with rows and variants."""
-        found = snapshot.lanes
-        cores = min((len(found[lane].cores) for lane in lanes if lane in found), default=1)
+        snapshots = snapshot.lanes
+        cores = min((len(snapshots[lane].cores) for lane in lanes if lane in snapshots), default=1)
         for pool in snapshot.serving(model):
             at = self._number.get(pool.id.variant)
             if at is None:
@@ -85,8 +85,8 @@ class LearntFamily:
             of = (pool.id, pool.times.revision, cores)
             if at not in self._read or self._read[at][0] != of:
                 rows = range(1, min(pool.max_batch, BATCH_MOST) + 1)
-                p99 = [pool.times.of(each, max(1, cores)).p99 for each in rows]
+                p99 = [pool.times.of(row_count, max(1, cores)).p99 for row_count in rows]
                 self._read[at] = of, tuple(p99)
-        known = sorted(self._read)
-        raised = rising([self._read[at][1] for at in known])
-        self.seconds.update(zip(known, raised, strict=True))
+        measured_variants = sorted(self._read)
+        raised = rising([self._read[at][1] for at in measured_variants])
+        self.seconds.update(zip(measured_variants, raised, strict=True))

@@ -26,35 +26,35 @@ def map_clients(
     """The assignment of Algorithm 1 for replicas with these `variants` (indices). `filled`: of this
     fleet, kept from call to call where many are alike in their largest variants."""
     ordered = tuple(sorted(variants, reverse=True))
-    found = [UNMAPPED] * len(fleet.clients)
-    known = {} if filled is None else filled
+    assigned_replicas = [UNMAPPED] * len(fleet.clients)
+    cache = {} if filled is None else filled
     for replica, variant in enumerate(ordered):
         before = ordered[: replica + 1]
-        chosen = known.get(before)
+        chosen = cache.get(before)
         if chosen is None:
-            chosen = known[before] = _fullest(fleet.orders[variant], found)
+            chosen = cache[before] = _fullest(fleet.orders[variant], assigned_replicas)
         for client in chosen:
-            found[client] = replica
-    return Assignment(ordered, tuple(found))
+            assigned_replicas[client] = replica
+    return Assignment(ordered, tuple(assigned_replicas))
 
 
-def _fullest(order: tuple[tuple[int, int, int], ...], taken: list[int]) -> list[int]:
+def _fullest(order: tuple[tuple[int, int, int], ...], assigned_replicas: list[int]) -> list[int]:
     """Of the clients not yet taken, the set with the largest sum of rates."""
     sums, steps = 1, []
     for client, rate, within in order:
         if sums > within:
             break  # no set with this client or a later one has as large a sum
-        if taken[client] == UNMAPPED:
+        if assigned_replicas[client] == UNMAPPED:
             added = sums << rate & within
             if added:
                 sums |= added
                 steps.append((client, rate, added))
-    left = sums.bit_length() - 1
+    remaining_rate = sums.bit_length() - 1
     chosen = []
     for client, rate, added in reversed(steps):
-        if not left:
+        if not remaining_rate:
             break
-        if added >> left & 1:
+        if added >> remaining_rate & 1:
             chosen.append(client)
-            left -= rate
+            remaining_rate -= rate
     return chosen

@@ -75,9 +75,9 @@ class _State:
     def _put(self, client: int, replica: int) -> None:
         before = int(self.at[client])
         self.at[client] = replica
-        for each in (before, replica):
-            if each != UNMAPPED:
-                self._read(each)
+        for changed_replica in (before, replica):
+            if changed_replica != UNMAPPED:
+                self._read(changed_replica)
 
     def move(self) -> bool:
         """Move the client to another replica that gains the most by it."""
@@ -96,52 +96,52 @@ class _State:
     def exchange(self) -> bool:
         """Have a client take the place of a second one, which goes to the first one's place, to any
         other replica with room, or nowhere."""
-        there = np.flatnonzero(self.at != UNMAPPED)
-        if not len(there):
+        mapped = np.flatnonzero(self.at != UNMAPPED)
+        if not len(mapped):
             return False
-        at, limits = self.at[there], self.limits[:, self.at[there]]
-        tightest = self.limits[there, at] == self.tightest[at]
-        left = np.where(tightest, self.second[at], self.tightest[at])
-        room = self.columns[at, np.minimum(limits, left)] - self.loads[at] + self.rates[there]
+        at, limits = self.at[mapped], self.limits[:, self.at[mapped]]
+        tightest = self.limits[mapped, at] == self.tightest[at]
+        caps = np.where(tightest, self.second[at], self.tightest[at])
+        room = self.columns[at, np.minimum(limits, caps)] - self.loads[at] + self.rates[mapped]
         fits = (limits > 0) & (room >= self.rates[:, None])
         """(client, mapped client): the first could take the place of the second."""
-        fits[there] &= at[:, None] != at
-        elsewhere, refuge = self._refuges(there)
+        fits[mapped] &= at[:, None] != at
+        elsewhere, refuge = self._refuges(mapped)
         value = self.fleet.value
         worth = self.accuracy[at] - self.accuracy[self.at][:, None]
         gain = value[:, None] * worth + elsewhere
         gain[self.at == UNMAPPED] += self.unit * self.fleet.weight[self.at == UNMAPPED, None]
-        swapped = value[there] * (self.accuracy[self.at][:, None] - self.accuracy[at])
+        swapped = value[mapped] * (self.accuracy[self.at][:, None] - self.accuracy[at])
         back = np.zeros(fits.shape, bool)
-        back[there] = fits[there].T
+        back[mapped] = fits[mapped].T
         swaps = back & (swapped > elsewhere)
         gain = np.where(swaps, gain - elsewhere + swapped, gain)
         gain[~fits] = 0.0
-        client, other = divmod(int(gain.argmax()), gain.shape[1])
-        if gain[client, other] <= _LEAST:
+        client, partner = divmod(int(gain.argmax()), gain.shape[1])
+        if gain[client, partner] <= _LEAST:
             return False
-        second = int(there[other])
+        second = int(mapped[partner])
         place = int(self.at[second])
-        goes = int(self.at[client]) if swaps[client, other] else int(refuge[other])
+        goes = int(self.at[client]) if swaps[client, partner] else int(refuge[partner])
         self.at[client] = UNMAPPED
         self._put(second, goes)
         self._put(client, place)
         return True
 
-    def _refuges(self, there: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _refuges(self, mapped: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Of mapped clients: what is gained if each goes to the best other replica with room, and
         which that is; none: what is lost."""
-        limits = self.limits[there]
+        limits = self.limits[mapped]
         capacity = self.columns[np.arange(len(self.loads)), np.minimum(limits, self.tightest)]
-        fits = (limits > 0) & (capacity - self.loads >= self.rates[there, None])
-        fits[np.arange(len(there)), self.at[there]] = False
-        gain = self.accuracy[:-1] - self.accuracy[self.at[there]][:, None]
-        gain = np.where(fits, gain * self.fleet.value[there, None], -np.inf)
+        fits = (limits > 0) & (capacity - self.loads >= self.rates[mapped, None])
+        fits[np.arange(len(mapped)), self.at[mapped]] = False
+        gain = self.accuracy[:-1] - self.accuracy[self.at[mapped]][:, None]
+        gain = np.where(fits, gain * self.fleet.value[mapped, None], -np.inf)
         best = gain.argmax(axis=1)
-        gained = gain[np.arange(len(there)), best]
+        gained = gain[np.arange(len(mapped)), best]
         out = np.isinf(gained)
-        weight, value = self.fleet.weight[there], self.fleet.value[there]
-        lost = -self.unit * weight - value * self.accuracy[self.at[there]]
+        weight, value = self.fleet.weight[mapped], self.fleet.value[mapped]
+        lost = -self.unit * weight - value * self.accuracy[self.at[mapped]]
         return np.where(out, lost, gained), np.where(out, UNMAPPED, best)
 
     def refill(self) -> bool:
@@ -159,8 +159,10 @@ class _State:
             worths = worth[asking] + self.fleet.value[asking] * self.accuracy[replica]
             order = np.argsort(-self.limits[asking, replica], kind="stable")
             chosen, total = self._knapsack(replica, asking[order], worths[order])
-            own = float(worths[: len(members)].sum())
-            if total > own + _LEAST * max(1.0, own):  # sums in another order differ by rounding
+            member_worth = float(worths[: len(members)].sum())
+            if total > member_worth + _LEAST * max(
+                1.0, member_worth
+            ):  # sums may differ by rounding
                 self.at[members] = UNMAPPED
                 self.at[chosen] = replica
                 self._read(replica)
@@ -182,17 +184,17 @@ class _State:
                 better = added > best[rate:end]
                 best[rate:end] = np.where(better, added, best[rate:end])
                 steps.append((int(client), rate, better))
-        left = int(best.argmax())
-        total, chosen = float(best[left]), []
+        remaining_rate = int(best.argmax())
+        total, chosen = float(best[remaining_rate]), []
         for client, rate, better in reversed(steps):
-            if 0 <= left - rate < len(better) and better[left - rate]:
+            if 0 <= remaining_rate - rate < len(better) and better[remaining_rate - rate]:
                 chosen.append(client)
-                left -= rate
+                remaining_rate -= rate
         return chosen, total
 
     def enlarge(self) -> bool:
         """Give a replica the variant that its clients gain the most by."""
-        best, found = _LEAST, None
+        best, upgrade = _LEAST, None
         for replica, variant in enumerate(self.variants):
             members = np.flatnonzero(self.at == replica)
             if not len(members):
@@ -205,10 +207,10 @@ class _State:
                 worth = self.fleet.accuracy[larger] - self.fleet.accuracy[variant]
                 gain = float(self.fleet.value[members].sum() * worth)
                 if gain > best:
-                    best, found = gain, (replica, larger)
-        if found is None:
+                    best, upgrade = gain, (replica, larger)
+        if upgrade is None:
             return False
-        self.variants[found[0]] = found[1]
+        self.variants[upgrade[0]] = upgrade[1]
         self._read_replicas()
         return True
 
@@ -242,17 +244,17 @@ class _State:
         before = np.flatnonzero((self.at == first) | (self.at == second))
         more = float(fleet.weight[members].sum() - fleet.weight[before].sum()) > _LEAST
         least = -1.0 if more else float((self.accuracy[self.at[before]] * self.rates[before]).sum())
-        found = divided(fleet, members, least=least, effort=effort)
-        if found is None:
+        division = divided(fleet, members, least=least, effort=effort)
+        if division is None:
             return False
-        gain = fleet.value[found.first].sum() * fleet.accuracy[found.variants[0]]
-        gain += fleet.value[found.second].sum() * fleet.accuracy[found.variants[1]]
+        gain = fleet.value[division.first].sum() * fleet.accuracy[division.variants[0]]
+        gain += fleet.value[division.second].sum() * fleet.accuracy[division.variants[1]]
         gain -= (fleet.value[before] * self.accuracy[self.at[before]]).sum()
         if not more and gain <= _LEAST:
             return False  # more of the rate, but not of the weight
         self.at[before] = UNMAPPED
-        self.at[found.first], self.at[found.second] = first, second
-        self.variants[first], self.variants[second] = found.variants
+        self.at[division.first], self.at[division.second] = first, second
+        self.variants[first], self.variants[second] = division.variants
         self._read_replicas()
         return True
 

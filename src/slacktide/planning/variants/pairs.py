@@ -24,7 +24,7 @@ Clients = NDArray[np.int64]
 class Effort:
     """How many more pairs of batches may be looked at, and what has been looked at in vain."""
 
-    left: int
+    remaining: int
     vain: dict[bytes, float] = field(default_factory=dict)
     """By clients: no two replicas reach more than this with them."""
 
@@ -42,7 +42,7 @@ def divided(fleet: Fleet, members: Clients, *, least: float, effort: Effort) -> 
     """All of `members` on two replicas, with the most accuracy · rate (in columns of the grid) of
     which more than `least` is to be had; None if that cannot be, or effort is used up."""
     key = members.tobytes()
-    if effort.left <= 0 or len(members) < 2 or effort.vain.get(key, np.inf) <= least:
+    if effort.remaining <= 0 or len(members) < 2 or effort.vain.get(key, np.inf) <= least:
         return None
     rates, limits = np.array(fleet.rates)[members], fleet.limits[members]
     total = int(rates.sum())
@@ -53,21 +53,21 @@ def divided(fleet: Fleet, members: Clients, *, least: float, effort: Effort) -> 
     hoped = fleet.accuracy[second] * total
     hoped = hoped + (fleet.accuracy[first] - fleet.accuracy[second]) * served[first]
     hoped[served[first] + served[second] < total] = -1.0
-    best, found = least + 1e-9, None
+    best, division = least + 1e-9, None
     order = np.flatnonzero(hoped > best)
     columns = limits.T.tolist()
     for at in order[np.argsort(-hoped[order], kind="stable")].tolist():
-        if hoped[at] <= best or effort.left <= 0:
+        if hoped[at] <= best or effort.remaining <= 0:
             break
         variants = int(first[at]), int(second[at])
         reached, mask = _best(fleet, rates.tolist(), columns, variants, best, effort)
         if mask is not None:
             best = reached
             chosen = np.array(mask)
-            found = Division(variants, members[chosen], members[~chosen])
-    if found is None and effort.left > 0:
+            division = Division(variants, members[chosen], members[~chosen])
+    if division is None and effort.remaining > 0:
         effort.vain[key] = least
-    return found
+    return division
 
 
 def _best(
@@ -80,40 +80,40 @@ def _best(
 ) -> tuple[float, list[bool] | None]:
     """The most that is reached beyond `least`, and which clients the first replica has then.
     `limits`: by variant, of each client."""
-    one, other = (limits[variant] for variant in variants)
+    first_limits, second_limits = (limits[variant] for variant in variants)
     large, small = (float(fleet.accuracy[variant]) for variant in variants)
     first, second = (fleet.columns[variant].tolist() for variant in variants)
-    total, found = sum(rates), None
-    for a in sorted({*one} - {0}, reverse=True):
-        cannot = [limit < a for limit in one]
+    total, best_split = sum(rates), None
+    for a in sorted({*first_limits} - {0}, reverse=True):
+        cannot = [limit < a for limit in first_limits]
         high = min(first[a], total - sum(compress(rates, cannot)))
         if small * total + (large - small) * high <= least:
             continue
-        for b in sorted({*other} - {0}, reverse=True):
+        for b in sorted({*second_limits} - {0}, reverse=True):
             low = max(0, total - second[b])
             if low > high:
                 break  # capacities fall with the batch
-            must = [limit < b for limit in other]
+            must = [limit < b for limit in second_limits]
             if any(map(and_, must, cannot)):
                 continue
-            effort.left -= 1
+            effort.remaining -= 1
             sums = _sums(rates, must, cannot)[-1] & ((2 << high) - 1)
             reached = sums.bit_length() - 1
             worth = small * total + (large - small) * reached
             if reached >= low and worth > least:
-                least, found = worth, (must, cannot, reached)
-    return least, None if found is None else _chosen(rates, *found)
+                least, best_split = worth, (must, cannot, reached)
+    return least, None if best_split is None else _chosen(rates, *best_split)
 
 
 def _sums(rates: list[int], must: list[bool], cannot: list[bool]) -> list[int]:
     """What rates the first replica may have, as bits, with none of the clients, one more, …"""
-    found = [1]
+    sums = [1]
     for rate, forced, barred in zip(rates, must, cannot, strict=True):
-        before = found[-1]
+        before = sums[-1]
         if not barred:
             before = before << rate if forced else before | before << rate
-        found.append(before)
-    return found
+        sums.append(before)
+    return sums
 
 
 def _chosen(rates: list[int], must: list[bool], cannot: list[bool], reached: int) -> list[bool]:

@@ -79,8 +79,8 @@ class PlannedFamily:
     def __init__(self, family: Family, *, now: float) -> None:
         self.family = family
         self.options = read_options(VariantsOptions, family.options)
-        self.sides = tuple(each.size for each in family.variants)
-        self.number = {each.name: at for at, each in enumerate(family.variants)}
+        self.sides = tuple(variant.size for variant in family.variants)
+        self.number = {variant.name: at for at, variant in enumerate(family.variants)}
         self.within = (0, len(self.sides) - 1)
         """The smallest and the largest variant that may be chosen."""
         self.fields = FamilyFields(self)
@@ -185,8 +185,8 @@ class PlannedFamily:
                 self.mapped[id] = variant
         self.changed = {id: at for id, at in self.changed.items() if at > answer.serial}
         if self.options.urgent:  # those that have come meanwhile have no place in it yet
-            new = [id for id in self.mapped if id not in answer.sessions]
-            self.asking = dict.fromkeys(new) | self.asking
+            new_sessions = [id for id in self.mapped if id not in answer.sessions]
+            self.asking = dict.fromkeys(new_sessions) | self.asking
 
     def _put_on_lanes(self, answer: SearchResult, up: Collection[tuple[str, PoolId]]) -> None:
         """What the answer, and the room made in it since, mean for lanes and their clients."""
@@ -198,12 +198,12 @@ class PlannedFamily:
         if answer.plain is not None:
             self.plain = answer.plain
         if len(answer.lanes) == len(self.lanes):
-            wanted = matched(self.lanes, [self.allowed(each) for each in answer.lanes])
-            switched = [lane for lane in wanted if wanted[lane] != self.lanes[lane]]
+            lane_variants = matched(self.lanes, [self.allowed(variant) for variant in answer.lanes])
+            switched = [lane for lane in lane_variants if lane_variants[lane] != self.lanes[lane]]
             self.switches += len(switched)
             loaded = {(lane, self.number.get(pool.variant)) for lane, pool in up}
-            self.mismatches += sum((lane, wanted[lane]) not in loaded for lane in switched)
-            self.lanes = wanted
+            self.mismatches += sum((lane, lane_variants[lane]) not in loaded for lane in switched)
+            self.lanes = lane_variants
 
     def _at_once(self, session: Session, now: float) -> int:
         client = client_of(session, self.sides, self.options.wait, self.learnt.rooms, self.within)
@@ -212,10 +212,10 @@ class PlannedFamily:
             least = self.within[0]
             return least if client.budgets[least] > 0.0 else UNMAPPED
         if before == UNMAPPED or client.name not in self.answer.sessions:
-            found = self.answer.place(client)
-            if found == UNMAPPED and self.answer.limit(client, 0):
+            variant = self.answer.place(client)
+            if variant == UNMAPPED and self.answer.limit(client, 0):
                 self.urge(now=now, searching=CROWDED)
-            return found
+            return variant
         # Its place is its own: a smaller variant is no more work. If none is served, its frames
         # are at least as small as its link wants them.
         fitting = [at for at in range(before, -1, -1) if self.answer.limit(client, at)]
@@ -240,19 +240,19 @@ class PlannedFamily:
         self.serial += 1
         self.stale = True
         self.fields.forget(id)
-        for known in (self.mapped, self.changed, self.asking):
-            known.pop(id, None)
+        for session_table in (self.mapped, self.changed, self.asking):
+            session_table.pop(id, None)
 
     def see(self, request: Request, *, now: float) -> None:
         """A request without a session, or one that names its variant, has come."""
-        asked = UNMAPPED
+        requested_variant = UNMAPPED
         if request.size:
             # Of files a request names the place, from 1.
             sides = self.sides if self.sides[-1] else range(1, len(self.sides) + 1)
-            asked = min(bisect_left(sides, request.size), len(self.sides) - 1)
-        if asked not in self.requests:
-            self.requests[asked] = SessionlessRequests(now=now)
-        if self.requests[asked].see(request, now=now):
+            requested_variant = min(bisect_left(sides, request.size), len(self.sides) - 1)
+        if requested_variant not in self.requests:
+            self.requests[requested_variant] = SessionlessRequests(now=now)
+        if self.requests[requested_variant].see(request, now=now):
             self.stale = True  # what it asks for is to serve before it is looked at
             self.urge(now=now)
 
@@ -287,16 +287,16 @@ class PlannedFamily:
         seconds = self.learnt.seconds
         if not seconds or not self.lanes:
             return None
-        for each in self.requests.values():
-            each.settle(now=now)
-        own = [sessions[id] for id in self.mapped if id in sessions]
+        for requests in self.requests.values():
+            requests.settle(now=now)
+        mapped_sessions = [sessions[id] for id in self.mapped if id in sessions]
         return Question(
             tuple(seconds.get(at, (UNKNOWN_S,)) for at in range(len(self.sides))),
             self.family,
             self.options,
             self.learnt.rooms,
-            tuple((each.opened, each.measured) for each in own),
-            tuple((at, each.rate, each.budget) for at, each in self.requests.items() if each.rate),
+            tuple((session.opened, session.measured) for session in mapped_sessions),
+            tuple((at, load.rate, load.budget) for at, load in self.requests.items() if load.rate),
             len(self.lanes),
             tuple(self.lanes.values()),
             self.serial,
@@ -310,7 +310,8 @@ class PlannedFamily:
         self, model: str, draft: Plan, up: Collection[tuple[str, PoolId]], *, now: float
     ) -> Plan:
         """`draft` with the fields of this family."""
-        lanes = {one.lane: one.generation for one in draft.deployments if one.pool.model == model}
+        placed = (deployment for deployment in draft.deployments if deployment.pool.model == model)
+        lanes = {deployment.lane: deployment.generation for deployment in placed}
         if lanes.keys() != self.lanes.keys():
             self.lanes = {lane: self.lanes.get(lane, self.within[0]) for lane in lanes}
             self.due_at = min(self.due_at, now)

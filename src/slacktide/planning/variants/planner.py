@@ -49,7 +49,7 @@ REPORT_INTERVAL = 10.0
 class _Answers:
     """What a job has found, by model, and how long it took."""
 
-    found: dict[str, tuple[Family, SearchResult | Exception]]
+    by_model: dict[str, tuple[Family, SearchResult | Exception]]
     seconds: float
 
 
@@ -84,19 +84,21 @@ class VariantsPlanner(Planner):
         """See `Planner`. Families that stay keep what is known of them."""
         families = {}
         for model, family in _planned(stated).items():
-            known = self._families.get(model)
+            planned_family = self._families.get(model)
             try:
-                if known is None or known.family != family:
-                    known = PlannedFamily(family, now=now)
+                if planned_family is None or planned_family.family != family:
+                    planned_family = PlannedFamily(family, now=now)
             except OptionError as error:
                 raise PlannerError(f"{model}: variants: {error}") from error
-            families[model] = known
+            families[model] = planned_family
         self._families = families
         bounds = stated_as(StageBounds, stated)
         for model, state in families.items():
             state.bound(bounds.get(model))
-            own = [one for one in base.deployments if one.pool.model == model]
-            state.fields.rebase({one.pool: one.max_batch for one in own})
+            deployments = [
+                deployment for deployment in base.deployments if deployment.pool.model == model
+            ]
+            state.fields.rebase({placed.pool: placed.max_batch for placed in deployments})
             state.due_at, state.held_until = min(state.due_at, now), -math.inf
             for id, session in self._sessions.items():
                 if session.opened.model == model and id not in state.mapped:
@@ -150,7 +152,7 @@ class VariantsPlanner(Planner):
             elif isinstance(event, ReplicaUp):
                 self._came_up = True
             elif isinstance(event, JobDone) and isinstance(event.answer, _Answers):
-                for model, (family, answer) in event.answer.found.items():
+                for model, (family, answer) in event.answer.by_model.items():
                     state = families.get(model)
                     if state is not None and state.family is family:
                         state.ready = answer
@@ -176,7 +178,7 @@ class VariantsPlanner(Planner):
         return self.next_wakeup(snapshot) <= now
 
     def meanwhile_at(self) -> float:
-        return min((each.answer_at for each in self._families.values()), default=math.inf)
+        return min((state.answer_at for state in self._families.values()), default=math.inf)
 
     def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
         if self.meanwhile_at() <= now:
@@ -191,13 +193,13 @@ class VariantsPlanner(Planner):
 
         def compute() -> object:
             begin = stopwatch()
-            found: dict[str, tuple[Family, SearchResult | Exception]] = {}
+            answers: dict[str, tuple[Family, SearchResult | Exception]] = {}
             for model, question in questions.items():
                 try:
-                    found[model] = question.family, question.answer()
+                    answers[model] = question.family, question.answer()
                 except Exception as error:  # of this family alone
-                    found[model] = question.family, error
-            return _Answers(found, stopwatch() - begin)
+                    answers[model] = question.family, error
+            return _Answers(answers, stopwatch() - begin)
 
         return compute if questions else None
 

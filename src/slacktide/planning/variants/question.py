@@ -89,11 +89,11 @@ class Question:
 
     def answer(self) -> SearchResult:
         """Plan."""
-        sides = [each.size for each in self.family.variants]
+        sides = [variant.size for variant in self.family.variants]
         room = self.rooms.capacity
         variants = [
-            Variant(each.name, each.accuracy, tuple([one / room for one in seconds]))
-            for each, seconds in zip(self.family.variants, self.seconds, strict=True)
+            Variant(variant.name, variant.accuracy, tuple([time / room for time in seconds]))
+            for variant, seconds in zip(self.family.variants, self.seconds, strict=True)
         ]
         clients = []
         for opened, measured in self.sessions:
@@ -110,14 +110,14 @@ class Question:
             plain += [variant] * parts
             clients += [Client(_PLAIN, rate / parts, tuple(budgets))] * parts
         fleet = Fleet(variants, clients, self.lanes)
-        found = search(
+        assignment = search(
             fleet,
             start=self.start,
             candidates=self.options.candidates,
             reach=None if self.family.switches_free else (self.family.resident - 1) // 2,
         )
-        turns = self._turns(fleet, fleet.score(found))
-        return SearchResult(self, fleet, found, plain, turns)
+        turns = self._turns(fleet, fleet.score(assignment))
+        return SearchResult(self, fleet, assignment, plain, turns)
 
     def _turns(self, fleet: Fleet, score: AssignmentScore) -> Turns | None:
         """By turns, where that is better; as it is now, if there is no great difference."""
@@ -125,9 +125,9 @@ class Question:
         if self.options.lanes != "auto" or not self.family.switches_free or self.lanes > most:
             return None
         turns = by_turns(fleet)
-        other, change = turns.score, 1.01 if not self.turns else 0.99
-        better = other.mapped > score.mapped or (
-            other.mapped == score.mapped and other.accuracy > change * score.accuracy
+        turns_score, change = turns.score, 1.01 if not self.turns else 0.99
+        better = turns_score.mapped > score.mapped or (
+            turns_score.mapped == score.mapped and turns_score.accuracy > change * score.accuracy
         )
         return turns if better else None
 
@@ -139,41 +139,41 @@ class SearchResult:
         self,
         question: Question,
         fleet: Fleet,
-        found: Assignment,
+        assignment: Assignment,
         plain: Sequence[int],
         turns: Turns | None = None,
     ) -> None:
-        """`turns`: in force instead of what was `found`."""
+        """`turns`: in force instead of `assignment`."""
         self.serial = question.serial
         self.turns = turns
-        given = [
-            UNMAPPED if replica == UNMAPPED else found.variants[replica]
-            for replica in found.clients
+        client_variants = [
+            UNMAPPED if replica == UNMAPPED else assignment.variants[replica]
+            for replica in assignment.clients
         ]
-        self._mapped_on_lanes = len(given) - given.count(UNMAPPED)
+        self._mapped_on_lanes = len(client_variants) - client_variants.count(UNMAPPED)
         if turns is not None:
-            given = turns.clients
+            client_variants = turns.clients
         self.sessions = {
             opened.id: variant
-            for (opened, _), variant in zip(question.sessions, given, strict=False)
+            for (opened, _), variant in zip(question.sessions, client_variants, strict=False)
         }
         """Variant of each."""
-        rest = given[len(question.sessions) :]
-        free = [got for asked, got in zip(plain, rest, strict=True) if asked == UNMAPPED]
+        mapped = client_variants[len(question.sessions) :]
+        free = [got for variant, got in zip(plain, mapped, strict=True) if variant == UNMAPPED]
         least = 0 if question.within is None else question.within[0]
         self.plain = max(least, min(free)) if free else None
         """Of requests without a session; None: there are none."""
         self.moved: dict[str, int] = {}
         """Sessions that have made room for others since, and their variant now."""
         self._may_lower = question.family.switches_free
-        self._fleet, self._found = fleet, found
+        self._fleet, self._found = fleet, assignment
         self._columns = fleet.columns.tolist()
-        self._twice = [[2.0 * each for each in variant.seconds] for variant in fleet.variants]
+        self._twice = [[2.0 * seconds for seconds in variant.seconds] for variant in fleet.variants]
         self._fill_lanes()
 
     def _fill_lanes(self) -> None:
-        fleet, turns, found = self._fleet, self.turns, self._found
-        self.lanes = [turns.largest] * fleet.replicas if turns else list(found.variants)
+        fleet, turns, assignment = self._fleet, self.turns, self._found
+        self.lanes = [turns.largest] * fleet.replicas if turns else list(assignment.variants)
         """Variants that they are to run, largest first; by turns: and all smaller ones."""
         self._loads = [0.0] * len(self.lanes)
         self._tightest = [[fleet.batches] * len(fleet.variants) for _ in self.lanes]
@@ -181,7 +181,7 @@ class SearchResult:
         self._there: list[list[str]] = [[] for _ in self.lanes]
         """By lane: the names of its clients."""
         for client, limits, replica in zip(
-            fleet.clients, fleet.limits.tolist(), found.clients, strict=True
+            fleet.clients, fleet.limits.tolist(), assignment.clients, strict=True
         ):
             if replica != UNMAPPED and turns is None:
                 self._join(client, limits, replica)
@@ -243,16 +243,16 @@ class SearchResult:
                 return lane
         if not self._may_lower:
             return None
-        accuracy = [each.accuracy for each in self._fleet.variants]
-        found = []
+        accuracy = [variant.accuracy for variant in self._fleet.variants]
+        step_downs = []
         for lane, variant in enumerate(self.lanes):
             smaller = next((at for at in range(variant - 1, -1, -1) if fits(lane, at)), None)
             if smaller is not None:
                 loss = self._loads[lane] * (accuracy[variant] - accuracy[smaller])
-                found.append((loss - rate * accuracy[smaller], lane, smaller))
-        if not found:
+                step_downs.append((loss - rate * accuracy[smaller], lane, smaller))
+        if not step_downs:
             return None
-        _, lane, smaller = min(found)
+        _, lane, smaller = min(step_downs)
         self.lanes[lane] = smaller
         self.moved.update(dict.fromkeys(self._there[lane], smaller))
         return lane
@@ -289,7 +289,7 @@ def client_of(
     return Client(
         session.opened.id,
         session.rate,
-        tuple([scale * each if at in allowed else 0.0 for at, each in enumerate(budgets)]),
+        tuple([scale * budget if at in allowed else 0.0 for at, budget in enumerate(budgets)]),
         session.weight,
         session.floor,
     )

@@ -73,10 +73,10 @@ def search(
     for at, chosen in enumerate(members):
         part = Fleet(fleet.variants, [fleet.clients[client] for client in chosen], replicas[at])
         before = [variant for variant, _ in zip(present, range(replicas[at]), strict=False)]
-        found = _Search(part, seed).run(before, max(_LEAST, candidates // parts))
-        for client, replica in zip(chosen, found.clients, strict=True):
+        assignment = _Search(part, seed).run(before, max(_LEAST, candidates // parts))
+        for client, replica in zip(chosen, assignment.clients, strict=True):
             clients[client] = UNMAPPED if replica == UNMAPPED else replica + len(variants)
-        variants += found.variants
+        variants += assignment.variants
     joined = ordered(variants, clients)
     return improved(fleet, joined, most=_MOVES) if UNMAPPED in clients else joined
 
@@ -96,48 +96,48 @@ class _Search:
         alike.sort(key=self.score, reverse=True)
         if len(start) == fleet.replicas:
             alike.insert(0, tuple(sorted(start)))
-        for each in alike:
+        for variants in alike:
             if len(self.known) >= candidates:
                 break
-            self.climb(each)
+            self.climb(variants)
         self.anneal(candidates)
         most = _IMPROVED_OF_FEW if fleet.replicas <= 4 else _IMPROVED
         best = sorted(self.known, key=self.score, reverse=True)[:most]
         effort = Effort(_PAIRS if fleet.replicas <= _PART // 2 else 0)
-        found = [improved(fleet, self.known[each][1], pairs=effort) for each in best]
-        top = max(found, key=fleet.score)
+        assignments = [improved(fleet, self.known[variants][1], pairs=effort) for variants in best]
+        top = max(assignments, key=fleet.score)
         if reach is None or len(start) != fleet.replicas:
             return top
         least = fleet.score(top)
 
         def leaps(variants: Sequence[int]) -> int:
             pairs = zip(sorted(variants), sorted(start), strict=True)
-            return sum([abs(new - old) > reach for new, old in pairs])
+            return sum([abs(goal - base) > reach for goal, base in pairs])
 
-        for one in found:  # as close to it as can be with all of them loaded
-            pairs = zip(sorted(one.variants), sorted(start), strict=True)
-            self.score(tuple([min(max(new, old - reach), old + reach) for new, old in pairs]))
+        for assignment in assignments:  # as close to it as can be with all of them loaded
+            pairs = zip(sorted(assignment.variants), sorted(start), strict=True)
+            self.score(tuple([min(max(goal, base - reach), base + reach) for goal, base in pairs]))
         close = [
-            each
-            for each in sorted(self.known, key=leaps)
-            if self.score(each).accuracy >= _NEARLY * least.accuracy
+            variants
+            for variants in sorted(self.known, key=leaps)
+            if self.score(variants).accuracy >= _NEARLY * least.accuracy
         ]
-        found += [self.known[each][1] for each in close[:_IMPROVED]]
-        found += [improved(fleet, self.known[each][1]) for each in close[:_IMPROVED]]
+        assignments += [self.known[variants][1] for variants in close[:_IMPROVED]]
+        assignments += [improved(fleet, self.known[variants][1]) for variants in close[:_IMPROVED]]
         equal = [
-            each
-            for each in found
-            if fleet.score(each).mapped >= least.mapped
-            and fleet.score(each).accuracy >= _NEARLY * least.accuracy
+            assignment
+            for assignment in assignments
+            if fleet.score(assignment).mapped >= least.mapped
+            and fleet.score(assignment).accuracy >= _NEARLY * least.accuracy
         ]
-        return min(equal, key=lambda each: (leaps(each.variants), -fleet.score(each).accuracy))
+        return min(equal, key=lambda plan: (leaps(plan.variants), -fleet.score(plan).accuracy))
 
     def score(self, variants: Variants) -> AssignmentScore:
-        found = self.known.get(variants)
-        if found is None:
+        scored_assignment = self.known.get(variants)
+        if scored_assignment is None:
             assignment = map_clients(self.fleet, variants, filled=self.filled)
-            found = self.known[variants] = self.fleet.score(assignment), assignment
-        return found[0]
+            scored_assignment = self.known[variants] = self.fleet.score(assignment), assignment
+        return scored_assignment[0]
 
     def climb(self, variants: Variants) -> None:
         while True:
@@ -160,13 +160,13 @@ class _Search:
     def _changed(
         self, variants: Variants, chosen: Variants, steps: tuple[int, ...]
     ) -> Iterator[Variants]:
-        left = list(variants)
+        next_variants = list(variants)
         for variant, step in zip(chosen, steps, strict=True):
             if not 0 <= variant + step < len(self.fleet.variants):
                 return
-            left.remove(variant)
-            left.append(variant + step)
-        yield tuple(sorted(left))
+            next_variants.remove(variant)
+            next_variants.append(variant + step)
+        yield tuple(sorted(next_variants))
 
     def anneal(self, candidates: int) -> None:
         """Wander from the best one, ever less far, until so many are known."""
@@ -178,12 +178,12 @@ class _Search:
         for step in range(steps):
             temperature = first * (last / first) ** (step / steps)
             moved = np.array(now) + _STEPS[self.random.integers(len(_STEPS), size=len(now))]
-            other = tuple(sorted(moved.clip(0, largest).tolist()))
-            here, there = self.score(now), self.score(other)
-            gain = (there.mapped - here.mapped) / (clients or 1.0)
-            gain += (there.accuracy - here.accuracy) / (value or 1.0)
+            candidate = tuple(sorted(moved.clip(0, largest).tolist()))
+            current_score, candidate_score = self.score(now), self.score(candidate)
+            gain = (candidate_score.mapped - current_score.mapped) / (clients or 1.0)
+            gain += (candidate_score.accuracy - current_score.accuracy) / (value or 1.0)
             if gain >= 0.0 or self.random.random() < math.exp(gain / temperature):
-                now = other
+                now = candidate
 
 
 def _cut(fleet: Fleet, parts: int) -> list[list[int]]:
@@ -194,7 +194,7 @@ def _cut(fleet: Fleet, parts: int) -> list[list[int]]:
     capacity = np.maximum(1, fleet.columns[0, fleet.limits[:, 0]])
     work = (np.array(fleet.rates) / capacity)[order]
     share = max(float(work.sum()) / parts, 1e-9)
-    found: list[list[int]] = [[] for _ in range(parts)]
+    client_parts: list[list[int]] = [[] for _ in range(parts)]
     for client, before in zip(order.tolist(), (work.cumsum() - work).tolist(), strict=True):
-        found[min(parts - 1, int(before / share))].append(client)
-    return found
+        client_parts[min(parts - 1, int(before / share))].append(client)
+    return client_parts

@@ -35,11 +35,7 @@ class Annealing:
 
 
 def published(
-    fleet: Fleet,
-    *,
-    start: Sequence[int] = (),
-    seed: int = 0,
-    annealing: Annealing = Annealing(),
+    fleet: Fleet, *, start: Sequence[int] = (), seed: int = 0, annealing: Annealing = Annealing()
 ) -> Assignment:
     """The assignment that the published selection comes to. `start`: variants of the plan in force;
     without, all replicas begin with the smallest."""
@@ -62,8 +58,8 @@ class _Selection:
 
     def objectives(self, variants: tuple[int, ...]) -> tuple[float, float]:
         """O1 and O2."""
-        found = self.known.get(variants)
-        if found is None:
+        scores = self.known.get(variants)
+        if scores is None:
             assignment = map_clients(self.fleet, variants)
             mapped = [c for c in self._servable if assignment.clients[c] != UNMAPPED]
             value = sum(
@@ -72,9 +68,9 @@ class _Selection:
                 for client in mapped
             )
             share = len(mapped) / len(self._servable) if self._servable else 1.0
-            found = share, value / self._frames if self._frames else 0.0, assignment
-            self.known[variants] = found
-        return found[0], found[1]
+            scores = share, value / self._frames if self._frames else 0.0, assignment
+            self.known[variants] = scores
+        return scores[0], scores[1]
 
     def run(self, variants: tuple[int, ...], *, upgrade: bool) -> tuple[int, ...]:
         """The best candidate of one mode."""
@@ -86,13 +82,13 @@ class _Selection:
             if not upgrade and self.objectives(best)[0] >= rules.enough:
                 break
             moved = np.array(now) + self.random.integers(-1, int(upgrade) + 1, size=len(now))
-            other = tuple(sorted(moved.clip(0, largest).tolist()))
-            found, here = self.objectives(other), self.objectives(now)
-            if not upgrade or found[0] >= rules.enough:
-                gain = found[kind] - here[kind]
+            candidate = tuple(sorted(moved.clip(0, largest).tolist()))
+            candidate_scores, current_scores = self.objectives(candidate), self.objectives(now)
+            if not upgrade or candidate_scores[0] >= rules.enough:
+                gain = candidate_scores[kind] - current_scores[kind]
                 if gain >= 0.0 or self.random.random() < math.exp(gain / temperature):
-                    now = other
-                if found[kind] > self.objectives(best)[kind]:
-                    best = other
+                    now = candidate
+                if candidate_scores[kind] > self.objectives(best)[kind]:
+                    best = candidate
             temperature *= rules.factor
         return best

@@ -32,7 +32,7 @@ class Turns:
     largest: int
     clients: list[int]
     """Variant of each, or UNMAPPED."""
-    left: float
+    free_s: float
     """Seconds of lane time, in a second, that may still be given away."""
     placed: list[Client] = field(default_factory=list)
     """Clients that came after those of the fleet; `clients` goes on with their variants."""
@@ -62,16 +62,16 @@ class Turns:
         is none, others step down to make room for the smallest: `lowered` then has their names and
         variants."""
         variants = self.fleet.variants
-        own = [at for at in range(self.largest + 1) if self.limit(client, at)]
-        if not own:
+        fitting = [at for at in range(self.largest + 1) if self.limit(client, at)]
+        if not fitting:
             return UNMAPPED
-        least = client.rate * variants[own[0]].seconds[0]
-        while least > self.left and self._step_down(lowered):
+        least = client.rate * variants[fitting[0]].seconds[0]
+        while least > self.free_s and self._step_down(lowered):
             pass
-        for variant in reversed(own):
+        for variant in reversed(fitting):
             needed = client.rate * variants[variant].seconds[0]
-            if needed <= self.left:
-                self.left -= needed
+            if needed <= self.free_s:
+                self.free_s -= needed
                 self.clients.append(variant)
                 self.placed.append(client)
                 if self._longest is not None:
@@ -96,7 +96,7 @@ class Turns:
             smaller = next((v for v in range(before - 1, -1, -1) if self.limit(client, v)), None)
             if smaller is not None:
                 seconds = variants[smaller].seconds[0]
-                self.left += client.rate * (variants[before].seconds[0] - seconds)
+                self.free_s += client.rate * (variants[before].seconds[0] - seconds)
                 self.clients[at] = lowered[client.name] = smaller
                 heappush(self._longest, (-seconds, at))
                 return True
@@ -106,29 +106,29 @@ class Turns:
         """Give clients variants, the smallest first, then steps by what they gain for their time.
         Clients for whom there is no time are left out, those that take the most of it first."""
         fleet = self.fleet
-        seconds = [each.seconds[0] for each in fleet.variants]
-        accuracy = [each.accuracy for each in fleet.variants]
+        seconds = [variant.seconds[0] for variant in fleet.variants]
+        accuracy = [variant.accuracy for variant in fleet.variants]
         ladders = [
             [at for at in range(self.largest + 1) if self.limit(client, at)]
             for client in fleet.clients
         ]
-        taken = [
-            client.rate * seconds[own[0]] if own else inf
-            for client, own in zip(fleet.clients, ladders, strict=True)
+        costs = [
+            client.rate * seconds[ladder[0]] if ladder else inf
+            for client, ladder in zip(fleet.clients, ladders, strict=True)
         ]
-        for at in sorted(range(len(taken)), key=lambda at: taken[at] / fleet.clients[at].weight):
-            if taken[at] <= self.left:
+        for at in sorted(range(len(costs)), key=lambda at: costs[at] / fleet.clients[at].weight):
+            if costs[at] <= self.free_s:
                 self.clients[at] = ladders[at][0]
-                self.left -= taken[at]
+                self.free_s -= costs[at]
         heap: list[tuple[float, int, int]] = []
 
         def offer(at: int) -> None:
             """The client's best next step."""
-            here, weight = self.clients[at], fleet.clients[at].weight
+            origin, weight = self.clients[at], fleet.clients[at].weight
             steps = [
-                ((accuracy[here] - accuracy[to]) / (seconds[to] - seconds[here]) * weight, to)
+                ((accuracy[origin] - accuracy[to]) / (seconds[to] - seconds[origin]) * weight, to)
                 for to in ladders[at]
-                if to > here and seconds[to] > seconds[here]
+                if to > origin and seconds[to] > seconds[origin]
             ]
             if steps:
                 gain, to = min(steps)
@@ -140,20 +140,20 @@ class Turns:
         while heap:
             _, at, to = heappop(heap)
             needed = fleet.clients[at].rate * (seconds[to] - seconds[self.clients[at]])
-            if needed <= self.left:
+            if needed <= self.free_s:
                 self.clients[at] = to
-                self.left -= needed
+                self.free_s -= needed
                 offer(at)
             else:
-                ladders[at] = [one for one in ladders[at] if one < to]
+                ladders[at] = [variant for variant in ladders[at] if variant < to]
                 offer(at)
 
 
 def by_turns(fleet: Fleet) -> Turns:
     """The best that lanes can do by turns."""
-    found = []
+    candidates = []
     for largest in range(len(fleet.variants)):
         turns = Turns(fleet, largest, [UNMAPPED] * len(fleet.clients), LOAD * fleet.replicas)
         turns.fill()
-        found.append(turns)
-    return max(found, key=lambda each: each.score)
+        candidates.append(turns)
+    return max(candidates, key=lambda candidate: candidate.score)

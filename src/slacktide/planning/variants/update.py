@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 
-def matched(running: Mapping[str, int], wanted: Sequence[int]) -> dict[str, int]:
+def matched(running: Mapping[str, int], targets: Sequence[int]) -> dict[str, int]:
     """The variant that each replica is to run. `running`: by replica, the variant it runs now;
-    `wanted`: as many variants, in any order. Raises ValueError if their numbers differ."""
-    if len(running) != len(wanted):
-        raise ValueError(f"wanted: expected {len(running)} variants, got {len(wanted)}")
+    `targets`: as many variants, in any order. Raises ValueError if their numbers differ."""
+    if len(running) != len(targets):
+        raise ValueError(f"targets: expected {len(running)} variants, got {len(targets)}")
     replicas = sorted(running, key=lambda replica: (running[replica], replica))
-    return dict(zip(replicas, sorted(wanted), strict=True))
+    return dict(zip(replicas, sorted(targets), strict=True))
 
 
 def resident(
@@ -26,18 +26,18 @@ def resident(
     first. `sizes`: bytes of each variant, smallest first; `budget`: bytes that they may have in
     all. Its own is always among them. Of two at one distance the smaller comes first: a network
     fails more suddenly than it recovers."""
-    found, used = [variant], sizes[variant]
-    others = sorted(
-        (each for each in range(len(sizes)) if each != variant),
-        key=lambda each: (abs(each - variant), each),
+    loaded, used = [variant], sizes[variant]
+    further_variants = sorted(
+        (candidate for candidate in range(len(sizes)) if candidate != variant),
+        key=lambda candidate: (abs(candidate - variant), candidate),
     )
-    for each in others:
-        if len(found) >= most:
+    for candidate in further_variants:
+        if len(loaded) >= most:
             break
-        if budget is None or used + sizes[each] <= budget:
-            found.append(each)
-            used += sizes[each]
-    return tuple(found)
+        if budget is None or used + sizes[candidate] <= budget:
+            loaded.append(candidate)
+            used += sizes[candidate]
+    return tuple(loaded)
 
 
 def misses(loaded: Mapping[str, Collection[int]], plan: Mapping[str, int]) -> frozenset[str]:
