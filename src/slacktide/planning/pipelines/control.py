@@ -110,7 +110,7 @@ class PlacementControl:
         """As `restate` says."""
         self._stopwatch = stopwatch
         self._interval = min(interval, WATCHED_S) if policy.watches else interval
-        self._demands = {each.name: Demand(each) for each in stated.pipelines}
+        self._demands = {pipeline.name: Demand(pipeline) for pipeline in stated.pipelines}
         self._links: dict[tuple[str, str], deque[tuple[float, float]]] = {}
         self._instances = StageInstances()
         self._due = self._whole_due = -math.inf
@@ -129,29 +129,29 @@ class PlacementControl:
 
     def count(self, device: str, counts: Mapping[str, PipelineCounts], *, now: float) -> None:
         """What a device reports, each second."""
-        for name, each in counts.items():
+        for name, pipeline_counts in counts.items():
             if (demand := self._demands.get(name)) is not None:
-                demand.note(device, each, now=now)
+                demand.note(device, pipeline_counts, now=now)
 
     def measure(self, links: Sequence[LinkView], *, now: float) -> None:
         """What links have had in the last second."""
         for link in links:
-            known = self._links.setdefault((link.begin, link.end), deque())
-            known.append((now, link.bandwidth))
-            while known[0][0] < now - KEPT_S:
-                known.popleft()
+            history = self._links.setdefault((link.begin, link.end), deque())
+            history.append((now, link.bandwidth))
+            while history[0][0] < now - KEPT_S:
+                history.popleft()
 
     def restate(self, stated: PlacementQuestion) -> None:
         """What is stated from now on. Pipelines that stay keep what was measured of them; where
         devices or stages are others, nothing is placed until it is asked again."""
         before, self.stated = self.stated, stated
         demands = {}
-        for each in stated.pipelines:
-            known = self._demands.get(each.name)
-            if known is None or _edges(known.view) != _edges(each):
-                known = Demand(each)
-            known.view = each
-            demands[each.name] = known
+        for pipeline in stated.pipelines:
+            demand = self._demands.get(pipeline.name)
+            if demand is None or _edges(demand.view) != _edges(pipeline):
+                demand = Demand(pipeline)
+            demand.view = pipeline
+            demands[pipeline.name] = demand
         self._demands = demands
         if _shape(before) != _shape(stated):
             self.plans, self._instances = None, StageInstances()
@@ -166,7 +166,7 @@ class PlacementControl:
 
     def is_known(self, *, now: float) -> bool:
         """Whether frames come, so that there is something to plan for."""
-        return any(one.seen((SHORT_S,), now=now).rate > 0.0 for one in self._demands.values())
+        return any(demand.seen((SHORT_S,), now=now).rate > 0.0 for demand in self._demands.values())
 
     def next_wakeup(self) -> float:
         """When it is to be asked (absolute seconds)."""
@@ -183,7 +183,7 @@ class PlacementControl:
             return
         if self.policy.scales and now >= self._scale_at:
             self._scale_at = now + SCALE_S
-            names = [each.name for each in self.stated.pipelines]
+            names = [pipeline.name for pipeline in self.stated.pipelines]
             answer = self._instances.checked(
                 lambda pipeline, stage: self._demands[names[pipeline]].rows(stage), now=now
             )
@@ -195,9 +195,9 @@ class PlacementControl:
         if self.policy.watches and now >= self._check_at:
             self._check_at = now + CHECK_S
             if now < self._due and now >= self._decided_at + PAUSES_S[0]:
-                found = self._broken(self.plans, now)
-                if found is not None:
-                    self._windows, self._trigger = found
+                breach = self._broken(self.plans, now)
+                if breach is not None:
+                    self._windows, self._trigger = breach
                     self._due = now
                     self._repairs = self._windows != CALM
                     self.early += 1
@@ -208,7 +208,7 @@ class PlacementControl:
         if now < self._due:
             return None
         question = self.question(self._windows, now=now)
-        if not any(each.rate > 0.0 for each in question.pipelines):
+        if not any(pipeline.rate > 0.0 for pipeline in question.pipelines):
             self._begin(now + CHECK_S)
             return None
         return self._computing(question, now=now)
@@ -247,9 +247,9 @@ class PlacementControl:
             self.expected = self._served(decision.question, plans)
             self.reason += f"; {self.expected:.0%} in time is expected now"
             self._pause, longest = PAUSES_S[0], 2.0 * self._pause
-            kept = self._kept(decision)
-            if kept is not None:
-                plans, self._pause = kept, min(longest, PAUSES_S[1])
+            retained_plans = self._kept(decision)
+            if retained_plans is not None:
+                plans, self._pause = retained_plans, min(longest, PAUSES_S[1])
         self.plans = plans
         self.revision += 1
         self.decided += 1
@@ -267,11 +267,11 @@ class PlacementControl:
         if self.plans is None or not decision.repairs:
             return None
         try:
-            kept = DevicePlans(decision.question, self.plans.answer)
+            plans = DevicePlans(decision.question, self.plans.answer)
         except ValueError:  # it cannot run so any more
             return None
-        served = self._served(decision.question, kept)
-        return kept if served > self.expected - WORTH else None
+        served = self._served(decision.question, plans)
+        return plans if served > self.expected - WORTH else None
 
     def decide(self, *, now: float) -> None:
         """Plan at once, also for what is only stated: for a driver that begins."""
@@ -280,19 +280,19 @@ class PlacementControl:
 
     def question(self, windows: Sequence[float], *, now: float) -> PlacementQuestion:
         """What is asked now, of demand over these windows."""
-        pipelines = [each.seen(windows, now=now) for each in self._demands.values()]
+        pipelines = [demand.seen(windows, now=now) for demand in self._demands.values()]
         links = [self._link(link) for link in self.stated.links]
         return replace(self.stated, pipelines=tuple(pipelines), links=tuple(links))
 
     def _link(self, link: LinkView) -> LinkView:
         """Its bandwidth: the present one for a policy that plans anew when it falls."""
-        known = self._links.get((link.begin, link.end))
-        if not known:
+        history = self._links.get((link.begin, link.end))
+        if not history:
             return link
-        found = [rate for _, rate in known]
-        if self.policy.watches or len(found) < LINK_QUANTILE:
-            return replace(link, bandwidth=min(found[-SETTLED:]))
-        return replace(link, bandwidth=quantiles(found, n=LINK_QUANTILE)[0])
+        rates = [rate for _, rate in history]
+        if self.policy.watches or len(rates) < LINK_QUANTILE:
+            return replace(link, bandwidth=min(rates[-SETTLED:]))
+        return replace(link, bandwidth=quantiles(rates, n=LINK_QUANTILE)[0])
 
     def _broken(self, plans: DevicePlans, now: float) -> tuple[Sequence[float], str] | None:
         """Over which windows to plan anew, and why; None: what was predicted holds."""
@@ -325,17 +325,19 @@ class PlacementControl:
             costs = [judge.chosen(stages) for judge, stages in pairs]
         except ValueError:  # it cannot run so any more
             return 0.0
-        there = Counter((each.device, each.model, each.form) for each in plans.replicas)
+        counts = Counter(
+            (replica.device, replica.model, replica.form) for replica in plans.replicas
+        )
         groups: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
-        for number, (judge, each) in enumerate(zip(judges, costs, strict=True)):
-            for at, (view, cost) in enumerate(zip(judge.pipeline.stages, each, strict=True)):
+        for number, (judge, stage_costs) in enumerate(zip(judges, costs, strict=True)):
+            for at, (view, cost) in enumerate(zip(judge.pipeline.stages, stage_costs, strict=True)):
                 device = judge.devices[cost.device].name
                 key = device, view.model_in(judge.pipeline), cost.form
                 groups.setdefault(key, []).append((number, at))
         for key, stages in groups.items():
             busy = math.fsum(costs[number][at].busy for number, at in stages)
             for number, at in stages:
-                enough = share(FULL * there[key], busy)
+                enough = share(FULL * counts[key], busy)
                 costs[number][at] = costs[number][at]._replace(share=enough)
         return score_of_all(judges, costs).worth / most
 
@@ -343,10 +345,10 @@ class PlacementControl:
 def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:
     """Of what clearly more is asked, or which link has less, than before; empty: of none."""
     most = 1.0 + CHANGED
-    for old, new in zip(before.pipelines, after.pipelines, strict=True):
-        rates = zip(old.rates(), new.rates(), strict=True)
+    for previous_view, present_view in zip(before.pipelines, after.pipelines, strict=True):
+        rates = zip(previous_view.rates(), present_view.rates(), strict=True)
         if any(later > most * earlier for earlier, later in rates):
-            return f"more of {new.name} came than was planned for"
+            return f"more of {present_view.name} came than was planned for"
     for link, present in zip(before.links, after.links, strict=True):
         if link.bandwidth > most * present.bandwidth:
             return f"the link from {link.begin} to {link.end} had less than was planned for"
@@ -364,10 +366,10 @@ def _edges(view: PipelineView) -> object:
 def _shape(question: PlacementQuestion) -> object:
     """What an answer rests on, times and rates aside."""
     stages = [
-        (each.name, [(s.name, [form.name for form in s.forms], s.devices) for s in each.stages])
-        for each in question.pipelines
+        (view.name, [(s.name, [form.name for form in s.forms], s.devices) for s in view.stages])
+        for view in question.pipelines
     ]
-    return [(each.name, each.accelerators, each.streams) for each in question.devices], stages
+    return [(host.name, host.accelerators, host.streams) for host in question.devices], stages
 
 
 def _rows(question: PlacementQuestion) -> float:

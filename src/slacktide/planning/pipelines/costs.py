@@ -86,17 +86,17 @@ class Load:
         self.links: dict[tuple[int, int], tuple[float, float]] = {}
         """(bytes per second, hand-overs per second times their bytes squared)."""
 
-    def add(self, other: Load, places: Sequence[int], sign: float = 1.0) -> None:
-        """`other` counts devices as `places` says."""
+    def add(self, load: Load, places: Sequence[int], sign: float = 1.0) -> None:
+        """Add `load`, which counts devices as `places` says."""
         for local, place in enumerate(places):
-            self.busy[place] += sign * other.busy[local]
-            self.squares[place] += sign * other.squares[local]
-            self.utilisation[place] += sign * other.utilisation[local]
-            self.memory[place] += sign * other.memory[local]
-        for (begin, end), (rate, squares) in other.links.items():
+            self.busy[place] += sign * load.busy[local]
+            self.squares[place] += sign * load.squares[local]
+            self.utilisation[place] += sign * load.utilisation[local]
+            self.memory[place] += sign * load.memory[local]
+        for (begin, end), (rate, squares) in load.links.items():
             ends = places[begin], places[end]
-            known = self.links.get(ends, (0.0, 0.0))
-            self.links[ends] = known[0] + sign * rate, known[1] + sign * squares
+            link_load = self.links.get(ends, (0.0, 0.0))
+            self.links[ends] = link_load[0] + sign * rate, link_load[1] + sign * squares
 
 
 class PlacementScore(NamedTuple):

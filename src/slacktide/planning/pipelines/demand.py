@@ -64,18 +64,18 @@ def counts_of(
     frames: Frames | None, arrivals: Mapping[str, Mapping[str, StageArrivals]]
 ) -> dict[str, PipelineCounts]:
     """What a device is to report, by pipeline. `arrivals`: by pipeline and stage."""
-    found = {}
+    counts = {}
     for name, served in {} if frames is None else frames.pipelines.items():
         edges = zip(served.pipeline.edges, served.fan_outs, strict=True)
-        found[name] = PipelineCounts(
+        counts[name] = PipelineCounts(
             served.frames,
             {(e.upstream, e.downstream): (fan.rows, fan.handed_on) for e, fan in edges},
             {
-                stage: (one.rows, one.gaps, one.seconds, one.squares)
-                for stage, one in arrivals.get(name, {}).items()
+                stage: (counter.rows, counter.gaps, counter.seconds, counter.squares)
+                for stage, counter in arrivals.get(name, {}).items()
             },
         )
-    return found
+    return counts
 
 
 class Demand:
@@ -96,32 +96,32 @@ class Demand:
                 flat += counts.edges.get((stages[inflow.stage].name, stage.name), (0, 0))
         for stage in stages:
             flat += counts.stages.get(stage.name, (0, 0, 0.0, 0.0))
-        known = self._history.setdefault(device, deque())
-        if known and any(new < old for new, old in zip(flat, known[-1][1], strict=True)):
-            known.clear()  # it has begun anew
-        known.append((now, flat))
-        while len(known) > 2 and known[1][0] <= now - KEPT_S:
-            known.popleft()
+        history = self._history.setdefault(device, deque())
+        if history and any(count < last for count, last in zip(flat, history[-1][1], strict=True)):
+            history.clear()  # it has begun anew
+        history.append((now, flat))
+        while len(history) > 2 and history[1][0] <= now - KEPT_S:
+            history.popleft()
 
     def rows(self, stage: int) -> int:
         """That have come to a stage so far, on whichever device."""
         first = self._first(stage)
-        return int(sum(known[-1][1][first] for known in self._history.values()))
+        return int(sum(history[-1][1][first] for history in self._history.values()))
 
     def seen(self, windows: Sequence[float], *, now: float) -> PipelineView:
         """The pipeline with what was measured in the last so many seconds: of several windows, the
         largest rate and fan-outs; burstiness over the longest. Until then, what is stated."""
-        found = [each for each in (self._over(w, now) for w in windows) if each is not None]
-        if not found:
+        samples = [sample for sample in (self._over(w, now) for w in windows) if sample is not None]
+        if not samples:
             return self.view
-        rate = max(each[0] for each in found)
-        longest = found[-1][1]
+        rate = max(sample[0] for sample in samples)
+        longest = samples[-1][1]
         at, stages = 0, []
         for number, stage in enumerate(self.view.stages):
             inflows = []
             for inflow in stage.inflows:
                 fan_outs = []
-                for _, counts in found:
+                for _, counts in samples:
                     rows, handed_on = counts[1 + at : 3 + at]
                     if rows >= LEAST_ROWS:
                         fan_outs.append(handed_on / rows)
@@ -138,21 +138,21 @@ class Demand:
         """(frames per second, counts) of the last so many seconds; None while less is known."""
         total: list[float] = []
         rate, known_for = 0.0, 0.0
-        for known in self._history.values():
-            begin = known[0]
-            for each in reversed(known):
-                begin = each
-                if each[0] <= now - window:
+        for history in self._history.values():
+            begin = history[0]
+            for sample in reversed(history):
+                begin = sample
+                if sample[0] <= now - window:
                     break
-            seconds = known[-1][0] - begin[0]
+            seconds = history[-1][0] - begin[0]
             if seconds <= 0.0 or seconds < 0.5 * window:
                 continue
             known_for = max(known_for, seconds)
-            counts = [new - old for new, old in zip(known[-1][1], begin[1], strict=True)]
+            counts = [last - first for last, first in zip(history[-1][1], begin[1], strict=True)]
             rate += counts[0] / seconds
             total = [a + b for a, b in zip(total, counts, strict=True)] if total else counts
         return (rate, total) if known_for > 0.0 else None
 
     def _first(self, stage: int) -> int:
-        edges = sum(len(each.inflows) for each in self.view.stages)
+        edges = sum(len(view.inflows) for view in self.view.stages)
         return 1 + 2 * edges + 4 * stage

@@ -58,10 +58,10 @@ class _Lane:
         self.first = _Portion(self, 0.0, math.inf)
 
     def portions(self) -> Iterator[_Portion]:
-        each: _Portion | None = self.first
-        while each is not None:
-            yield each
-            each = each.right
+        portion: _Portion | None = self.first
+        while portion is not None:
+            yield portion
+            portion = portion.right
 
 
 class DeviceStreams:
@@ -103,20 +103,20 @@ class DeviceStreams:
         assert resident is not None
         portion.resident = None
         del self._placed[key]
-        for other in (portion.left, portion.right):
-            if other is not None and other.resident is None:
-                self._free.remove((other.end - other.start, lane.number, other.start, other))
-                self._merge(portion, other)
+        for gap in (portion.left, portion.right):
+            if gap is not None and gap.resident is None:
+                self._free.remove((gap.end - gap.start, lane.number, gap.start, gap))
+                self._merge(portion, gap)
         at = lane.accelerator
         self.weights[at] -= resident.weights
         self.intermediate[at] -= lane.intermediate
         self.utilisation[at] -= lane.utilisation
-        left = [each.resident for each in lane.portions() if each.resident is not None]
-        lane.intermediate = max((each.intermediate for each in left), default=0.0)
-        lane.utilisation = max((each.utilisation for each in left), default=0.0)
+        residents = [part.resident for part in lane.portions() if part.resident is not None]
+        lane.intermediate = max((resident.intermediate for resident in residents), default=0.0)
+        lane.utilisation = max((resident.utilisation for resident in residents), default=0.0)
         self.intermediate[at] += lane.intermediate
         self.utilisation[at] += lane.utilisation
-        if not left:
+        if not residents:
             lane.cycle = 0.0
             portion.end = math.inf
         self._add_free(portion)
@@ -127,7 +127,7 @@ class DeviceStreams:
 
     def free(self) -> list[tuple[int, float, float]]:
         """(stream, start, end) of all that are not."""
-        return [(number, each.start, each.end) for _, number, _, each in self._free]
+        return [(number, portion.start, portion.end) for _, number, _, portion in self._free]
 
     def _start(self, portion: _Portion, resident: Resident) -> float | None:
         """When it would begin there; None if one of the conditions does not hold."""
@@ -168,33 +168,33 @@ class DeviceStreams:
 
     def _split(self, portion: _Portion, start: float, end: float, *, left: bool) -> None:
         """What is left over of it, beside it."""
-        rest = _Portion(portion.stream, start, end)
+        remainder = _Portion(portion.stream, start, end)
         if left:
-            rest.left, rest.right, portion.left = portion.left, portion, rest
-            if rest.left is None:
-                portion.stream.first = rest
+            remainder.left, remainder.right, portion.left = portion.left, portion, remainder
+            if remainder.left is None:
+                portion.stream.first = remainder
             else:
-                rest.left.right = rest
+                remainder.left.right = remainder
         else:
-            rest.right, rest.left, portion.right = portion.right, portion, rest
-            if rest.right is not None:
-                rest.right.left = rest
-        self._add_free(rest)
+            remainder.right, remainder.left, portion.right = portion.right, portion, remainder
+            if remainder.right is not None:
+                remainder.right.left = remainder
+        self._add_free(remainder)
 
-    def _merge(self, portion: _Portion, other: _Portion) -> None:
+    def _merge(self, portion: _Portion, gap: _Portion) -> None:
         """It takes the place of a neighbour, too."""
-        portion.start = min(portion.start, other.start)
-        portion.end = max(portion.end, other.end)
-        if other is portion.left:
-            portion.left = other.left
-            if other.left is None:
+        portion.start = min(portion.start, gap.start)
+        portion.end = max(portion.end, gap.end)
+        if gap is portion.left:
+            portion.left = gap.left
+            if gap.left is None:
                 portion.stream.first = portion
             else:
-                other.left.right = portion
+                gap.left.right = portion
         else:
-            portion.right = other.right
-            if other.right is not None:
-                other.right.left = portion
+            portion.right = gap.right
+            if gap.right is not None:
+                gap.right.left = portion
 
     def _add_free(self, portion: _Portion) -> None:
         length = portion.end - portion.start

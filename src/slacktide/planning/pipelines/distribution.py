@@ -70,14 +70,12 @@ def distribute(
 class _Distribution:
     """One pipeline."""
 
-    def __init__(
-        self, judge: PipelineEstimator, others: Load, options: DistributionOptions
-    ) -> None:
-        self.judge, self.others, self.options = judge, others, options
+    def __init__(self, judge: PipelineEstimator, load: Load, options: DistributionOptions) -> None:
+        self.judge, self.others, self.options = judge, load, options
         stages = judge.pipeline.stages
         self.burstiness = [stage.burstiness for stage in stages]
         self.costs = [self._first(at) for at in range(len(stages))]
-        self.now = judge.estimate(self.costs, others)
+        self.now = judge.estimate(self.costs, load)
         self.throughput = self._throughput(self.now)
 
     def run(self) -> list[StageCost]:
@@ -105,8 +103,8 @@ class _Distribution:
         static = self.options.static
         if static is not None:
             rows = static.of(at, self.judge.devices[device].server)
-            known = self.judge.question.batches
-            batch = max(number for number, each in enumerate(known) if each <= rows)
+            batch_sizes = self.judge.question.batches
+            batch = max(number for number, size in enumerate(batch_sizes) if size <= rows)
             while batch and self.judge.cost(at, device, 0, batch) is None:
                 batch -= 1
         return self.judge.cost(at, device, 0, batch)
@@ -122,10 +120,10 @@ class _Distribution:
                 growing.remove(at)
                 if larger is None or larger.batch == cost.batch or not self._may_do(larger):
                     continue
-                found = self._tried(at, larger)
-                throughput = self._throughput(found, at, larger)
-                if self._in_time(found) and throughput > self.throughput:
-                    self.costs[at], self.now, self.throughput = larger, found, throughput
+                estimate = self._tried(at, larger)
+                throughput = self._throughput(estimate, at, larger)
+                if self._in_time(estimate) and throughput > self.throughput:
+                    self.costs[at], self.now, self.throughput = larger, estimate, throughput
                     growing.append(at)
 
     def _to_edge(self, at: int) -> None:
@@ -137,50 +135,50 @@ class _Distribution:
             cost = self._cost(at, 0, batch)
             if cost is None or not self._may_do(cost):
                 break
-            found = self._tried(at, cost)
-            throughput = self._throughput(found, at, cost)
-            kept = self._in_time(found) and throughput[0] >= least
-            if kept and (best is None or throughput > best[0]):
-                best = throughput, cost, found
-            if not kept and throughput[0] >= least:
+            estimate = self._tried(at, cost)
+            throughput = self._throughput(estimate, at, cost)
+            is_allowed = self._in_time(estimate) and throughput[0] >= least
+            if is_allowed and (best is None or throughput > best[0]):
+                best = throughput, cost, estimate
+            if not is_allowed and throughput[0] >= least:
                 break  # a larger one takes longer
         if best is None:
             return
         self.throughput, self.costs[at], self.now = best
-        after = sorted(self.judge.downstream[at], key=lambda other: self.burstiness[other])
-        for other in after:
-            self._to_edge(other)
-        if any(self.costs[other].device == 0 for other in after):
+        after = sorted(self.judge.downstream[at], key=lambda successor: self.burstiness[successor])
+        for successor in after:
+            self._to_edge(successor)
+        if any(self.costs[successor].device == 0 for successor in after):
             return
         rates, stages = self.judge.rates, self.judge.pipeline.stages
-        taken = rates[at] * stages[at].row_bytes
-        sent = sum(rates[other] * stages[other].row_bytes for other in after)
-        if self.options.alpha * taken < sent:
-            found = self._tried(at, before)
-            if self._in_time(found):
-                self.costs[at], self.now = before, found
-                self.throughput = self._throughput(found)
+        received = rates[at] * stages[at].row_bytes
+        sent = sum(rates[successor] * stages[successor].row_bytes for successor in after)
+        if self.options.alpha * received < sent:
+            estimate = self._tried(at, before)
+            if self._in_time(estimate):
+                self.costs[at], self.now = before, estimate
+                self.throughput = self._throughput(estimate)
 
     def _tried(self, at: int, cost: StageCost) -> PipelineEstimate:
-        kept, self.costs[at] = self.costs[at], cost
-        found = self.judge.estimate(self.costs, self.others)
-        self.costs[at] = kept
-        return found
+        previous, self.costs[at] = self.costs[at], cost
+        estimate = self.judge.estimate(self.costs, self.others)
+        self.costs[at] = previous
+        return estimate
 
     def _may_do(self, cost: StageCost) -> bool:
         return cost.latency <= max(self.judge.budget, self.now.latency)
 
-    def _in_time(self, found: PipelineEstimate) -> bool:
-        return self.now.latency >= NEVER or found.latency <= max(
+    def _in_time(self, estimate: PipelineEstimate) -> bool:
+        return self.now.latency >= NEVER or estimate.latency <= max(
             self.judge.budget, self.now.latency
         )
 
     def _throughput(
-        self, found: PipelineEstimate, at: int = -1, cost: StageCost | None = None
+        self, estimate: PipelineEstimate, at: int = -1, cost: StageCost | None = None
     ) -> Throughput:
         """Of these costs, or with `cost` for one stage: to be compared."""
         rows = self.judge.question.batches
-        each = [one.expected / rows[one.batch] for one in self.costs]
+        row_seconds = [stage_cost.expected / rows[stage_cost.batch] for stage_cost in self.costs]
         if cost is not None:
-            each[at] = cost.expected / rows[cost.batch]
-        return min(found.shares), -sum(each)
+            row_seconds[at] = cost.expected / rows[cost.batch]
+        return min(estimate.shares), -sum(row_seconds)

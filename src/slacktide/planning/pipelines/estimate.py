@@ -96,20 +96,20 @@ class PipelineEstimator:
         """What a second more costs."""
         links = links or links_by_ends(question)
         self.links = {
-            (begin, end): links[one.name, other.name]
-            for begin, one in enumerate(self.devices)
-            for end, other in enumerate(self.devices)
-            if (one.name, other.name) in links
+            (begin, end): links[begin_device.name, end_device.name]
+            for begin, begin_device in enumerate(self.devices)
+            for end, end_device in enumerate(self.devices)
+            if (begin_device.name, end_device.name) in links
         }
-        self.sinks = [at for at, each in enumerate(self.downstream) if not each]
+        self.sinks = [at for at, successors in enumerate(self.downstream) if not successors]
         self.hand_overs: list[tuple[int, int, float, float]] = []
         """(from, to, how many per second, bytes of each) of any two stages; −1: where frames come
         in and answers go. The rows of one frame cross together."""
         for at, (stage, rate) in enumerate(zip(pipeline.stages, self.rates, strict=True)):
             rows = max(1.0, rate / pipeline.rate) if pipeline.rate else 1.0
             for inflow in stage.inflows:
-                each = self.rates[inflow.stage] * inflow.fan_out / rows
-                self.hand_overs.append((inflow.stage, at, each, rows * stage.row_bytes))
+                hand_over_rate = self.rates[inflow.stage] * inflow.fan_out / rows
+                self.hand_overs.append((inflow.stage, at, hand_over_rate, rows * stage.row_bytes))
             if not at:
                 self.hand_overs.append((-1, 0, rate, stage.row_bytes))
             if not self.downstream[at]:
@@ -125,7 +125,7 @@ class PipelineEstimator:
                 self._back[begin] = size
         exact = [max(form.accuracy for form in stage.forms) for stage in pipeline.stages]
         for at, stage in enumerate(pipeline.stages):
-            exact[at] *= min((exact[each.stage] for each in stage.inflows), default=1.0)
+            exact[at] *= min((exact[inflow.stage] for inflow in stage.inflows), default=1.0)
         self.most = math.fsum(self.rates[at] * exact[at] for at in self.sinks)
         """No placement is worth more."""
         self._known: dict[tuple[int, int, int, int], StageCost | None] = {}
@@ -142,14 +142,14 @@ class PipelineEstimator:
     def _times(self, stage: int, device: int, form: int) -> FormTimes | None:
         """None: it cannot run there."""
         view, host = self.pipeline.stages[stage], self.devices[device]
-        one = view.forms[form]
+        stage_form = view.forms[form]
         if (
             (view.devices and host.name not in view.devices)
-            or one.weights + one.intermediate > host.memory
-            or one.utilisation > host.utilisation
+            or stage_form.weights + stage_form.intermediate > host.memory
+            or stage_form.utilisation > host.utilisation
         ):
             return None
-        return next((each for each in one.times if each.kind == host.kind), None)
+        return next((times for times in stage_form.times if times.kind == host.kind), None)
 
     def _cost(self, at: int, device: int, form_at: int, batch_at: int) -> StageCost | None:
         key = at, device, form_at
@@ -173,11 +173,11 @@ class PipelineEstimator:
         elif rate:
             together = max(1.0, 0.5 + 0.5 * stage.burstiness**2)
             fill = max(0.0, rows - together) / rate
-        running, kept = form.intermediate, form.weights
+        running, loaded_bytes = form.intermediate, form.weights
         if lanes > 1:
-            running, kept = 0.0, form.weights + form.intermediate
+            running, loaded_bytes = 0.0, form.weights + form.intermediate
         # a server's replicas are for all: it takes the part of one that it keeps busy
-        kept *= busy / self.rules.room if host.server else replicas
+        loaded_bytes *= busy / self.rules.room if host.server else replicas
         gigabyte = 1e-9 * self.rules.memory
         return StageCost(
             device,
@@ -193,7 +193,7 @@ class PipelineEstimator:
             busy * form.utilisation,
             replicas * (form.weights + form.intermediate),
             min(1.0, FULL / part) if part > 0.0 else 1.0,
-            (busy * max(1, form.cores) if host.server else 0.0) + gigabyte * kept,
+            (busy * max(1, form.cores) if host.server else 0.0) + gigabyte * loaded_bytes,
             gigabyte * running,
             form.accuracy,
             form.row_share,
@@ -201,27 +201,27 @@ class PipelineEstimator:
 
     def work(self, costs: Sequence[StageCost], load: Load) -> float:
         """Of servers, in lanes, and what counts as such. `load`: what `load` says of them."""
-        found = math.fsum([cost.work for cost in costs])
+        total = math.fsum([cost.work for cost in costs])
         if self.rules.memory:
             for device in {cost.device for cost in costs}:
-                found += max(cost.running for cost in costs if cost.device == device)
+                total += max(cost.running for cost in costs if cost.device == device)
         for ends, (rate, _) in load.links.items() if self.rules.links else ():
             link = self.links.get(ends)
             if link is not None and link.bandwidth > 0.0:
-                found += self.rules.links * rate / link.bandwidth
-        return found
+                total += self.rules.links * rate / link.bandwidth
+        return total
 
     def choices(self, stage: int, *, forms: bool = True) -> list[StageCost]:
-        """All that can be, of one stage."""
-        found = []
+        """All choices for one stage."""
+        choices = []
         for form in range(len(self.pipeline.stages[stage].forms) if forms else 1):
             for device in range(len(self.devices)):
                 for batch in range(len(self.question.batches)):
                     cost = self.cost(stage, device, form, batch)
                     if cost is None:
                         break
-                    found.append(cost)
-        return found
+                    choices.append(cost)
+        return choices
 
     def load(self, costs: Sequence[StageCost]) -> Load:
         """Of devices and links, by the pipeline's own numbers of devices."""
@@ -240,8 +240,8 @@ class PipelineEstimator:
             if places[begin] != places[at]:
                 ends = places[begin], places[at]
                 size *= costs[at].row_share if at >= 0 else 1.0
-                known = load.links.get(ends, (0.0, 0.0))
-                load.links[ends] = known[0] + rate * size, known[1] + rate * size * size
+                link_load = load.links.get(ends, (0.0, 0.0))
+                load.links[ends] = link_load[0] + rate * size, link_load[1] + rate * size * size
         return load
 
     def transfer(self, begin: int, end: int, size: float, load: tuple[float, float]) -> float:
@@ -250,11 +250,11 @@ class PipelineEstimator:
             return 0.0
         return transfers(self.links.get((begin, end)), load)(size)
 
-    def estimate(self, costs: Sequence[StageCost], others: Load | None = None) -> PipelineEstimate:
-        """What these choices do beside `others`, who keep what they have."""
-        own, others = self.load(costs), others or Load(len(self.question.devices))
-        waits, limits = self._on_devices(own, others)
-        ways = self._ways(own, others) if own.links else {}
+    def estimate(self, costs: Sequence[StageCost], load: Load | None = None) -> PipelineEstimate:
+        """Estimate these choices beside `load`, which stays as it is."""
+        part, load = self.load(costs), load or Load(len(self.question.devices))
+        waits, limits = self._on_devices(part, load)
+        ways = self._ways(part, load) if part.links else {}
         places: list[int] = []
         latencies: list[float] = []
         shares: list[float] = []
@@ -262,36 +262,36 @@ class PipelineEstimator:
         rules, slo = self.rules, self.pipeline.slo
         worth = throughput = longest = 0.0
         for at, cost in enumerate(costs):  # in topological order
-            here, row_share = cost.device, cost.row_share
+            device, row_share = cost.device, cost.row_share
             began, served, exact = 0.0, 1.0, 1.0
             for begin, size in self._into[at]:
-                there, over, some, rough = 0, 0.0, 1.0, 1.0
+                origin, over, some, rough = 0, 0.0, 1.0, 1.0
                 if begin >= 0:
-                    there, over = places[begin], latencies[begin]
+                    origin, over = places[begin], latencies[begin]
                     some, rough = shares[begin], accuracies[begin]
-                if there != here:
-                    taken, passing = ways[there, here]
-                    over += taken(size * row_share)
+                if origin != device:
+                    transfer, passing = ways[origin, device]
+                    over += transfer(size * row_share)
                     some = min(some, passing)
                 began = over if over > began else began
                 served = some if some < served else served
                 exact = rough if rough < exact else exact
-            wait, room = cost.alone, limits[here]
-            if rules.shared and waits[here] > wait:
-                wait = waits[here]
+            wait, room = cost.alone, limits[device]
+            if rules.shared and waits[device] > wait:
+                wait = waits[device]
             room = cost.share if cost.share < room else room
             over = began + cost.latency + wait
             served, exact = room if room < served else served, exact * cost.accuracy
-            places.append(here)
+            places.append(device)
             latencies.append(over)
             shares.append(served)
             accuracies.append(exact)
             back = self._back[at]
             if back is None:
                 continue
-            if here:
-                taken, passing = ways[here, 0]
-                over += taken(back)
+            if device:
+                transfer, passing = ways[device, 0]
+                over += transfer(back)
                 served = min(served, passing)
             longest = max(longest, over)
             likely = 1.0 - (over - self.budget) * self.slope
@@ -300,40 +300,40 @@ class PipelineEstimator:
             throughput += self.rates[at] * served
             worth += self.rates[at] * served * exact
         return PipelineEstimate(
-            PlacementScore(worth, -self.work(costs, own) if worth > 0.0 else -longest),
+            PlacementScore(worth, -self.work(costs, part) if worth > 0.0 else -longest),
             tuple(latencies),
             longest,
             tuple(shares),
             throughput,
         )
 
-    def _ways(self, own: Load, others: Load) -> dict[tuple[int, int], tuple[Transfer, float]]:
+    def _ways(self, part: Load, load: Load) -> dict[tuple[int, int], tuple[Transfer, float]]:
         """By link that is used: what a hand-over takes, by its bytes, and the share that passes."""
-        found = {}
-        for ends, (rate, squares) in own.links.items():
+        ways = {}
+        for ends, (rate, squares) in part.links.items():
             places = self.places[ends[0]], self.places[ends[1]]
-            there = others.links.get(places, (0.0, 0.0))
+            link_load = load.links.get(places, (0.0, 0.0))
             link = self.links.get(ends)
-            left = 0.0 if link is None else FULL * link.bandwidth - there[0]
-            taken = transfers(link, (rate + there[0], squares + there[1]))
-            found[ends] = taken, share(left, rate)
-        return found
+            spare_bandwidth = 0.0 if link is None else FULL * link.bandwidth - link_load[0]
+            transfer = transfers(link, (rate + link_load[0], squares + link_load[1]))
+            ways[ends] = transfer, share(spare_bandwidth, rate)
+        return ways
 
-    def _on_devices(self, own: Load, others: Load) -> tuple[list[float], list[float]]:
+    def _on_devices(self, part: Load, load: Load) -> tuple[list[float], list[float]]:
         """By device: the wait for its lanes, and the share of what is asked for that it has the
         room for."""
         waits, limits = [], []
         for at, (place, lanes, full, memory, most) in enumerate(self._rooms):
-            busy, needed = others.busy[place], own.busy[at]
+            busy, needed = load.busy[place], part.busy[at]
             ratio = (busy + needed) / lanes
             ratio = ratio if ratio < BUSY else BUSY
-            waits.append((others.squares[place] + own.squares[at]) / lanes / (2.0 * (1.0 - ratio)))
+            waits.append((load.squares[place] + part.squares[at]) / lanes / (2.0 * (1.0 - ratio)))
             room = share(full - busy, needed) if needed > 0.0 else 1.0
-            if own.memory[at] and others.memory[place] + own.memory[at] > memory:
+            if part.memory[at] and load.memory[place] + part.memory[at] > memory:
                 room = 0.0
-            if own.utilisation[at] > 0.0:
-                left = most - others.utilisation[place]
-                room = min(room, share(left, own.utilisation[at]))
+            if part.utilisation[at] > 0.0:
+                spare = most - load.utilisation[place]
+                room = min(room, share(spare, part.utilisation[at]))
             limits.append(room)
         return waits, limits
 
@@ -350,22 +350,22 @@ class PipelineEstimator:
         )
 
     def chosen(self, placed: Sequence[PlacedStage]) -> list[StageCost]:
-        """The reverse. Raises ValueError for what cannot be."""
+        """The costs of placed stages. Raises ValueError if one cannot run so."""
         names = [device.name for device in self.devices]
-        found = []
-        for at, each in enumerate(placed):
-            batch = self.question.batches.index(each.batch)
-            cost = self.cost(at, names.index(each.device), each.form, batch)
+        costs = []
+        for at, stage in enumerate(placed):
+            batch = self.question.batches.index(stage.batch)
+            cost = self.cost(at, names.index(stage.device), stage.form, batch)
             if cost is None:
-                raise ValueError(f"{self.pipeline.stages[at].name!r} cannot run as {each}")
-            found.append(cost)
-        return found
+                raise ValueError(f"{self.pipeline.stages[at].name!r} cannot run as {stage}")
+            costs.append(cost)
+        return costs
 
 
 def estimators(question: PlacementQuestion, rules: EstimateRules) -> list[PipelineEstimator]:
     """One for each pipeline."""
     links, numbers = links_by_ends(question), numbers_of(question)
-    return [PipelineEstimator(question, each, rules, links, numbers) for each in question.pipelines]
+    return [PipelineEstimator(question, view, rules, links, numbers) for view in question.pipelines]
 
 
 def numbers_of(question: PlacementQuestion) -> dict[str, int]:
@@ -391,15 +391,15 @@ def total_score(
 def score_of_all(
     judges: Sequence[PipelineEstimator], costs: Sequence[Sequence[StageCost]]
 ) -> PlacementScore:
-    """The same, by what each stage costs."""
+    """The score of all pipelines by what each stage costs."""
     load = Load(len(judges[0].question.devices) if judges else 0)
-    own = [judge.load(each) for judge, each in zip(judges, costs, strict=True)]
-    for judge, part in zip(judges, own, strict=True):
+    loads = [judge.load(stage_costs) for judge, stage_costs in zip(judges, costs, strict=True)]
+    for judge, part in zip(judges, loads, strict=True):
         load.add(part, judge.places)
     worth = spare = 0.0
-    for judge, each, part in zip(judges, costs, own, strict=True):
+    for judge, stage_costs, part in zip(judges, costs, loads, strict=True):
         load.add(part, judge.places, -1.0)
-        worth += judge.estimate(each, load).score.worth
+        worth += judge.estimate(stage_costs, load).score.worth
         load.add(part, judge.places)
-        spare -= judge.work(each, part)
+        spare -= judge.work(stage_costs, part)
     return PlacementScore(worth, spare)

@@ -34,7 +34,7 @@ class _BatchSeconds:
     p99: tuple[float, ...]
 
     def of(self, rows: int, cores: int) -> TimeDistribution:
-        at = next(number for number, each in enumerate(self.rows) if each >= rows)
+        at = next(number for number, batch_size in enumerate(self.rows) if batch_size >= rows)
         return PointTime(max(self.cycle, self.p99[at]))
 
 
@@ -63,11 +63,11 @@ class StageInstances:
             return None
         for number, pipeline in enumerate(streams.question.pipelines):
             for at in range(len(pipeline.stages)):
-                wanted = self._wanted(streams, number, at, rows_of(number, at), now)
-                changed = self._scaled(streams, number, at, wanted) or changed
+                target_count = self._wanted(streams, number, at, rows_of(number, at), now)
+                changed = self._scaled(streams, number, at, target_count) or changed
         if not changed:
             return None
-        portions = [each for one in streams.devices.values() for each in one.portions()]
+        portions = [portion for device in streams.devices.values() for portion in device.portions()]
         placed = tuple(tuple(stages) for stages in self._placed)
         return PlacementAnswer(placed, tuple(portions), tuple(sorted(self._without)))
 
@@ -77,11 +77,11 @@ class StageInstances:
         pipeline, stage = question.pipelines[number], self._placed[number][at]
         host = streams.devices[stage.device].device
         forms = pipeline.stages[at].forms[stage.form].times
-        p99 = next(each.p99 for each in forms if each.kind == host.kind)
+        p99 = next(form_times.p99 for form_times in forms if form_times.kind == host.kind)
         key = pipeline.name, at
         cycle = cycle_of(pipeline)
-        each = max(1, math.floor(cycle / p99[question.batches.index(stage.batch)]))
-        least, most = 1, max(stage.replicas, min(MOST, host.lanes) * each)
+        lane_instances = max(1, math.floor(cycle / p99[question.batches.index(stage.batch)]))
+        least, most = 1, max(stage.replicas, min(MOST, host.lanes) * lane_instances)
         if key not in self._policies:  # no rate is known yet
             least = most = max(1, stage.replicas)
         policy = self._policies.setdefault(key, OctopInf(self._options))
@@ -98,15 +98,15 @@ class StageInstances:
         )
         return policy.decide(view, now=now).replicas
 
-    def _scaled(self, streams: Streams, number: int, at: int, wanted: int) -> bool:
+    def _scaled(self, streams: Streams, number: int, at: int, target_count: int) -> bool:
         """Whether instances have come or gone. One for which no portion is free does not come."""
         pipeline, stages = streams.question.pipelines[number], self._placed[number]
         before = stages[at].replicas
-        for replica in range(before, wanted):
+        for replica in range(before, target_count):
             if streams.add(pipeline, stages, at, replica) is None:
                 break
             stages[at] = replace(stages[at], replicas=replica + 1)
-        for replica in range(before - 1, wanted - 1, -1):
+        for replica in range(before - 1, target_count - 1, -1):
             if (key := (pipeline.name, at, replica)) in self._without:
                 self._without.remove(key)
             else:

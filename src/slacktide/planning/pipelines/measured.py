@@ -39,21 +39,21 @@ class MeasuredWorth:
     def note(self, counts: Mapping[str, ModelCounts], *, now: float) -> None:
         """How frames have ended so far, by pipeline."""
         ended = had = 0.0
-        for each in counts.values():
-            for reason, count in each.by_reason.items():
+        for pipeline_counts in counts.values():
+            for reason, count in pipeline_counts.by_reason.items():
                 ended += count
                 if reason.kind is OutcomeKind.SERVED:
                     had += 0.5 * count if reason is Reason.PARTIAL else count
-        known = self._history
-        if known and ended < known[-1][1]:
-            known.clear()  # pipelines have gone
-        if len(known) > 1 and known[-2][1:] == (ended, had, self._rows, self._exact):
-            known.pop()  # nothing has happened since
-        known.append((now, ended, had, self._rows, self._exact))
+        notes = self._history
+        if notes and ended < notes[-1][1]:
+            notes.clear()  # pipelines have gone
+        if len(notes) > 1 and notes[-2][1:] == (ended, had, self._rows, self._exact):
+            notes.pop()  # nothing has happened since
+        notes.append((now, ended, had, self._rows, self._exact))
         while (
-            len(known) > 2 and known[1][0] <= now - SEEN_S and known[1][1] <= ended - LEAST_FRAMES
+            len(notes) > 2 and notes[1][0] <= now - SEEN_S and notes[1][1] <= ended - LEAST_FRAMES
         ):
-            known.popleft()
+            notes.popleft()
 
     def share(self) -> float | None:
         """None: too little is known; 0 where much is lost: what is lost then varies by chance."""

@@ -102,11 +102,11 @@ class PipelinesPlanner(Planner):
         self._arrivals = {}
         self._fields = {}
         for name, pipeline in stated_as(PlacedPipeline, stated).items():
-            own = self._arrivals[name] = {}
+            stage_arrivals = self._arrivals[name] = {}
             for stage, model in pipeline.stages.items():
                 self._fields[model] = fields_of(model, stated)
-                own[stage] = before.get(name, {}).get(stage) or StageArrivals()
-                self._seen[name, model] = own[stage]
+                stage_arrivals[stage] = before.get(name, {}).get(stage) or StageArrivals()
+                self._seen[name, model] = stage_arrivals[stage]
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
         for event in events:
@@ -122,9 +122,9 @@ class PipelinesPlanner(Planner):
 
     def _came(self, request: Request, now: float) -> None:
         """A request of a stage."""
-        known = self._seen.get((request.client, request.model))
-        if known is not None:
-            known.seen(request.rows, now)
+        arrivals = self._seen.get((request.client, request.model))
+        if arrivals is not None:
+            arrivals.seen(request.rows, now)
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
         if not self._arrivals:
@@ -157,27 +157,29 @@ class PipelinesPlanner(Planner):
         if plans is None or not self._arrivals:
             return draft
         self.bounds = plans.bounds(self._device)
-        own = plans.of(self._device, draft.lanes, self._pool_of)
+        device_plan = plans.of(self._device, draft.lanes, self._pool_of)
         whole = {model for model, fields in self._fields.items() if fields == OWNED}
         lanes: dict[str, dict[str, None]] = {}
-        for each in own.deployments:
-            if self._fields[each.pool.model] == OF_FAMILY:
-                lanes.setdefault(each.pool.model, {})[each.lane] = None
+        for deployment in device_plan.deployments:
+            if self._fields[deployment.pool.model] == OF_FAMILY:
+                lanes.setdefault(deployment.pool.model, {})[deployment.lane] = None
         deployments = [
-            each
-            for each in draft.deployments
-            if each.pool.model not in lanes and each.pool.model not in whole
+            deployment
+            for deployment in draft.deployments
+            if deployment.pool.model not in lanes and deployment.pool.model not in whole
         ]
-        deployments += [each for each in own.deployments if each.pool.model in whole]
+        deployments += [
+            deployment for deployment in device_plan.deployments if deployment.pool.model in whole
+        ]
         deployments += moved(draft, lanes)
-        routes = [each for each in draft.routes if each.model not in whole]
-        places = [each for each in draft.places if each.pipeline not in self._arrivals]
+        routes = [route for route in draft.routes if route.model not in whole]
+        places = [place for place in draft.places if place.pipeline not in self._arrivals]
         return replace(
             draft,
-            lanes=own.lanes,
+            lanes=device_plan.lanes,
             deployments=tuple(deployments),
-            routes=(*routes, *(each for each in own.routes if each.model in whole)),
-            places=(*places, *own.places),
+            routes=(*routes, *(route for route in device_plan.routes if route.model in whole)),
+            places=(*places, *device_plan.places),
         )
 
     def _explain(self, *, again: bool = False) -> None:
@@ -190,10 +192,10 @@ class PipelinesPlanner(Planner):
 def moved(draft: Plan, lanes: Mapping[str, Iterable[str]]) -> Iterator[Deployment]:
     """What `draft` has of these models, on these lanes instead."""
     pools: dict[PoolId, Deployment] = {}
-    known = {(each.pool, each.lane): each for each in draft.deployments}
-    for each in draft.deployments:
-        if each.pool.model in lanes:
-            pools.setdefault(each.pool, each)
-    for pool, each in pools.items():
+    present = {(deployment.pool, deployment.lane): deployment for deployment in draft.deployments}
+    for deployment in draft.deployments:
+        if deployment.pool.model in lanes:
+            pools.setdefault(deployment.pool, deployment)
+    for pool, deployment in pools.items():
         for lane in lanes[pool.model]:
-            yield known.get((pool, lane), replace(each, lane=lane))
+            yield present.get((pool, lane), replace(deployment, lane=lane))

@@ -54,15 +54,15 @@ def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
     """`placed`, so that each stage that leaves the device of the one before it can be handed over
     with all that is behind it: those between a fork and its join stay where the fork is. Raises
     PlacementError if one cannot run there."""
-    found = []
+    whole_pipelines = []
     for judge, stages in zip(estimators(question, RULES), placed, strict=True):
-        own = list(stages)
+        whole_stages = list(stages)
         for at, view in enumerate(judge.pipeline.stages):
-            device = own[view.inflows[0].stage].device if at else own[0].device
-            if own[at].device != device and not _is_closed(judge.pipeline, at):
-                own[at] = _moved(judge, at, own[at], device)
-        found.append(tuple(own))
-    return tuple(found)
+            device = whole_stages[view.inflows[0].stage].device if at else whole_stages[0].device
+            if whole_stages[at].device != device and not _is_closed(judge.pipeline, at):
+                whole_stages[at] = _moved(judge, at, whole_stages[at], device)
+        whole_pipelines.append(tuple(whole_stages))
+    return tuple(whole_pipelines)
 
 
 class DevicePlans:
@@ -82,38 +82,43 @@ class DevicePlans:
         lanes = lanes or lanes_of(host)
         if len(lanes) != host.lanes:
             raise PlacementError(f"device {device!r} has {host.lanes} streams, not {len(lanes)}")
-        found = [
+        device_lanes = [
             replace(lane, timetable=self.timetables.get((device, stream)))
             for stream, lane in enumerate(lanes)
         ]
         deployments = tuple(
-            Deployment(pool_of(each.model, self._form(each)), lanes[each.stream].name, each.batch)
-            for each in self.replicas
-            if each.device == device
+            Deployment(
+                pool_of(replica.model, self._form(replica)),
+                lanes[replica.stream].name,
+                replica.batch,
+            )
+            for replica in self.replicas
+            if replica.device == device
         )
         routes = tuple(self._routes(device, pool_of))
         places = tuple(self._places(device))
-        return Plan(tuple(found), deployments, routes, places=places)
+        return Plan(tuple(device_lanes), deployments, routes, places=places)
 
     def bounds(self, device: str) -> dict[str, StageBounds]:
         """Within which other planners of `device` go on alone, by model: of several forms there,
         the largest."""
-        found: dict[str, StageBounds] = {}
+        bounds: dict[str, StageBounds] = {}
         ranks: dict[str, float] = {}
-        for each in self.replicas:
-            form = self._form(each)
-            if each.device != device or ranks.get(each.model, -math.inf) > form.accuracy:
+        for replica in self.replicas:
+            form = self._form(replica)
+            if replica.device != device or ranks.get(replica.model, -math.inf) > form.accuracy:
                 continue
-            ranks[each.model] = form.accuracy
-            found[each.model] = StageBounds(form.name, cores=form.cores or None, exits=form.exits)
-        return found
+            ranks[replica.model] = form.accuracy
+            bound = StageBounds(form.name, cores=form.cores or None, exits=form.exits)
+            bounds[replica.model] = bound
+        return bounds
 
     def _form(self, replica: PlacedReplica) -> StageForm:
         name, at = replica.stages[0]
         return self._view(name).stages[at].forms[replica.form]
 
     def _view(self, name: str) -> PipelineView:
-        return next(each for each in self.question.pipelines if each.name == name)
+        return next(pipeline for pipeline in self.question.pipelines if pipeline.name == name)
 
     def _routes(self, device: str, pool_of: PoolOf) -> Iterator[Route]:
         """Of each model: a plain one, and one for each pipeline that runs it in another form."""
@@ -136,19 +141,19 @@ class DevicePlans:
 
     # ── what is handed over ──────────────────────────────────────────────────────────────────
 
-    def _places(self, here: str) -> Iterator[StagePlace]:
+    def _places(self, device_name: str) -> Iterator[StagePlace]:
         """Of all stages elsewhere that are behind one that is here, or behind the camera."""
         for judge, costs, placed in zip(
             self._judges, self._costs, self.answer.pipelines, strict=True
         ):
-            there = [stage.device == here for stage in placed]
-            reached = [judge.pipeline.source == here] * len(there)
+            local_stages = [stage.device == device_name for stage in placed]
+            reached = [judge.pipeline.source == device_name] * len(local_stages)
             for at, view in enumerate(judge.pipeline.stages):
-                before = [each.stage for each in view.inflows]
-                reached[at] = reached[at] or any(there[up] or reached[up] for up in before)
+                before = [inflow.stage for inflow in view.inflows]
+                reached[at] = reached[at] or any(local_stages[up] or reached[up] for up in before)
             for at in range(len(placed)):
-                if reached[at] and not there[at]:
-                    yield self._place(judge, costs, placed, at, here)
+                if reached[at] and not local_stages[at]:
+                    yield self._place(judge, costs, placed, at, device_name)
 
     def _place(
         self,
@@ -156,57 +161,57 @@ class DevicePlans:
         costs: Sequence[StageCost],
         placed: Sequence[PlacedStage],
         at: int,
-        here: str,
+        device_name: str,
     ) -> StagePlace:
         """No time is kept for a way that takes more than there is, after what is before it: what is
         behind it is lost, and no other branch is to be given up for its sake."""
         stage = placed[at]
-        before = {placed[each.stage].device for each in judge.pipeline.stages[at].inflows}
+        before = {placed[inflow.stage].device for inflow in judge.pipeline.stages[at].inflows}
         if before != {stage.device} and not _is_closed(judge.pipeline, at):
             name = f"{judge.pipeline.name}/{judge.pipeline.stages[at].name}"
             raise PlacementError(f"{name} cannot be handed over without stages that feed others")
-        place = [device.name for device in judge.devices].index(here)
+        place = [device.name for device in judge.devices].index(device_name)
         cost, transfer, back = costs[at], self._arrival(judge, costs, at), 0.0
         for begin, to, _, size in judge.hand_overs:
             if (begin, to) == (at, -1):
                 back = self._transfer(judge, cost.device, place, size)
         back = back or self._transfer(judge, cost.device, place, 0.0)
         rows = max(1, math.ceil(judge.rates[at] / judge.pipeline.rate - 1e-9))
-        batches = [each for each in self.question.batches if each <= stage.batch]
+        batches = [batch_size for batch_size in self.question.batches if batch_size <= stage.batch]
         batch = min((b for b in batches if b >= rows), default=stage.batch)
         rounds = math.ceil(math.ceil(rows / batch) / max(1, stage.replicas))
-        one = judge.cost(at, cost.device, cost.form, self.question.batches.index(batch))
-        assert one is not None
+        batch_cost = judge.cost(at, cost.device, cost.form, self.question.batches.index(batch))
+        assert batch_cost is not None
         ahead = self._ahead(judge, costs, at)
-        if ahead + transfer + rounds * one.p99 + back >= judge.pipeline.slo:
+        if ahead + transfer + rounds * batch_cost.p99 + back >= judge.pipeline.slo:
             transfer = back = 0.0
         return StagePlace(
             judge.pipeline.name,
             judge.pipeline.stages[at].name,
             stage.device,
-            rounds * one.p99,
+            rounds * batch_cost.p99,
             transfer,
             back,
         )
 
     def _arrival(self, judge: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
         """Seconds until the rows of a stage are on its device."""
-        found = 0.0
+        arrival = 0.0
         for begin, to, _, size in judge.hand_overs:
             if to == at:
                 origin = costs[begin].device if begin >= 0 else 0
                 size *= costs[at].row_share
-                found = max(found, self._transfer(judge, origin, costs[at].device, size))
-        return found
+                arrival = max(arrival, self._transfer(judge, origin, costs[at].device, size))
+        return arrival
 
     def _ahead(self, judge: PipelineEstimator, costs: Sequence[StageCost], at: int) -> float:
         """Seconds of all that is before a stage, one batch of each."""
         return max(
             (
-                self._ahead(judge, costs, each.stage)
-                + self._arrival(judge, costs, each.stage)
-                + costs[each.stage].p99
-                for each in judge.pipeline.stages[at].inflows
+                self._ahead(judge, costs, inflow.stage)
+                + self._arrival(judge, costs, inflow.stage)
+                + costs[inflow.stage].p99
+                for inflow in judge.pipeline.stages[at].inflows
             ),
             default=0.0,
         )
@@ -229,8 +234,8 @@ def _is_closed(pipeline: PipelineView, stage: int) -> bool:
 
 
 def _moved(judge: PipelineEstimator, at: int, stage: PlacedStage, device: str) -> PlacedStage:
-    names = [each.name for each in judge.devices]
-    batches = [each for each in judge.question.batches if each <= stage.batch]
+    names = [host.name for host in judge.devices]
+    batches = [batch_size for batch_size in judge.question.batches if batch_size <= stage.batch]
     for batch in reversed(range(len(batches))):
         cost = judge.cost(at, names.index(device), stage.form, batch)
         if cost is not None:

@@ -116,21 +116,21 @@ class SearchedPlacement(PlacementPolicy):
         )
 
     def decide(self, question: PlacementQuestion, present: Placed | None) -> PlacementAnswer:
-        kept = None if present is None else self._mended(question, present)
-        found = placed_whole(question, search(question, self.rules, kept))
-        if kept is not None:
-            before = total_score(question, kept, self.rules)
-            after = total_score(question, found, self.rules)
+        basis = None if present is None else self._mended(question, present)
+        placed = placed_whole(question, search(question, self.rules, basis))
+        if basis is not None:
+            before = total_score(question, basis, self.rules)
+            after = total_score(question, placed, self.rules)
             more = after.worth > before.worth * (1.0 + self._options.gain)
             less = after.spare > before.spare * (1.0 - 10.0 * self._options.gain)
             if not better(after, before) or not (more or less):
-                found = kept
-        return self._answer(question, found)
+                placed = basis
+        return self._answer(question, placed)
 
     def repair(self, question: PlacementQuestion, present: Placed) -> PlacementAnswer:
         """Only what does not have everything in time is placed anew."""
-        kept = self._mended(question, present)
-        return self.decide(question, None) if kept is None else self._answer(question, kept)
+        basis = self._mended(question, present)
+        return self.decide(question, None) if basis is None else self._answer(question, basis)
 
     def _answer(self, question: PlacementQuestion, placed: Placed) -> PlacementAnswer:
         if self._options.streams:
@@ -140,18 +140,15 @@ class SearchedPlacement(PlacementPolicy):
     def _mended(self, question: PlacementQuestion, present: Placed) -> Placed | None:
         """As it is, but for pipelines that would not have everything in time."""
         try:
-            found = mended(question, present, self.rules, self._options.gain)
+            placed = mended(question, present, self.rules, self._options.gain)
         except ValueError:  # it cannot run so any more
             return None
-        return placed_whole(question, found)
+        return placed_whole(question, placed)
 
 
 PLACEMENTS: Registry[PlacementPolicy] = Registry(
     "placement",
-    {
-        "octopinf": PublishedPlacement,
-        "pipeline": SearchedPlacement,
-    },
+    {"octopinf": PublishedPlacement, "pipeline": SearchedPlacement},
     absent=dict.fromkeys(("distream", "jellyfish", "rim"), PAPERS),
 )
 """Every way to place pipelines, by name."""

@@ -133,15 +133,15 @@ class PipelineView:
 
     def rates(self) -> list[float]:
         """Rows per second by stage. A join has as many rows as the largest of its inflows."""
-        found = [self.rate]
+        rates = [self.rate]
         for stage in self.stages[1:]:
-            found.append(max(found[each.stage] * each.fan_out for each in stage.inflows))
-        return found
+            rates.append(max(rates[inflow.stage] * inflow.fan_out for inflow in stage.inflows))
+        return rates
 
     def downstream(self) -> list[list[int]]:
         """By stage: those it feeds."""
         return [
-            [to for to, other in enumerate(self.stages) if at in [i.stage for i in other.inflows]]
+            [to for to, stage in enumerate(self.stages) if at in [i.stage for i in stage.inflows]]
             for at in range(len(self.stages))
         ]
 
@@ -186,20 +186,20 @@ class PlacementQuestion:
         if not pipeline.stages:
             raise PlacementError(f"{where}: no stages")
         for at, stage in enumerate(pipeline.stages):
-            here = f"{where}: stage {stage.name!r}"
+            label = f"{where}: stage {stage.name!r}"
             if bool(at) == (not stage.inflows) or any(not 0 <= i.stage < at for i in stage.inflows):
-                raise PlacementError(f"{here}: expected the source first, and inflows from before")
+                raise PlacementError(f"{label}: expected the source first, and inflows from before")
             for inflow in stage.inflows:
-                _not_negative(here, fan_out=inflow.fan_out)
+                _not_negative(label, fan_out=inflow.fan_out)
             _not_negative(
-                here,
+                label,
                 row_bytes=stage.row_bytes,
                 answer_bytes=stage.answer_bytes,
                 burstiness=stage.burstiness,
             )
-            self._check_fit(pipeline, stage, here)
+            self._check_fit(pipeline, stage, label)
 
-    def _check_fit(self, pipeline: PipelineView, stage: StageView, here: str) -> None:
+    def _check_fit(self, pipeline: PipelineView, stage: StageView, label: str) -> None:
         """Whether it fits some device: else which limit is in the way."""
         limits = []
         for device in self.devices:
@@ -207,7 +207,7 @@ class PlacementQuestion:
                 continue
             if stage.devices and device.name not in stage.devices:
                 limits.append(f"{device.name}: not among its devices {list(stage.devices)}")
-            elif not any(each.kind == device.kind for f in stage.forms for each in f.times):
+            elif not any(times.kind == device.kind for f in stage.forms for times in f.times):
                 limits.append(f"{device.name}: no times for devices of kind {device.kind!r}")
             elif fits(stage, device):
                 return
@@ -217,7 +217,7 @@ class PlacementQuestion:
                     f"{device.name}: memory of {device.memory:.0f} bytes, {least:.0f} needed, or "
                     f"utilisation limit of {device.utilisation}"
                 )
-        raise PlacementError(f"{here}: fits no device ({'; '.join(limits) or 'there is none'})")
+        raise PlacementError(f"{label}: fits no device ({'; '.join(limits) or 'there is none'})")
 
     def device(self, name: str) -> DeviceView:
         return next(device for device in self.devices if device.name == name)
@@ -225,7 +225,7 @@ class PlacementQuestion:
     def candidates(self, pipeline: PipelineView) -> list[DeviceView]:
         """Devices that its stages may run on: its source first."""
         source = self.device(pipeline.source)
-        return [source, *(each for each in self.devices if each.server and each is not source)]
+        return [source, *(host for host in self.devices if host.server and host is not source)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ def burstiness(arrivals: Iterable[float], window: float = 60.0) -> float:
     Source: OctopInf, §III-B, and the windows of up to 60 s of its code.
     """
     times = list(arrivals)
-    recent = [each for each in times if each >= times[-1] - window]
+    recent = [time for time in times if time >= times[-1] - window]
     gaps = [after - before for before, after in pairwise(recent)]
     total = math.fsum(gaps)
     if len(gaps) < 2 or total <= 0.0:
@@ -307,9 +307,9 @@ def burstiness(arrivals: Iterable[float], window: float = 60.0) -> float:
     return math.sqrt(math.fsum((gap - mean) ** 2 for gap in gaps) / len(gaps)) / mean
 
 
-def _unique(what: str, names: list[str]) -> None:
+def _unique(label: str, names: list[str]) -> None:
     if len({*names}) < len(names):
-        raise PlacementError(f"{what}: two share a name: {sorted(names)}")
+        raise PlacementError(f"{label}: two share a name: {sorted(names)}")
 
 
 def _not_negative(where: str, **values: float) -> None:

@@ -72,14 +72,14 @@ def search(
             load.add(judge.load(costs), judge.places, -1.0)
             now = judge.estimate(costs, load).score
             if now.worth < scores[number].worth * (1.0 - _SLIGHT):
-                other = pipelines[number].best(load, costs)
-                scores[number] = judge.estimate(other, load).score
+                candidate = pipelines[number].best(load, costs)
+                scores[number] = judge.estimate(candidate, load).score
                 if better(scores[number], now):
-                    chosen[number], moved = other, True
+                    chosen[number], moved = candidate, True
             load.add(judge.load(chosen[number]), judge.places)
         if not moved:
             break
-    return tuple(judge.placed(each) for judge, each in zip(judges, chosen, strict=True))
+    return tuple(judge.placed(costs) for judge, costs in zip(judges, chosen, strict=True))
 
 
 def mended(
@@ -101,13 +101,13 @@ def mended(
             now = judge.estimate(costs, load).score
             if now.worth < judge.most * (1.0 - max(gain, _SLIGHT)):
                 late = pipelines.get(number) or pipelines.setdefault(number, _Pipeline(judge))
-                other = late.best(load, costs)
-                if judge.estimate(other, load).score.worth > now.worth * (1.0 + gain) + _SLIGHT:
-                    chosen[number], moved = other, True
+                candidate = late.best(load, costs)
+                if judge.estimate(candidate, load).score.worth > now.worth * (1.0 + gain) + _SLIGHT:
+                    chosen[number], moved = candidate, True
             load.add(judge.load(chosen[number]), judge.places)
         if not moved:
             break
-    return tuple(judge.placed(each) for judge, each in zip(judges, chosen, strict=True))
+    return tuple(judge.placed(costs) for judge, costs in zip(judges, chosen, strict=True))
 
 
 class _Pipeline:
@@ -133,9 +133,9 @@ class _Pipeline:
         """By budget: choices that may be of use, and blocks of stages."""
         self._use(judge.budget)
 
-    def best(self, others: Load, start: Sequence[StageCost] = ()) -> list[StageCost]:
-        """The best choices that are found, beside what `others` take."""
-        self.others = others
+    def best(self, load: Load, start: Sequence[StageCost] = ()) -> list[StageCost]:
+        """The best choices that are found beside `load`."""
+        self.others = load
         self._use(self.judge.budget)
         picks, score = self._best(self._starts(start))
         if score.worth < self.judge.most * (1.0 - _SLIGHT):
@@ -149,9 +149,9 @@ class _Pipeline:
         picks: list[int] = []
         top = PlacementScore(-math.inf, 0.0)
         for start in starts:
-            other, score = self._descended(start)
+            candidate_picks, score = self._descended(start)
             if better(score, top):
-                picks, top = other, score
+                picks, top = candidate_picks, score
         return picks, top
 
     def _use(self, budget: float) -> None:
@@ -169,25 +169,25 @@ class _Pipeline:
         count = len(least)
         before, after = [0.0] * count, [0.0] * count
         for at, stage in enumerate(judge.pipeline.stages):
-            sums = [before[each.stage] + least[each.stage] for each in stage.inflows]
+            sums = [before[inflow.stage] + least[inflow.stage] for inflow in stage.inflows]
             before[at] = max(sums, default=0.0)
         for at in range(count - 1, -1, -1):
             after[at] = min([least[to] + after[to] for to in judge.downstream[at]], default=0.0)
-        found = []
+        useful = []
         for at, table in enumerate(self.table):
-            kept = np.flatnonzero(before[at] + table["latency"] + after[at] <= budget)
-            if not len(kept):
-                kept = np.arange(len(self.choices[at]))
-            costs = np.stack([table[name] for name in _COSTS])[:, kept]
-            gains = np.stack([table["share"], table["accuracy"]])[:, kept]
-            device = self.on[at].argmax(axis=0)[kept]
+            feasible = np.flatnonzero(before[at] + table["latency"] + after[at] <= budget)
+            if not len(feasible):
+                feasible = np.arange(len(self.choices[at]))
+            costs = np.stack([table[name] for name in _COSTS])[:, feasible]
+            gains = np.stack([table["share"], table["accuracy"]])[:, feasible]
+            device = self.on[at].argmax(axis=0)[feasible]
             beats = (costs[:, :, None] <= costs[:, None, :]).all(axis=0)
             beats &= (gains[:, :, None] >= gains[:, None, :]).all(axis=0)
             beats &= device[:, None] == device[None, :]
             alike = beats & beats.T  # of those that are, the first
             beats &= ~np.tril(alike)
-            found.append(kept[~beats.any(axis=0)])
-        return found
+            useful.append(feasible[~beats.any(axis=0)])
+        return useful
 
     def _starts(self, start: Sequence[StageCost]) -> Iterator[list[int]]:
         """All on servers, all at the source, each where it takes the least time, as given."""
@@ -206,13 +206,13 @@ class _Pipeline:
     def _descended(self, picks: list[int]) -> tuple[list[int], PlacementScore]:
         """Blocks of stages are chosen anew until none is better for it."""
         blocks = self.blocks
-        score, left = PlacementScore(-math.inf, 0.0), len(blocks)
+        score, remaining = PlacementScore(-math.inf, 0.0), len(blocks)
         at = 0
-        while left:
+        while remaining:
             block = blocks[at % len(blocks)]
             key = (
                 at % len(blocks),
-                *(-1 if each in block else pick for each, pick in enumerate(picks)),
+                *(-1 if stage in block else pick for stage, pick in enumerate(picks)),
             )
             if key not in self._found:
                 tried = [
@@ -220,15 +220,15 @@ class _Pipeline:
                     for stage in range(len(picks))
                 ]
                 self._found[key] = self._best_of(tried)
-            other, found = self._found[key]
-            at, left = at + 1, left - 1
-            if better(found, score):
-                picks, score, left = other, found, len(blocks) - 1
+            candidate_picks, candidate_score = self._found[key]
+            at, remaining = at + 1, remaining - 1
+            if better(candidate_score, score):
+                picks, score, remaining = candidate_picks, candidate_score, len(blocks) - 1
         return picks, score
 
     def _blocks(self) -> list[list[int]]:
         """For each stage: it, and as many of those next to it as can be judged with it."""
-        found: list[list[int]] = []
+        blocks: list[list[int]] = []
         for first in range(len(self.useful)):
             block: list[int] = []
             size, queue = 1, [first]
@@ -238,16 +238,16 @@ class _Pipeline:
                 if block and size > BLOCK:
                     break
                 block.append(at)
-                above = [each.stage for each in self.judge.pipeline.stages[at].inflows]
+                above = [inflow.stage for inflow in self.judge.pipeline.stages[at].inflows]
                 near = self.judge.downstream[at] + above
-                near += [to for one in above for to in self.judge.downstream[one]]
+                near += [to for parent in above for to in self.judge.downstream[parent]]
                 queue += [to for to in near if to not in block and to not in queue]
-            if sorted(block) not in found:
-                found.append(sorted(block))
-        return found
+            if sorted(block) not in blocks:
+                blocks.append(sorted(block))
+        return blocks
 
     def _best_of(self, picks: Picks) -> tuple[list[int], PlacementScore]:
-        """Of all combinations."""
+        """The best of all combinations."""
         worth, work, longest = self._judged(picks)
         shape = tuple(map(len, picks))
         most = float(worth.max())
@@ -255,8 +255,9 @@ class _Pipeline:
         least = np.where(worth >= most - _SLIGHT * (1.0 + most), least, math.inf)
         least = np.broadcast_to(least, shape)
         at = int(least.argmin())
-        found = [int(each[i]) for each, i in zip(picks, np.unravel_index(at, shape), strict=True)]
-        return found, PlacementScore(most, -float(least.flat[at]))
+        indices = np.unravel_index(at, shape)
+        best_picks = [int(stage_picks[i]) for stage_picks, i in zip(picks, indices, strict=True)]
+        return best_picks, PlacementScore(most, -float(least.flat[at]))
 
     def _judged(self, picks: Picks) -> tuple[Array, Array, Array]:
         """(worth, work, longest path) of all combinations, one axis for each stage."""
@@ -266,23 +267,23 @@ class _Pipeline:
         crossing = self._crossings(every.there, every.used)
         sizes = [every.of(at, "row_share") for at in range(count)]
         over_link, passing, carried = self._links(crossing, sizes)
-        one: Array = np.ones((1,) * count)
-        began: list[Array] = [0.0 * one] * count
-        shares, accuracies, ended = [one] * count, [one] * count, [one] * count
-        worth, longest, seen = 0.0 * one, 0.0 * one, [False] * count
+        unit: Array = np.ones((1,) * count)
+        began: list[Array] = [0.0 * unit] * count
+        shares, accuracies, ended = [unit] * count, [unit] * count, [unit] * count
+        worth, longest, visited = 0.0 * unit, 0.0 * unit, [False] * count
         for (begin, at, _, size), ends in zip(judge.hand_overs, crossing, strict=True):
-            over, served, exact = 0.0 * one, one, one
+            over, served, exact = 0.0 * unit, unit, unit
             if begin >= 0:
-                if not seen[begin]:
-                    seen[begin] = True
+                if not visited[begin]:
+                    visited[begin] = True
                     wait = every.wait(begin, waits)
                     ended[begin] = began[begin] + every.of(begin, "latency") + wait
                     shares[begin] = every.served(begin, shares[begin], limits)
                     accuracies[begin] = accuracies[begin] * every.of(begin, "accuracy")
                 over, served, exact = ended[begin], shares[begin], accuracies[begin]
             for pair, crosses in ends.items():
-                taken = self._transfer(pair, size * sizes[at] if at >= 0 else size)
-                over = over + crosses * (taken + over_link[pair])
+                transfer = self._transfer(pair, size * sizes[at] if at >= 0 else size)
+                over = over + crosses * (transfer + over_link[pair])
                 if pair in passing:
                     served = np.minimum(served, 1.0 - crosses * (1.0 - passing[pair]))
             if at >= 0:
@@ -322,17 +323,17 @@ class _Pipeline:
         limits: dict[int, Array] = {}
         for device in range(len(self.judge.devices)):
             stages = every.using(device)
-            own = {
+            usage = {
                 field: [every.of(at, field) * every.there[at][device] for at in stages]
                 for field in _BY_DEVICE
             }
-            self._device(device, own, waits, limits)
+            self._device(device, usage, waits, limits)
         return waits, limits
 
     def _device(
         self,
         at: int,
-        own: dict[str, list[Array]],
+        usage: dict[str, list[Array]],
         waits: dict[int, Array | float],
         limits: dict[int, Array],
     ) -> None:
@@ -340,31 +341,31 @@ class _Pipeline:
         host, place = self.judge.devices[at], self.judge.places[at]
         before = {field: getattr(self.others, field)[place] for field in _BY_DEVICE}
         lanes, most = FULL * host.lanes, host.accelerators * host.utilisation
-        if not own["busy"]:
+        if not usage["busy"]:
             return
-        busy = _total(own["busy"])
+        busy = _total(usage["busy"])
         if self.judge.rules.shared:
-            squares = _total(own["squares"]) + before["squares"]
+            squares = _total(usage["squares"]) + before["squares"]
             ratio = np.minimum((busy + before["busy"]) / host.lanes, BUSY)
             waits[at] = squares / (2.0 * host.lanes * (1.0 - ratio))
         for field, room, needed in (("busy", lanes, busy), ("utilisation", most, None)):
-            if _largest(own[field]) + before[field] > room:
-                total = _total(own[field]) if needed is None else needed
-                left = max(0.0, room - before[field])
-                limit = np.minimum(1.0, left / np.maximum(total, 1e-300))
+            if _largest(usage[field]) + before[field] > room:
+                total = _total(usage[field]) if needed is None else needed
+                spare = max(0.0, room - before[field])
+                limit = np.minimum(1.0, spare / np.maximum(total, 1e-300))
                 limits[at] = limit if at not in limits else np.minimum(limits[at], limit)
         memory = host.accelerators * host.memory - before["memory"]
-        if _largest(own["memory"]) > memory:
-            total = _total(own["memory"])
+        if _largest(usage["memory"]) > memory:
+            total = _total(usage["memory"])
             fits = ((total <= memory) | (total == 0.0)).astype(float)
             limits[at] = limits[at] * fits if at in limits else fits
 
     def _crossings(
-        self, there: list[list[Array]], used: list[list[bool]]
+        self, occupancy: list[list[Array]], used: list[list[bool]]
     ) -> list[dict[tuple[int, int], Array]]:
         """By hand-over: 1 where it crosses from one device to another."""
         devices = range(len(self.judge.devices))
-        found = []
+        crossings = []
         for begin, at, _, _ in self.judge.hand_overs:
             ends = {}
             for a in devices:
@@ -373,10 +374,10 @@ class _Pipeline:
                         continue
                     if not (used[at][b] if at >= 0 else b == 0):
                         continue
-                    crosses: Array | float = there[begin][a] if begin >= 0 else 1.0
-                    ends[a, b] = np.asarray(crosses * (there[at][b] if at >= 0 else 1.0))
-            found.append(ends)
-        return found
+                    crosses: Array | float = occupancy[begin][a] if begin >= 0 else 1.0
+                    ends[a, b] = np.asarray(crosses * (occupancy[at][b] if at >= 0 else 1.0))
+            crossings.append(ends)
+        return crossings
 
     def _transfer(self, pair: tuple[int, int], size: Array | float) -> Array | float:
         """Seconds of one hand-over, without waiting."""
@@ -400,12 +401,12 @@ class _Pipeline:
                 rates.setdefault(pair, []).append(rate * size * crosses)
                 squares.setdefault(pair, []).append(rate * size * size * crosses)
         waits, passing, carried = {}, {}, {}
-        for pair, each in rates.items():
+        for pair, link_rates in rates.items():
             link = self.judge.links.get(pair)
             places = self.judge.places[pair[0]], self.judge.places[pair[1]]
             before = self.others.links.get(places, (0.0, 0.0))
             bandwidth = 0.0 if link is None else link.bandwidth
-            total = _total(each)
+            total = _total(link_rates)
             if bandwidth > 0.0:
                 carried[pair] = total
                 ratio = np.minimum((total + before[0]) / bandwidth, BUSY)
@@ -414,7 +415,7 @@ class _Pipeline:
             else:
                 waits[pair] = np.zeros((1,) * total.ndim)
             room = FULL * bandwidth - before[0]
-            if _largest(each) > room:
+            if _largest(link_rates) > room:
                 passing[pair] = np.minimum(1.0, max(0.0, room) / np.maximum(total, 1e-300))
         return waits, passing, carried
 
@@ -463,13 +464,13 @@ class _Combinations:
         return share
 
 
-def _total(each: Sequence[Array | float]) -> Array:
-    found: Array | float = 0.0
-    for one in each:
-        found = found + one
-    return np.asarray(found)
+def _total(parts: Sequence[Array | float]) -> Array:
+    total: Array | float = 0.0
+    for part in parts:
+        total = total + part
+    return np.asarray(total)
 
 
-def _largest(each: Sequence[Array]) -> float:
+def _largest(parts: Sequence[Array]) -> float:
     """No sum of them is larger."""
-    return math.fsum(float(one.max()) for one in each)
+    return math.fsum(float(part.max()) for part in parts)

@@ -150,8 +150,8 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         the autoscaler alone."""
         frames = self._frames() if self._control.policy.scales else None
         of = None if frames is None else frames.stage_of(request.id)
-        if of is not None and of[1] in (known := self._arrivals.get(of[0], {})):
-            known[of[1]].rows += request.rows
+        if of is not None and of[1] in (arrivals := self._arrivals.get(of[0], {})):
+            arrivals[of[1]].rows += request.rows
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
         if not self._asked.pipelines:
@@ -232,12 +232,12 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         """A family may keep its largest variant while that is as good."""
         stays = self._is_as_good()
         bounds = dict(self._wanted)
-        for model, each in bounds.items():
+        for model, bound in bounds.items():
             before = self._within.get(model, NOTHING).largest
-            if stays and self._asked.is_smaller(model, each.largest, before):
-                bounds[model] = replace(each, largest=before)
+            if stays and self._asked.is_smaller(model, bound.largest, before):
+                bounds[model] = replace(bound, largest=before)
         self._rebounds += sum(
-            each != self._within.get(model, NOTHING) for model, each in bounds.items()
+            bound != self._within.get(model, NOTHING) for model, bound in bounds.items()
         )
         if bounds != self.bounds:
             self.bounds = bounds

@@ -81,11 +81,11 @@ class ServerQuestion:
         """This is served from now on."""
         placed = stated_as(PlacedPipeline, stated)
         self.pipelines = {
-            name: each.pipeline for name, each in placed.items() if each.pipeline is not None
+            name: spec.pipeline for name, spec in placed.items() if spec.pipeline is not None
         }
         self.groups = tuple(_groups(base, stated_as(ScaledModel, stated)))
         self._families = stated_as(Family, stated)
-        self._floors = {m: each.smallest for m, each in stated_as(StageBounds, stated).items()}
+        self._floors = {m: bounds.smallest for m, bounds in stated_as(StageBounds, stated).items()}
         self._exits = stated_as(StatedExits, stated)
 
     def accuracy(self, pool: PoolId) -> float | None:
@@ -93,7 +93,7 @@ class ServerQuestion:
         family = self._families.get(pool.model)
         if family is None:
             return None
-        by_name = {each.name: each.accuracy for each in family.variants}
+        by_name = {variant.name: variant.accuracy for variant in family.variants}
         return by_name.get(pool.variant, 0.0) / max(by_name.values())
 
     def is_smaller(self, model: str, variant: str, than: str) -> bool:
@@ -104,11 +104,11 @@ class ServerQuestion:
 
     def knows(self, bounds: Mapping[str, StageBounds]) -> bool:
         """Whether their variants are there: a model may have been loaded with others."""
-        return all(each.largest in ("", *self._names(model)) for model, each in bounds.items())
+        return all(bound.largest in ("", *self._names(model)) for model, bound in bounds.items())
 
     def _names(self, model: str) -> list[str]:
         family = self._families.get(model)
-        return [] if family is None else [each.name for each in family.variants]
+        return [] if family is None else [variant.name for variant in family.variants]
 
     def ask(
         self, snapshot: Snapshot, bounds: Mapping[str, StageBounds]
@@ -154,23 +154,23 @@ class ServerQuestion:
 
     def bounds(self, plans: DevicePlans) -> dict[str, StageBounds]:
         """Of a placement. A lane may have the cores that no other lane needs by it."""
-        found: dict[str, StageBounds] = {}
+        bounds: dict[str, StageBounds] = {}
         for device in plans.question.devices:
-            found |= plans.bounds(device.name)
-        needed = {group.name: self._needed(group, found) for group in self.groups}
+            bounds |= plans.bounds(device.name)
+        needed = {group.name: self._needed(group, bounds) for group in self.groups}
         everywhere = sum(needed.values())
         for group in self.groups:
-            rest = self._cores - (everywhere - needed[group.name])
-            most = max(rest, needed[group.name]) // len(group.lanes)
+            free_cores = self._cores - (everywhere - needed[group.name])
+            most = max(free_cores, needed[group.name]) // len(group.lanes)
             free = not group.choices or not self._cores or most >= group.cores
-            for model in group.models & found.keys():
-                found[model] = replace(found[model], cores=None if free else most)
-        return found
+            for model in group.models & bounds.keys():
+                bounds[model] = replace(bounds[model], cores=None if free else most)
+        return bounds
 
     def _needed(self, group: LaneGroup, bounds: Mapping[str, StageBounds]) -> int:
         """Cores of its lanes, by a placement."""
-        wanted = [bounds[model].cores or 0 for model in group.models if model in bounds]
-        return max(wanted, default=0) * len(group.lanes) or group.held
+        core_counts = [bounds[model].cores or 0 for model in group.models if model in bounds]
+        return max(core_counts, default=0) * len(group.lanes) or group.held
 
     def _forms(
         self,
@@ -187,17 +187,17 @@ class ServerQuestion:
         if family is None or family.planner == "none":
             named = [(list(pools.values())[-1], "", 1.0)] if pools else []
         else:
-            known = [(each.name, each.accuracy) for each in family.variants]
-            floor = dict(known).get(self._floors.get(model, ""), -math.inf)
-            named = [(pools[n], n, a) for n, a in known if n in pools and a >= floor]
+            accuracies = [(variant.name, variant.accuracy) for variant in family.variants]
+            floor = dict(accuracies).get(self._floors.get(model, ""), -math.inf)
+            named = [(pools[n], n, a) for n, a in accuracies if n in pools and a >= floor]
         for pool, name, accuracy in named:
             for cores in group.choices or (0,):
                 times = _times(pool, group.name, cores or group.cores)
                 if model not in self._exits:
                     yield StageForm((times,), name, accuracy, cores=cores)
                     continue
-                left, whole = self._with_exits(pool, times, exits, leaves=leaves)
-                yield StageForm((left,), name, accuracy, cores=cores)
+                exit_times, whole = self._with_exits(pool, times, exits, leaves=leaves)
+                yield StageForm((exit_times,), name, accuracy, cores=cores)
                 yield StageForm((whole,), name, WHOLE * accuracy, cores=cores, exits=False)
 
     def _with_exits(
@@ -209,15 +209,15 @@ class ServerQuestion:
         leaves: bool,
     ) -> tuple[FormTimes, FormTimes]:
         """(where rows may leave, where none may), of which one is what is measured `now`."""
-        known = exits.get(pool.id)
-        if known is None or known.policy is None or known.overhead is None:
+        status = exits.get(pool.id)
+        if status is None or status.policy is None or status.overhead is None:
             return now, now
-        one = pool.times.of(1, pool.cores)
+        time = pool.times.of(1, pool.cores)
         if leaves:
             whole = pool.times.whole(1, pool.cores)
-            self._lane_share[pool.id] = one.expected / whole.expected if whole.expected else 1.0
+            self._lane_share[pool.id] = time.expected / whole.expected if whole.expected else 1.0
         share = self._lane_share.get(pool.id, 1.0)
-        more = 1.0 + known.overhead
+        more = 1.0 + status.overhead
         if leaves:
             return now, _scaled(now, 1.0 / (share * more), 1.0 / more)
         return _scaled(now, share * more, more), now
@@ -226,33 +226,35 @@ class ServerQuestion:
 def _scaled(times: FormTimes, expected: float, p99: float) -> FormTimes:
     return FormTimes(
         times.kind,
-        tuple([expected * each for each in times.expected]),
-        tuple([p99 * each for each in times.p99]),
+        tuple([expected * seconds for seconds in times.expected]),
+        tuple([p99 * seconds for seconds in times.p99]),
     )
 
 
 def _times(pool: PoolSnapshot, kind: str, cores: int) -> FormTimes:
-    found = [pool.times.of(rows, cores) for rows in BATCHES if rows <= pool.max_batch]
+    times = [pool.times.of(rows, cores) for rows in BATCHES if rows <= pool.max_batch]
     return FormTimes(
-        kind, tuple([one.expected for one in found]), tuple([one.p99 for one in found])
+        kind, tuple([time.expected for time in times]), tuple([time.p99 for time in times])
     )
 
 
 def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup]:
     """Of the lanes of a base plan, in its order."""
-    found: list[tuple[list[str], set[str]]] = []
+    components: list[tuple[list[str], set[str]]] = []
     for lane in base.lanes:
-        models = {each.pool.model for each in base.deployments if each.lane == lane.name}
-        together = [each for each in found if each[1] & models]
-        found = [each for each in found if not each[1] & models]
+        models = {
+            deployment.pool.model for deployment in base.deployments if deployment.lane == lane.name
+        }
+        together = [component for component in components if component[1] & models]
+        components = [component for component in components if not component[1] & models]
         lanes = [name for names, _ in together for name in names]
-        found.append(([*lanes, lane.name], models.union(*(each for _, each in together))))
+        components.append(([*lanes, lane.name], models.union(*(group for _, group in together))))
     cores = {lane.name: max(1, len(lane.cores)) for lane in base.lanes}
-    for names, models in found:
+    for names, models in components:
         limits = [scaled[model].limits for model in models if model in scaled]
         held = sum(cores[name] for name in names)
-        most = max((each.cores_max for each in limits), default=min(cores[n] for n in names))
-        least = min((each.cores_min for each in limits), default=most)
+        most = max((limit.cores_max for limit in limits), default=min(cores[n] for n in names))
+        least = min((limit.cores_min for limit in limits), default=most)
         choices = tuple(_some(least, most)) if least < most else ()
         yield LaneGroup(tuple(names), frozenset(models), most, choices, held)
 

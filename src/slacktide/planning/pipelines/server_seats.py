@@ -33,9 +33,9 @@ class ServerSeats:
     def rebase(self, base: Plan) -> None:
         """What settings say from now on."""
         self._at_first = {}
-        for each in base.deployments:
-            known = self._at_first.get(each.pool.model, ())
-            self._at_first[each.pool.model] = (*known, each.lane)
+        for deployment in base.deployments:
+            lanes = self._at_first.get(deployment.pool.model, ())
+            self._at_first[deployment.pool.model] = (*lanes, deployment.lane)
 
     def clear(self) -> None:
         """All is as settings say."""
@@ -44,21 +44,21 @@ class ServerSeats:
     def settle(self, plans: DevicePlans, groups: Iterable[LaneGroup], *, stays: bool) -> None:
         """An answer is in force. `stays`: no lane is taken or given where it bounds no batches."""
         lanes = {group.name: group.lanes for group in groups}
-        found: dict[str, dict[str, int]] = {}
-        for each in plans.replicas:
-            seats = found.setdefault(each.model, {})
-            lane = lanes[each.device][each.stream]
-            seats[lane] = max(each.batch, seats.get(lane, 0))
+        layout: dict[str, dict[str, int]] = {}
+        for replica in plans.replicas:
+            seats = layout.setdefault(replica.model, {})
+            lane = lanes[replica.device][replica.stream]
+            seats[lane] = max(replica.batch, seats.get(lane, 0))
         before = self.by_model
         if not self._caps and not plans.timetables:  # a lane less would be no gain
-            found = {m: self._widened(m, seats, stays=stays) for m, seats in found.items()}
+            layout = {m: self._widened(m, seats, stays=stays) for m, seats in layout.items()}
         elif not plans.timetables and {m: len(s) for m, s in before.items()} == {
-            m: len(s) for m, s in found.items()
+            m: len(s) for m, s in layout.items()
         }:  # which of lanes that are alike does not matter
-            found = {m: dict.fromkeys(before[m], max(s.values())) for m, s in found.items()}
+            layout = {m: dict.fromkeys(before[m], max(s.values())) for m, s in layout.items()}
         at_first = self._at_first
-        self.moves += sum(set(found[m]) != set(before.get(m, at_first.get(m, ()))) for m in found)
-        self.by_model = found
+        self.moves += sum(set(layout[m]) != set(before.get(m, at_first.get(m, ()))) for m in layout)
+        self.by_model = layout
         self._timetables = {
             lanes[device][stream]: table for (device, stream), table in plans.timetables.items()
         }
@@ -69,25 +69,28 @@ class ServerSeats:
         """`draft` with models on their lanes, and, until those there are up, where they are as
         well. `fields`: what is filled in of each model."""
         self.moving = False
-        there = {lane.name for lane in draft.lanes}
+        lane_names = {lane.name for lane in draft.lanes}
         lanes: dict[str, dict[str, int]] = {}
         for model, seats in self.by_model.items():
-            if PlanField.PLACEMENT not in fields.get(model, ()) or not seats.keys() <= there:
+            if PlanField.PLACEMENT not in fields.get(model, ()) or not seats.keys() <= lane_names:
                 continue
             up = {lane for lane, _ in replicas_up(model, snapshot)}
             lanes[model] = dict(seats)
             if not seats.keys() <= up:
                 self.moving = True
-                lanes[model] |= dict.fromkeys(up & there, max(seats.values())) | seats
-        deployments = [each for each in draft.deployments if each.pool.model not in lanes]
-        for each in moved(draft, lanes):
-            model = each.pool.model
+                lanes[model] |= dict.fromkeys(up & lane_names, max(seats.values())) | seats
+        deployments = [
+            deployment for deployment in draft.deployments if deployment.pool.model not in lanes
+        ]
+        for deployment in moved(draft, lanes):
+            model = deployment.pool.model
             if self._caps and PlanField.BATCH_CAPS in fields[model]:
-                each = replace(each, max_batch=min(each.max_batch, lanes[model][each.lane]))
-            deployments.append(each)
+                cap = min(deployment.max_batch, lanes[model][deployment.lane])
+                deployment = replace(deployment, max_batch=cap)
+            deployments.append(deployment)
         on: dict[str, set[str]] = {}
-        for each in deployments:
-            on.setdefault(each.lane, set()).add(each.pool.model)
+        for deployment in deployments:
+            on.setdefault(deployment.lane, set()).add(deployment.pool.model)
         return replace(
             draft,
             lanes=tuple(self._timed(lane, on.get(lane.name, set())) for lane in draft.lanes),
@@ -96,15 +99,15 @@ class ServerSeats:
 
     def _widened(self, model: str, seats: Mapping[str, int], *, stays: bool) -> dict[str, int]:
         """The lanes that settings say, and as many more as rows ask for."""
-        own = dict.fromkeys(self._at_first.get(model, ()))
-        lanes = dict.fromkeys((*own, *self.by_model.get(model, ()), *seats))
-        before = len(self.by_model.get(model, own))
-        count = before if stays else max(len(own), len(seats))
+        stated_lanes = dict.fromkeys(self._at_first.get(model, ()))
+        lanes = dict.fromkeys((*stated_lanes, *self.by_model.get(model, ()), *seats))
+        before = len(self.by_model.get(model, stated_lanes))
+        count = before if stays else max(len(stated_lanes), len(seats))
         return dict.fromkeys(list(lanes)[:count], max(seats.values()))
 
     def _timed(self, lane: LaneSpec, models: Collection[str]) -> LaneSpec:
         """With the windows of an answer, if each model there has one."""
         table = self._timetables.get(lane.name)
-        if table is None or not {each.model for each in table.windows} >= set(models):
+        if table is None or not {window.model for window in table.windows} >= set(models):
             return lane
         return replace(lane, timetable=table)

@@ -44,9 +44,9 @@ def seated(
     }
     for portion in answer.portions:
         view, placed = views[portion.pipeline]
-        wanted = _Wanted(view, portion.stage, placed[portion.stage])
-        window = ModelWindow(wanted.model, portion.start, portion.end)
-        devices[portion.device].add(wanted, portion.stream, window, portion.period)
+        need = _Wanted(view, portion.stage, placed[portion.stage])
+        window = ModelWindow(need.model, portion.start, portion.end)
+        devices[portion.device].add(need, portion.stream, window, portion.period)
     for name, at, _ in answer.unscheduled:
         view, placed = views[name]
         devices[placed[at].device].add_anywhere(_Wanted(view, at, placed[at]))
@@ -54,13 +54,13 @@ def seated(
         for at, stage in enumerate(placed):
             if not stage.replicas:  # it shares those of another pipeline
                 devices[stage.device].add_anywhere(_Wanted(view, at, stage))
-    found: list[PlacedReplica] = []
+    replicas: list[PlacedReplica] = []
     timetables: dict[tuple[str, int], Timetable] = {}
-    for device, each in devices.items():
-        found += each.replicas.values()
-        for stream, table in each.timetables():
+    for device, device_windows in devices.items():
+        replicas += device_windows.replicas.values()
+        for stream, table in device_windows.timetables():
             timetables[device, stream] = table
-    return tuple(found), timetables
+    return tuple(replicas), timetables
 
 
 class _Wanted:
@@ -87,64 +87,64 @@ class _Windows:
     plain: set[int] = field(default_factory=set)
     """Streams that are to have no timetable."""
 
-    def add(self, wanted: _Wanted, stream: int, window: ModelWindow, period: float) -> None:
-        self._put(wanted, stream)
+    def add(self, need: _Wanted, stream: int, window: ModelWindow, period: float) -> None:
+        self._put(need, stream)
         self.windows.setdefault(stream, []).append(window)
         self.periods[stream] = period
 
-    def add_anywhere(self, wanted: _Wanted) -> None:
+    def add_anywhere(self, need: _Wanted) -> None:
         """Where no portion is free for it."""
-        there = [
+        present_streams = [
             stream
             for stream, model, form in self.replicas
-            if (model, form) == (wanted.model, wanted.stage.form)
+            if (model, form) == (need.model, need.stage.form)
         ]
-        lanes = [at for at in range(self.device.lanes) if at not in there]
+        lanes = [at for at in range(self.device.lanes) if at not in present_streams]
         free = [at for at in lanes if at not in self.windows or at in self.plain]
-        if wanted.stage.replicas and free:
-            self._put(wanted, min(free, key=lambda at: self._rank(at, wanted)))
-        elif there:
-            self._put(wanted, there[0])
+        if need.stage.replicas and free:
+            self._put(need, min(free, key=lambda at: self._rank(at, need)))
+        elif present_streams:
+            self._put(need, present_streams[0])
         else:
-            stream = min(lanes, key=lambda at: self._rank(at, wanted))
-            self._put(wanted, stream)
+            stream = min(lanes, key=lambda at: self._rank(at, need))
+            self._put(need, stream)
             if stream in self.windows and stream not in self.plain:
-                self._add_gap(wanted.model, stream)
+                self._add_gap(need.model, stream)
 
     def timetables(self) -> Iterator[tuple[int, Timetable]]:
         for stream, windows in self.windows.items():
             if stream not in self.plain and self.periods[stream] >= LEAST_WINDOW_S:
-                ordered = sorted(windows, key=lambda each: each.start)
+                ordered = sorted(windows, key=lambda window: window.start)
                 yield stream, Timetable(self.periods[stream], tuple(ordered))
 
-    def _rank(self, stream: int, wanted: _Wanted) -> tuple[float, float, int]:
+    def _rank(self, stream: int, need: _Wanted) -> tuple[float, float, int]:
         """The least is the best: missing memory, time that others have windows of, replicas."""
-        taken = self.memory.get(stream // self.device.streams, 0.0)
-        reserved = sum(each.end - each.start for each in self.windows.get(stream, []))
-        there = sum(1 for at, _, _ in self.replicas if at == stream)
-        missing = max(0.0, taken + wanted.memory - self.device.memory)
-        return missing, reserved / self.periods.get(stream, 1.0), there
+        used_memory = self.memory.get(stream // self.device.streams, 0.0)
+        reserved = sum(window.end - window.start for window in self.windows.get(stream, []))
+        replica_count = sum(1 for at, _, _ in self.replicas if at == stream)
+        missing = max(0.0, used_memory + need.memory - self.device.memory)
+        return missing, reserved / self.periods.get(stream, 1.0), replica_count
 
-    def _put(self, wanted: _Wanted, stream: int) -> None:
-        key = stream, wanted.model, wanted.stage.form
-        known = self.replicas.get(key)
-        if known is None:
+    def _put(self, need: _Wanted, stream: int) -> None:
+        key = stream, need.model, need.stage.form
+        replica = self.replicas.get(key)
+        if replica is None:
             accelerator = stream // self.device.streams
-            self.memory[accelerator] = self.memory.get(accelerator, 0.0) + wanted.memory
-            known = PlacedReplica(self.device.name, *key, wanted.stage.batch, ())
-        stages = known.stages if wanted.key in known.stages else (*known.stages, wanted.key)
-        batch = max(known.batch, wanted.stage.batch)
-        self.replicas[key] = replace(known, batch=batch, stages=stages)
+            self.memory[accelerator] = self.memory.get(accelerator, 0.0) + need.memory
+            replica = PlacedReplica(self.device.name, *key, need.stage.batch, ())
+        stages = replica.stages if need.key in replica.stages else (*replica.stages, need.key)
+        batch = max(replica.batch, need.stage.batch)
+        self.replicas[key] = replace(replica, batch=batch, stages=stages)
 
     def _add_gap(self, model: str, stream: int) -> None:
         """The widest gap becomes its window; without one the stream has no timetable."""
-        own = self.windows[stream]
-        if any(each.model == model for each in own):
+        windows = self.windows[stream]
+        if any(window.model == model for window in windows):
             return
-        ends = sorted([0.0, *(end for each in own for end in (each.start, each.end))])
+        ends = sorted([0.0, *(end for window in windows for end in (window.start, window.end))])
         ends.append(self.periods[stream])
         start, end = max(list(pairwise(ends))[::2], key=lambda gap: gap[1] - gap[0])
         if end - start > LEAST_WINDOW_S:
-            own.append(ModelWindow(model, start, end))
+            windows.append(ModelWindow(model, start, end))
         else:
             self.plain.add(stream)

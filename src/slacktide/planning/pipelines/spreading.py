@@ -56,31 +56,31 @@ def spread(
             group.busy += cost.busy
             group.replicas += stage.replicas
             group.stages.append((judge.pipeline.name, at))
-    found: list[PlacedReplica] = []
+    replicas: list[PlacedReplica] = []
     for device in question.devices:
-        own = [group for (name, _, _), group in groups.items() if name == device.name]
-        for group in own:
+        device_groups = [group for (name, _, _), group in groups.items() if name == device.name]
+        for group in device_groups:
             needed = math.ceil(group.busy / RULES.room - 1e-9) if merged else group.replicas
             group.replicas = max(1, min(group.replicas, needed, device.lanes))
-        found += _on_device(device, own)
-    return tuple(found)
+        replicas += _on_device(device, device_groups)
+    return tuple(replicas)
 
 
 def _on_device(device: DeviceView, groups: list[_Group]) -> Iterator[PlacedReplica]:
     streams, lanes = device.streams, range(device.lanes)
     busy, memory = [0.0] * device.lanes, [0.0] * device.accelerators
-    there: list[set[str]] = [set() for _ in lanes]
+    models: list[set[str]] = [set() for _ in lanes]
     for group in sorted(groups, key=lambda group: -group.part):
         for _ in range(group.replicas):
-            missing = [max(0.0, each + group.memory - device.memory) for each in memory]
+            missing = [max(0.0, used_bytes + group.memory - device.memory) for used_bytes in memory]
             work = [sum(busy[at * streams : (at + 1) * streams]) for at in range(len(memory))]
             rank = [
-                (group.model in there[at], missing[at // streams], work[at // streams], busy[at])
+                (group.model in models[at], missing[at // streams], work[at // streams], busy[at])
                 for at in lanes
             ]
             lane = min(lanes, key=rank.__getitem__)
             busy[lane] += group.part
             memory[lane // streams] += group.memory
-            there[lane].add(group.model)
+            models[lane].add(group.model)
             stages = tuple(group.stages)
             yield PlacedReplica(device.name, lane, group.model, group.form, group.batch, stages)

@@ -57,19 +57,19 @@ class Streams:
         their batches take there are more, as far as portions are free."""
         unscheduled: list[Key] = []
         room = EstimateRules().room
-        found = [list(stages) for stages in placed]
-        wanted = [
+        chosen = [list(stages) for stages in placed]
+        targets = [
             [
-                max(each.replicas, math.ceil(rate * cycle_of(pipeline) / (room * each.batch)))
-                for each, rate in zip(stages, pipeline.rates(), strict=True)
+                max(stage.replicas, math.ceil(rate * cycle_of(pipeline) / (room * stage.batch)))
+                for stage, rate in zip(stages, pipeline.rates(), strict=True)
             ]
             for pipeline, stages in zip(self.question.pipelines, placed, strict=True)
         ]
-        for replica in range(max((most for each in wanted for most in each), default=0)):
+        for replica in range(max((most for counts in targets for most in counts), default=0)):
             for number, pipeline in enumerate(self.question.pipelines):
-                stages = found[number]
+                stages = chosen[number]
                 for at, stage in enumerate(stages):
-                    if wanted[number][at] <= replica:
+                    if targets[number][at] <= replica:
                         continue
                     if self.add(pipeline, stages, at, replica) is not None:
                         if stage.replicas <= replica:
@@ -77,19 +77,19 @@ class Streams:
                     elif replica < placed[number][at].replicas:
                         unscheduled.append((pipeline.name, at, replica))
                     else:
-                        wanted[number][at] = replica
-        portions = [each for one in self.devices.values() for each in one.portions()]
-        return PlacementAnswer(tuple(map(tuple, found)), tuple(portions), tuple(unscheduled))
+                        targets[number][at] = replica
+        portions = [portion for device in self.devices.values() for portion in device.portions()]
+        return PlacementAnswer(tuple(map(tuple, chosen)), tuple(portions), tuple(unscheduled))
 
     def add(
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int, replica: int
     ) -> PlacedPortion | None:
         """A portion for one more replica of a stage; None: there is none for it."""
         resident = self._resident(pipeline, stages, at, replica)
-        found = self.devices[stages[at].device].place(resident)
-        if found is not None:
-            self._ends[resident.key] = found.end
-        return found
+        portion = self.devices[stages[at].device].place(resident)
+        if portion is not None:
+            self._ends[resident.key] = portion.end
+        return portion
 
     def remove(self, pipeline: str, stages: Sequence[PlacedStage], at: int, replica: int) -> None:
         """Its portion is given back. Raises KeyError if it has none."""
@@ -101,14 +101,14 @@ class Streams:
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int, replica: int
     ) -> Resident:
         name, key = pipeline.name, (pipeline.name, at)
-        known = self._firsts.get(key)
-        if known is None:
-            known = self._firsts[key] = self._first(pipeline, stages, at)
-        first, before = known
+        first_and_inflows = self._firsts.get(key)
+        if first_and_inflows is None:
+            first_and_inflows = self._firsts[key] = self._first(pipeline, stages, at)
+        first, before = first_and_inflows
         earliest = 0.0
-        for other in before:
-            last = min(replica, stages[other].replicas - 1)
-            earliest = max(earliest, self._ends.get((name, other, last), 0.0))
+        for predecessor in before:
+            last = min(replica, stages[predecessor].replicas - 1)
+            earliest = max(earliest, self._ends.get((name, predecessor, last), 0.0))
         return Resident(
             (name, at, replica),
             first.seconds,
@@ -124,13 +124,13 @@ class Streams:
         self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int
     ) -> tuple[Resident, list[int]]:
         device, cycle = stages[at].device, cycle_of(pipeline)
-        seconds = [self._seconds(pipeline, stages, each) for each in range(len(stages))]
+        seconds = [self._seconds(pipeline, stages, stage) for stage in range(len(stages))]
         after = [0.0] * len(stages)
-        for each in range(len(stages) - 1, at, -1):
-            for inflow in pipeline.stages[each].inflows:
-                if stages[each].device == stages[inflow.stage].device:
-                    rest = seconds[each] + after[each]
-                    after[inflow.stage] = max(after[inflow.stage], rest)
+        for stage in range(len(stages) - 1, at, -1):
+            for inflow in pipeline.stages[stage].inflows:
+                if stages[stage].device == stages[inflow.stage].device:
+                    path_seconds = seconds[stage] + after[stage]
+                    after[inflow.stage] = max(after[inflow.stage], path_seconds)
         form = pipeline.stages[at].forms[stages[at].form]
         first = Resident(
             (pipeline.name, at, 0),
@@ -143,12 +143,12 @@ class Streams:
             form.utilisation,
         )
         inflows = pipeline.stages[at].inflows
-        return first, [each.stage for each in inflows if stages[each.stage].device == device]
+        return first, [inflow.stage for inflow in inflows if stages[inflow.stage].device == device]
 
     def _seconds(self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int) -> float:
         """Of its batches, p99."""
         stage = stages[at]
         kind = self.devices[stage.device].device.kind
         times = pipeline.stages[at].forms[stage.form].times
-        p99 = next(each.p99 for each in times if each.kind == kind)
+        p99 = next(form_times.p99 for form_times in times if form_times.kind == kind)
         return p99[self.question.batches.index(stage.batch)]
