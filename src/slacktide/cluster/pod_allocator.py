@@ -119,8 +119,8 @@ class PodAllocator:
         self._pursue()
 
     def forget(self, pid: int) -> None:
-        for each in (self._cores, self._pending, self._unmet):
-            each.pop(pid, None)
+        for table in (self._cores, self._pending, self._unmet):
+            table.pop(pid, None)
         self._pursue()
 
     async def close(self) -> None:
@@ -142,17 +142,17 @@ class PodAllocator:
     @property
     def needed(self) -> int:
         """Millicores for everything that is bound or waits to be."""
-        wanted = {**self._cores, **{pid: each.cores for pid, each in self._pending.items()}}
-        return self._overhead + 1000 * sum(map(len, wanted.values()))
+        cores_by_pid = {**self._cores, **{pid: move.cores for pid, move in self._pending.items()}}
+        return self._overhead + 1000 * sum(map(len, cores_by_pid.values()))
 
     def _room(self, pid: int) -> int | None:
         """Cores that the present limit has for `pid`; None: as many as there are."""
         if self._limit is None:
             return None
-        others = sum(len(cores) for other, cores in self._cores.items() if other != pid)
+        reserved = sum(len(cores) for holder, cores in self._cores.items() if holder != pid)
         # What is about to be taken away can be given no more.
         limit = min(self._limit, self._ceiling, self._stated or math.inf)
-        return int(max(0, limit - self._overhead - 1000 * others)) // 1000
+        return int(max(0, limit - self._overhead - 1000 * reserved)) // 1000
 
     def _fits(self, pid: int, count: int) -> bool:
         room = self._room(pid)
@@ -161,12 +161,12 @@ class PodAllocator:
     def _bind(self, pid: int, cores: tuple[int, ...], confirm: Confirm, why: str = "") -> None:
         """Move threads and settle the grant. Raises ProcessLookupError."""
         try:
-            found, detail = bind(pid, cores)
+            bound, detail = bind(pid, cores)
         except ProcessLookupError:
             self._cores.pop(pid, None)
             raise
-        self._cores[pid] = found
-        confirm(Grant(found, float(len(found)), detail or why))
+        self._cores[pid] = bound
+        confirm(Grant(bound, float(len(bound)), detail or why))
 
     def _make_do(self, pid: int, grant: _Pending) -> None:
         """Settle a grant with what the present limit has room for: no fewer than it has."""

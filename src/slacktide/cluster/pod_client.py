@@ -56,20 +56,20 @@ _STATES = {"Deferred": ResizeState.DEFERRED, "Infeasible": ResizeState.INFEASIBL
 
 def read_pod(pod: Mapping[str, Any], container: str) -> PodCpu:
     """What a pod, as the API's JSON has it, says of `container`. Raises PodError."""
-    wanted = _limit(_container(pod, container).get("resources"))
+    desired = _limit(_container(pod, container).get("resources"))
     status = _mapping(pod, "status")
-    for each in status.get("containerStatuses") or ():
-        if each.get("name") == container:
+    for container_status in status.get("containerStatuses") or ():
+        if container_status.get("name") == container:
             # A kubelet that cannot resize does not report resources: then nothing ever changes.
-            found = each.get("resources")
-            limit = wanted if found is None else _limit(found)
+            resources = container_status.get("resources")
+            limit = desired if resources is None else _limit(resources)
             break
     else:
         raise PodError(f"pod has no running container {container!r}")
     state, message = _resize_state(pod, status)
-    if state is ResizeState.SETTLED and limit != wanted:
+    if state is ResizeState.SETTLED and limit != desired:
         state = ResizeState.IN_PROGRESS
-    return PodCpu(limit, wanted, state, message)
+    return PodCpu(limit, desired, state, message)
 
 
 def resize_patch(pod: Mapping[str, Any], container: str, millicores: int) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def _resize_state(pod: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Re
     for condition in status.get("conditions") or ():
         if condition.get("status") != "True":
             continue
-        seen = condition.get("observedGeneration")
-        stale = seen is not None and generation is not None and seen < generation
+        observed = condition.get("observedGeneration")
+        stale = observed is not None and generation is not None and observed < generation
         reason, message = condition.get("reason") or "", condition.get("message") or ""
         if condition.get("type") == "PodResizePending":
             if stale:  # it speaks of an earlier resize
@@ -122,19 +122,19 @@ def _resize_state(pod: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Re
 
 def _container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     containers = _mapping(pod, "spec").get("containers") or ()
-    for each in containers:
-        if each.get("name") == name:
-            found: Mapping[str, Any] = each
-            return found
-    names = ", ".join(str(each.get("name")) for each in containers) or "none"
+    for entry_of_container in containers:
+        if entry_of_container.get("name") == name:
+            match: Mapping[str, Any] = entry_of_container
+            return match
+    names = ", ".join(str(candidate.get("name")) for candidate in containers) or "none"
     raise PodError(f"pod has no container {name!r}; it has {names}")
 
 
 def _mapping(pod: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = pod.get(key)
-    if not isinstance(found, Mapping):
+    section = pod.get(key)
+    if not isinstance(section, Mapping):
         raise PodError(f"the API server's answer is not a pod: it has no {key}")
-    return found
+    return section
 
 
 def _limit(resources: Mapping[str, Any] | None) -> int | None:
@@ -182,18 +182,18 @@ class PodName:
         namespace = environment.get("POD_NAMESPACE", "")
         if not namespace and _NAMESPACE_FILE.exists():
             namespace = _NAMESPACE_FILE.read_text().strip()
-        known = {
+        variables = {
             "POD_NAME": environment.get("POD_NAME", ""),
             "POD_NAMESPACE": namespace,
             "CONTAINER_NAME": environment.get("CONTAINER_NAME", ""),
         }
-        missing = [name for name, value in known.items() if not value]
+        missing = [name for name, value in variables.items() if not value]
         if missing:
             raise PodError(
                 f"the environment has no {' and no '.join(missing)}: "
                 "see deploy/kubernetes/slacktide.yaml"
             )
-        return cls(known["POD_NAME"], known["POD_NAMESPACE"], known["CONTAINER_NAME"])
+        return cls(variables["POD_NAME"], variables["POD_NAMESPACE"], variables["CONTAINER_NAME"])
 
 
 class PodClient:
@@ -246,17 +246,17 @@ class PodClient:
         raise PodError(f"patch pods/resize: in conflict with another writer {ATTEMPTS} times (409)")
 
     def _pod(self) -> Mapping[str, Any]:
-        found = self._call(
+        pod = self._call(
             lambda **options: self._api.read_namespaced_pod(
                 self._name.pod, self._name.namespace, **options
             ),
             "get pods",
         )
-        assert found is not None
-        return found
+        assert pod is not None
+        return pod
 
     def _call(
-        self, call: Callable[..., Any], what: str, *, conflict: bool = False
+        self, call: Callable[..., Any], operation: str, *, conflict: bool = False
     ) -> Mapping[str, Any] | None:
         """The answer's JSON; None for 409 if `conflict`. Raises PodError."""
         from kubernetes.client.exceptions import ApiException
@@ -265,16 +265,16 @@ class PodClient:
         try:
             # The JSON as it came: fields that this version of the client does not know count too.
             answer = call(_request_timeout=(CONNECT_S, ANSWER_S), _preload_content=False)
-            found: Mapping[str, Any] = json.loads(answer.data)
+            body: Mapping[str, Any] = json.loads(answer.data)
         except ApiException as error:
             if error.status == 409 and conflict:
                 return None
-            raise PodError(f"{what}: {_reason(error)}") from None
+            raise PodError(f"{operation}: {_reason(error)}") from None
         except (HTTPError, OSError) as error:
-            raise PodError(f"{what}: the API server cannot be reached ({error})") from None
+            raise PodError(f"{operation}: the API server cannot be reached ({error})") from None
         except ValueError:
-            raise PodError(f"{what}: the API server sent no JSON") from None
-        return found
+            raise PodError(f"{operation}: the API server sent no JSON") from None
+        return body
 
 
 def _reason(error: Any) -> str:

@@ -23,8 +23,8 @@ def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, 
             entries = archive.infolist()
             nbytes = sum(entry.file_size for entry in entries)
             if nbytes > most_bytes or len(entries) > _MOST_ARRAYS:
-                found = f"arrays: {len(entries)}, bytes: {nbytes}"
-                raise ValueError(f"{found}; at most {_MOST_ARRAYS} and {most_bytes} are read")
+                excess = f"arrays: {len(entries)}, bytes: {nbytes}"
+                raise ValueError(f"{excess}; at most {_MOST_ARRAYS} and {most_bytes} are read")
             for entry in entries:
                 # No more is read than the entry says, and that it is as long is checked.
                 stream = io.BytesIO(archive.read(entry))
@@ -34,6 +34,6 @@ def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, 
                 arrays[entry.filename.removesuffix(".npy")] = array
     except Exception as error:  # zipfile, zlib and NumPy share no base that is worth naming
         text = error.strerror or "" if isinstance(error, OSError) else str(error)  # without a path
-        found = text.partition("\n")[0][:100] or type(error).__name__
-        raise ValueError(f"{where}: expected an .npz file without objects: {found}") from None
+        problem = text.partition("\n")[0][:100] or type(error).__name__
+        raise ValueError(f"{where}: expected an .npz file without objects: {problem}") from None
     return arrays

@@ -28,9 +28,11 @@ def folded(nodes: Iterable[Any], initializers: Iterable[Any]) -> tuple[list[Any]
     sorted as ONNX wants them; `initializers` those whose values are in the model's file."""
     from onnx import numpy_helper
 
-    raw = {each.name: each for each in initializers if math.prod(each.dims) <= MOST_ELEMENTS}
+    raw = {
+        tensor.name: tensor for tensor in initializers if math.prod(tensor.dims) <= MOST_ELEMENTS
+    }
     values: dict[str, Value] = {}
-    kept, found = [], {}
+    variable_nodes, constants = [], {}
     for node in nodes:
         for name in node.input if node.op_type in _FOLDS else ():
             if name in raw and name not in values:
@@ -38,10 +40,10 @@ def folded(nodes: Iterable[Any], initializers: Iterable[Any]) -> tuple[list[Any]
                     values[name] = numpy_helper.to_array(raw[name])
         value = _value(node, values)
         if value is None:
-            kept.append(node)
+            variable_nodes.append(node)
         else:
-            found[node.output[0]] = values[node.output[0]] = value
-    return kept, found
+            constants[node.output[0]] = values[node.output[0]] = value
+    return variable_nodes, constants
 
 
 def _value(node: Any, values: Mapping[str, Value]) -> Value | None:
@@ -54,7 +56,9 @@ def _value(node: Any, values: Mapping[str, Value]) -> Value | None:
     from onnx import helper
 
     try:
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
+        }
         value = fold([values.get(name) for name in node.input], attributes)
     except Exception:  # a graph that is wrong: the check of its shapes says so
         return None
@@ -118,8 +122,8 @@ def _cast(inputs: Inputs, attributes: _Attributes) -> Value:
 
 def _axes(inputs: Inputs, attributes: _Attributes) -> tuple[int, ...] | None:
     stated = _padded(inputs, 2)[1]
-    found = attributes.get("axes") if stated is None else stated.tolist()
-    return None if found is None else tuple(found)
+    axes = attributes.get("axes") if stated is None else stated.tolist()
+    return None if axes is None else tuple(axes)
 
 
 def _unsqueeze(inputs: Inputs, attributes: _Attributes) -> Value:
@@ -136,14 +140,14 @@ def _gather(inputs: Inputs, attributes: _Attributes) -> Value:
 
 
 def _divided(inputs: Inputs, _: _Attributes) -> Value:
-    one, other = _given(inputs)
-    if one.dtype.kind in "iu":  # ONNX cuts towards zero
-        return np.trunc(np.divide(one, other)).astype(one.dtype)
-    return np.asarray(one / other)
+    dividend, divisor = _given(inputs)
+    if dividend.dtype.kind in "iu":  # ONNX cuts towards zero
+        return np.trunc(np.divide(dividend, divisor)).astype(dividend.dtype)
+    return np.asarray(dividend / divisor)
 
 
 def _given(inputs: Inputs) -> list[Value]:
-    return [each for each in inputs if each is not None]
+    return [tensor for tensor in inputs if tensor is not None]
 
 
 def _padded(inputs: Inputs, count: int) -> Inputs:

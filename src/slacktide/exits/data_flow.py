@@ -48,14 +48,14 @@ class DataFlow:
     def needed_for(self, tensors: Iterable[str], behind: Iterable[str] = ()) -> set[int]:
         """Identities of the nodes without which `tensors` cannot be made out of those in `behind`,
         graph inputs and initialisers."""
-        given, found, todo = set(behind), set[int](), list(tensors)
+        available, needed, todo = set(behind), set[int](), list(tensors)
         while todo:
             name = todo.pop()
-            node = None if name in given else self.maker.get(name)
-            if node is not None and id(node) not in found:
-                found.add(id(node))
+            node = None if name in available else self.maker.get(name)
+            if node is not None and id(node) not in needed:
+                needed.add(id(node))
                 todo.extend(self.reads[id(node)])
-        return found
+        return needed
 
     def sources(self, node: Any) -> list[str]:
         """The tensors that hold data and that a node reads."""
@@ -84,13 +84,13 @@ class DataFlow:
         for at, node in enumerate(order):
             last.update(dict.fromkeys(self.sources(node), at))
         live = {self._primary}.intersection(last)
-        found: dict[str, int] = {}
+        crossings: dict[str, int] = {}
         for at, node in enumerate(order):
             live.difference_update([name for name in self.sources(node) if last[name] == at])
             live.update(name for name in node.output if last.get(name, -1) > at)
             if len(live) == 1:
-                found.setdefault(next(iter(live)), at)
-        return found
+                crossings.setdefault(next(iter(live)), at)
+        return crossings
 
 
 def is_shape(node: Any) -> bool:
@@ -111,8 +111,8 @@ def reads(node: Any) -> tuple[str, ...]:
         if attribute.type in _GRAPHS:
             for graph in (attribute.g, *attribute.graphs):
                 inner = {value.name for value in (*graph.input, *graph.initializer)}
-                for each in graph.node:
-                    names += [name for name in reads(each) if name not in inner]
-                    inner.update(each.output)
+                for inner_node in graph.node:
+                    names += [name for name in reads(inner_node) if name not in inner]
+                    inner.update(inner_node.output)
                 names += [value.name for value in graph.output if value.name not in inner]
     return tuple(dict.fromkeys(names))

@@ -146,26 +146,26 @@ def read_manifest(folder: Path, *, model_sha256: str | None = None) -> ExitManif
 
 
 def _checked(folder: Path, stated: object, model_sha256: str | None) -> ExitManifest:
-    found = mapping(stated, "manifest", _KEYS)
-    if found["schema"] != SCHEMA or isinstance(found["schema"], bool):
-        raise ProfileError(f"schema: expected {SCHEMA}, got {found['schema']!r:.20}; learn again")
-    own = text(found["model_sha256"], "model_sha256")
-    if model_sha256 is not None and own != model_sha256:
+    fields = mapping(stated, "manifest", _KEYS)
+    if fields["schema"] != SCHEMA or isinstance(fields["schema"], bool):
+        raise ProfileError(f"schema: expected {SCHEMA}, got {fields['schema']!r:.20}; learn again")
+    trained_for = text(fields["model_sha256"], "model_sha256")
+    if model_sha256 is not None and trained_for != model_sha256:
         raise ProfileError("model_sha256: these are the ramps of another model; learn again")
-    revision = _ranged(found["revision"], "revision", 1, 999_999_999)
-    rows = _ranged(found["rows"], "rows", 1, 1 << 53)
-    source = text(found["source"], "source")
+    revision = _ranged(fields["revision"], "revision", 1, 999_999_999)
+    rows = _ranged(fields["rows"], "rows", 1, 1 << 53)
+    source = text(fields["source"], "source")
     if source not in _SOURCES:
         raise ProfileError(f"source: expected {' or '.join(_SOURCES)}, got {source!r:.20}")
-    outputs = items(found["outputs"], "outputs", text)
-    file = text(found["weights"], "weights")
+    outputs = items(fields["outputs"], "outputs", text)
+    file = text(fields["weights"], "weights")
     if _WEIGHTS.fullmatch(file) is None:
         raise ProfileError(f"weights: expected a file like ramps.1.npz, got {file!r:.40}")
-    entries = items(found["ramps"], "ramps", lambda entry, name: mapping(entry, name, _RAMP_KEYS))
+    entries = items(fields["ramps"], "ramps", lambda entry, name: mapping(entry, name, _RAMP_KEYS))
     if not 1 <= len(entries) <= MOST_RAMPS:
         raise ProfileError(f"ramps: expected 1 to {MOST_RAMPS}, got {len(entries)}")
     data = _read(folder, file, MOST_WEIGHT_BYTES)
-    if hashlib.sha256(data).hexdigest() != text(found["weights_sha256"], "weights_sha256"):
+    if hashlib.sha256(data).hexdigest() != text(fields["weights_sha256"], "weights_sha256"):
         raise ProfileError(f"weights_sha256: {file} is truncated or was changed")
     arrays = read_npz(data, most_bytes=MOST_WEIGHT_BYTES, where=file)
     classes = 0
@@ -194,7 +194,7 @@ def _checked(folder: Path, stated: object, model_sha256: str | None) -> ExitMani
                 _share(entry["cost"], f"{where}.cost"),
             )
         )
-    return ExitManifest(own, revision, rows, source, outputs, tuple(ramps))
+    return ExitManifest(trained_for, revision, rows, source, outputs, tuple(ramps))
 
 
 def _fit(weights: NDArray[Any], bias: NDArray[Any], classes: int) -> bool:
@@ -217,15 +217,15 @@ def _read(folder: Path, name: str, limit: int) -> bytes:
 
 
 def _ranged(value: object, name: str, least: int, most: int) -> int:
-    found = whole_number(value, name)
-    if not least <= found <= most:
+    count = whole_number(value, name)
+    if not least <= count <= most:
         expected = f"{least}" if least == most else f"{least} to {most}"
-        raise ProfileError(f"{name}: expected {expected}, got {found}")
-    return found
+        raise ProfileError(f"{name}: expected {expected}, got {count}")
+    return count
 
 
 def _share(value: object, name: str) -> float:
-    found = number(value, name)
-    if not 0.0 <= found <= 1.0:
-        raise ProfileError(f"{name}: expected 0 to 1, got {found}")
-    return found
+    share = number(value, name)
+    if not 0.0 <= share <= 1.0:
+        raise ProfileError(f"{name}: expected 0 to 1, got {share}")
+    return share

@@ -35,22 +35,22 @@ def check_own_exits(graph: Any, exits: Sequence[OwnExit]) -> None:
             raise ExitError(f"{field}: the model has no output {name!r}; {hint}")
         return outputs[name]
 
-    for at, each in enumerate(exits):
+    for at, exit_ in enumerate(exits):
         field = f"early_exit.judged[{at}]"
-        for name, early in each.outputs.items():
+        for name, early in exit_.outputs.items():
             whole = found(f"{field}.outputs", name)
-            other = found(f"{field}.outputs.{name}", early)
-            if other.elem_type != whole.elem_type or not _alike(other, whole):
+            early_type = found(f"{field}.outputs.{name}", early)
+            if early_type.elem_type != whole.elem_type or not _alike(early_type, whole):
                 raise ExitError(
                     f"{field}.outputs.{name}: {early!r} has another datatype or shape than {name!r}"
                 )
-        if found(f"{field}.quality", each.quality).elem_type not in _FLOATS:
-            raise ExitError(f"{field}.quality: expected floats, {each.quality!r} holds none")
+        if found(f"{field}.quality", exit_.quality).elem_type not in _FLOATS:
+            raise ExitError(f"{field}.quality: expected floats, {exit_.quality!r} holds none")
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(early: Any, whole: Any) -> bool:
     """Whether axes are as many, and of one size where both state it."""
-    sizes = [[axis.dim_value for axis in each.shape.dim] for each in (one, other)]
+    sizes = [[axis.dim_value for axis in tensor.shape.dim] for tensor in (early, whole)]
     return len(sizes[0]) == len(sizes[1]) and all(
         a == b or not a or not b for a, b in zip(*sizes, strict=True)
     )

@@ -99,9 +99,9 @@ class ExitGraph:
 
     def position(self, tensor: str) -> Position:
         """Raises ExitError if there is none."""
-        for each in self.positions:
-            if each.tensor == tensor:
-                return each
+        for position in self.positions:
+            if position.tensor == tensor:
+                return position
         raise ExitError(f"tensor {tensor!r} is no position of this model")
 
 
@@ -129,78 +129,79 @@ def find_positions(
     primary = _primary(graph, primary, mask)
     flow = DataFlow(graph, primary)
     _check_opset(model)
-    known = TensorShapes(model, primary, shapes or {})
+    sizes = TensorShapes(model, primary, shapes or {})
     if output and output not in flow.outputs:
         hint = suggestion(output, flow.outputs, noun="outputs")
         raise ExitError(f"output: the model has no output {output!r}; {hint}")
-    logits, outputs = _answers(flow, known, output, labels, opset_of(model))
+    logits, outputs = _answers(flow, sizes, output, labels, opset_of(model))
     order = flow.trunk(logits)
     main = flow.needed_for([logits])
     costly = list(accumulate(id(node) in main and node.op_type in COSTLY for node in order))
-    work = list(accumulate(known.work(node) if id(node) in main else 0.0 for node in order))
+    work = list(accumulate(sizes.work(node) if id(node) in main else 0.0 for node in order))
     shares = work if work[-1] else costly
-    axes = _channel_axes(flow, order, known)
+    axes = _channel_axes(flow, order, sizes)
     obstacles = _Obstacles(flow, order)
     groups: dict[int, list[Position]] = {}
-    seen: dict[str, Position] = {}
+    usable: dict[str, Position] = {}
     refused: dict[str, str] = {}
     for tensor, at in flow.crossings(order).items():
         if tensor == primary or costly[at] == costly[-1]:
             continue
-        if why := _unfit(known, tensor) or obstacles.at(tensor):
+        if why := _unfit(sizes, tensor) or obstacles.at(tensor):
             refused[tensor] = why
             continue
-        found = _position(known, tensor, axes.get(tensor), mask, shares[at] / shares[-1])
-        seen[tensor] = found
+        position = _position(sizes, tensor, axes.get(tensor), mask, shares[at] / shares[-1])
+        usable[tensor] = position
         if costly[at]:
-            groups.setdefault(costly[at], []).append(found)
-    kept = [_cheapest(group, known).tensor for group in groups.values()]
-    kept = [tensor for tensor in seen if tensor in {*kept, *add} and tensor not in forbid]
+            groups.setdefault(costly[at], []).append(position)
+    chosen = [_cheapest(group, sizes).tensor for group in groups.values()]
+    chosen = [tensor for tensor in usable if tensor in {*chosen, *add} and tensor not in forbid]
     for name in (*add, *forbid):
-        if name not in seen:
-            raise ExitError(f"positions: {name!r} is {_absence(name, flow, seen, refused)}")
-    if not kept:
-        what = next(iter(refused.items()), None)
-        why = "" if what is None else f": {what[0]!r} is {what[1]}"
+        if name not in usable:
+            raise ExitError(f"positions: {name!r} is {_absence(name, flow, usable, refused)}")
+    if not chosen:
+        refusal = next(iter(refused.items()), None)
+        why = "" if refusal is None else f": {refusal[0]!r} is {refusal[1]}"
         raise ExitError(f"the model has no position for an early exit{why}")
-    positions = tuple(replace(seen[tensor], number=at) for at, tensor in enumerate(kept))
+    positions = tuple(replace(usable[tensor], number=at) for at, tensor in enumerate(chosen))
     return ExitGraph(
         positions,
         primary,
         mask,
         logits,
         outputs,
-        classes=known.dims[logits][1],
-        axes=len(known.dims[logits]),
-        element=known.elements[logits],
+        classes=sizes.dims[logits][1],
+        axes=len(sizes.dims[logits]),
+        element=sizes.elements[logits],
     )
 
 
-def _cheapest(group: Sequence[Position], known: TensorShapes) -> Position:
+def _cheapest(group: Sequence[Position], sizes: TensorShapes) -> Position:
     """The last of those with the fewest channels, then elements, of positions between the same
     costly operators."""
     return min(
-        reversed(group), key=lambda each: (each.channels, known.elements_of_row(each.tensor))
+        reversed(group),
+        key=lambda position: (position.channels, sizes.elements_of_row(position.tensor)),
     )
 
 
 def _absence(
-    name: str, flow: DataFlow, seen: Mapping[str, Position], refused: Mapping[str, str]
+    name: str, flow: DataFlow, usable: Mapping[str, Position], refused: Mapping[str, str]
 ) -> str:
     """Why `name` is no position: it is ..."""
     if name in refused:
         return refused[name]
     if name in flow.data:
         return "not a tensor through which all data passes in front of the last costly operator"
-    return f"no tensor of this model; {suggestion(name, seen, noun='possible')}"
+    return f"no tensor of this model; {suggestion(name, usable, noun='possible')}"
 
 
 def _primary(graph: Any, primary: str, mask: str) -> str:
     inputs = inputs_of(graph)
     for field, name in (("primary", primary), ("mask", mask)):
         if name and name not in inputs:
-            known = suggestion(name, inputs, noun="inputs")
-            raise ExitError(f"{field}: the model has no input {name!r}; {known}")
+            hint = suggestion(name, inputs, noun="inputs")
+            raise ExitError(f"{field}: the model has no input {name!r}; {hint}")
     if primary:
         return primary
     likely = [name for name in inputs if name != mask]
@@ -225,7 +226,7 @@ def _check_opset(model: Any) -> None:
 def opset_of(model: Any) -> int:
     """The version of the standard operators that a model uses."""
     return max(
-        (each.version for each in model.opset_import if each.domain in _STANDARD[:2]), default=1
+        (opset.version for opset in model.opset_import if opset.domain in _STANDARD[:2]), default=1
     )
 
 
@@ -241,52 +242,55 @@ def tail_chain(flow: DataFlow, output: str) -> list[str]:
 
 
 def _answers(
-    flow: DataFlow, known: TensorShapes, output: str, labels: Collection[int], opset: int
+    flow: DataFlow, sizes: TensorShapes, output: str, labels: Collection[int], opset: int
 ) -> tuple[str, tuple[str, ...]]:
     """The logits, and the outputs that are made of them by a cheap tail."""
     chains = {name: tail_chain(flow, name) for name in flow.outputs if name in flow.data}
-    found: list[tuple[tuple[bool, int, int], str]] = []
+    ranked: list[tuple[tuple[bool, int, int], str]] = []
     reasons = []
     for name, chain in chains.items():
         if output not in ("", name):
             continue
-        selecting = [at for at, each in enumerate(chain[:-1]) if _selects(flow, known, each, opset)]
+        selecting = [
+            at for at, tensor in enumerate(chain[:-1]) if _selects(flow, sizes, tensor, opset)
+        ]
         options = chain[selecting[-1] + 1 :] if selecting else [name]
         logits = next(
-            (each for each in options if -1 not in known.dims.get(each, [0, -1])[1:]), options[0]
+            (tensor for tensor in options if -1 not in sizes.dims.get(tensor, [0, -1])[1:]),
+            options[0],
         )
-        if why := _no_answer(flow, known, logits):
+        if why := _no_answer(flow, sizes, logits):
             reasons.append(f"output {name!r} {why}")
             continue
-        if not (selecting or output or known.dims[logits][1] in labels):
+        if not (selecting or output or sizes.dims[logits][1] in labels):
             reasons.append(
                 f"output {name!r} may hold no classes, as no Softmax over them makes it; state "
                 f"early_exit.output: {name} if it does"
             )
             continue
-        users = sum(logits in other for other in chains.values())
-        found.append(((bool(selecting), users, len(flow.needed_for([logits]))), logits))
-    if not found:
+        users = sum(logits in members for members in chains.values())
+        ranked.append(((bool(selecting), users, len(flow.needed_for([logits]))), logits))
+    if not ranked:
         raise ExitError([*reasons, "no output depends on the primary input"][0])
-    logits = max(found, key=lambda each: each[0])[1]
+    logits = max(ranked, key=lambda candidate: candidate[0])[1]
     return logits, tuple(name for name, chain in chains.items() if logits in chain)
 
 
-def _no_answer(flow: DataFlow, known: TensorShapes, logits: str) -> str:
+def _no_answer(flow: DataFlow, sizes: TensorShapes, logits: str) -> str:
     """Why a tensor is no vector of classes; empty if it is one."""
-    dims, maker = known.dims.get(logits, []), flow.maker.get(logits)
+    dims, maker = sizes.dims.get(logits, []), flow.maker.get(logits)
     if maker is not None and maker.op_type in _CONTROL:
         return f"is {_obstacle(maker, ())}"
     if _op(flow, logits) == "Sigmoid":
         return "is made by a Sigmoid: it may name several classes"
-    if len(dims) < 2 or dims[1] < 1 or any(each != 1 for each in dims[2:]):
-        return f"is no vector of classes: its shape is {known.shown(logits)}"
+    if len(dims) < 2 or dims[1] < 1 or any(size != 1 for size in dims[2:]):
+        return f"is no vector of classes: its shape is {sizes.shown(logits)}"
     if dims[1] == 1:
         return "has one class"
-    return "" if known.elements.get(logits) in _FLOATS else "is no float tensor"
+    return "" if sizes.elements.get(logits) in _FLOATS else "is no float tensor"
 
 
-def _selects(flow: DataFlow, known: TensorShapes, tensor: str, opset: int) -> bool:
+def _selects(flow: DataFlow, sizes: TensorShapes, tensor: str, opset: int) -> bool:
     """Whether an operator that orders the elements of an axis makes this tensor, and that is not an
     axis of rows or of one element."""
     node = flow.maker[tensor]
@@ -294,7 +298,7 @@ def _selects(flow: DataFlow, known: TensorShapes, tensor: str, opset: int) -> bo
         return False
     usual = {"ArgMax": 0, "TopK": -1}.get(node.op_type, -1 if opset >= 13 else 1)
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), usual)
-    dims = known.dims.get(node.input[0], [])
+    dims = sizes.dims.get(node.input[0], [])
     if not dims:
         return axis != 0
     if not -len(dims) <= axis < len(dims):
@@ -337,44 +341,44 @@ def _obstacle(node: Any, inputs: Collection[str]) -> str:
     return ""
 
 
-def _unfit(known: TensorShapes, tensor: str) -> str:
+def _unfit(sizes: TensorShapes, tensor: str) -> str:
     """Why a ramp cannot hang on this tensor; empty if it can."""
-    if known.elements.get(tensor) not in _FLOATS:
+    if sizes.elements.get(tensor) not in _FLOATS:
         return "no float tensor"
-    dims = known.dims.get(tensor, [])
+    dims = sizes.dims.get(tensor, [])
     if len(dims) < 2 or -1 in dims[1:]:
-        return f"of unknown size: its shape is {known.shown(tensor)}"
-    if dims[0] not in (known.rows, -1):
-        return f"not one row for each of the input's: its shape is {known.shown(tensor)}"
+        return f"of unknown size: its shape is {sizes.shown(tensor)}"
+    if dims[0] not in (sizes.rows, -1):
+        return f"not one row for each of the input's: its shape is {sizes.shown(tensor)}"
     return ""
 
 
 def _position(
-    known: TensorShapes, tensor: str, axis: int | None, mask: str, cost: float
+    sizes: TensorShapes, tensor: str, axis: int | None, mask: str, cost: float
 ) -> Position:
-    dims = known.dims[tensor]
+    dims = sizes.dims[tensor]
     axis = (1 if len(dims) != 3 else 2) if axis is None else axis
     space = dims[1:axis] + dims[axis + 1 :]
-    masked = bool(mask) and len(space) == 1 and space == known.dims.get(mask, [])[1:]
+    masked = bool(mask) and len(space) == 1 and space == sizes.dims.get(mask, [])[1:]
     return Position(
         -1,
         tensor,
         channels_last=len(dims) > 2 and axis == len(dims) - 1,
         channels=dims[axis],
-        space=tuple(-1 if known.free else size for size in space),
+        space=tuple(-1 if sizes.free else size for size in space),
         masked=masked,
         cost=cost,
-        element=known.elements[tensor],
+        element=sizes.elements[tensor],
     )
 
 
-def _channel_axes(flow: DataFlow, order: Sequence[Any], known: TensorShapes) -> dict[str, int]:
+def _channel_axes(flow: DataFlow, order: Sequence[Any], sizes: TensorShapes) -> dict[str, int]:
     """Which axis holds channels, by tensor: by the operators that it has come through."""
-    found: dict[str, int] = {}
+    axes: dict[str, int] = {}
     for node in order:
-        sources = [name for name in flow.sources(node) if name in known.dims]
+        sources = [name for name in flow.sources(node) if name in sizes.dims]
         for name in node.output:
-            dims = known.dims.get(name, [])
+            dims = sizes.dims.get(name, [])
             if len(dims) < 2 or not sources:
                 continue
             if node.op_type in _SPATIAL:
@@ -382,12 +386,12 @@ def _channel_axes(flow: DataFlow, order: Sequence[Any], known: TensorShapes) -> 
             elif node.op_type in COSTLY or node.op_type == "LayerNormalization":
                 axis = len(dims) - 1
             elif node.op_type == "Transpose":
-                axis = _permuted(node, found.get(sources[0]), len(dims))
+                axis = _permuted(node, axes.get(sources[0]), len(dims))
             else:
-                axis = _kept(sources, found, dims, known)
+                axis = _kept(sources, axes, dims, sizes)
             if axis is not None:
-                found[name] = axis
-    return found
+                axes[name] = axis
+    return axes
 
 
 def _permuted(node: Any, axis: int | None, rank: int) -> int | None:
@@ -398,18 +402,18 @@ def _permuted(node: Any, axis: int | None, rank: int) -> int | None:
 
 
 def _kept(
-    sources: Sequence[str], found: Mapping[str, int], dims: Shape, known: TensorShapes
+    sources: Sequence[str], axes: Mapping[str, int], dims: Shape, sizes: TensorShapes
 ) -> int | None:
     """The axis that a source had, where it is still there."""
     for source in sources:
-        axis = found.get(source)
+        axis = axes.get(source)
         if axis is None:
             continue
-        before = known.dims[source]
+        before = sizes.dims[source]
         if len(before) == len(dims):
             return axis
         channels = before[axis]
-        for there in (axis, len(dims) - 1):
-            if there < len(dims) and dims[there] == channels:
-                return there
+        for candidate in (axis, len(dims) - 1):
+            if candidate < len(dims) and dims[candidate] == channels:
+                return candidate
     return None

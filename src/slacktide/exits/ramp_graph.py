@@ -52,23 +52,23 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
     tail = _tail(flow, graph)
     for ramp in ramps:
         position = graph.position(ramp.tensor)
-        here = f"{PREFIX}{position.number}/"
-        pooled = _pooled(out.at(f"{here}pooled"), graph, position)
+        prefix = f"{PREFIX}{position.number}/"
+        pooled = _pooled(out.at(f"{prefix}pooled"), graph, position)
         expected = (position.features, graph.classes)
         if ramp.weights.shape != expected or ramp.bias.shape != expected[1:]:
             raise ExitError(
                 f"the ramp of {ramp.tensor!r} has weights {ramp.weights.shape}; expected {expected}"
             )
-        out.at(f"{here}logits")
+        out.at(f"{prefix}logits")
         logits = out.add("Gemm", pooled, out.constant(ramp.weights), out.constant(ramp.bias))
-        out.at(f"{here}sure")
+        out.at(f"{prefix}sure")
         scaled = out.add("Mul", logits, out.constant(np.float32(1 / ramp.temperature)))
         greatest = out.reduce("ReduceMax", out.add("Softmax", scaled, axis=1), [1])
         out.output(
-            out.add("Sub", out.constant(np.float32(1)), greatest), f"{here}uncertainty", _FLOAT
+            out.add("Sub", out.constant(np.float32(1)), greatest), f"{prefix}uncertainty", _FLOAT
         )
-        out.output(out.add("ArgMax", logits, axis=1, keepdims=0), f"{here}answer", _INT64)
-        _copy_tail(out.at(f"{here}tail"), tail, graph, logits, here)
+        out.output(out.add("ArgMax", logits, axis=1, keepdims=0), f"{prefix}answer", _INT64)
+        _copy_tail(out.at(f"{prefix}tail"), tail, graph, logits, prefix)
     flat = out.at(f"{PREFIX}end").add("Flatten", graph.logits, axis=1)
     out.output(out.add("ArgMax", flat, axis=1, keepdims=0), f"{PREFIX}answer", _INT64)
     return out.model
@@ -78,32 +78,32 @@ def with_own_exits(model: Any, exits: Sequence[OwnExit]) -> Any:
     """A copy of the model that has, beside the outputs that its exits name, those of `with_ramps`
     for each, numbered front to end, but no answers: what `OwnExit` names, and 1 − its quality."""
     out = _Writer(model)
-    kept = [each for each in out.graph.output if each.name in exits[0].outputs]
+    final_outputs = [output for output in out.graph.output if output.name in exits[0].outputs]
     del out.graph.output[:]
-    out.graph.output.extend(kept)
-    for number, each in enumerate(exits):
-        here = f"{PREFIX}{number}/"
-        out.at(f"{here}quality")
-        quality = out.add("Cast", each.quality, to=_FLOAT)
+    out.graph.output.extend(final_outputs)
+    for number, exit_ in enumerate(exits):
+        prefix = f"{PREFIX}{number}/"
+        out.at(f"{prefix}quality")
+        quality = out.add("Cast", exit_.quality, to=_FLOAT)
         flat = out.add("Reshape", quality, out.constant(np.array([-1])))
         unsure = out.add("Sub", out.constant(np.float32(1)), flat)
-        out.output(unsure, f"{here}uncertainty", _FLOAT)
-        for name, tensor in each.outputs.items():
-            out.output(tensor, f"{here}{name}", like=name)
+        out.output(unsure, f"{prefix}uncertainty", _FLOAT)
+        for name, tensor in exit_.outputs.items():
+            out.output(tensor, f"{prefix}{name}", like=name)
     return out.model
 
 
 def _tail(flow: DataFlow, graph: ExitGraph) -> list[Any]:
     """The nodes between the logits and the outputs that ramps make; the shapes of what lies
     between are among them."""
-    wanted = flow.needed_for(graph.outputs, behind=[graph.logits])
+    needed = flow.needed_for(graph.outputs, behind=[graph.logits])
     behind = {graph.logits}
-    found = []
+    tail = []
     for node in flow.nodes:
-        if id(node) in wanted and not behind.isdisjoint(flow.reads[id(node)]):
+        if id(node) in needed and not behind.isdisjoint(flow.reads[id(node)]):
             behind.update(node.output)
-            found.append(node)
-    return found
+            tail.append(node)
+    return tail
 
 
 def _copy_tail(
@@ -136,9 +136,9 @@ def _pooled(out: _Writer, graph: ExitGraph, position: Position) -> str:
         parts += [_masked_maximum(out, graph.mask, position)] if position.maximum else []
     elif position.channels_last:
         axes = list(range(1, 1 + len(position.space)))
-        parts = [out.reduce(f"Reduce{each}", pooled, axes) for each in names]
+        parts = [out.reduce(f"Reduce{statistic}", pooled, axes) for statistic in names]
     elif position.space:
-        parts = [out.add(_GLOBAL[each], pooled) for each in names]
+        parts = [out.add(_GLOBAL[statistic], pooled) for statistic in names]
     else:
         parts = [pooled]
     pooled = out.add("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
@@ -166,8 +166,8 @@ def _masked_maximum(out: _Writer, mask: str, position: Position) -> str:
     words = out.add("Cast", mask, to=position.element)
     last = position.channels_last
     words = out.add("Reshape", words, out.constant(np.array([0, -1, 1] if last else [0, 1, -1])))
-    kept = out.add("Mul", position.tensor, words)
-    return out.add("Relu", out.reduce("ReduceMax", kept, [1 if last else 2]))
+    masked = out.add("Mul", position.tensor, words)
+    return out.add("Relu", out.reduce("ReduceMax", masked, [1 if last else 2]))
 
 
 class _Writer:

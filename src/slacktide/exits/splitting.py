@@ -54,13 +54,16 @@ def split(model: Any) -> list[StageModel]:
     """Cut a model that `with_ramps` or `with_own_exits` made, with its weights, at its exits."""
     flow = DataFlow(model.graph, "")
     exits: dict[int, list[str]] = {}
-    own: list[str] = []
+    final: list[str] = []
     for name in flow.outputs:
         number = name.removeprefix(PREFIX).partition("/")[0]
         early = name.startswith(PREFIX) and number.isdecimal()
-        (exits.setdefault(int(number), []) if early else own).append(name)
+        (exits.setdefault(int(number), []) if early else final).append(name)
     ramps = [*sorted(exits), -1]
-    ends = [*(exits[each] for each in ramps[:-1]), [_END] if _END in own else own]
+    ends = [
+        *(exits[ramp] for ramp in ramps[:-1]),
+        [_END] if _END in final else final,
+    ]
     needed: dict[int, int] = {}
     """By node: the first stage whose end needs it."""
     for at, end in enumerate(ends):
@@ -74,29 +77,29 @@ def split(model: Any) -> list[StageModel]:
         made_in.update(dict.fromkeys(node.output, needed.get(id(node), first)))
         if not is_shape(node) and not rows.isdisjoint(read):
             rows.update(node.output)
-    given: list[dict[str, None]] = [{} for _ in ends]
+    gives: list[dict[str, None]] = [{} for _ in ends]
     stages = []
     for at in reversed(range(len(ends))):
         outputs = [name for name in flow.outputs if made_in.get(name, 0) == at]
-        nodes, leaves, taken = set[int](), set[str](), dict[str, None]()
-        todo = [*outputs, *given[at]]
+        nodes, leaves, takes = set[int](), set[str](), dict[str, None]()
+        todo = [*outputs, *gives[at]]
         while todo:
             name = todo.pop()
             maker = flow.maker.get(name)
             if maker is None:
                 leaves.add(name)
             elif name in rows and made_in[name] < at:
-                taken[name] = given[made_in[name]][name] = None
+                takes[name] = gives[made_in[name]][name] = None
             elif id(maker) not in nodes:
                 nodes.add(id(maker))
                 todo.extend(flow.reads[id(maker)])
         stages.append(
             StageModel(
-                _pruned(model, flow, nodes, leaves, taken, dict.fromkeys([*outputs, *given[at]])),
+                _pruned(model, flow, nodes, leaves, takes, dict.fromkeys([*outputs, *gives[at]])),
                 ramps[at],
                 tuple(name for name in flow.inputs if name in leaves),
-                tuple(taken),
-                tuple(given[at]),
+                tuple(takes),
+                tuple(gives[at]),
                 tuple(outputs),
             )
         )
@@ -108,8 +111,8 @@ def _pruned(
     flow: DataFlow,
     nodes: set[int],
     leaves: set[str],
-    taken: Mapping[str, None],
-    made: Mapping[str, None],
+    takes: Mapping[str, None],
+    produced: Mapping[str, None],
 ) -> Any:
     """A stage: these nodes. `leaves`: inputs and weights that it reads."""
     import onnx
@@ -120,13 +123,13 @@ def _pruned(
     graph = stage.graph
     graph.name = "stage"
     graph.node.extend(node for node in flow.nodes if id(node) in nodes)
-    graph.initializer.extend(each for each in whole.graph.initializer if each.name in leaves)
+    graph.initializer.extend(tensor for tensor in whole.graph.initializer if tensor.name in leaves)
     graph.sparse_initializer.extend(
-        each for each in whole.graph.sparse_initializer if each.values.name in leaves
+        tensor for tensor in whole.graph.sparse_initializer if tensor.values.name in leaves
     )
-    inputs = (each for each in whole.graph.input if each.name in flow.inputs)
-    graph.input.extend(each for each in inputs if each.name in leaves)
-    graph.input.extend(onnx.helper.make_tensor_value_info(name, 0, None) for name in taken)
-    declared = {each.name: each for each in whole.graph.output}
-    graph.output.extend(declared.get(name) or onnx.ValueInfoProto(name=name) for name in made)
+    inputs = (graph_input for graph_input in whole.graph.input if graph_input.name in flow.inputs)
+    graph.input.extend(graph_input for graph_input in inputs if graph_input.name in leaves)
+    graph.input.extend(onnx.helper.make_tensor_value_info(name, 0, None) for name in takes)
+    declared = {output.name: output for output in whole.graph.output}
+    graph.output.extend(declared.get(name) or onnx.ValueInfoProto(name=name) for name in produced)
     return stage

@@ -36,7 +36,11 @@ class TensorShapes:
         light.functions.extend(model.functions)
         graph = light.graph
         graph.name = "shapes"
-        inside = [each for each in model.graph.initializer if each.data_location != each.EXTERNAL]
+        inside = [
+            initializer
+            for initializer in model.graph.initializer
+            if initializer.data_location != initializer.EXTERNAL
+        ]
         nodes, values = folded(model.graph.node, inside)
         graph.node.extend(nodes)
         graph.initializer.extend(
@@ -86,7 +90,9 @@ class TensorShapes:
                     for axis in tensor.shape.dim
                 ]
             self.elements[value.name] = tensor.elem_type
-        self.dims.update({each.name: list(each.dims) for each in light.graph.initializer})
+        self.dims.update(
+            {initializer.name: list(initializer.dims) for initializer in light.graph.initializer}
+        )
 
     def _fix(self, value: Any, row: Sequence[int] | None, primary: bool) -> None:
         """Give the free axes of an input a likely size."""
@@ -112,11 +118,11 @@ class TensorShapes:
         """Multiplications of a node, roughly; 0 where shapes are unknown."""
         if node.op_type not in COSTLY:
             return 0.0
-        made = self.dims.get(node.output[0] or node.output[-1], [])
+        dims = self.dims.get(node.output[0] or node.output[-1], [])
         of = [self.dims.get(name, []) for name in node.input]
-        if not made or len(of) < 2 or not of[0] or not of[1]:
+        if not dims or len(of) < 2 or not of[0] or not of[1]:
             return 0.0
-        count = float(math.prod(abs(size) for size in made))
+        count = float(math.prod(abs(size) for size in dims))
         weight = of[3] if node.op_type == "QLinearConv" and len(of) > 3 else of[1]
         if node.op_type == "ConvTranspose":
             return float(math.prod(abs(size) for size in of[0]) * math.prod(weight[1:]))
@@ -124,7 +130,7 @@ class TensorShapes:
             return count * math.prod(weight[1:])
         if node.op_type in ("LSTM", "GRU", "RNN"):
             steps = math.prod(of[0][:2])
-            return float(steps * math.prod(weight[-2:]) * (1 + (made[-1] / max(1, weight[-1]))))
+            return float(steps * math.prod(weight[-2:]) * (1 + (dims[-1] / max(1, weight[-1]))))
         return count * abs(of[0][-1])
 
 

@@ -115,13 +115,13 @@ def fit_temperature(logits: Rows, answers: NDArray[np.int64]) -> tuple[float, fl
     """
     z = logits.astype(np.float32) - logits.max(axis=1, keepdims=True).astype(np.float32)
     right = z[np.arange(len(z)), answers]
-    wanted = (right + z.mean() / len(z)).mean() / (1.0 + 1.0 / len(z))
+    target = (right + z.mean() / len(z)).mean() / (1.0 + 1.0 / len(z))
     low, high = math.log(0.01), math.log(100.0)  # of 1 ÷ temperature: the likelihood has one peak
     while high - low > _STILL:
         at = (low + high) / 2
         odds = np.exp(z * math.exp(at))
         expected = (odds * z).sum(axis=1) / odds.sum(axis=1)
-        low, high = (low, at) if expected.mean() > wanted else (at, high)
+        low, high = (low, at) if expected.mean() > target else (at, high)
     inverse = math.exp((low + high) / 2)
     loss = np.log(np.exp(z * inverse).sum(axis=1)) - right * inverse
     return 1.0 / inverse, float(loss.mean())
@@ -147,11 +147,11 @@ class JudgedRows:
         wrong = np.cumsum(~self.agrees[order])
         return int((wrong <= loss * len(wrong)).sum()) / len(wrong)
 
-    def clearly_better(self, other: JudgedRows) -> bool:
+    def clearly_better(self, rival: JudgedRows) -> bool:
         """Whether this ramp agrees more often than another on the same rows, beyond chance
         (McNemar's test: of rows on which the two differ, more than half are this one's)."""
-        won = int((self.agrees & ~other.agrees).sum())
-        lost = int((other.agrees & ~self.agrees).sum())
+        won = int((self.agrees & ~rival.agrees).sum())
+        lost = int((rival.agrees & ~self.agrees).sum())
         return won - lost > CLEARLY * math.sqrt(won + lost)
 
 
@@ -166,7 +166,7 @@ class _Waiting:
         return len(self.logits)
 
     def part(self, start: int, stop: int) -> _Waiting:
-        return _Waiting(tuple(one[start:stop] for one in self.features), self.logits[start:stop])
+        return _Waiting(tuple(part[start:stop] for part in self.features), self.logits[start:stop])
 
 
 class RampTrainer:
@@ -202,14 +202,14 @@ class RampTrainer:
         usable = np.isfinite(logits).all(axis=1)
         if not usable.all():
             self._strange = "the model's logits"
-        for tensor, one in zip(self._tensors, features, strict=True):
-            finite = np.isfinite(one).all(axis=1)
+        for tensor, part in zip(self._tensors, features, strict=True):
+            finite = np.isfinite(part).all(axis=1)
             if not finite.all() and not self._strange:
                 self._strange = f"tensor {tensor!r}"
             usable &= finite
         self._unusable += int((~usable).sum())
         if usable.any():
-            rows = _Waiting(tuple(one[usable] for one in features), logits[usable])
+            rows = _Waiting(tuple(part[usable] for part in features), logits[usable])
             self._answers += np.bincount(rows.logits.argmax(axis=1), minlength=len(self._answers))
             self._waiting.append(rows)
             self._held += len(rows)
@@ -223,9 +223,9 @@ class RampTrainer:
         self._learn(1)
         older, newer = self._halves()
         both = _joined((older, newer))
-        found = [self._ramp(number, older, both) for number in range(len(self._sums))]
-        self.judged = tuple(judged for _, judged in found)
-        return tuple(ramp for ramp, _ in found)
+        trained = [self._ramp(number, older, both) for number in range(len(self._sums))]
+        self.judged = tuple(judged for _, judged in trained)
+        return tuple(ramp for ramp, _ in trained)
 
     def judge(self, ramp: Ramp) -> JudgedRows:
         """What a ramp of before says of the newest rows that wait, if it came before them."""
@@ -235,19 +235,19 @@ class RampTrainer:
 
     def _ramp(self, number: int, older: _Waiting, both: _Waiting) -> tuple[Ramp, JudgedRows]:
         sums, features = self._sums[number], older.features[number]
-        wanted = older.logits.argmax(axis=1)
+        labels = older.logits.argmax(axis=1)
 
         def loss(ridge: float) -> tuple[float, float]:
             weights, bias = sums.solve(ridge)
-            return fit_temperature(features @ weights + bias, wanted)[1], ridge
+            return fit_temperature(features @ weights + bias, labels)[1], ridge
 
         best = loss(RIDGES[_MIDDLE])
         for towards in (RIDGES[_MIDDLE + 1 :], RIDGES[_MIDDLE - 1 :: -1]):
             before = best
             for ridge in towards:  # on, for as long as the answers become likelier
-                if (found := loss(ridge))[0] >= best[0]:
+                if (candidate := loss(ridge))[0] >= best[0]:
                     break
-                best = found
+                best = candidate
             if best is not before:
                 break
         weights, bias = sums.solve(best[1])
@@ -294,7 +294,7 @@ class RampTrainer:
         return rows.part(0, half), rows.part(half, len(rows))
 
     def _check_shapes(self, features: Sequence[Rows], logits: Rows) -> None:
-        shapes = [one.shape[1:] for one in (*features, logits)]
+        shapes = [block.shape[1:] for block in (*features, logits)]
         if len(features) != len(self._tensors) or any(len(shape) != 1 for shape in shapes):
             raise ExitError(
                 f"expected features of {len(self._tensors)} positions, [rows, features]"
@@ -333,7 +333,7 @@ def _joined(parts: Sequence[_Waiting] | deque[_Waiting]) -> _Waiting:
         return parts[0]
     features = zip(*(part.features for part in parts), strict=True)
     return _Waiting(
-        tuple(np.concatenate(one) for one in features),
+        tuple(np.concatenate(blocks) for blocks in features),
         np.concatenate([part.logits for part in parts]),
     )
 

@@ -27,44 +27,48 @@ class Children:
         live: LiveFrame,
         stage: StageProgress,
         rows: int,
-        taken: Sequence[tuple[Edge | None, Feed, Yield]],
+        inputs: Sequence[tuple[Edge | None, Feed, Yield]],
         place: Place = (),
     ) -> None:
         """Hand so many rows to a stage, by each of the edges into it: to its model, in requests as
         large as that takes, or to another device. `place`: of the child that gave them."""
-        rest = live.served.rest
-        elsewhere = rest.place(stage.of.name, now=self.now)
+        reserves = live.served.rest
+        elsewhere = reserves.place(stage.of.name, now=self.now)
         # What was handed over to this device begins here, whatever its plan says by now.
         if elsewhere is not None and (
             live.announced is not None
             or (isinstance(live.frame, Frame) and live.frame.stage == stage.of.name)
         ):
             elsewhere = None
-        most = rest.most_rows[stage.of.name] or rows
-        if len(taken) == 1 and rows <= most and elsewhere is None:
-            _, feed, one = taken[0]
-            self._submit(live, stage, rows, one.signature, one.work_hint, (feed,), (*place, 0))
+        most = reserves.most_rows[stage.of.name] or rows
+        if len(inputs) == 1 and rows <= most and elsewhere is None:
+            _, feed, edge_yield = inputs[0]
+            self._submit(
+                live, stage, rows, edge_yield.signature, edge_yield.work_hint, (feed,), (*place, 0)
+            )
             return
         by_edge: list[list[tuple[Feed, Yield]]] = []
         before: Edge | None = None
-        for edge, feed, one in taken:  # rows of one edge stand together
+        for edge, feed, edge_yield in inputs:  # rows of one edge stand together
             if not by_edge or edge is not before:
                 by_edge.append([])
                 before = edge
-            by_edge[-1].append((feed, one))
+            by_edge[-1].append((feed, edge_yield))
         signature = by_edge[0][0][1].signature
-        for each in by_edge[1:]:
-            signature += each[0][1].signature
+        for group in by_edge[1:]:
+            signature += group[0][1].signature
         hint = by_edge[0][0][1].work_hint
         if elsewhere is not None:
-            feeds = tuple(feed for each in by_edge for feed, _ in each)
-            nbytes = sum(one.nbytes for _, _, one in taken)
+            feeds = tuple(feed for members in by_edge for feed, _ in members)
+            nbytes = sum(stage_yield.nbytes for _, _, stage_yield in inputs)
             self._send(live, stage, elsewhere, rows, signature, hint, feeds, nbytes)
             return
         for first in range(0, rows, most):
             end = min(rows, first + most)
             feeds = tuple(
-                feed for each in by_edge for feed in _cut([feed for feed, _ in each], first, end)
+                feed
+                for members in by_edge
+                for feed in _cut([feed for feed, _ in members], first, end)
             )
             self._submit(live, stage, end - first, signature, hint, feeds, (*place, first))
 
@@ -83,8 +87,8 @@ class Children:
         of = stage.of
         source = not frame.stage and of.name == live.begin
         decodes = source or any(edge.each for edge in live.served.pipeline.into[of.name])
-        due = frame.deadline if frame.best_effort else live.due
-        reserve = live.served.rest.reserve(of.name, due - now, now=now)
+        child_due = frame.deadline if frame.best_effort else live.due
+        reserve = live.served.rest.reserve(of.name, child_due - now, now=now)
         if live.announced is None:
             child = self.new(live, stage, rows)
         else:
@@ -95,7 +99,7 @@ class Children:
             child.id,
             of.model,
             frame.arrival if source else now,
-            due if frame.best_effort else due - reserve,
+            child_due if frame.best_effort else child_due - reserve,
             rows,
             frame.penalty,
             signature,
@@ -161,11 +165,11 @@ class Children:
 
 def _cut(feeds: Sequence[Feed], first: int, end: int) -> list[Feed]:
     """Rows `first` to `end` of those of all `feeds`, one behind the other."""
-    found, at = [], 0
+    part, at = [], 0
     for feed in feeds:
         rows = feed.end - feed.first
         low, high = max(first - at, 0), min(end - at, rows)
         if low < high:
-            found.append(Feed(feed.edge, feed.request, feed.first + low, feed.first + high))
+            part.append(Feed(feed.edge, feed.request, feed.first + low, feed.first + high))
         at += rows
-    return found
+    return part

@@ -40,13 +40,13 @@ class FrameDeadlines:
         if frame.best_effort:
             live.due = math.inf
             return
-        due = frame.deadline - min(MARGIN_S, 0.1 * (frame.deadline - now))
-        if due == live.due:
+        frame_due = frame.deadline - min(MARGIN_S, 0.1 * (frame.deadline - now))
+        if frame_due == live.due:
             return  # its body states what its headers did
-        live.due = due
+        live.due = frame_due
         heapq.heappush(self._heap, (live.due, frame.id))
         if len(self._heap) > self._sweep_at:
-            self._heap = [each for each in self._heap if self._is_live(each[1])]
+            self._heap = [scheduled for scheduled in self._heap if self._is_live(scheduled[1])]
             heapq.heapify(self._heap)
             self._sweep_at = 2 * len(self._heap) + SWEEP_FLOOR
 

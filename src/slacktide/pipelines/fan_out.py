@@ -31,9 +31,9 @@ class FanOut:
         self.rows += rows
         self.handed_on += handed_on
         self._seen = min(self._seen + 1, WINDOW)
-        each = handed_on / rows
-        self._mean += (each - self._mean) / self._seen
-        self._square += (each * each - self._square) / self._seen
+        ratio = handed_on / rows
+        self._mean += (ratio - self._mean) / self._seen
+        self._square += (ratio * ratio - self._square) / self._seen
 
     @property
     def mean(self) -> float:

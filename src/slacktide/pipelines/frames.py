@@ -66,14 +66,14 @@ Steps: TypeAlias = tuple[list[Event], list[FrameCommand]]
 
 def of_children(commands: Iterable[Command]) -> list[Answer | FreeSlots]:
     """What concerns children among the engine's commands: their ids are negative."""
-    found: list[Answer | FreeSlots] = []
+    child_commands: list[Answer | FreeSlots] = []
     for command in commands:
         if type(command) is Answer:
             if command.id < 0:
-                found.append(command)
+                child_commands.append(command)
         elif type(command) is FreeSlots and min(command.ids) < 0:
-            found.append(command)
-    return found
+            child_commands.append(command)
+    return child_commands
 
 
 class Frames:
@@ -113,8 +113,8 @@ class Frames:
 
     def stage_of(self, child: int) -> tuple[str, str] | None:
         """(pipeline, stage) of a request; None: of none."""
-        known = self._children.by_id.get(child)
-        return None if known is None else (known.live.served.pipeline.name, known.stage.of.name)
+        owner = self._children.by_id.get(child)
+        return None if owner is None else (owner.live.served.pipeline.name, owner.stage.of.name)
 
     def handle(
         self, events: Iterable[FrameEvent], ended: Iterable[Answer | FreeSlots] = (), *, now: float
@@ -171,12 +171,12 @@ class Frames:
     def _changed(self, pipelines: Sequence[Pipeline]) -> None:
         before, self.pipelines = self.pipelines, {}
         for pipeline in pipelines:
-            known: dict[Edge, FanOut] = {}
-            if (old := before.get(pipeline.name)) is not None:
-                known = dict(zip(old.pipeline.edges, old.fan_outs, strict=True))
-            learnt = [known.get(edge) or FanOut() for edge in pipeline.edges]
+            fan_outs: dict[Edge, FanOut] = {}
+            if (previous := before.get(pipeline.name)) is not None:
+                fan_outs = dict(zip(previous.pipeline.edges, previous.fan_outs, strict=True))
+            learnt = [fan_outs.get(edge) or FanOut() for edge in pipeline.edges]
             served = ServedPipeline(pipeline, learnt, self._engine)
-            served.frames = 0 if old is None else old.frames
+            served.frames = 0 if previous is None else previous.frames
             self.pipelines[pipeline.name] = served
 
     def _announced(self, notice: Notice) -> None:
@@ -184,13 +184,13 @@ class Frames:
         if live is None:
             return
         stage = live.stages[live.begin]
-        rest = live.served.rest
+        reserves = live.served.rest
         of, now = stage.of, self._children.now
-        if rest.place(of.name, now=now) is not None:
+        if reserves.place(of.name, now=now) is not None:
             return  # it is another device's
-        reserve = rest.reserve(of.name, notice.deadline - now, now=now)
+        reserve = reserves.reserve(of.name, notice.deadline - now, now=now)
         likely = notice.likely_due
-        own = Notice(
+        child_notice = Notice(
             self._children.new(live, stage, 1).id,
             of.model,
             notice.arrival,
@@ -206,8 +206,8 @@ class Frames:
             notice.size,
             notice.names_variant,
         )
-        live.announced = own.id
-        self._children.events.append(Announced(own))
+        live.announced = child_notice.id
+        self._children.events.append(Announced(child_notice))
 
     def _arrived(self, frame: Frame) -> None:
         live = self._live.get(frame.id)
@@ -222,8 +222,8 @@ class Frames:
             self._deadlines.set(live, now=self._children.now)
         stage = live.stages[live.begin]
         whole = Feed(None, frame.id, 0, frame.rows)
-        one = Yield(frame.rows, frame.signature, frame.work_hint, frame.nbytes)
-        self._children.begin(live, stage, frame.rows, [(None, whole, one)])
+        input_yield = Yield(frame.rows, frame.signature, frame.work_hint, frame.nbytes)
+        self._children.begin(live, stage, frame.rows, [(None, whole, input_yield)])
 
     def _opened(
         self, id: int, pipeline: str, frame: Frame | Notice, stage: str
@@ -297,20 +297,22 @@ class Frames:
             name = stage.of.name
             raise ValueError(f"{len(event.yields)} yields for {len(edges)} edges of {name}")
         stage.open -= 1
-        for (number, edge, fan_out), one in zip(edges, event.yields, strict=True):
+        for (number, edge, fan_out), edge_yield in zip(edges, event.yields, strict=True):
             after = live.stages[edge.downstream]
-            if one.refused is not None:
+            if edge_yield.refused is not None:
                 after.missing = True
                 continue
-            fan_out.observe(child.rows, one.rows)
-            if not one.rows:
+            fan_out.observe(child.rows, edge_yield.rows)
+            if not edge_yield.rows:
                 continue
-            feed = Feed(number, event.request, 0, one.rows)
+            feed = Feed(number, event.request, 0, edge_yield.rows)
             if after.of.is_join:
                 fed = live.fed.setdefault(edge.downstream, [])
-                fed.append((edge, feed, one, child.place))
+                fed.append((edge, feed, edge_yield, child.place))
             else:
-                self._children.begin(live, after, one.rows, [(edge, feed, one)], child.place)
+                self._children.begin(
+                    live, after, edge_yield.rows, [(edge, feed, edge_yield)], child.place
+                )
         self._settle(live, stage)
 
     def _part_answered(self, event: PartAnswered) -> None:
@@ -362,11 +364,14 @@ class Frames:
         name = stage.of.name
         edges = live.served.pipeline.into[name]
         # Rows of all edges in one order, whichever child was answered first.
-        fed = [each[:3] for each in sorted(live.fed[name], key=lambda each: each[3])]
-        rows = {sum(one.rows for edge, _, one in fed if edge is each) for each in edges}
+        fed = [part[:3] for part in sorted(live.fed[name], key=lambda part: part[3])]
+        rows = {
+            sum(edge_yield.rows for edge, _, edge_yield in fed if edge is incoming)
+            for incoming in edges
+        }
         if len(rows) == 1:
-            taken = [each for edge in edges for each in fed if each[0] is edge]
-            self._children.begin(live, stage, rows.pop(), taken)
+            inputs = [part for edge in edges for part in fed if part[0] is edge]
+            self._children.begin(live, stage, rows.pop(), inputs)
         else:
             stage.missing = True
 

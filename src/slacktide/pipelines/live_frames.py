@@ -55,16 +55,16 @@ class ServedPipeline:
 
     def begun_at(self, begin: str) -> list[tuple[ServedStage, int]]:
         """(stage, how many stages feed it) of all that a frame has that begins at this stage."""
-        found = self._begun.get(begin)
-        if found is None:
+        stages = self._begun.get(begin)
+        if stages is None:
             branch = self.pipeline.branches[begin]
             upstream = self.pipeline.upstream
-            found = self._begun[begin] = [
-                (self._stages[name], len([one for one in upstream(name) if one in branch]))
+            stages = self._begun[begin] = [
+                (self._stages[name], len([feeder for feeder in upstream(name) if feeder in branch]))
                 for name in branch
             ]
-            found[0] = (self._stages[begin], 0)
-        return found
+            stages[0] = (self._stages[begin], 0)
+        return stages
 
 
 class StageProgress:
@@ -162,18 +162,18 @@ def check_live(
         of.setdefault(child.live.frame.id, []).append(child)
     yields = dict(awaited)
     for live in frames:
-        own = of.pop(live.frame.id, [])
-        due = [yields.pop(id) for id in live.awaited] if not live.ended else []
-        assert live.named == sum(not child.is_part for child in own), live.frame
+        members = of.pop(live.frame.id, [])
+        waiting = [yields.pop(id) for id in live.awaited] if not live.ended else []
+        assert live.named == sum(not child.is_part for child in members), live.frame
         assert live.named or not live.ended, live.frame
-        assert {*live.open} <= {child.id for child in own}, live.frame
+        assert {*live.open} <= {child.id for child in members}, live.frame
         if live.ended:
             assert not live.open, live.frame
             continue
         assert live.unfinished, live.frame
         for name, stage in live.stages.items():
-            unanswered = sum(child.id in live.open for child in own if child.stage is stage)
+            unanswered = sum(child.id in live.open for child in members if child.stage is stage)
             assert stage.unanswered == unanswered, (live.frame, name)
-            assert stage.open == unanswered + sum(child.stage is stage for child in due), name
+            assert stage.open == unanswered + sum(child.stage is stage for child in waiting), name
     assert not of, f"children of frames that are gone: {of}"
     assert not yields, f"yields for frames that are gone: {yields}"

@@ -36,12 +36,12 @@ class _Silence:
         self.asked = self.rows = 0
         """Requests since it began, and rows that were answered before."""
 
-    def lasts(self, rows: int, left: float, *, now: float) -> bool:
-        """It is asked for now, for a frame due in `left`; `rows` were answered so far."""
+    def lasts(self, rows: int, budget: float, *, now: float) -> bool:
+        """It is asked for now, for a frame due in `budget`; `rows` were answered so far."""
         rested = now - self.last > FORGET_S
         self.last = now
         self.asked += 1
-        if not rested and now - self.begin < FORGET_S + 2.0 * left:
+        if not rested and now - self.begin < FORGET_S + 2.0 * budget:
             return False
         silent = not rested and rows - self.rows < ANSWERED * self.asked
         self.begin, self.asked, self.rows = now, 0, rows
@@ -57,11 +57,11 @@ class Rest:
         self._engine = engine
         by_edge = [*zip(pipeline.edges, fan_outs, strict=True)]
         self._edges = {
-            name: [each for each in by_edge if each[0].upstream == name] for name in pipeline.order
+            name: [pair for pair in by_edge if pair[0].upstream == name] for name in pipeline.order
         }
         self._asked = {
-            each.name: Request(0, each.model, 0.0, 0.0, version=each.version)
-            for each in pipeline.stages
+            stage.name: Request(0, stage.model, 0.0, 0.0, version=stage.version)
+            for stage in pipeline.stages
         }
         """What is asked for to find where a stage's requests are routed."""
         self._plan: Plan | None = None
@@ -77,22 +77,22 @@ class Rest:
         self._places: Mapping[str, StagePlace] = {}
         self._silences = {name: _Silence() for name, edges in self._edges.items() if edges}
 
-    def reserve(self, stage: str, left: float, *, now: float) -> float:
-        """Of the `left` seconds of a frame, those to be kept for what is behind `stage`."""
+    def reserve(self, stage: str, budget: float, *, now: float) -> float:
+        """Of the `budget` seconds of a frame, those to be kept for what is behind `stage`."""
         silence = self._silences.get(stage)
         if silence is not None:
             edges = self._edges[stage]
-            if silence.lasts(edges[0][1].rows, left, now=now):
+            if silence.lasts(edges[0][1].rows, budget, now=now):
                 for _, fan_out in edges:
                     fan_out.forget()
                 self._until = -math.inf
         self._refresh(now)
         behind = self._behind[stage]
-        if behind >= left:
+        if behind >= budget:
             steps = [self._step(stage, after) for after in self._pipeline.downstream(stage)]
-            behind = max((step for step in steps if step < left), default=0.0)
+            behind = max((step for step in steps if step < budget), default=0.0)
         needed = behind + self._work[stage]
-        return behind if needed <= left or not behind else behind * max(0.0, left) / needed
+        return behind if needed <= budget or not behind else behind * max(0.0, budget) / needed
 
     def place(self, stage: str, *, now: float) -> StagePlace | None:
         """Where another device is to run a stage and all behind it; None: it runs here."""

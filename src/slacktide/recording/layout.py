@@ -48,21 +48,21 @@ def names_of(type_: type[Any]) -> tuple[str, ...]:
 
 def layout_of(types: Sequence[type[Any]]) -> dict[str, list[str]]:
     """Fields by type name, of `types` and of whatever they hold."""
-    found: dict[str, list[str]] = {}
+    fields_by_type: dict[str, list[str]] = {}
 
     def visit(hint: Any) -> None:
         if _is_record(hint):
-            if hint.__name__ not in found:
-                found[hint.__name__] = list(names_of(hint))
-                for each in get_type_hints(hint).values():
-                    visit(each)
+            if hint.__name__ not in fields_by_type:
+                fields_by_type[hint.__name__] = list(names_of(hint))
+                for field_hint in get_type_hints(hint).values():
+                    visit(field_hint)
         else:
             for part in get_args(hint):
                 visit(part)
 
-    for each in types:
-        visit(each)
-    return found
+    for root in types:
+        visit(root)
+    return fields_by_type
 
 
 @cache
@@ -79,10 +79,10 @@ def encoder(hint: Hashable) -> Encode | None:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         (inner,) = [encoder(part) for part in parts if part is not NoneType]
-        return None if inner is None else (lambda one: None if one is None else inner(one))
+        return None if inner is None else (lambda field: None if field is None else inner(field))
     if origin is tuple:
-        each = encoder(parts[0])
-        return None if each is None else (lambda values: [each(one) for one in values])
+        encode = encoder(parts[0])
+        return None if encode is None else (lambda values: [encode(member) for member in values])
     raise TypeError(f"no layout for {hint!r}")
 
 
@@ -92,14 +92,14 @@ def record_encoder(
     """Encodes instances of a dataclass; `changed` fields in another way, some `left_out`."""
     hints = get_type_hints(type_)
     names = [name for name in names_of(type_) if name not in left_out]
-    made = [(changed or {}).get(name) or encoder(hints[name]) for name in names]
+    encoders = [(changed or {}).get(name) or encoder(hints[name]) for name in names]
     if not names:
         return lambda value: ()
     if len(names) == 1:
-        (get, (only,)) = (attrgetter(*names), made)
+        (get, (only,)) = (attrgetter(*names), encoders)
         return lambda value: (get(value) if only is None else only(get(value)),)
     every = attrgetter(*names)
-    to_change = [(i, change) for i, change in enumerate(made) if change is not None]
+    to_change = [(i, change) for i, change in enumerate(encoders) if change is not None]
     if not to_change:
         return every
 
@@ -127,10 +127,10 @@ class Decoders:
 
     def of(self, hint: Hashable) -> Decode:
         """What reads a `hint`. Raises LayoutError if it had fields that there are no more."""
-        found = self._made.get(hint)
-        if found is None:
-            found = self._made[hint] = self._make(hint)
-        return found
+        decode = self._made.get(hint)
+        if decode is None:
+            decode = self._made[hint] = self._make(hint)
+        return decode
 
     def _make(self, hint: Hashable) -> Decode:
         if hint in _PLAIN:
@@ -155,21 +155,21 @@ class Decoders:
         gone += [name for name in lacking if name not in _defaults(type_)]
         if gone:
             raise LayoutError(f"{type_.__name__} has other fields: {', '.join(gone)}")
-        made = [(name, self.of(hints[name])) for name in names]
+        decoders = [(name, self.of(hints[name])) for name in names]
         in_order = names == names_of(type_)
 
         def decode(value: Any, name: str) -> Any:
-            if not isinstance(value, list) or len(value) != len(made):
-                raise LayoutError(f"{name}: expected {len(made)} values ({', '.join(names)})")
+            if not isinstance(value, list) or len(value) != len(decoders):
+                raise LayoutError(f"{name}: expected {len(decoders)} values ({', '.join(names)})")
             parts = [
-                read(each, f"{name}.{field}")
-                for (field, read), each in zip(made, value, strict=True)
+                read(element, f"{name}.{field}")
+                for (field, read), element in zip(decoders, value, strict=True)
             ]
             try:
-                found = type_(*parts) if in_order else type_(**dict(zip(names, parts, strict=True)))
+                whole = type_(*parts) if in_order else type_(**dict(zip(names, parts, strict=True)))
                 if type_ is Request:
-                    found.check()
-                return found
+                    whole.check()
+                return whole
             except ValueError as error:
                 raise LayoutError(f"{name}: {error}") from None
 
@@ -184,9 +184,9 @@ def _defaults(type_: type[Any]) -> set[str]:
     """The fields that need not be given."""
     if is_dataclass(type_):
         return {
-            each.name
-            for each in fields(type_)
-            if each.default is not MISSING or each.default_factory is not MISSING
+            field.name
+            for field in fields(type_)
+            if field.default is not MISSING or field.default_factory is not MISSING
         }
     return set(type_._field_defaults)
 
@@ -207,7 +207,7 @@ def _tuple(inner: Decode) -> Decode:
     def decode(value: Any, name: str) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise LayoutError(f"{name}: expected a list, got {value!r}")
-        return tuple([inner(each, name) for each in value])
+        return tuple([inner(element, name) for element in value])
 
     return decode
 

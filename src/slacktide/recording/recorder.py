@@ -98,10 +98,10 @@ class Recorder:
         self._calls.append((now, events, commands))
 
     def framed(
-        self, event: FrameEvent | None, what: str, now: float, commands: Sequence[FrameCommand]
+        self, event: FrameEvent | None, trigger: str, now: float, commands: Sequence[FrameCommand]
     ) -> None:
         """The same for what has happened to frames of pipelines."""
-        self._calls.append(frames_line(event, what, now, commands))
+        self._calls.append(frames_line(event, trigger, now, commands))
         if type(event) is PipelinesChanged:
             self._pipelines = frames_line(event, "again", now, ())
 
@@ -148,8 +148,12 @@ class Recorder:
             self._recording, self._part, __version__, began, self._settings, self.events, self._plan
         )
         self._put(header_line(header))
-        kept = set() if self._plan is None else {each.pool for each in self._plan.deployments}
-        self._pools = {pool: known for pool, known in self._pools.items() if pool in kept}
+        planned = (
+            set()
+            if self._plan is None
+            else {deployment.pool for deployment in self._plan.deployments}
+        )
+        self._pools = {pool: details for pool, details in self._pools.items() if pool in planned}
         for pool, (max_batch, recipe, export) in self._pools.items():
             self._put(pool_line(PoolOpened(pool, max_batch, recipe, export())))
         if self._pipelines is not None:
@@ -239,8 +243,8 @@ class _Writer:
             self._waiting.clear()
 
     def _write_all(self, lines: Sequence[bytes]) -> None:
-        rest = memoryview(b"".join(lines))
-        while rest and self._file is not None:
-            written = os.write(self._file, rest)
+        unwritten = memoryview(b"".join(lines))
+        while unwritten and self._file is not None:
+            written = os.write(self._file, unwritten)
             self._written_bytes += written
-            rest = rest[written:]
+            unwritten = unwritten[written:]

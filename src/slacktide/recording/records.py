@@ -201,11 +201,11 @@ def of_type(call: Call, name: str) -> Iterator[Plain]:
 
 def plain_events(events: Sequence[Event | FrameEvent]) -> list[Any]:
     """Events ready for JSON."""
-    found = []
+    plain = []
     for event in events:
         name, encode = _EVENT_ENCODERS[type(event)]
-        found.append((name, *encode(event)))
-    return found
+        plain.append((name, *encode(event)))
+    return plain
 
 
 def plain_commands(commands: Sequence[Command]) -> list[Any]:
@@ -214,30 +214,32 @@ def plain_commands(commands: Sequence[Command]) -> list[Any]:
 
 
 def frames_line(
-    event: FrameEvent | None, what: str, now: float, commands: Sequence[FrameCommand]
+    event: FrameEvent | None, trigger: str, now: float, commands: Sequence[FrameCommand]
 ) -> dict[str, Any]:
     """A call of `Frames` ready for JSON."""
     plain = plain_events(() if event is None else (event,))
-    return {"frames": now, "events": plain, "what": what, "commands": frame_commands(commands)}
+    return {"frames": now, "events": plain, "what": trigger, "commands": frame_commands(commands)}
 
 
 def frame_commands(commands: Sequence[FrameCommand]) -> list[Any]:
     """Ready for JSON."""
-    return [(type(each).__name__, *_FRAME_ENCODERS[type(each)](each)) for each in commands]
+    return [
+        (type(command).__name__, *_FRAME_ENCODERS[type(command)](command)) for command in commands
+    ]
 
 
 def layout() -> dict[str, list[str]]:
     """The fields of every array in a recording, in order."""
-    found = layout_of((*EVENTS.values(), *FRAMES.values(), EngineSettings))
-    found["RunBatch"] = ["cause", *names_of(Batch), "expected", "p99"]
-    found["RunBatch"].remove("started")
-    found["Answer"] = ["cause", "id", *names_of(Outcome)]
-    found["Answer"].remove("at")
-    found["StartReplica"] = ["cause", *names_of(Replica)]
+    fields_by_type = layout_of((*EVENTS.values(), *FRAMES.values(), EngineSettings))
+    fields_by_type["RunBatch"] = ["cause", *names_of(Batch), "expected", "p99"]
+    fields_by_type["RunBatch"].remove("started")
+    fields_by_type["Answer"] = ["cause", "id", *names_of(Outcome)]
+    fields_by_type["Answer"].remove("at")
+    fields_by_type["StartReplica"] = ["cause", *names_of(Replica)]
     for type_ in (AbortBatch, FreeSlots, StopReplica, ResizeLane, TellCircuit, PublishExits):
         names = [name for name in names_of(type_) if name != "cause"]
-        found[type_.__name__] = ["cause", *names]
-    return found
+        fields_by_type[type_.__name__] = ["cause", *names]
+    return fields_by_type
 
 
 # ── lines, to plain data and back ────────────────────────────────────────────────────────────
@@ -279,17 +281,18 @@ def _stated(value: object, software: str) -> dict[str, list[str]]:
     """What a header states of types whose fields are others in this version."""
     if not isinstance(value, dict):
         raise LayoutError(f"layout: expected an object, got {value!r}")
-    here = layout()
+    current_layout = layout()
     for name, names in value.items():
-        if not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise LayoutError(f"layout.{name}: expected a list of names, got {names!r}")
     present = {
-        name: [RENAMED.get((name, each), each) for each in names] for name, names in value.items()
+        name: [RENAMED.get((name, field), field) for field in names]
+        for name, names in value.items()
     }
-    changed = {name: names for name, names in present.items() if names != here.get(name)}
+    changed = {name: names for name, names in present.items() if names != current_layout.get(name)}
     try:
         for name, names in changed.items():
-            gone = [each for each in names if each not in here.get(name, ())]
+            gone = [field for field in names if field not in current_layout.get(name, ())]
             if gone:
                 raise LayoutError(f"{name} has other fields: {', '.join(gone)}")
         decoders = Decoders(changed)
@@ -319,18 +322,20 @@ class Reader:
 
     def __init__(self, stated: Mapping[str, Sequence[str]] | None = None) -> None:
         stated = stated or {}
-        here = layout()
+        current_layout = layout()
         self._decoders = Decoders(stated)
         self._events = {name: self._decoders.of(type_) for name, type_ in EVENTS.items()}
         self._frames = {name: self._decoders.of(type_) for name, type_ in FRAMES.items()}
         self._places: dict[str, list[int | None]] = {
-            name: [names.index(each) + 1 if each in names else None for each in here[name]]
+            name: [
+                names.index(field) + 1 if field in names else None for field in current_layout[name]
+            ]
             for name, names in stated.items()
             if name in _COMMANDS
         }
         """Of commands that had other fields: where each field of this version stood."""
-        policy = here["ExitPolicy"]
-        self._policy = [policy.index(each) for each in stated.get("ExitPolicy", policy)]
+        policy = current_layout["ExitPolicy"]
+        self._policy = [policy.index(field) for field in stated.get("ExitPolicy", policy)]
         """Fields of the policies that commands publish, by their place in this version."""
         self._other = bool(self._places) or "ExitPolicy" in stated
 
@@ -350,7 +355,7 @@ class Reader:
             commands = [self._in_order(command) for command in commands]
         if isinstance(now, bool) or not isinstance(now, int | float):
             raise LayoutError(f"now: expected a number, got {now!r}")
-        return Call(float(now), tuple([self._event(each) for each in events]), tuple(commands))
+        return Call(float(now), tuple([self._event(event) for event in events]), tuple(commands))
 
     def _frames_call(self, line: Mapping[str, Any]) -> FramesCall:
         fields = _keys(line, "frames", ("frames", "events", "what", "commands"))
@@ -364,8 +369,11 @@ class Reader:
                 expected = ", ".join(self._frames)
                 raise LayoutError(f"events: expected one of {expected}, got {events[0]!r}")
             event = self._frames[name](events[0][1:], name)
-        now, what = decoder(float)(fields["frames"], "frames"), decoder(str)(fields["what"], "what")
-        return FramesCall(now, event, what, tuple(commands))
+        now, trigger = (
+            decoder(float)(fields["frames"], "frames"),
+            decoder(str)(fields["what"], "what"),
+        )
+        return FramesCall(now, event, trigger, tuple(commands))
 
     def recorded(self, commands: Sequence[Plain]) -> list[Plain]:
         """`commands` of this version without what the recording lacks."""
@@ -389,10 +397,11 @@ class Reader:
         places = self._places.get(command[0])
         if places is None:
             return command
-        kept = [
-            None if place is None else each for place, each in zip(places, command[1:], strict=True)
+        reordered = [
+            None if place is None else argument
+            for place, argument in zip(places, command[1:], strict=True)
         ]
-        return [command[0], *kept]
+        return [command[0], *reordered]
 
     def _event(self, value: object) -> Event:
         name = value[0] if isinstance(value, list) and value else None

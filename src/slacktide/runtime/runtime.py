@@ -48,7 +48,7 @@ Watch = Callable[[Sequence[Event], float, Sequence[Command]], None]
 class Faults(Protocol):
     """Hears what has failed."""
 
-    def __call__(self, what: str, error: Exception, *, fatal: bool = False) -> None:
+    def __call__(self, fault: str, error: Exception, *, fatal: bool = False) -> None:
         """`fatal`: there is no state to serve from any more."""
 
 
@@ -122,16 +122,16 @@ class Runtime:
     def handle(self, events: Sequence[RuntimeEvent], *, now: float) -> Sequence[RuntimeCommand]:
         """What is to be done, in order, now that `events` have happened together."""
         framed: Sequence[FrameEvent] = ()
-        told: Sequence[Event | JobDone] = events  # type: ignore[assignment]  # unless found out
+        unframed: Sequence[Event | JobDone] = events  # type: ignore[assignment]  # unless found out
         for event in events:
             if type(event) in _NOT_FOR_ENGINE:
-                framed, told = self._after_planners(events, now)
+                framed, unframed = self._after_planners(events, now)
                 break
         if self.frames is None:
             if not framed:
-                return self._handled(told, now)
+                return self._handled(unframed, now)
             self.frames = Frames(self.engine)
-        return self._handled_with_frames(self.frames, framed, told, now)
+        return self._handled_with_frames(self.frames, framed, unframed, now)
 
     def _handled_with_frames(
         self,
@@ -141,46 +141,46 @@ class Runtime:
         now: float,
     ) -> Sequence[RuntimeCommand]:
         commands: list[RuntimeCommand] = []
-        told: list[Event | JobDone] = []
+        pending: list[Event | JobDone] = []
         for event in framed:
-            told += self._framed(frames, event, "", (), now, commands)
-        told += events
+            pending += self._framed(frames, event, "", (), now, commands)
+        pending += events
         while True:
-            while told:
-                given = self._handled(told, now)
-                commands += given
-                ended = of_children(given)
+            while pending:
+                handled = self._handled(pending, now)
+                commands += handled
+                ended = of_children(handled)
                 if not ended:
                     break
-                told = [*self._framed(frames, None, "answers", ended, now, commands)]
+                pending = [*self._framed(frames, None, "answers", ended, now, commands)]
             if frames.due > now:
                 return commands
-            told = [*self._framed(frames, None, "due", (), now, commands)]
+            pending = [*self._framed(frames, None, "due", (), now, commands)]
 
     def _framed(
         self,
         frames: Frames,
         event: FrameEvent | None,
-        what: str,
+        trigger: str,
         ended: Sequence[Answer | FreeSlots],
         now: float,
         commands: list[RuntimeCommand],
     ) -> Sequence[Event]:
         """What the engine is to be told; what drivers are to do is added to `commands`."""
         try:
-            if what == "due":
-                told, done = frames.expire(now=now)
+            if trigger == "due":
+                pending, done = frames.expire(now=now)
             else:
-                told, done = frames.handle(() if event is None else (event,), ended, now=now)
+                pending, done = frames.handle(() if event is None else (event,), ended, now=now)
         except Exception as error:
             if self._on_fault is None:
                 raise
             self._on_fault("what has happened to a frame could not be taken in", error)
-            told, done = frames.taken()
+            pending, done = frames.taken()
         if self._watch_frames is not None:
-            self._watch_frames(event, what, now, done)
+            self._watch_frames(event, trigger, now, done)
         commands += done
-        return told
+        return pending
 
     def _after_planners(
         self, events: Sequence[RuntimeEvent], now: float
@@ -190,7 +190,7 @@ class Runtime:
         sessions: list[SessionEvent] = []
         exits: list[ExitEvent] = []
         framed: list[FrameEvent] = []
-        others: list[Event | JobDone] = []
+        unframed: list[Event | JobDone] = []
         for event in events:
             if isinstance(event, FRAME_EVENTS):
                 framed.append(event)
@@ -199,31 +199,31 @@ class Runtime:
             elif isinstance(event, EXIT_EVENTS):
                 exits.append(event)
             else:
-                others.append(event)
-        what = "sessions"
+                unframed.append(event)
+        topic = "sessions"
         try:
             if sessions:
                 self.composer.observe_sessions(sessions, now=now)
-            what = "early exits"
+            topic = "early exits"
             if exits:
                 self.composer.observe_exits(exits, now=now)
         except Exception as error:
             if self._on_fault is None:
                 raise
-            self._on_fault(f"a planner could not take in what is said of {what}", error)
-        return framed, others
+            self._on_fault(f"a planner could not take in what is said of {topic}", error)
+        return framed, unframed
 
     def _handled(self, events: Sequence[Event | JobDone], now: float) -> list[Command]:
-        told: Sequence[Event] = events  # type: ignore[assignment]  # no job ends that did not begin
+        pending: Sequence[Event] = events  # type: ignore[assignment]  # no job ends that did not begin
         plan = None
         if not self.composer.idle:
             if self.composer.computing:
-                told = self.composer.jobs_done(events)
+                pending = self.composer.jobs_done(events)
             plan = self._planned(events, now)
             if plan is not None:
                 self.plan_fault = None
-                told = [plan, *told]
-        commands = self._told(told, now)
+                pending = [plan, *pending]
+        commands = self._told(pending, now)
         if plan is not None and self.plan_fault is not None:
             self._paused_until = now + PAUSE_S
         engine = self.engine
@@ -241,8 +241,10 @@ class Runtime:
         `more`: whether anything else is to come. If not, and the engine waits for nothing, then
         planners do not either: they would look at an empty queue for ever."""
         at = self.engine.next_wakeup()
-        if self.frames is not None and (due := self.frames.due) < (math.inf if at is None else at):
-            at = due
+        if self.frames is not None and (frames_due := self.frames.due) < (
+            math.inf if at is None else at
+        ):
+            at = frames_due
         if self.composer.idle or (at is None and not more):
             return at
         planned = self.composer.next_wakeup(self.engine.snapshot())
@@ -271,10 +273,10 @@ class Runtime:
             model = self.composer.put_off(now + PAUSE_S)
             if model is None:
                 self._paused_until = now + PAUSE_S
-            kept = (
+            fallback = (
                 "the plan in force stays" if model is None else f"the last target of {model} stays"
             )
-            self._on_fault(f"planning failed; {kept} for {PAUSE_S:g} s", error)
+            self._on_fault(f"planning failed; {fallback} for {PAUSE_S:g} s", error)
             return None
         finally:
             self.planning_s += self._stopwatch() - begin
@@ -289,17 +291,17 @@ class Runtime:
             before = engine.events_seen
             fault = None
             try:
-                given = engine.handle_all(events, now=now)
+                produced = engine.handle_all(events, now=now)
             except Exception as error:
                 if self._on_fault is None:
                     raise
                 self._on_fault("the engine could not handle an event", error)
-                given, fault = engine.unfinished, error
+                produced, fault = engine.unfinished, error
             if watch is not None:
-                watch(events, now, given)
+                watch(events, now, produced)
             if fault is None:
-                return [*commands, *given] if commands else given
-            commands += given
+                return [*commands, *produced] if commands else produced
+            commands += produced
             handled = engine.events_seen - before
             if not handled:  # nothing but lanes to be filled was left
                 return commands
@@ -311,8 +313,8 @@ class Runtime:
         """Commands that lead from a plan of which the engine has done a part to the one before."""
         if self.plan_fault is not None:
             assert self._on_fault is not None
-            what = f"no plan can be put in force ({fault!r}): the server cannot continue"
-            self._on_fault(what, fault, fatal=True)
+            message = f"no plan can be put in force ({fault!r}): the server cannot continue"
+            self._on_fault(message, fault, fatal=True)
             return []
         self.plan_fault = fault
         return self._told([PlanChanged(self.engine.plan)], now)
