@@ -110,9 +110,9 @@ class ClassedTimes(BatchTimes):
         point, classes = self.point, self._classes
         self.batches += 1
         if classes is None:
-            seen = point.revision
+            revision_before = point.revision
             point.observe(seconds, members, rows, cores)
-            self._revision += point.revision - seen
+            self._revision += point.revision - revision_before
             if not (self._tagged or _tagged(members)):
                 return
             self._tagged = True
@@ -143,9 +143,9 @@ class ClassedTimes(BatchTimes):
         """A request was refused on the word of these predictions, and nothing runs that could
         prove them wrong: trust them a little less."""
         if self._classes is None:
-            seen = self.point.revision
+            revision_before = self.point.revision
             self.point.discount()
-            self._revision += self.point.revision - seen
+            self._revision += self.point.revision - revision_before
             return
         self._filter.speed = max(self._filter.speed - DISCOUNT, -BOUND_SPEED)
         if abs(self._filter.speed - self._speed) > 2.0 * NOTICEABLE:
@@ -154,9 +154,9 @@ class ClassedTimes(BatchTimes):
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Have batches like this one take `seconds`, and all others as much less as these."""
         if self._classes is None:
-            seen = self.point.revision
+            revision_before = self.point.revision
             self.point.settle(seconds, members, rows, cores)
-            self._revision += self.point.revision - seen
+            self._revision += self.point.revision - revision_before
             return
         moved = math.log(seconds / self._times(cores).of(rows, cores, members).expected)
         self._filter.speed = max(self._filter.speed + moved, -BOUND_SPEED)
@@ -190,10 +190,10 @@ class ClassedTimes(BatchTimes):
 
     def latency(self, cores: int) -> BatchLatency:
         """c0 and c1 as profiled, for lengths."""
-        known = self._latencies.get(cores)
-        if known is None:
-            known = self._latencies[cores] = self._fitted(cores)
-        return known
+        latency = self._latencies.get(cores)
+        if latency is None:
+            latency = self._latencies[cores] = self._fitted(cores)
+        return latency
 
     # Learning beforehand
 
@@ -239,16 +239,16 @@ class ClassedTimes(BatchTimes):
 
     def _times(self, cores: int) -> FixedTimes:
         """The published predictions. There must be classes."""
-        known = self._by_cores.get(cores)
-        if known is None:
+        times = self._by_cores.get(cores)
+        if times is None:
             assert self._classes is not None
             base, speed = self.latency(cores), math.exp(self._speed)
             latency = BatchLatency(
                 base.c0 * speed * math.exp(self._fixed), base.c1 * speed, base.sizes
             )
-            known = FixedTimes(dataclasses.replace(self._classes, latency=latency))
-            self._by_cores[cores] = known
-        return known
+            times = FixedTimes(dataclasses.replace(self._classes, latency=latency))
+            self._by_cores[cores] = times
+        return times
 
     def _judge(
         self, seconds: float, members: Sequence[Request], keys: Sequence[Key], rows: int, cores: int
@@ -273,10 +273,10 @@ class ClassedTimes(BatchTimes):
         """Sort into classes what has been learnt; publish that if it shows, or `always`."""
         self._fresh = 0
         before, classes = self._classes, None
-        known, step = self._lengths.distributions(math.exp(self._filter.fixed))
-        if known:
-            classes = classes_of(known, self.latency(1), step, hint_edges=self._lengths.edges)
-            if not self._differ(known, step):
+        key_lengths, step = self._lengths.distributions(math.exp(self._filter.fixed))
+        if key_lengths:
+            classes = classes_of(key_lengths, self.latency(1), step, hint_edges=self._lengths.edges)
+            if not self._differ(key_lengths, step):
                 classes = None
         if classes is None or before is None:
             if classes is not before:
@@ -286,15 +286,15 @@ class ClassedTimes(BatchTimes):
 
     def _differ(self, lengths: Sequence[KeyLengths], step: float) -> bool:
         """Whether the keys that are known are worth telling apart; once so, a little longer so."""
-        known = [one for one in lengths if one.key in self._lengths.known]
+        groups = [group for group in lengths if group.key in self._lengths.known]
         base = self.latency(1)
         latency = BatchLatency(base.c0 * math.exp(self._filter.fixed), base.c1)
         ease = 1.0 if self._classes is None else 0.5
-        alone = [latency.seconds(1, expected_max(one.cdf, step)) for one in known]
+        alone = [latency.seconds(1, expected_max(group.cdf, step)) for group in groups]
         if max(alone) > min(alone) * (1.0 + ease * (DIFFERENT - 1.0)):
             return True
-        shares = np.array([max(one.share, 1e-6) for one in known])
-        mix: Floats = weighted_sum(shares / shares.sum(), np.stack([one.cdf for one in known]))
+        shares = np.array([max(group.share, 1e-6) for group in groups])
+        mix: Floats = weighted_sum(shares / shares.sum(), np.stack([group.cdf for group in groups]))
         low, high = (latency.seconds(1, quantile(mix, level, step)) for level in (0.05, 0.95))
         return high > low * (1.0 + ease * (WIDE - 1.0))
 

@@ -163,15 +163,15 @@ class CorrectedTimes(BatchTimes):
         """Start from what another one of the same table exported. Raises ProfileError."""
         if not isinstance(data, dict):
             raise ProfileError("correction: expected an object")
-        rest = dict(data)
-        rest.setdefault("base", 0.0)  # of before there were trials
-        cores = reading.whole_numbers(rest.pop("cores", None), "correction.cores")
+        learnt = dict(data)
+        learnt.setdefault("base", 0.0)  # of before there were trials
+        cores = reading.whole_numbers(learnt.pop("cores", None), "correction.cores")
         if min(cores, default=0) < 1 or not set(cores) >= set(self._cores):
             raise ProfileError(f"correction.cores: expected {self._cores} and perhaps others")
         for count in cores:
             if count not in self._cores:
                 self._open(count)
-        self._correction.restore(rest)
+        self._correction.restore(learnt)
         self._publish()
 
     # Publishing
@@ -192,33 +192,33 @@ class CorrectedTimes(BatchTimes):
     def _profile(self, rows: int, cores: int) -> tuple[Place, float, float]:
         """(place, ln seconds, ln(p99 / p50)) of the profile as taken."""
         key = (rows, cores)
-        known = self._profiled.get(key)
-        if known is None:
+        profiled = self._profiled.get(key)
+        if profiled is None:
             table = self.table
             p50 = table.expected(rows, cores)
             if cores not in self._cores:
                 self._open(cores)
             place = Place(*span(table.batches, rows), self._cores.index(cores))
-            known = (place, math.log(p50), _spread(p50, table.p99(rows, cores)))
+            profiled = (place, math.log(p50), _spread(p50, table.p99(rows, cores)))
             if len(self._profiled) >= _MOST_KEPT:
                 self._profiled.clear()
-            self._profiled[key] = known
-        return known
+            self._profiled[key] = profiled
+        return profiled
 
     def _open(self, cores: int) -> None:
         """Give a core count a column of its own. What is predicted for it stays as it is."""
         column = bisect_left(self._cores, cores)
         sizes = self.table.batches
         guessed = [self.table.expected(size, cores) for size in sizes]
-        own = [
+        shifts = [
             math.log(self.of(size, cores).expected / seconds) - self._overall
             for size, seconds in zip(sizes, guessed, strict=True)
         ]
-        self._correction.insert(column, own)
+        self._correction.insert(column, shifts)
         for row, size, seconds in zip(range(len(sizes)), sizes, guessed, strict=True):
             self._p50[row].insert(column, seconds)
             self._spreads[row].insert(column, _spread(seconds, self.table.p99(size, cores)))
-            self._shifts[row].insert(column, self._overall + own[row])
+            self._shifts[row].insert(column, self._overall + shifts[row])
         self._cores.insert(column, cores)
         self._profiled.clear()  # columns have moved
 

@@ -97,7 +97,7 @@ class Correction:
 
     def shifts(self) -> list[list[float]]:
         """All of them, (sizes, columns); the caller's own copy."""
-        return [[self._bounded(self.overall + own) for own in row] for row in self.own]
+        return [[self._bounded(self.overall + shift) for shift in row] for row in self.own]
 
     def observe(self, log_ratio: float, place: Place, spread: float) -> None:
         """Learn ln(observed / profiled) of one batch at `place`. `spread` is the profile's ln(p99 /
@@ -120,15 +120,15 @@ class Correction:
         self.overall = self._bounded(self.overall + step * (1.0 - share))
         for size, part in ((low, 1.0 - weight), (high, weight)):
             if part > 0.0:
-                own = self.own[size]
-                own[column] = _within(own[column] + step * share * part, -BOUND, BOUND)
-                seen = self._evidence[size]
-                seen[column] = _within(seen[column] + part, _UNMEASURED, _CELL_MEMORY)
+                shifts = self.own[size]
+                shifts[column] = _within(shifts[column] + step * share * part, -BOUND, BOUND)
+                counts = self._evidence[size]
+                counts[column] = _within(counts[column] + part, _UNMEASURED, _CELL_MEMORY)
         self.batches += 1
 
-    def insert(self, column: int, own: Sequence[float]) -> None:
+    def insert(self, column: int, shifts: Sequence[float]) -> None:
         """Room for a column that was not measured, with first guesses at its own shifts."""
-        for size, shift in enumerate(own):
+        for size, shift in enumerate(shifts):
             self.own[size].insert(column, _within(shift, -BOUND, BOUND))
             self._evidence[size].insert(column, _UNMEASURED)
 
@@ -149,10 +149,10 @@ class Correction:
         """Start from what another one, of a grid as large, had learnt. Raises ProfileError, naming
         the field, for anything `to_dict` would not have made."""
         fields = reading.mapping(data, "correction", _KEYS)
-        own = reading.rows(fields["own"], "correction.own", reading.number)
+        shifts = reading.rows(fields["own"], "correction.own", reading.number)
         evidence = reading.rows(fields["evidence"], "correction.evidence", reading.number)
         shape = [len(row) for row in self.own]
-        for name, grid in (("own", own), ("evidence", evidence)):
+        for name, grid in (("own", shifts), ("evidence", evidence)):
             if [len(row) for row in grid] != shape:
                 raise ProfileError(f"correction.{name}: expected {len(shape)} rows of {shape[0]}")
         self.base = _within(reading.number(fields["base"], "correction.base"), -MOST_BASE, 0.0)
@@ -163,7 +163,7 @@ class Correction:
         self._run = reading.whole_number(fields["run"], "correction.run")
         if not (self.upper > 0.0 and self.lower > 0.0 and self.batches >= 0):
             raise ProfileError("correction: upper and lower must be positive, batches not negative")
-        self.own = [list(row) for row in own]
+        self.own = [list(row) for row in shifts]
         self._evidence = [list(row) for row in evidence]
 
     def discount(self, log_step: float) -> None:

@@ -137,10 +137,10 @@ class ExitTimes(BatchTimes):
         whole, mix = self.inner.of(rows, cores, members), self._mix
         if mix is None:
             return whole
-        known = self._answers.get((rows, cores))
-        if known is None or known.whole is not whole:
-            known = self._answers[rows, cores] = ExitTime(whole, mix)
-        return known
+        answer = self._answers.get((rows, cores))
+        if answer is None or answer.whole is not whole:
+            answer = self._answers[rows, cores] = ExitTime(whole, mix)
+        return answer
 
     def classes(self, cores: int) -> Classes | None:
         """Of whole passes: where requests are told apart by class, none is promised an early
@@ -175,8 +175,8 @@ class ExitTimes(BatchTimes):
         before, self._policy = self._policy, policy
         ramps = () if policy is None else policy.ramps
         thresholds = () if policy is None else policy.thresholds
-        known, wakes = self._ramps, before is None or not any(before.thresholds)
-        self._ramps = {position: known.get(position) or _Ramp() for position in ramps}
+        ramps_before, wakes = self._ramps, before is None or not any(before.thresholds)
+        self._ramps = {position: ramps_before.get(position) or _Ramp() for position in ramps}
         for position, cost in zip(ramps, () if policy is None else policy.costs, strict=False):
             if not self._ramps[position].batches:
                 self._ramps[position].share, self._ramps[position].batches = cost, 1
@@ -206,14 +206,14 @@ class ExitTimes(BatchTimes):
         self._publish()
 
     def _learn_exits(self, report: ExitReport, whole: float, shrinks: bool) -> None:
-        found = [self._ramps.get(position) for position in report.ramps]
+        ramps = [self._ramps.get(position) for position in report.ramps]
         rows = len(report.left)
         if not rows:
             return
         fades = 1.0 - math.exp(-rows / ROWS)
         gain = max(rows / (self._rows + rows), fades)
         self._rows = min(self._rows + rows, ROWS)
-        for index, ramp in enumerate(found):
+        for index, ramp in enumerate(ramps):
             if ramp is None:  # the worker had not changed to the policy in force
                 continue
             ramp.chance += gain * (report.left.count(index) / rows - ramp.chance)
@@ -230,11 +230,11 @@ class ExitTimes(BatchTimes):
     def _publish(self, *, at_once: bool = False) -> None:
         """Have what was learnt count, if it changes predictions noticeably."""
         mix, policy = None, self._policy
-        known = [r for r in self._ramps.values() if r.batches and r.chance > 0.0]
-        if policy is not None and known:
-            early = sum([ramp.chance for ramp in known])
+        measured = [r for r in self._ramps.values() if r.batches and r.chance > 0.0]
+        if policy is not None and measured:
+            early = sum([ramp.chance for ramp in measured])
             scale = 1.0 if early <= 1.0 else 1.0 / early
-            parts = [(scale * ramp.chance, ramp.share) for ramp in known]
+            parts = [(scale * ramp.chance, ramp.share) for ramp in measured]
             lane = 1.0
             if policy.mode is not ExitMode.RELEASE:
                 shrunk = min(1.0, self._factor * self._shrunk())
@@ -246,11 +246,11 @@ class ExitTimes(BatchTimes):
             self._answers.clear()
 
 
-def _differ(new: ExitMix | None, old: ExitMix | None) -> bool:
+def _differ(after: ExitMix | None, before: ExitMix | None) -> bool:
     """Whether answers or lane times are noticeably others."""
-    if new is None or old is None or len(new.parts) != len(old.parts):
-        return new is not old
-    return abs(new.lane - old.lane) > NOTICEABLE_LANE * old.lane or any(
+    if after is None or before is None or len(after.parts) != len(before.parts):
+        return after is not before
+    return abs(after.lane - before.lane) > NOTICEABLE_LANE * before.lane or any(
         abs(a[0] - b[0]) > NOTICEABLE_CHANCE or abs(a[1] - b[1]) > NOTICEABLE_SHARE
-        for a, b in zip(new.parts, old.parts, strict=True)
+        for a, b in zip(after.parts, before.parts, strict=True)
     )

@@ -81,8 +81,8 @@ class FixedTimes(BatchTimes):
         drawn from all arrivals."""
         classes = self._classes
         counts = classes.counts(members) if members else ()
-        known = self._known.get((rows, *counts))
-        if known is None:
+        time = self._known.get((rows, *counts))
+        if time is None:
             if rows < 1:
                 raise ProfileError(f"rows must be at least 1, got {rows}")
             logs = (
@@ -91,11 +91,11 @@ class FixedTimes(BatchTimes):
                 else None
             )
             cdf: Floats = np.exp(rows * self._mix_log if logs is None else logs)
-            known = LongestMemberTime(classes, cdf, rows)
+            time = LongestMemberTime(classes, cdf, rows)
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
-            self._known[(rows, *counts)] = known
-        return known
+            self._known[(rows, *counts)] = time
+        return time
 
     def classes(self, cores: int) -> RunClasses:
         """The classes it was made from."""

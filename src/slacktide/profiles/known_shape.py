@@ -48,10 +48,10 @@ class WorkScale:
 
     def latency(self, cores: int) -> BatchLatency:
         """c0 and c1 of rows as profiled."""
-        known = self._latencies.get(cores)
-        if known is None:
-            known = self._latencies[cores] = fit_latency(self.table, cores).latency
-        return known
+        latency = self._latencies.get(cores)
+        if latency is None:
+            latency = self._latencies[cores] = fit_latency(self.table, cores).latency
+        return latency
 
     def work_of(self, seconds: float, rows: int, cores: int) -> float:
         """Work of a row of which `rows` took `seconds`: the inverse of `table_of`."""
@@ -63,10 +63,10 @@ class WorkScale:
     def works_of(self, sizes: Iterable[SizeTime]) -> dict[tuple[float, Signature], float]:
         """Work of a row by (size, signature): the mean logarithm over the batches timed."""
         logs: dict[tuple[float, Signature], list[float]] = {}
-        for one in sizes:
-            work = self.work_of(one.seconds, one.rows, one.cores)
-            logs.setdefault((one.size, one.signature), []).append(math.log(work))
-        return {row: math.exp(sum(each) / len(each)) for row, each in logs.items()}
+        for timed in sizes:
+            work = self.work_of(timed.seconds, timed.rows, timed.cores)
+            logs.setdefault((timed.size, timed.signature), []).append(math.log(work))
+        return {row: math.exp(sum(group) / len(group)) for row, group in logs.items()}
 
     def seconds(self, work: float, rows: int, cores: int) -> float:
         """Expected time of a batch of rows of this work."""
@@ -163,7 +163,7 @@ class KnownShape:
 
     def to_dict(self, signature: Signature) -> dict[str, object]:
         """JSON-ready (docs/internals/profile-files.md)."""
-        shapes = [list(each) for each in signature]
+        shapes = [list(shape) for shape in signature]
         correction = self.times.export()
         values = (shapes, self.asked, self.batches, self.first, self.work, self.seen, correction)
         return dict(zip(_KEYS, values, strict=True))
@@ -173,15 +173,15 @@ class KnownShape:
         cls, scale: WorkScale, size: float, fields: dict[str, object], name: str
     ) -> KnownShape:
         """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
-        asked, work, seen = (
+        requests, work, speed_seen = (
             reading.number(fields[key], f"{name}.{key}") for key in ("asked", "work", "seen")
         )
         batches = reading.whole_number(fields["batches"], f"{name}.batches")
         first = reading.items(fields["first"], f"{name}.first", reading.number)
         for key, fine in (
-            ("asked", asked >= 0.0),
+            ("asked", requests >= 0.0),
             ("work", _within_reason(work) == work),
-            ("seen", abs(seen) <= BOUND),
+            ("seen", abs(speed_seen) <= BOUND),
             ("batches", 0 <= batches <= MOST_BATCHES),
             ("first", len(first) < FIRST_RUNS and all(_within_reason(x) == x for x in first)),
         ):
@@ -191,7 +191,7 @@ class KnownShape:
         shape.work, shape.first = work, list(first)
         shape._make(0.0)
         shape.times.load(fields["correction"])
-        shape.asked, shape.batches, shape.seen = asked, batches, seen
+        shape.asked, shape.batches, shape.seen = requests, batches, speed_seen
         return shape
 
 

@@ -50,14 +50,14 @@ class LatencyFit(NamedTuple):
     """Root mean square of (fitted − measured) / measured, over the measured batch sizes."""
 
 
-def fit_latency(table: LatencyTable, cores: int, others: Sequence[SizeTime] = ()) -> LatencyFit:
+def fit_latency(table: LatencyTable, cores: int, sized: Sequence[SizeTime] = ()) -> LatencyFit:
     """c0 ≥ 0 and c1 > 0 of the table's medians on `cores` cores, both falling with the cores.
-    `others` are times at other lengths. With one measured point all of its time is taken to grow
+    `sized` are times at other lengths. With one measured point all of its time is taken to grow
     with the rows."""
     measured: dict[int, BatchLatency] = {}
     c0 = c1 = 0.0
     for count in reversed(table.cores):  # as in `Surface`: never below what more cores take
-        fit = _fit(table, count, others)
+        fit = _fit(table, count, sized)
         c0, c1 = max(c0, fit[0]), max(c1, fit[1])
         measured[count] = BatchLatency(c0, c1)
     latency = latency_on(measured, table, cores)
@@ -74,9 +74,9 @@ def latency_on(
     """The latency on any number of cores, from those on (at least) each core count of `table`. As
     `Surface` has it: between two counts straight in 1 / cores, further out in proportion to the
     table's medians (of its batch sizes, the one that gains the least)."""
-    known = measured.get(cores)
-    if known is not None:
-        return known
+    measured_here = measured.get(cores)
+    if measured_here is not None:
+        return measured_here
     counts = table.cores
     column = bisect_left(counts, cores)
     if 0 < column < len(counts):
@@ -91,20 +91,22 @@ def latency_on(
     return BatchLatency(base.c0 * factor, base.c1 * factor, base.sizes)
 
 
-def _fit(table: LatencyTable, cores: int, others: Sequence[SizeTime]) -> tuple[float, float]:
+def _fit(table: LatencyTable, cores: int, sized: Sequence[SizeTime]) -> tuple[float, float]:
     """(c0, c1) of one column: min Σ (c0 / t + c1 · x / t − 1)² over points (x = k · work, t), all
     coefficients within their bounds."""
-    beside = [one for one in others if one.cores == cores]
+    beside = [beside_point for beside_point in sized if beside_point.cores == cores]
     points = [(float(size), table.expected(size, cores)) for size in table.batches]
-    if len({1.0, *(one.size for one in beside)}) >= ENOUGH_SIZES:
+    if len({1.0, *(point.size for point in beside)}) >= ENOUGH_SIZES:
         rows = [(k, k, t) for k, t in points]
-        rows += [(one.rows * one.size, one.rows * one.size**2, one.seconds) for one in beside]
+        rows += [
+            (point.rows * point.size, point.rows * point.size**2, point.seconds) for point in beside
+        ]
         x, square, t = np.array(rows).T
         shares = np.stack([1.0 / t, x / t, square / t], axis=1)
         c0, linear, quadratic = non_negative(shares, np.ones_like(t)).tolist()
         if linear + quadratic >= LEAST_PART * points[0][1] / points[0][0]:
             return c0, linear + quadratic
-    points += [(one.rows * one.size, one.seconds) for one in beside]
+    points += [(point.rows * point.size, point.seconds) for point in beside]
     x, t = points[0]
     least = LEAST_PART * t / x
     if len(points) == 1:

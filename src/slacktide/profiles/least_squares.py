@@ -34,17 +34,17 @@ def non_negative(rows: _Floats, target: _Floats) -> _Floats:
     one: that of the true set is among them, and none can be better than the optimum."""
     count = rows.shape[1]
     scale = np.sqrt(np.add.reduce(rows * rows, axis=0))
-    columns, wanted = _triangle(rows / scale, target)
-    best, least = [0.0] * count, math.fsum(each * each for each in wanted)
+    columns, projected = _triangle(rows / scale, target)
+    best, least = [0.0] * count, math.fsum(component * component for component in projected)
     tie = _TIE * float(np.add.reduce(target * target))
-    found = _solved(columns, wanted)
-    if found is not None and min(found[0]) >= 0.0:
-        return np.asarray(found[0] / scale)
+    solution = _solved(columns, projected)
+    if solution is not None and min(solution[0]) >= 0.0:
+        return np.asarray(solution[0] / scale)
     for chosen in _SETS if count == 4 else _SETS_OF_THREE:
-        found = _solved([columns[each] for each in chosen], wanted)
-        if found is None or min(found[0]) < 0.0:
+        solution = _solved([columns[column] for column in chosen], projected)
+        if solution is None or min(solution[0]) < 0.0:
             continue
-        x, cost = found
+        x, cost = solution
         if cost < least - tie:
             best, least = [0.0] * count, cost
             for column, value in zip(chosen, x, strict=True):
@@ -56,46 +56,46 @@ def _triangle(rows: _Floats, target: _Floats) -> tuple[list[list[float]], list[f
     """Columns and target of a system with one row a column that has the same solutions, for each
     set of columns. What no solution reaches of the target is left out."""
     count = rows.shape[1]
-    left = [rows[:, column] for column in range(count)]
+    parts = [rows[:, column] for column in range(count)]
     columns = [[0.0] * count for _ in range(count)]
-    wanted = [0.0] * count
+    projected = [0.0] * count
     for at in range(count):
-        length = math.sqrt(float(np.add.reduce(left[at] * left[at])))
+        length = math.sqrt(float(np.add.reduce(parts[at] * parts[at])))
         columns[at][at] = length
         if length <= _DEPENDENT:
             continue
-        direction = left[at] / length
-        for other in range(at + 1, count):
-            columns[other][at] = along = float(np.add.reduce(direction * left[other]))
-            left[other] = left[other] - along * direction
-        wanted[at] = along = float(np.add.reduce(direction * target))
+        direction = parts[at] / length
+        for later in range(at + 1, count):
+            columns[later][at] = along = float(np.add.reduce(direction * parts[later]))
+            parts[later] = parts[later] - along * direction
+        projected[at] = along = float(np.add.reduce(direction * target))
         target = target - along * direction
-    return columns, wanted
+    return columns, projected
 
 
 def _solved(columns: list[list[float]], target: list[float]) -> tuple[list[float], float] | None:
     """The x nearest to the target, and its squared distance; None where columns depend on one
     another: a smaller set does as well then."""
     count = len(columns)
-    left = [[*column] for column in columns]
+    parts = [[*column] for column in columns]
     upper: list[list[float]] = []
     reached = []
     for at in range(count):
-        length = math.sqrt(math.fsum([each * each for each in left[at]]))
+        length = math.sqrt(math.fsum([component * component for component in parts[at]]))
         if length <= _DEPENDENT:
             return None
-        direction = [each / length for each in left[at]]
+        direction = [component / length for component in parts[at]]
         row = [0.0] * at + [length]
-        for other in range(at + 1, count):
-            along = math.fsum([a * b for a, b in zip(direction, left[other], strict=True)])
+        for later in range(at + 1, count):
+            along = math.fsum([a * b for a, b in zip(direction, parts[later], strict=True)])
             row.append(along)
-            left[other] = [b - along * a for a, b in zip(direction, left[other], strict=True)]
+            parts[later] = [b - along * a for a, b in zip(direction, parts[later], strict=True)]
         along = math.fsum([a * b for a, b in zip(direction, target, strict=True)])
         target = [b - along * a for a, b in zip(direction, target, strict=True)]
         upper.append(row)
         reached.append(along)
     x = [0.0] * count
     for at in reversed(range(count)):
-        known = math.fsum([upper[at][other] * x[other] for other in range(at + 1, count)])
-        x[at] = (reached[at] - known) / upper[at][at]
-    return x, math.fsum([each * each for each in target])
+        solved = math.fsum([upper[at][column] * x[column] for column in range(at + 1, count)])
+        x[at] = (reached[at] - solved) / upper[at][at]
+    return x, math.fsum([component * component for component in target])

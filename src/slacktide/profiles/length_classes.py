@@ -47,7 +47,7 @@ class KeyLengths:
 
 
 def classes_of(
-    known: Sequence[KeyLengths],
+    key_lengths: Sequence[KeyLengths],
     latency: BatchLatency,
     step: float,
     *,
@@ -55,13 +55,13 @@ def classes_of(
     most: int = MOST_CLASSES,
 ) -> RunClasses:
     """Merge keys into at most `most` classes. Raises ProfileError if there are none."""
-    if not known:
+    if not key_lengths:
         raise ProfileError("no distributions to sort into classes")
-    means = [expected_max(one.cdf, step) for one in known]
-    order = sorted(range(len(known)), key=lambda i: (means[i], known[i].key))
-    total = sum(one.share for one in known)
+    means = [expected_max(lengths_of_key.cdf, step) for lengths_of_key in key_lengths]
+    order = sorted(range(len(key_lengths)), key=lambda i: (means[i], key_lengths[i].key))
+    total = sum(lengths_of_key.share for lengths_of_key in key_lengths)
     # Every key has some weight: one without arrivals still belongs somewhere.
-    shares = [known[i].share / total if total > 0.0 else 0.0 for i in order]
+    shares = [key_lengths[i].share / total if total > 0.0 else 0.0 for i in order]
     weights = [max(share, 1e-6) for share in shares]
     cuts = partition([means[i] for i in order], weights, most, negligible=NEGLIGIBLE)
     cdfs: list[Floats] = []
@@ -69,10 +69,10 @@ def classes_of(
     by_key: dict[Key, int] = {}
     for of, (start, stop) in enumerate(pairwise(cuts)):
         parts = np.array(weights[start:stop])
-        group = np.stack([known[i].cdf for i in order[start:stop]])
+        group = np.stack([key_lengths[i].cdf for i in order[start:stop]])
         cdfs.append(weighted_sum(parts / parts.sum(), group))
         merged.append(float(parts.sum()))
-        by_key.update((known[i].key, of) for i in order[start:stop])
+        by_key.update((key_lengths[i].key, of) for i in order[start:stop])
     everything = sum(merged)
     return RunClasses(
         latency=latency,
@@ -98,19 +98,19 @@ def classes_of_samples(
     `shares` are parts of the arrivals, the number of samples if not given. Raises ProfileError if a
     key has no samples or a length is negative or not a number."""
     lengths = {_key(key): np.asarray(values, dtype=np.float64) for key, values in samples.items()}
-    given = None if shares is None else {_key(key): share for key, share in shares.items()}
+    stated = None if shares is None else {_key(key): share for key, share in shares.items()}
     for key, values in lengths.items():
         if not values.size or not (np.isfinite(values).all() and values.min() >= 0.0):
             name = key[0] if key[1] == NO_HINT else key
             raise ProfileError(f"{name!r}: expected lengths, finite and not negative")
     step = step_for(max((float(values.max()) for values in lengths.values()), default=0.0) or 1.0)
-    known = [
+    key_lengths = [
         KeyLengths(
-            key, empirical_cdf(values, step), float(values.size) if given is None else given[key]
+            key, empirical_cdf(values, step), float(values.size) if stated is None else stated[key]
         )
         for key, values in lengths.items()
     ]
-    return classes_of(known, latency, step, hint_edges=hint_edges, most=most)
+    return classes_of(key_lengths, latency, step, hint_edges=hint_edges, most=most)
 
 
 def _key(key: str | Key) -> Key:

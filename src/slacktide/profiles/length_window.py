@@ -73,16 +73,16 @@ class LengthWindow:
         before, newest = lengths[:-NEWEST], lengths[-NEWEST:]
         if ks_distance(before, newest) <= _CRITICAL * math.sqrt(1 / before.size + 1 / newest.size):
             return False
-        kept = [samples[-NEWEST:] for samples in self.samples()]
-        self._gross[:NEWEST], self._fixed[:NEWEST], self._hints[:NEWEST] = kept
+        newest_samples = [samples[-NEWEST:] for samples in self.samples()]
+        self._gross[:NEWEST], self._fixed[:NEWEST], self._hints[:NEWEST] = newest_samples
         self._next = self.count = NEWEST
         return True
 
 
-def ks_distance(one: Floats, other: Floats) -> float:
+def ks_distance(sample: Floats, reference: Floats) -> float:
     """Largest difference of two empirical CDFs, 0 to 1."""
-    one, other = np.sort(one), np.sort(other)
-    both = np.concatenate((one, other))
-    here = one.searchsorted(both, side="right") / one.size
-    there = other.searchsorted(both, side="right") / other.size
-    return float(np.abs(here - there).max())
+    sample, reference = np.sort(sample), np.sort(reference)
+    both = np.concatenate((sample, reference))
+    sample_cdf = sample.searchsorted(both, side="right") / sample.size
+    reference_cdf = reference.searchsorted(both, side="right") / reference.size
+    return float(np.abs(sample_cdf - reference_cdf).max())

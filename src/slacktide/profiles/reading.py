@@ -32,9 +32,9 @@ def mapping(value: object, name: str, keys: Sequence[str]) -> Mapping[str, objec
     return value
 
 
-def schema(value: object, known: int, name: str) -> None:
-    if value != known or isinstance(value, bool):
-        raise ProfileError(f"{name}: this version reads {known}, got {value!r}; profile again")
+def schema(value: object, supported: int, name: str) -> None:
+    if value != supported or isinstance(value, bool):
+        raise ProfileError(f"{name}: this version reads {supported}, got {value!r}; profile again")
 
 
 def text(value: object, name: str) -> str:

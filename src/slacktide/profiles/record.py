@@ -105,13 +105,13 @@ class ProfileRecord:
     def from_dict(cls, data: object) -> ProfileRecord:
         """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
         schema = data.get("schema") if isinstance(data, Mapping) else None
-        old = schema == LENGTHS_SCHEMA
-        keys = tuple("lengths" if old and key == "sizes" else key for key in _KEYS)
+        in_lengths = schema == LENGTHS_SCHEMA
+        keys = tuple("lengths" if in_lengths and key == "sizes" else key for key in _KEYS)
         if schema not in (LENGTHS_SCHEMA, SHARELESS_SCHEMA):
             keys, schema = (*keys, "cpu_share"), SCHEMA
         fields = reading.mapping(data, "profile", keys)
         reading.schema(fields["schema"], schema, "schema")
-        name, keys = ("lengths", _LENGTH_KEYS) if old else ("sizes", _SIZE_KEYS)
+        name, keys = ("lengths", _LENGTH_KEYS) if in_lengths else ("sizes", _SIZE_KEYS)
         share = fields.get("cpu_share")
         hardware = fields["hardware"]
         return cls(
@@ -131,8 +131,8 @@ class ProfileRecord:
 def plain_sizes(sizes: Sequence[SizeTime]) -> list[dict[str, object]]:
     """JSON-ready."""
     return [
-        dict(zip(_SIZE_KEYS, (*one[:4], [list(shape) for shape in one[4]]), strict=True))
-        for one in sizes
+        dict(zip(_SIZE_KEYS, (*row[:4], [list(shape) for shape in row[4]]), strict=True))
+        for row in sizes
     ]
 
 

@@ -119,11 +119,11 @@ class RunClasses:
         return self.latency.seconds(1, sum(share * mean for share, mean in pairs))
 
 
-def same_classes(one: RunClasses, other: RunClasses) -> bool:
+def same_classes(first: RunClasses, second: RunClasses) -> bool:
     """Whether every request is of the same class in both snapshots."""
-    return one is other or (
-        len(one) == len(other)
-        and one.fallback == other.fallback
-        and one.hint_edges == other.hint_edges
-        and one.by_key == other.by_key
+    return first is second or (
+        len(first) == len(second)
+        and first.fallback == second.fallback
+        and first.hint_edges == second.hint_edges
+        and first.by_key == second.by_key
     )

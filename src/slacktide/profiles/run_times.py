@@ -184,31 +184,31 @@ class RunTimes:
     def distributions(self, factor: float) -> tuple[list[KeyLengths], float]:
         """(lengths by key, step of their grid), where c0 is `factor` times the profile's. Empty if
         no key is known."""
-        known = [key for key, window in self._windows.items() if window.count >= ENOUGH]
-        if not known:
+        sampled = [key for key, window in self._windows.items() if window.count >= ENOUGH]
+        if not sampled:
             return [], 0.0
         if factor != self._factor:
             self._factor = factor
             self._cdfs.clear()
         fresh = {
             key: _trimmed(self._windows[key].lengths(factor))
-            for key in known
+            for key in sampled
             if key not in self._cdfs
         }
         longest = max((float(values.max()) for values in fresh.values()), default=0.0)
         end = self._step * (POINTS - 1.5)
-        if not end or longest > end or (len(fresh) == len(known) and longest * 2.0 < end):
+        if not end or longest > end or (len(fresh) == len(sampled) and longest * 2.0 < end):
             self._step = step_for(max(longest, 1e-9) * HEADROOM)
             self._cdfs.clear()
-            fresh = {key: _trimmed(self._windows[key].lengths(factor)) for key in known}
+            fresh = {key: _trimmed(self._windows[key].lengths(factor)) for key in sampled}
         for key, values in fresh.items():
             self._cdfs[key] = empirical_cdf(values, self._step)
         step = self._step
-        shares = np.array([max(self._arrivals[key], 1e-6) for key in known])
+        shares = np.array([max(self._arrivals[key], 1e-6) for key in sampled])
         mix: Floats = weighted_sum(
-            shares / shares.sum(), np.stack([self._cdfs[key] for key in known])
+            shares / shares.sum(), np.stack([self._cdfs[key] for key in sampled])
         )
-        lengths = [KeyLengths(key, self._cdfs[key], self._arrivals[key]) for key in known]
+        lengths = [KeyLengths(key, self._cdfs[key], self._arrivals[key]) for key in sampled]
         unknown = self.unknown
         if unknown:
             guess = point_cdf(quantile(mix, 0.99, step), step)

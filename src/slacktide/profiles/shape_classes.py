@@ -73,9 +73,9 @@ class ShapeSorting:
 
     def class_of(self, signature: Signature) -> int:
         """The class of a shape, known or not."""
-        known = self.by_signature.get(signature)
-        if known is not None or not self.edges:
-            return known or 0
+        class_ = self.by_signature.get(signature)
+        if class_ is not None or not self.edges:
+            return class_ or 0
         size = elements(signature) / self.unit
         return bisect_right(self.edges, size if self.law is None else self.law.work(size))
 
@@ -101,9 +101,9 @@ class ShapeSorting:
         )
 
 
-def apart(one: float, other: float) -> float:
+def apart(first: float, second: float) -> float:
     """The factor between two numbers above 0, at least 1."""
-    return max(one / other, other / one)
+    return max(first / second, second / first)
 
 
 def _starts(works: Sequence[float], width: float) -> list[int]:
@@ -121,10 +121,10 @@ class ClassTimes(BatchTimes):
     def __init__(self, parts: Sequence[tuple[CorrectedTimes, float]]) -> None:
         """Times of its shapes, at least one, and how many requests of each came."""
         least = _MINOR * sum(requests for _, requests in parts)
-        kept = [(times, requests + 1e-3) for times, requests in parts if requests >= least]
-        self.times = tuple([times for times, _ in kept])
-        total = sum(requests for _, requests in kept)
-        self._weights = tuple([requests / total for _, requests in kept])
+        frequent = [(times, requests + 1e-3) for times, requests in parts if requests >= least]
+        self.times = tuple([times for times, _ in frequent])
+        total = sum(requests for _, requests in frequent)
+        self._weights = tuple([requests / total for _, requests in frequent])
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> SplitLogLogistic:
         """The time of a batch of so many rows, of any of its shapes: a median between theirs, and
@@ -142,12 +142,12 @@ class ClassTimes(BatchTimes):
             max(part.tail for part in parts),
         )
 
-    def like(self, other: ClassTimes) -> bool:
+    def like(self, rival: ClassTimes) -> bool:
         """Whether the other says about the same: of the same shapes, in about the same parts."""
-        return len(self.times) == len(other.times) and all(
+        return len(self.times) == len(rival.times) and all(
             a is b and abs(c - d) < _WEIGHT_SHOWS
             for a, b, c, d in zip(
-                self.times, other.times, self._weights, other._weights, strict=True
+                self.times, rival.times, self._weights, rival._weights, strict=True
             )
         )
 
@@ -189,8 +189,8 @@ Classes: TypeAlias = RunClasses | ShapeClasses
 """A pool's requests, sorted by length or by shape."""
 
 
-def sorted_alike(one: Classes, other: Classes) -> bool:
+def sorted_alike(first: Classes, second: Classes) -> bool:
     """Whether every request is of the same class in both snapshots."""
-    if isinstance(one, ShapeClasses):
-        return isinstance(other, ShapeClasses) and one.sorting is other.sorting
-    return isinstance(other, RunClasses) and same_classes(one, other)
+    if isinstance(first, ShapeClasses):
+        return isinstance(second, ShapeClasses) and first.sorting is second.sorting
+    return isinstance(second, RunClasses) and same_classes(first, second)

@@ -129,19 +129,19 @@ class ShapedTimes(BatchTimes):
         """The time of a batch of `members` if what is expected of it is right, to draw from. `of`
         is wider where the median itself may be wrong: here it scatters as the profiled shape."""
         shape = self._shapes.get(members[0].signature)
-        found = self.of(rows, cores, members)
+        time = self.of(rows, cores, members)
         if shape is not None and not shape.first:
-            return found
-        own, p50 = self._shapes[self.reference].times.of(rows, cores), found.expected
-        return SplitLogLogistic(p50, p50 * own.p99 / own.expected, own.lower, own.tail)
+            return time
+        base, p50 = self._shapes[self.reference].times.of(rows, cores), time.expected
+        return SplitLogLogistic(p50, p50 * base.p99 / base.expected, base.lower, base.tail)
 
     def classes(self, cores: int) -> ShapeClasses:
         """The requests by shape; the same object while classes and shares are about the same."""
-        known = self._snapshots.get(cores)
-        if known is None:
-            known = ShapeClasses(self._sorting, self._pools, self._shares, cores)
-            self._snapshots[cores] = known
-        return known
+        snapshot = self._snapshots.get(cores)
+        if snapshot is None:
+            snapshot = ShapeClasses(self._sorting, self._pools, self._shares, cores)
+            self._snapshots[cores] = snapshot
+        return snapshot
 
     def measured(self, request: Request) -> bool:
         """Whether requests of its shape are judged by what was measured: of it, more than once, or
@@ -176,11 +176,11 @@ class ShapedTimes(BatchTimes):
         if shape is None and not self._make_room(len(members)):
             return
         if shape is not None and not shape.first:
-            seen, overall = shape.times.revision, shape.times.overall
+            revision_before, overall = shape.times.revision, shape.times.overall
             shape.times.observe(seconds, members, rows, cores)
             self._pass_on(shape, shape.times.overall - overall)
             shape.batches = min(shape.batches + 1, MOST_BATCHES)
-            moved, before = shape.times.revision != seen, shape.times
+            moved, before = shape.times.revision != revision_before, shape.times
         else:
             if shape is None:
                 shape = self._shapes[signature] = KnownShape(self._scale, self._size(signature))
@@ -206,9 +206,9 @@ class ShapedTimes(BatchTimes):
         signature = request.signature
         shape = self._shapes.get(signature)
         if shape is not None:
-            seen = shape.times.revision
+            revision_before = shape.times.revision
             shape.times.discount()
-            if shape.times.revision != seen:
+            if shape.times.revision != revision_before:
                 self._moved(signature, shape, shape.times)
         else:
             if len(self._doubted) >= MOST_SHAPES:
@@ -277,9 +277,9 @@ class ShapedTimes(BatchTimes):
             raise ProfileError("learnt.shapes: expected each shape once, the profile's among them")
         self._shapes = {
             signature: KnownShape.from_dict(
-                self._scale, self._size(signature), one, f"learnt.shapes[{index}]"
+                self._scale, self._size(signature), shape_fields, f"learnt.shapes[{index}]"
             )
-            for index, (signature, one) in enumerate(read.items())
+            for index, (signature, shape_fields) in enumerate(read.items())
         }
         self._speed = self._handed_on = speed
         self.batches = batches
@@ -292,13 +292,13 @@ class ShapedTimes(BatchTimes):
     def _size(self, signature: Signature) -> float:
         return elements(signature) / self._unit
 
-    def _make_room(self, asked: int) -> bool:
+    def _make_room(self, requests: int) -> bool:
         """Whether there is a place for a shape that so many requests have asked for."""
         if len(self._shapes) < MOST_SHAPES:
             return True
-        others = (key for key in self._shapes if key != self.reference)
-        least = min(others, key=lambda key: (self._shapes[key].asked, key))
-        if self._shapes[least].asked > asked:
+        candidates = (key for key in self._shapes if key != self.reference)
+        least = min(candidates, key=lambda key: (self._shapes[key].asked, key))
+        if self._shapes[least].asked > requests:
             return False
         del self._shapes[least]
         return True
@@ -308,8 +308,8 @@ class ShapedTimes(BatchTimes):
         self._until_halved -= requests
         if self._until_halved <= 0:
             self._until_halved = MEMORY
-            for each in self._shapes.values():
-                each.asked *= 0.5
+            for shape in self._shapes.values():
+                shape.asked *= 0.5
 
     def _pass_on(self, shape: KnownShape, moved: float) -> None:
         """`shape` has moved by `moved` (log): how much of that is the machine's, all others follow.
@@ -354,17 +354,17 @@ class ShapedTimes(BatchTimes):
 
     def _refit(self) -> None:
         """Fit the law to the sizes of the profile and to those that have run twice."""
-        known = [
+        evidence = [
             SizeWork(shape.size, shape.work_now, float(shape.runs))
             for signature, shape in self._shapes.items()
             if signature and shape.runs > 1
         ]
-        known += [
+        evidence += [
             SizeWork(self._size(signature), work, float(FIRST_RUNS))
             for signature, work in self._profiled.items()
             if signature and signature not in self._shapes
         ]
-        self._law = SizeLaw.fit(known)
+        self._law = SizeLaw.fit(evidence)
         self._scaled.clear()
 
     def _sorted(self) -> ShapeSorting:
@@ -387,13 +387,13 @@ class ShapedTimes(BatchTimes):
         parts: list[list[tuple[CorrectedTimes, float]]] = [[] for _ in self._sorting.works]
         for signature, shape in self._shapes.items():
             parts[class_of(signature)].append((shape.times, shape.asked))
-        asked = [sum([requests for _, requests in each]) for each in parts]
-        asked[class_of(self.reference)] += 1e-9  # all of them, before any has come
-        shares = [requests / sum(asked, 0.0) for requests in asked]
-        before, pools = self._pools, list(self._pools) or [ClassTimes(each) for each in parts]
-        for of, each in enumerate(parts if before else ()):
-            if each and not pools[of].like(made := ClassTimes(each)):
-                pools[of] = made
+        requests_by_class = [sum([requests for _, requests in members]) for members in parts]
+        requests_by_class[class_of(self.reference)] += 1e-9  # all of them, before any has come
+        shares = [requests / sum(requests_by_class, 0.0) for requests in requests_by_class]
+        before, pools = self._pools, list(self._pools) or [ClassTimes(members) for members in parts]
+        for of, class_members in enumerate(parts if before else ()):
+            if class_members and not pools[of].like(candidate := ClassTimes(class_members)):
+                pools[of] = candidate
         if tuple(pools) != before or any(
             abs(a - b) > _SHARE_SHOWS for a, b in zip(shares, self._shares, strict=True)
         ):
@@ -421,13 +421,13 @@ class ShapedTimes(BatchTimes):
 
     def _mixed(self, rows: int, cores: int) -> TimeDistribution:
         """The time of a batch of any one class, by how often they are asked for."""
-        found = self._mixtures.get((rows, cores))
-        if found is None or found[0] != self._revision:
+        mixture = self._mixtures.get((rows, cores))
+        if mixture is None or mixture[0] != self._revision:
             pairs = zip(self._pools, self._shares, strict=True)
-            asked = [(times.of(rows, cores), share) for times, share in pairs if share > 1e-6]
-            mixed = asked[0][0] if len(asked) == 1 else MixedTime(*zip(*asked, strict=True))
-            found = self._mixtures[rows, cores] = self._revision, mixed
-        return found[1]
+            parts = [(times.of(rows, cores), share) for times, share in pairs if share > 1e-6]
+            mixed = parts[0][0] if len(parts) == 1 else MixedTime(*zip(*parts, strict=True))
+            mixture = self._mixtures[rows, cores] = self._revision, mixed
+        return mixture[1]
 
 
 def _as_sure_as_the_law(guess: LatencyTable) -> LatencyTable:

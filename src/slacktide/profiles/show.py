@@ -73,18 +73,18 @@ def size_lines(record: ProfileRecord) -> list[tuple[str, ...]]:
     table, law = record.table, size_law(record)
     errors = {} if law is None else dict(zip(law.sizes, law.errors, strict=True))
     times: dict[tuple[float, Signature], dict[tuple[int, int], float]] = {}
-    for one in record.sizes:
-        times.setdefault((one.size, one.signature), {})[one.rows, one.cores] = one.seconds
+    for timed in record.sizes:
+        times.setdefault((timed.size, timed.signature), {})[timed.rows, timed.cores] = timed.seconds
     if times:
-        own = {(n, c): table.expected(n, c) for n in (1, table.max_batch) for c in table.cores}
-        times[1.0, tuple(record.shapes.values())] = own
+        profiled = {(n, c): table.expected(n, c) for n in (1, table.max_batch) for c in table.cores}
+        times[1.0, tuple(record.shapes.values())] = profiled
     lines = []
-    for (size, signature), known in sorted(times.items()):
+    for (size, signature), seconds_by_batch in sorted(times.items()):
         shapes = ", ".join("×".join(map(str, shape)) or "scalar" for shape in signature)
         cells = [shapes or "another length", f"{size:.3g}"]
         for cores in table.cores:
             for rows in dict.fromkeys((1, table.max_batch)):
-                seconds = known.get((rows, cores))
+                seconds = seconds_by_batch.get((rows, cores))
                 cells.append("–" if seconds is None else duration(seconds))
         error = errors.get(size)
         lines.append((*cells, "" if error is None else f"{error:+.1%}"))

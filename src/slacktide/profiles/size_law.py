@@ -69,25 +69,25 @@ class SizeLaw:
     """Known work of each."""
 
     @classmethod
-    def fit(cls, known: Sequence[SizeWork]) -> SizeLaw | None:
-        """The law of `known`; None with fewer than `ENOUGH_SIZES` different sizes. Sizes that are
-        equal count as one, of the mean logarithm of their work. Raises ProfileError unless all
-        numbers are above 0 and finite."""
+    def fit(cls, evidence: Sequence[SizeWork]) -> SizeLaw | None:
+        """The law of `evidence`; None with fewer than `ENOUGH_SIZES` different sizes. Equal sizes
+        count as one, of the mean logarithm of their work. Raises ProfileError unless all numbers
+        are above 0 and finite."""
         merged: list[list[SizeWork]] = []
-        for one in sorted(known):
-            if not all(0.0 < value < math.inf for value in one):
-                raise ProfileError(f"sizes: expected numbers above 0, got {one}")
-            if merged and one.size <= merged[-1][0].size * (1.0 + _SAME):
-                merged[-1].append(one)
+        for size_work in sorted(evidence):
+            if not all(0.0 < value < math.inf for value in size_work):
+                raise ProfileError(f"sizes: expected numbers above 0, got {size_work}")
+            if merged and size_work.size <= merged[-1][0].size * (1.0 + _SAME):
+                merged[-1].append(size_work)
             else:
-                merged.append([one])
+                merged.append([size_work])
         if len(merged) < ENOUGH_SIZES:
             return None
-        weights = [sum(one.weight for one in same) for same in merged]
-        sizes = [same[0].size for same in merged]
+        weights = [sum(weighted.weight for weighted in group) for group in merged]
+        sizes = [group[0].size for group in merged]
         works = [
-            math.exp(sum(one.weight * math.log(one.work) for one in same) / weight)
-            for same, weight in zip(merged, weights, strict=True)
+            math.exp(sum(weighted.weight * math.log(weighted.work) for weighted in group) / weight)
+            for group, weight in zip(merged, weights, strict=True)
         ]
         roots = [math.sqrt(weight / max(weights)) for weight in weights]
         scale = math.exp(sum(map(math.log, sizes)) / len(sizes))  # keeps powers within range
@@ -111,10 +111,10 @@ class SizeLaw:
             return works[after]
         low, high = sizes[after - 1], sizes[after]
         share = math.log(size / low) / math.log(high / low)
-        left = (1.0 - share) * math.log(works[after - 1] / self._fitted(low))
-        left += share * math.log(works[after] / self._fitted(high))
+        log_residual = (1.0 - share) * math.log(works[after - 1] / self._fitted(low))
+        log_residual += share * math.log(works[after] / self._fitted(high))
         least, most = sorted((works[after - 1], works[after]))
-        return min(max(self._fitted(size) * math.exp(left), least), most)
+        return min(max(self._fitted(size) * math.exp(log_residual), least), most)
 
     def reaches(self, size: float) -> bool:
         """Whether `size` is near enough to the known ones to be judged by them."""

@@ -176,31 +176,31 @@ class Surface:
 
     def _outside(self, rows: int, cores: int, edge: int) -> float:
         """On more or fewer cores than measured; `edge` is the column next to it."""
-        known, ratio, column = self._sides.get(cores) or self._side(cores, edge)
+        model_cores, ratio, column = self._sides.get(cores) or self._side(cores, edge)
         low, high, weight = span(self.batches, rows)
         seconds = between(column[low], column[high], weight)
         if rows > self.batches[-1]:
-            slope = max(self.slopes[edge] * ratio, self.model.per_row(known))
+            slope = max(self.slopes[edge] * ratio, self.model.per_row(model_cores))
             seconds = _continued(seconds, slope, self.batches[-1], rows)
-        seconds *= max(1.0, known / cores)
+        seconds *= max(1.0, model_cores / cores)
         return seconds if self.floor is None else max(seconds, self.floor.at(rows, cores))
 
     def _side(self, cores: int, edge: int) -> _Side:
         nearest = self.cores[edge]
-        known = nearest
+        reach = nearest
         if len(self.cores) > 1:
-            known = min(max(cores, math.ceil(nearest / REACH)), math.floor(nearest * REACH))
+            reach = min(max(cores, math.ceil(nearest / REACH)), math.floor(nearest * REACH))
         ratios = [1.0] * len(self.batches)
-        if known != nearest:
+        if reach != nearest:
             times = self.model.seconds
-            ratios = [times(size, known) / times(size, nearest) for size in self.batches]
+            ratios = [times(size, reach) / times(size, nearest) for size in self.batches]
         column = [row[edge] * ratio for row, ratio in zip(self.values, ratios, strict=True)]
-        side = self._sides[cores] = (known, ratios[-1], tuple(itertools.accumulate(column, max)))
+        side = self._sides[cores] = (reach, ratios[-1], tuple(itertools.accumulate(column, max)))
         return side
 
 
 def _continued(seconds: float, slope: float, most: int, rows: int) -> float:
     """Time of `rows` rows, more than the largest batch of `most` that takes `seconds`."""
-    known = min(rows, math.floor(REACH * most))
-    seconds += slope * (known - most)
-    return seconds + max(slope, seconds / known) * (rows - known)
+    reached_rows = min(rows, math.floor(REACH * most))
+    seconds += slope * (reached_rows - most)
+    return seconds + max(slope, seconds / reached_rows) * (rows - reached_rows)

@@ -115,7 +115,7 @@ class Admission:
 
     def refuse(
         self,
-        asked: Request | Notice,
+        arrival: Request | Notice,
         rows: int,
         *,
         waiting: int,
@@ -124,7 +124,7 @@ class Admission:
         ahead: AllWorkAhead | ClassWorkAhead,
     ) -> Reason | None:
         """Why a request with a deadline is refused now, or None if it is admitted."""
-        deadline, penalty = asked.deadline, asked.penalty
+        deadline, penalty = arrival.deadline, arrival.penalty
         budget = deadline - now
         lead = times.lead[rows]
         if budget <= lead and self._enabled:
@@ -138,21 +138,21 @@ class Admission:
         if free + lead > budget:
             return Reason.BEHIND_WORK
         waiting_rows = self._queue.rows
-        promises, left = self.promises, budget - free
+        promises, remaining = self.promises, budget - free
         if promises is not None and (waiting_rows or free):
-            left = view.leave(now=now)(left) / promises.slowdown
+            remaining = view.leave(now=now)(remaining) / promises.slowdown
         first = rows * times.soonest
         # As a rule there is room even one row at a time, and the best rate need not be known.
-        if waiting_rows <= left / (times.expected[1] / view.lanes) - first:
+        if waiting_rows <= remaining / (times.expected[1] / view.lanes) - first:
             return None
         per_row = times.per_row / view.lanes
-        room = left / per_row - first
+        room = remaining / per_row - first
         if waiting_rows <= room:
             return None
         before = ahead.rows_due(deadline, penalty)
         if promises is not None:
-            own = rows * per_row * promises.slowdown
-            if before <= room and promises.spared(deadline, penalty, ahead.of, own, now + free):
+            needed = rows * per_row * promises.slowdown
+            if before <= room and promises.spared(deadline, penalty, ahead.of, needed, now + free):
                 return None
             promises.refused()
             return Reason.BEHIND_WORK
@@ -168,7 +168,7 @@ class Admission:
 
     def outlook(
         self,
-        asked: Request | Notice,
+        arrival: Request | Notice,
         rows: int,
         *,
         times: RowTimes,
@@ -183,16 +183,16 @@ class Admission:
         wait = free = view.free_in(now=now)
         if not self._queue.rows:
             return lead, wait
-        left = asked.deadline - now - free
+        remaining = arrival.deadline - now - free
         per_row = times.per_row / view.lanes
         promises = self.promises
-        if promises is not None and left > 0.0:
-            leave = view.leave(now=now)(left)
-            per_row *= promises.slowdown * left / leave if leave > 0.0 else inf
-        if before := ahead.rows_due(asked.deadline, asked.penalty):
+        if promises is not None and remaining > 0.0:
+            leave = view.leave(now=now)(remaining)
+            per_row *= promises.slowdown * remaining / leave if leave > 0.0 else inf
+        if before := ahead.rows_due(arrival.deadline, arrival.penalty):
             wait += before * per_row
-        if promises is not None and wait + lead <= free + left:
-            wait = free + ahead.rows_due(inf, asked.penalty) * per_row
+        if promises is not None and wait + lead <= free + remaining:
+            wait = free + ahead.rows_due(inf, arrival.penalty) * per_row
         return lead, wait
 
     def _project(
@@ -200,23 +200,23 @@ class Admission:
     ) -> _Projection:
         """Which of those that cost at least `penalty` will not be served; kept for a while."""
         queue = self._queue
-        known = self._known
+        projection = self._known
         if (
-            known is not None
-            and known.penalty == penalty
-            and known.removals == queue.removals
-            and now < known.valid_until
+            projection is not None
+            and projection.penalty == penalty
+            and projection.removals == queue.removals
+            and now < projection.valid_until
         ):
-            return known
+            return projection
         start = now + free
-        kept = 0.0
+        served_rows = 0.0
         deadlines: list[float] = []
         unserved = [0.0]
         spares = [0.0]
         for deadline, rows, lead in ahead.contenders(penalty):
             alone = start + lead
-            if alone <= deadline and start + (kept + rows) * per_row <= deadline:
-                kept += rows
+            if alone <= deadline and start + (served_rows + rows) * per_row <= deadline:
+                served_rows += rows
             else:
                 deadlines.append(deadline)
                 unserved.append(unserved[-1] + rows)

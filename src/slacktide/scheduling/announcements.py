@@ -89,15 +89,15 @@ class Announcements:
             notice = notices.get(heappop(overdue)[1])
             if notice is not None:
                 self._mark(notice.client)
-        found: list[Notice] = []
+        nearest: list[Notice] = []
         for complete_at, id in ahead[:LOOK]:
             if complete_at > now + within:
                 break
             if notices[id].client not in self._late:
-                found.append(notices[id])
-                if len(found) == MOST_AT_ONCE:
+                nearest.append(notices[id])
+                if len(nearest) == MOST_AT_ONCE:
                     break
-        return found
+        return nearest
 
     def _forget(self, id: int) -> Notice | None:
         notice = self.by_id.pop(id, None)
@@ -163,15 +163,15 @@ class HoldBudget:
 
 def as_request(notice: Notice, signature: Signature = ()) -> Request:
     """What is planned with of an announced request: it is taken to have one row, and this shape."""
-    due = notice.planned_due
+    planned_due = notice.planned_due
     return Request(
         id=notice.id,
         model=notice.model,
         arrival=notice.arrival,
-        deadline=notice.deadline if due is None else due,
+        deadline=notice.deadline if planned_due is None else planned_due,
         penalty=notice.penalty,
         signature=signature,
-        best_effort=due is None,
+        best_effort=planned_due is None,
         version=notice.version,
         application=notice.application,
         client=notice.client,

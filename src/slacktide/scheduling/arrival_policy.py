@@ -22,7 +22,7 @@ Waiting = tuple[float, Request]
 class ArrivalPolicy(ABC):
     """A `Scheduler` (engine/ports.py) but for `propose`."""
 
-    def __init__(self, options: QueueOptions, *, max_batch: int, **known: object) -> None:
+    def __init__(self, options: QueueOptions, *, max_batch: int, **context: object) -> None:
         self._max_batch = max_batch
         self._max_queue = options.max_queue
         # An ordered dict: a queue with removal by id in constant time.

@@ -42,7 +42,7 @@ def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) 
     if not options:
         return [first]
     rows = [sum(member.rows for member in members) for members in options]
-    rates = [len(each) / table.expected[n] for each, n in zip(options, rows, strict=True)]
+    rates = [len(members) / table.expected[n] for members, n in zip(options, rows, strict=True)]
     enough = GOOD_ENOUGH * max(rates)
     return next(members for members, rate in zip(options, rates, strict=True) if rate >= enough)
 

@@ -54,21 +54,21 @@ class ClassPrefixes:
     def add(self, entry: Entry, code: int, of: int) -> None:
         """Insert an entry of class `of`."""
         deadline = entry[0]
-        entries, due, codes = self.entries, self.due, self.codes
+        entries, deadlines, codes = self.entries, self.due, self.codes
         for m in range(of, len(entries)):
             # By numbers that lie side by side, not by way of a tuple each.
-            at = bisect_left(due[m], deadline)
-            if at < len(due[m]) and due[m][at] == deadline:
+            at = bisect_left(deadlines[m], deadline)
+            if at < len(deadlines[m]) and deadlines[m][at] == deadline:
                 at = bisect_left(entries[m], entry, at)
             entries[m].insert(at, entry)
-            due[m].insert(at, deadline)
+            deadlines[m].insert(at, deadline)
             codes[m].insert(at, code)
         self.rows += entry[2].rows
 
     def extend(self, entries: Sequence[Entry], codes: Sequence[int], of: Sequence[int]) -> None:
         """Append entries that are sorted and come after those that are here."""
         for m in range(len(self.entries)):
-            low = [i for i, one in enumerate(of) if one <= m]
+            low = [i for i, class_ in enumerate(of) if class_ <= m]
             self.entries[m] += [entries[i] for i in low]
             self.due[m].extend([entries[i][0] for i in low])
             self.codes[m].extend([codes[i] for i in low])
@@ -77,7 +77,7 @@ class ClassPrefixes:
     def discard(self, gone: Sequence[Entry], of: Sequence[int]) -> None:
         """Forget entries (sorted, all present), given their classes."""
         for m, entries in enumerate(self.entries):
-            mine = [entry for entry, one in zip(gone, of, strict=True) if one <= m]
+            mine = [entry for entry, class_ in zip(gone, of, strict=True) if class_ <= m]
             if mine:
                 cut(entries, mine, self.due[m], self.codes[m])
         for entry in gone:

@@ -76,11 +76,11 @@ class Compositions:
 
     def slots(self, keys: list[int]) -> list[int]:
         """Where the compositions of these keys stand in the tables."""
-        known = self._known
+        slots_by_key = self._known
         try:
-            return [known[key] for key in keys]
+            return [slots_by_key[key] for key in keys]
         except KeyError:
-            self._add({key for key in keys if key not in known}, keep=keys)
+            self._add({key for key in keys if key not in slots_by_key}, keep=keys)
             return [self._known[key] for key in keys]
 
     def _add(self, missing: set[int], *, keep: list[int]) -> None:
@@ -159,15 +159,15 @@ class ClassTables:
         """Which of `sizes` save PAYS of the time per row against the one before, all of one class.
         The smallest always does."""
         classes = self.classes
-        found = []
+        pays = []
         least = math.inf
         for size in self.sizes:
             longest = expected_max(classes.cdfs[of] ** size, classes.step)
             per_row = classes.latency.seconds(size, longest) / size
-            found.append(per_row <= (1.0 - PAYS) * least)
-            if found[-1]:
+            pays.append(per_row <= (1.0 - PAYS) * least)
+            if pays[-1]:
                 least = per_row
-        return found
+        return pays
 
     def _need(self) -> Floats:
         classes, options = self.classes, self._options
@@ -176,7 +176,7 @@ class ClassTables:
         if options.guarantee == "p99":
             # Means are ascending, upper ends need not be: the promise is made for every member.
             cdfs, levels = np.minimum.accumulate(cdfs, axis=0), [P99]
-        found = [
+        needs = [
             [
                 classes.latency.seconds(size, classes.step * _first(cdf, level ** (1.0 / size)))
                 for size in self.sizes
@@ -184,7 +184,7 @@ class ClassTables:
             ]
             for cdf in cdfs
         ]
-        return np.array(found)
+        return np.array(needs)
 
 
 def _sizes(classes: RunClasses, limit: int) -> tuple[int, ...]:

@@ -115,11 +115,11 @@ class DeadlinePolicy(ABC):
             return None
         return self._timed.next_expiry(self._lead_by_kind())
 
-    def outlook(self, asked: Request | Notice, *, now: float) -> tuple[float, float]:
+    def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float]:
         """See `Outlook`."""
-        rows = asked.rows if isinstance(asked, Request) else 1
-        times, ahead = self._work_before(asked)
-        return self._admission.outlook(asked, rows, times=times, now=now, ahead=ahead)
+        rows = arrival.rows if isinstance(arrival, Request) else 1
+        times, ahead = self._work_before(arrival)
+        return self._admission.outlook(arrival, rows, times=times, now=now, ahead=ahead)
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request, earliest deadline first."""
@@ -135,15 +135,17 @@ class DeadlinePolicy(ABC):
         """Time that a request must have left, by what the queue tells kinds apart by."""
         return self._row_times(self._view.cores).lead
 
-    def _work_before(self, asked: Request | Notice) -> WorkBefore:
+    def _work_before(self, arrival: Request | Notice) -> WorkBefore:
         times = self._row_times(self._view.cores)
         if self._ahead is None or self._ahead.times is not times:
             self._ahead = AllWorkAhead(self._timed, times)
         if times.classes is None:
             return times, self._ahead
-        kind, _ = self._timed.kind(asked if isinstance(asked, Request) else as_request(asked))
-        own = RowTimes(times.expected.__getitem__, lambda _: times.lead[kind], self._max_batch)
-        return own, self._ahead
+        kind, _ = self._timed.kind(arrival if isinstance(arrival, Request) else as_request(arrival))
+        class_times = RowTimes(
+            times.expected.__getitem__, lambda _: times.lead[kind], self._max_batch
+        )
+        return class_times, self._ahead
 
     def _sort_by(self, classes: Classes | None) -> None:
         """Have the queue tell kinds apart by these classes, as new row times do."""
@@ -155,13 +157,13 @@ class DeadlinePolicy(ABC):
         if unlike:
             self._timed.sort_by(by_rows if classes is None else by_class(classes.class_of))
 
-    def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:
+    def _refuse(self, arrival: Request | Notice, rows: int, now: float) -> Reason | None:
         waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices.by_id)
-        if asked.best_effort:
+        if arrival.best_effort:
             return self._admission.limit(waiting)
-        times, ahead = self._work_before(asked)
+        times, ahead = self._work_before(arrival)
         reason = self._admission.refuse(
-            asked, rows, waiting=waiting, times=times, now=now, ahead=ahead
+            arrival, rows, waiting=waiting, times=times, now=now, ahead=ahead
         )
         if (
             reason is not None  # rare, and quicker to see than which it is
@@ -169,5 +171,5 @@ class DeadlinePolicy(ABC):
             and reason in self._doubtful
             and self._view.free_in(now=now) == 0.0
         ):
-            self._times.discount(asked if isinstance(asked, Request) else None)
+            self._times.discount(arrival if isinstance(arrival, Request) else None)
         return reason

@@ -83,19 +83,19 @@ class Edf(DeadlinePolicy):
         members: list[Request] = []
         mixture: list[int] = []
         rows = 0
-        left = inf
+        remaining = inf
         for deadline, _, request in islice(self._in_order(), 4 * limit):
-            if left == inf and not request.best_effort:
-                left = deadline - now
+            if remaining == inf and not request.best_effort:
+                remaining = deadline - now
                 if classes is None:
-                    limit = _fitting(limit, needs, left)
+                    limit = _fitting(limit, needs, remaining)
                     if not members:
                         limit = max(limit, request.rows)
             if rows + request.rows > limit:
                 continue
             if classes is not None:
                 joined = sorted((*mixture, classes.class_of(request)))
-                if members and needs[rows + request.rows, *joined] > left:
+                if members and needs[rows + request.rows, *joined] > remaining:
                     continue
                 mixture = joined
             members.append(request)
@@ -114,9 +114,9 @@ class Edf(DeadlinePolicy):
         return merge(timed.batchable(signature), best_effort.batchable(signature))
 
 
-def _fitting(most: int, needs: TimeByRows, left: float) -> int:
-    """The largest batch, of at most `most` rows, that needs no more than `left` seconds; 0 if none.
+def _fitting(most: int, needs: TimeByRows, budget: float) -> int:
+    """The largest batch, of at most `most` rows, that needs at most `budget` seconds; 0 if none.
     As a rule that is `most`, and only one time is asked for."""
-    if needs[most] <= left:
+    if needs[most] <= budget:
         return most
-    return bisect_right(range(1, most), left, key=needs.__getitem__)
+    return bisect_right(range(1, most), budget, key=needs.__getitem__)

@@ -61,7 +61,7 @@ class Fifo(ArrivalPolicy):
 
     Options: ClassVar = FifoOptions
 
-    def __init__(self, options: FifoOptions, *, max_batch: int, **known: object) -> None:
+    def __init__(self, options: FifoOptions, *, max_batch: int, **context: object) -> None:
         super().__init__(options, max_batch=max_batch)
         self._options = options
         self._delayed: OrderedDict[int, Waiting] = OrderedDict()
@@ -109,13 +109,13 @@ class Fifo(ArrivalPolicy):
             if rows in self._options.preferred:
                 preferred = len(members)
             complete = rows == limit
-        due = queued_at + self._options.max_delay
-        if complete or due <= now:
+        delayed_until = queued_at + self._options.max_delay
+        if complete or delayed_until <= now:
             return Proposal(tuple(members), rows)
         if preferred:
             chosen = tuple(members[:preferred])
             return Proposal(chosen, sum(member.rows for member in chosen))
-        return WaitUntil(due)
+        return WaitUntil(delayed_until)
 
     def take(self, batch: Batch) -> None:
         queue, delayed = self._queue, self._delayed

@@ -47,8 +47,8 @@ class GuardedScheduler:
         if not hasattr(self._made, "outlook"):
             return None
 
-        def outlook(asked: Request | Notice, *, now: float) -> tuple[float, float]:
-            seconds = self._call("outlook", asked, now=now)
+        def outlook(arrival: Request | Notice, *, now: float) -> tuple[float, float]:
+            seconds = self._call("outlook", arrival, now=now)
             try:
                 needed, wait = seconds
                 return float(needed), float(wait)
@@ -81,25 +81,25 @@ class GuardedScheduler:
         self._call("admit_moved", request, now=now)
 
     def remove(self, id: int) -> bool:
-        known = id in self._notices or id in self._queued
+        is_present = id in self._notices or id in self._queued
         self._forget(id)
         self._call("remove", id)
-        return known
+        return is_present
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         """See `Scheduler`; once broken, everything that waits. A timer that is due again at once
         would keep the loop busy for ever, so that is a breach as well."""
-        found = self._call("expire", now=now)
+        expired = self._call("expire", now=now)
         gone: dict[int, Reason] = {}
         try:
-            for id, reason in () if self._broken else found:
+            for id, reason in () if self._broken else expired:
                 if id in gone or not (id in self._queued or id in self._notices):
                     raise ValueError(f"named request {id}, which is not queued")
                 if not isinstance(reason, Reason):
                     raise TypeError(f"gave {reason!r} as a reason")
                 gone[id] = reason
-            if not gone and (due := self.next_expiry()) is not None and due <= now:
-                raise ValueError(f"nothing is named at {now}, and next_expiry is {due}")
+            if not gone and (expiry := self.next_expiry()) is not None and expiry <= now:
+                raise ValueError(f"nothing is named at {now}, and next_expiry is {expiry}")
         except Exception as error:
             self._fail(f"expire: {error}")
         if self._broken:
@@ -109,34 +109,38 @@ class GuardedScheduler:
         return tuple(gone.items())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        found = self._call("propose", replica, now=now)
-        if self._broken or isinstance(found, Idle):
+        proposal = self._call("propose", replica, now=now)
+        if self._broken or isinstance(proposal, Idle):
             return Idle()
-        if isinstance(found, WaitUntil) and found.at > now:
-            return found
-        wrong = self._wrong(found, replica)
+        if isinstance(proposal, WaitUntil) and proposal.at > now:
+            return proposal
+        wrong = self._wrong(proposal, replica)
         if wrong:
             self._fail(f"propose: {wrong}")
             return Idle()
-        return found  # type: ignore[no-any-return]  # a proposal, as has been seen
+        return proposal  # type: ignore[no-any-return]  # a proposal, as has been seen
 
-    def _wrong(self, found: object, replica: Replica) -> str:
+    def _wrong(self, proposal: object, replica: Replica) -> str:
         """What is wrong with a proposal; empty if nothing is."""
-        if not (isinstance(found, Proposal) and isinstance(found.members, tuple) and found.members):
-            return f"expected a proposal with members, got {found!r:.100}"
-        seen: set[int] = set()
-        for member in found.members:
+        if not (
+            isinstance(proposal, Proposal)
+            and isinstance(proposal.members, tuple)
+            and proposal.members
+        ):
+            return f"expected a proposal with members, got {proposal!r:.100}"
+        proposed_ids: set[int] = set()
+        for member in proposal.members:
             id = getattr(member, "id", None)
             if not isinstance(id, int) or self._queued.get(id) is not member:
                 return f"request {id} is not queued"
-            if id in seen:
+            if id in proposed_ids:
                 return f"request {id} is taken twice"
-            seen.add(id)
-        if len({member.signature for member in found.members}) > 1:
+            proposed_ids.add(id)
+        if len({member.signature for member in proposal.members}) > 1:
             return "the members differ in shape"
-        rows = sum(member.rows for member in found.members)
-        if found.rows != rows or (rows > replica.max_batch and len(found.members) > 1):
-            return f"{found.rows} rows are stated for {rows}, of at most {replica.max_batch}"
+        rows = sum(member.rows for member in proposal.members)
+        if proposal.rows != rows or (rows > replica.max_batch and len(proposal.members) > 1):
+            return f"{proposal.rows} rows are stated for {rows}, of at most {replica.max_batch}"
         return ""
 
     def take(self, batch: Batch) -> None:
@@ -149,12 +153,12 @@ class GuardedScheduler:
 
     def next_expiry(self) -> float | None:
         """See `Scheduler`; once broken, at once while anything waits."""
-        found = self._call("next_expiry")
-        if not self._broken and not (found is None or isinstance(found, int | float)):
-            self._fail(f"next_expiry: expected seconds or None, got {found!r:.100}")
+        expiry = self._call("next_expiry")
+        if not self._broken and not (expiry is None or isinstance(expiry, int | float)):
+            self._fail(f"next_expiry: expected seconds or None, got {expiry!r:.100}")
         if self._broken:
             return 0.0 if self._queued or self._notices else None
-        return None if found is None or isnan(found) else found
+        return None if expiry is None or isnan(expiry) else expiry
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request, in the order of arrival."""
@@ -170,19 +174,19 @@ class GuardedScheduler:
         full = self._max_queue is not None and waiting >= self._max_queue
         return Reason.QUEUE_FULL if full else None
 
-    def _answer(self, method: str, *given: object, now: float) -> Reason | None:
+    def _answer(self, method: str, *args: object, now: float) -> Reason | None:
         """What the scheduler says to a new request."""
-        found = self._call(method, *given, now=now)
-        if not (self._broken or found is None or isinstance(found, Reason)):
-            self._fail(f"{method}: expected a reason or None, got {found!r:.100}")
-        return Reason.UNAVAILABLE if self._broken else found
+        reason = self._call(method, *args, now=now)
+        if not (self._broken or reason is None or isinstance(reason, Reason)):
+            self._fail(f"{method}: expected a reason or None, got {reason!r:.100}")
+        return Reason.UNAVAILABLE if self._broken else reason
 
-    def _call(self, method: str, *given: object, **named: object) -> Any:
+    def _call(self, method: str, *args: object, **named: object) -> Any:
         """What the scheduler returns; None once it is broken."""
         if self._broken:
             return None
         try:
-            return getattr(self._made, method)(*given, **named)
+            return getattr(self._made, method)(*args, **named)
         except Exception as error:  # foreign code may raise anything
             self._fail(f"{method} raised {type(error).__name__}: {error}")
             return None
@@ -191,8 +195,8 @@ class GuardedScheduler:
         self._notices.discard(id)
         self._queued.pop(id, None)
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, breach: str) -> None:
         if not self._broken:
             self._broken = True
             if self._failed is not None:
-                self._failed(f"scheduler {self._name!r} broke its contract: {what}")
+                self._failed(f"scheduler {self._name!r} broke its contract: {breach}")

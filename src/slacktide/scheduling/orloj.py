@@ -172,7 +172,7 @@ class Orloj(DeadlinePolicy):
 
     def _choose(self, makers: Sequence[Makers]) -> Makers:
         """The batch size of line 16: the latest first, that is the largest."""
-        return max(makers, key=lambda each: (each.earliest, each.size))
+        return max(makers, key=lambda candidate: (candidate.earliest, candidate.size))
 
     def _alone(self, _: Classes, rows: int, of: tuple[int, ...], cores: int) -> float:
         return self._tables(cores).histogram(of[0], rows, rows).need
@@ -188,10 +188,10 @@ class Orloj(DeadlinePolicy):
         self._classes = classes
         if before is not classes and not (before and classes and sorted_alike(before, classes)):
             self._parts = self._timed.index = Partition(self._timed.order, self._kind)
-        found: dict[Signature, list[tuple[OrlojKind, list[Entry]]]] = {}
+        by_signature: dict[Signature, list[tuple[OrlojKind, list[Entry]]]] = {}
         for kind, part in self._parts.parts.items():
-            found.setdefault(kind.signature, []).append((kind, part))
-        groups = list(found.values())
+            by_signature.setdefault(kind.signature, []).append((kind, part))
+        groups = list(by_signature.values())
         if len(groups) > GROUPS:
             groups.sort(key=lambda group: min(part[0] for _, part in group))
         return groups[:GROUPS]
@@ -200,7 +200,7 @@ class Orloj(DeadlinePolicy):
         self, group: list[tuple[OrlojKind, list[Entry]]], times: OrlojTimes, limit: int, now: float
     ) -> list[Makers]:
         """Lines 10 to 17: every size that enough requests of one signature can make."""
-        found: list[Makers] = []
+        candidates: list[Makers] = []
         for size in self._sizes:
             if size > limit:
                 break
@@ -216,8 +216,8 @@ class Orloj(DeadlinePolicy):
                         parts.append((kind, part, first))
                         rows += kind.rows * (len(part) - first)
             if rows >= size:
-                found.append(Makers(size, earliest, parts))
-        return found
+                candidates.append(Makers(size, earliest, parts))
+        return candidates
 
     def _filled(self, makers: Makers, times: OrlojTimes, now: float) -> tuple[list[Request], float]:
         """Line 22: those of the highest score, as many as fit, and the sum of their scores. On ties
@@ -254,7 +254,7 @@ class OrlojText(Orloj):
 
     def _choose(self, makers: Sequence[Makers]) -> Makers:
         """The earliest deadline first, the larger size on ties."""
-        return min(makers, key=lambda each: (each.earliest, -each.size))
+        return min(makers, key=lambda candidate: (candidate.earliest, -candidate.size))
 
 
 class Run:

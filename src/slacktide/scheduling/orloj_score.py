@@ -108,8 +108,8 @@ def _shifted(times: TimeHistogram, steps: Sequence[Step]) -> tuple[list[float], 
     cells = list(zip(pairwise(times.edges), pairwise(times.cdf), strict=True))
     changes = []
     for n, (after, cost) in enumerate(steps):
-        for (left, right), (below, above) in cells:
-            changes.append((left - after, n, cost * (above - below) / (right - left)))
+        for (start, end), (below, above) in cells:
+            changes.append((start - after, n, cost * (above - below) / (end - start)))
         changes.append((times.edges[-1] - after, n, 0.0))
     changes.sort()
     current = [0.0] * len(steps)
@@ -169,42 +169,42 @@ class OrlojTimes:
     def histogram(self, of: int, rows: int, size: int) -> TimeHistogram:
         """The time of a batch of `size` rows, `rows` of them of one request of class `of`."""
         key = (of, rows, size)
-        found = self._histograms.get(key)
-        if found is None:
+        histogram = self._histograms.get(key)
+        if histogram is None:
             classes = self._classes
             if isinstance(classes, RunClasses):
-                found = self._by_class(classes, of, max(0, size - rows), max(rows, size))
+                histogram = self._by_class(classes, of, max(0, size - rows), max(rows, size))
             elif isinstance(classes, ShapeClasses):
-                found = _by_time(classes.times[of].of(max(rows, size), self._cores))
+                histogram = _by_time(classes.times[of].of(max(rows, size), self._cores))
             else:
-                found = _by_time(self._times.of(size, self._cores))
-            self._histograms[key] = found
-        return found
+                histogram = _by_time(self._times.of(size, self._cores))
+            self._histograms[key] = histogram
+        return histogram
 
     def score(self, of: int, rows: int, size: int) -> Score:
         """The priority curve of such a request in such a batch."""
         key = (of, rows, size)
-        found = self._scores.get(key)
-        if found is None:
-            found = self._scores[key] = Score(
+        score = self._scores.get(key)
+        if score is None:
+            score = self._scores[key] = Score(
                 self.histogram(of, rows, size), b=self._b, steps=self._steps
             )
-        return found
+        return score
 
-    def _by_class(self, classes: RunClasses, of: int, others: int, rows: int) -> TimeHistogram:
+    def _by_class(self, classes: RunClasses, of: int, fillers: int, rows: int) -> TimeHistogram:
         latency, step = classes.latency, classes.step
-        cdf = np.exp(classes.logs[of] + others * self._mix)
+        cdf = np.exp(classes.logs[of] + fillers * self._mix)
         cdf[0] = 0.0
         edges = [latency.seconds(rows, j * step) for j in range(POINTS)]
-        batch, own = (
-            latency.seconds(rows, expected_max(each, step))
-            for each in (np.exp((others + 1) * self._mix), cdf)
+        batch, class_mean = (
+            latency.seconds(rows, expected_max(distribution, step))
+            for distribution in (np.exp((fillers + 1) * self._mix), cdf)
         )
         return TimeHistogram(
             tuple(edges),
             tuple(cdf.tolist()),
-            own if self._reading == "by_class" else batch,
-            batch if self._reading == "batch" else own,
+            class_mean if self._reading == "by_class" else batch,
+            batch if self._reading == "batch" else class_mean,
         )
 
 

@@ -73,17 +73,17 @@ class Promises:
         self._given = 0.0
         """Seconds of work admitted since it was made."""
 
-    def spared(self, due: float, penalty: float, of: int, own: float, start: float) -> bool:
-        """Whether all of class `of` that are due after `due` and cost `penalty` can do without
-        `own` seconds, if the next batch starts at `start`."""
+    def spared(self, deadline: float, penalty: float, of: int, needed: float, start: float) -> bool:
+        """Whether all of class `of` that are due after `deadline` and cost `penalty` can do without
+        `needed` seconds, if the next batch starts at `start`."""
         for _ in range(2):
             if self._plan is None or self._made_for[0] != penalty:
                 self._make(penalty, start)
             assert self._plan is not None
             deadlines, slack = self._plan.get(of, ([], []))
-            i = bisect_left(deadlines, due)
+            i = bisect_left(deadlines, deadline)
             slipped = max(0.0, start - self._made_for[1]) + self._given
-            if i == len(deadlines) or slack[i] - slipped >= own:
+            if i == len(deadlines) or slack[i] - slipped >= needed:
                 return True
             if not slipped:
                 break
@@ -107,17 +107,17 @@ class Promises:
 
     def replaced(self, request: Request, of: int, *, now: float) -> bool:
         """Whether `request`, of class `of`, which was refused, takes the place of another."""
-        for other in reversed(self._latest):
+        for rival in reversed(self._latest):
             if (
-                now - other.arrival <= AT_ONCE
-                and other.deadline < request.deadline
-                and other.penalty <= request.penalty
-                and other.rows >= request.rows
-                and other.id in self._queue
-                and other.id not in self._lost
-                and self._share(other)[0] == of
+                now - rival.arrival <= AT_ONCE
+                and rival.deadline < request.deadline
+                and rival.penalty <= request.penalty
+                and rival.rows >= request.rows
+                and rival.id in self._queue
+                and rival.id not in self._lost
+                and self._share(rival)[0] == of
             ):
-                self._lost.append(other.id)
+                self._lost.append(rival.id)
                 self.due = now
                 return True
         return False
@@ -142,21 +142,21 @@ class Promises:
     def _make(self, penalty: float, start: float) -> list[int]:
         """Make the plan of those that cost at least `penalty`; ids of those without a place."""
         leave, factor = self._view.leave(now=start), self.slowdown / self._view.lanes
-        own = factor * self._soonest()
-        taken: dict[int, float] = {}
+        per_second = factor * self._soonest()
+        seconds_by_class: dict[int, float] = {}
         plan: dict[int, tuple[list[float], list[float]]] = {}
         without, cheapest = [], inf
-        for due, id, request in self._queue.order[:LOOKAHEAD]:
+        for deadline, id, request in self._queue.order[:LOOKAHEAD]:
             if request.penalty < penalty or id in self._lost:
                 continue
             cheapest = min(cheapest, request.penalty)
             of, seconds = self._share(request)
-            before = sum([took for g, took in taken.items() if g <= of])
-            slack = leave(due - start) - before - seconds * own
+            before = sum([took for g, took in seconds_by_class.items() if g <= of])
+            slack = leave(deadline - start) - before - seconds * per_second
             if slack >= 0.0:
-                taken[of] = taken.get(of, 0.0) + seconds * factor
+                seconds_by_class[of] = seconds_by_class.get(of, 0.0) + seconds * factor
                 deadlines, slacks = plan.setdefault(of, ([], []))
-                deadlines.append(due)
+                deadlines.append(deadline)
                 slacks.append(slack)
             elif before and request.penalty <= cheapest:
                 without.append(id)

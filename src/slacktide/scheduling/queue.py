@@ -288,13 +288,13 @@ class DeadlineQueue:
         parts = self._signatures.parts
         if len(parts) <= 1:
             return list(parts.values())
-        found: dict[Signature, list[Entry]] = {}
+        by_signature: dict[Signature, list[Entry]] = {}
         for _, _, request in self.order[:look]:
-            if request.signature not in found:
-                found[request.signature] = parts[request.signature]
-                if len(found) == limit:
+            if request.signature not in by_signature:
+                by_signature[request.signature] = parts[request.signature]
+                if len(by_signature) == limit:
                     break
-        return list(found.values())
+        return list(by_signature.values())
 
     def _drop(self, gone: list[Entry]) -> None:
         """`gone` (sorted) leaves the order and its partitions."""

@@ -129,9 +129,9 @@ class Slack(DeadlinePolicy):
 
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline, or when one lost its place."""
-        due = self._promises.due
-        if due is not None or not self._timed.order:
-            return due
+        place_lost_at = self._promises.due
+        if place_lost_at is not None or not self._timed.order:
+            return place_lost_at
         return self._timed.next_expiry(self._lead_by_kind())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
@@ -172,8 +172,8 @@ class Slack(DeadlinePolicy):
                 joining.append(as_request(notice, groups[0][0][2].signature))
                 at = notice.complete_at
                 later = self._context(alone, now=at, held=at - now, more=len(joining))
-                found = chooser.best(groups, joining, cores, limit, later)
-                if found is not None and found.score > least:
+                held_candidate = chooser.best(groups, joining, cores, limit, later)
+                if held_candidate is not None and held_candidate.score > least:
                     self._hold_budget.hold(soon[0], now=now)
                     return WaitUntil(soon[0].complete_at)
         if best is None:
@@ -225,10 +225,10 @@ class Slack(DeadlinePolicy):
         by_class = self._by_class
         return by_class.lead if by_class.refresh() else self._row_times(self._view.cores).lead
 
-    def _work_before(self, asked: Request | Notice) -> WorkBefore:
+    def _work_before(self, arrival: Request | Notice) -> WorkBefore:
         if not self._by_class.refresh():
-            return DeadlinePolicy._work_before(self, asked)
-        return self._by_class.work_before(asked)
+            return DeadlinePolicy._work_before(self, arrival)
+        return self._by_class.work_before(arrival)
 
     def _context(
         self, alone: float, *, now: float, held: float = 0.0, more: int = 0

@@ -49,9 +49,9 @@ class ClassChooser:
 
     def refresh(self) -> bool:
         """Follow the predictions; whether they know classes. To be called before all else."""
-        seen = (self._times.revision, self._view.cores)
-        if seen != self._seen:
-            self._seen = seen
+        version = (self._times.revision, self._view.cores)
+        if version != self._seen:
+            self._seen = version
             self._tables.clear()
             self._pricers.clear()
             self._before.clear()
@@ -112,19 +112,19 @@ class ClassChooser:
         codes = [self.index.code_of(member) for member in members]
         return self.pricer(cores, self._max_batch).seconds(codes, rows)
 
-    def work_before(self, asked: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
-        """What admission must know: how long `asked` takes, and what comes before it. Of an
+    def work_before(self, arrival: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
+        """What admission must know: how long `arrival` takes, and what comes before it. Of an
         announced request nothing but the application is known."""
         index = self.index
-        request = asked if isinstance(asked, Request) else as_request(asked)
+        request = arrival if isinstance(arrival, Request) else as_request(arrival)
         of = index.classes.class_of(request)
-        known = self._before.get(of)
-        if known is None:
+        before = self._before.get(of)
+        if before is None:
             tables = self.tables(self._view.cores, self._max_batch)
             shares = [least_share(tables, shorter) for shorter in range(of + 1)]
             ahead = ClassWorkAhead(of, self._queue, shares)
-            known = self._before[of] = (class_times(tables, of), ahead)
-        return known
+            before = self._before[of] = (class_times(tables, of), ahead)
+        return before
 
     @property
     def lead(self) -> TimeByRows:
@@ -151,9 +151,9 @@ class ClassChooser:
             for entry, code in zip(added, codes, strict=False):
                 prefixes.add(entry, code, index.kinds[code].of)
             for among in self._choices(prefixes, tables, context.now):
-                found = best_of_group(among, tables, pricer, context)
-                if found is not None and (best is None or found.score > best.score):
-                    best = found
+                candidate = best_of_group(among, tables, pricer, context)
+                if candidate is not None and (best is None or candidate.score > best.score):
+                    best = candidate
             for entry, code in zip(added, codes, strict=False):
                 prefixes.discard([entry], [index.kinds[code].of])
         return best
@@ -171,9 +171,9 @@ class ClassChooser:
             near = [i for i in range(first, last) if entries[i][2].penalty == penalties[-1]]
             if near:
                 costliest = ClassPrefixes(len(tables.alone))
-                own = [codes[i] for i in near]
-                of = [self.index.kinds[code].of for code in own]
-                costliest.extend([entries[i] for i in near], own, of)
+                near_codes = [codes[i] for i in near]
+                of = [self.index.kinds[code].of for code in near_codes]
+                costliest.extend([entries[i] for i in near], near_codes, of)
                 yield costliest
 
     def filling(
@@ -187,8 +187,8 @@ class ClassChooser:
         """Best-effort requests among `waiting` that raise the score of `best` by joining it. None
         longer than the longest member is likely to be: it would make all of them wait."""
         index, tables = self.index, self.tables(cores, limit)
-        own = [index.code_of(entry[2]) for entry in best.entries]
-        longest = max(index.kinds[code].of for code in own)
+        member_codes = [index.code_of(entry[2]) for entry in best.entries]
+        longest = max(index.kinds[code].of for code in member_codes)
         fitting = [
             entry
             for entry in waiting[: LOOK * limit]
@@ -203,18 +203,18 @@ class ClassChooser:
             if best.entries[0][0] < context.now + tables.need[longest, i * levels]:
                 break
             extra = within_rows(fitting, size - best.rows)
-            others = [index.code_of(request) for request in extra]
-            found = score_of(
+            extra_codes = [index.code_of(request) for request in extra]
+            filled_score = score_of(
                 best.entries,
-                own,
+                member_codes,
                 best.rows + sum(request.rows for request in extra),
                 tables,
                 self.pricer(cores, limit),
                 context,
-                others=others,
+                extra_codes=extra_codes,
                 value=sum(worth(request, now=context.now) for request in extra),
             )
-            if found > score:
-                score = found
+            if filled_score > score:
+                score = filled_score
                 chosen = extra
         return chosen

@@ -65,17 +65,17 @@ class ShapeChooser(UniformChooser):
 
     def refresh(self) -> bool:
         """Follow the predictions; they always know classes."""
-        seen = (self._times.revision, self._view.cores)
-        if seen != self._seen:
-            self._seen = seen
+        version = (self._times.revision, self._view.cores)
+        if version != self._seen:
+            self._seen = version
             classes = self._times.classes(self._view.cores)
             assert isinstance(classes, ShapeClasses)
             if self._classes is None or not sorted_alike(classes, self._classes):
                 self._queue.sort_by(by_class(classes.class_of))
             if self._classes is not classes:
                 self._classes = classes
-                kept = self._kept
-                self._kept = {times: kept[times] for times in classes.times if times in kept}
+                cached = self._kept
+                self._kept = {times: cached[times] for times in classes.times if times in cached}
             self._worth.clear()
             self._before.clear()
             self.lead = Lazy(self._lead_of)
@@ -121,22 +121,22 @@ class ShapeChooser(UniformChooser):
         of = self.classes.class_of(waiting)
         return of, waiting.rows * self._table(of, self._view.cores).per_row
 
-    def work_before(self, asked: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
-        """What admission must know: how long `asked` takes, and what comes before it."""
-        request = asked if isinstance(asked, Request) else as_request(asked)
+    def work_before(self, arrival: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
+        """What admission must know: how long `arrival` takes, and what comes before it."""
+        request = arrival if isinstance(arrival, Request) else as_request(arrival)
         of = self.classes.class_of(request)
-        known = self._before.get(of)
-        if known is None:
+        before = self._before.get(of)
+        if before is None:
             tables = [self._table(shorter, self._view.cores) for shorter in range(of + 1)]
-            own = RowTimes(
+            times = RowTimes(
                 tables[of].expected.__getitem__,
                 lambda rows: self.lead[rows, of],
                 self._max_batch,
                 per_row=tables[of].per_row,
             )
             ahead = ClassWorkAhead(of, self._queue, [table.per_row for table in tables])
-            known = self._before[of] = own, ahead
-        return known
+            before = self._before[of] = times, ahead
+        return before
 
     def _lead_of(self, kind: tuple[int, int]) -> float:
         return self._lead(self.classes.times[kind[1]], kind[0], self._view.cores)

@@ -98,9 +98,9 @@ def _best_window(
     """`best_of_group` where every request has one row: candidates are windows."""
     now, limit = context.now, tables.limit
     prefixes = _own(group.entries)
-    due, codes = _flat(group, prefixes, limit)
-    starts, left = _starts(group, prefixes, due, tables, now)
-    tried = left >= tables.low_of_column
+    deadlines, codes = _flat(group, prefixes, limit)
+    starts, remaining = _starts(group, prefixes, deadlines, tables, now)
+    tried = remaining >= tables.low_of_column
     tried &= tables.tried[prefixes]
     tried[:, 1:] &= (starts[:, 1:] != starts[:, :-1]) | tables.first_level[1:]
     chosen = tried.ravel().nonzero()[0]
@@ -113,14 +113,14 @@ def _best_window(
     # The highest class counts more in a key than all lower ones together.
     whole = keys >= tables.compositions.weights.take(prefixes).take(chosen // width)
     if not whole.all():
-        kept = whole.nonzero()[0]
-        chosen, column, keys = chosen[kept], column[kept], keys[kept]
-        places, code = places[kept], code[kept]
+        usable = whole.nonzero()[0]
+        chosen, column, keys = chosen[usable], column[usable], keys[usable]
+        places, code = places[usable], code[usable]
     if not len(chosen):
         return None
-    count = np.minimum(left.ravel()[chosen], tables.size_of_column[column])
+    count = np.minimum(remaining.ravel()[chosen], tables.size_of_column[column])
     slots = np.array(tables.compositions.slots(keys.tolist()))
-    scores = _scores(due.take(places), code, count, slots, tables, pricer, context)
+    scores = _scores(deadlines.take(places), code, count, slots, tables, pricer, context)
     sparse = count < tables.size_of_column[column]
     sparse &= tables.compositions.p90_longest[slots] > tables.sparse_until
     scores[sparse] = -np.inf
@@ -135,7 +135,7 @@ def _best_window(
 
 
 def _scores(
-    due: Floats,
+    deadlines: Floats,
     code: Ints,
     rows: Ints,
     slots: Ints,
@@ -144,8 +144,8 @@ def _scores(
     context: DecisionContext,
     extra: float = 0.0,
 ) -> Floats:
-    """The score of each candidate: `due` (overwritten) and `code` by candidate and place. `extra`
-    is the value of members that are not among them."""
+    """The score of each candidate: `deadlines` (overwritten) and `code` by candidate and place.
+    `extra` is the value of members that are not among them."""
     now, kappa, compositions = context.now, context.kappa, tables.compositions
     latency, step = tables.classes.latency, tables.classes.step
     per_step = tables.paid[rows] * (latency.c1 * step)
@@ -153,14 +153,14 @@ def _scores(
 
     share = pricer.alone.take(code)
     share += (took + now)[:, None]
-    share -= due
+    share -= deadlines
     np.minimum(share, 0.0, out=share)  # Now it is − spare.
     share *= 1.0 / context.tau
     np.exp(share, out=share)
     share *= kappa
     share += 1.0 - kappa
 
-    at = due  # Where on the grid of lengths each would just be on time.
+    at = deadlines  # Where on the grid of lengths each would just be on time.
     at -= now + latency.c0
     at *= (1.0 / per_step)[:, None]
     np.minimum(at, END, out=at)
@@ -192,13 +192,13 @@ def score_of(
     pricer: ClassPricer,
     context: DecisionContext,
     *,
-    others: Sequence[int] = (),
+    extra_codes: Sequence[int] = (),
     value: float = 0.0,
 ) -> float:
-    """The score of one batch, whatever the rows of its members. `others` are the codes of
+    """The score of one batch, whatever the rows of its members. `extra_codes` are the codes of
     best-effort members; theirs is the `value` on top."""
     code = np.array([codes], dtype=np.int64)
-    key = int(pricer.weight.take([*codes, *others]).sum())
+    key = int(pricer.weight.take([*codes, *extra_codes]).sum())
     scores = _scores(
         np.array([[entry[0] for entry in entries]]),
         code,
@@ -238,13 +238,13 @@ def _best_filling(
                     rows += entries[i][2].rows
                     if rows == size:
                         break
-            own = [codes[i] for i in chosen]
-            if rows < low or all(pricer.kinds[code].of < m for code in own):
+            chosen_codes = [codes[i] for i in chosen]
+            if rows < low or all(pricer.kinds[code].of < m for code in chosen_codes):
                 continue
-            if rows < size and pricer.p90_longest(own) > tables.sparse_until:
+            if rows < size and pricer.p90_longest(chosen_codes) > tables.sparse_until:
                 continue
             members = [entries[i] for i in chosen]
-            score = score_of(members, own, rows, tables, pricer, context)
+            score = score_of(members, chosen_codes, rows, tables, pricer, context)
             if best is None or score > best.score:
                 best = Candidate(members, rows, score)
     return best
@@ -252,37 +252,41 @@ def _best_filling(
 
 def _own(entries: Sequence[Sequence[Entry]]) -> list[int]:
     """The prefixes that have a request of their highest class."""
-    found = []
+    prefixes = []
     before = 0
-    for m, those in enumerate(entries):
-        if len(those) > before:
-            before = len(those)
-            found.append(m)
-    return found
+    for m, members in enumerate(entries):
+        if len(members) > before:
+            before = len(members)
+            prefixes.append(m)
+    return prefixes
 
 
 def _flat(group: ClassPrefixes, prefixes: Sequence[int], limit: int) -> tuple[Floats, Ints]:
     """Deadlines and codes of these prefixes, one after the other. Each is followed by `limit` empty
     places, so that a window at its end may run over."""
     empty, never = bytes(8 * limit), NEVER * limit
-    due = b"".join([part for m in prefixes for part in (group.due[m], never)])
+    deadlines = b"".join([part for m in prefixes for part in (group.due[m], never)])
     codes = b"".join([part for m in prefixes for part in (group.codes[m], empty)])
-    return np.frombuffer(due), np.frombuffer(codes, dtype=np.int64)
+    return np.frombuffer(deadlines), np.frombuffer(codes, dtype=np.int64)
 
 
 def _starts(
-    group: ClassPrefixes, prefixes: Sequence[int], due: Floats, tables: ClassTables, now: float
+    group: ClassPrefixes,
+    prefixes: Sequence[int],
+    deadlines: Floats,
+    tables: ClassTables,
+    now: float,
 ) -> tuple[Ints, Ints]:
-    """(where the windows start among `due`, how many requests there are from there). By prefix and
-    column of `tables.need`."""
+    """(where the windows start among `deadlines`, how many requests follow there). By
+    prefix and column of `tables.need`."""
     needs = tables.need + now
     starts = np.empty((len(prefixes), needs.shape[1]), dtype=np.int64)
-    left = np.empty_like(starts)
+    remaining = np.empty_like(starts)
     begin = 0
     for row, m in enumerate(prefixes):
         end = begin + len(group.entries[m])
-        found = due[begin:end].searchsorted(needs[m])
-        np.subtract(end - begin, found, out=left[row])
-        np.add(begin, found, out=starts[row])
+        first_fitting = deadlines[begin:end].searchsorted(needs[m])
+        np.subtract(end - begin, first_fitting, out=remaining[row])
+        np.add(begin, first_fitting, out=starts[row])
         begin = end + tables.limit
-    return starts, left
+    return starts, remaining

@@ -107,16 +107,16 @@ class SlackTable:
 
     def prefixes(self, most: int) -> PrefixSizes:
         """The paying sizes below `most` and `most` itself, unless it is larger than all of them."""
-        found = self._prefixes.get(most)
-        if found is None:
+        prefixes = self._prefixes.get(most)
+        if prefixes is None:
             sizes = up_to(most, self._paying_until(most))
             if self._strict and len(sizes) > 1 and not self._saves(sizes[-1], sizes[-2]):
                 sizes = sizes[:-1]
             expected = tuple([self.expected[size] for size in sizes])
             longest = self[sizes[-1]]  # Times do not fall with rows, so it speaks for all.
             certain = max(longest.high, longest.needs[-1])
-            found = self._prefixes[most] = PrefixSizes(sizes, expected, certain)
-        return found
+            prefixes = self._prefixes[most] = PrefixSizes(sizes, expected, certain)
+        return prefixes
 
     def _paying_until(self, most: int) -> list[int]:
         """The paying sizes: all of them, or at least up to the first that is not below `most`."""
@@ -132,11 +132,11 @@ class SlackTable:
 
     def __getitem__(self, rows: int) -> BatchTime:
         """The time of a batch of `rows` ≥ 1 rows."""
-        found = self._rows.get(rows)
-        if found is None:
+        batch_time = self._rows.get(rows)
+        if batch_time is None:
             time = self._times.of(rows, self._cores)
-            found = self._rows[rows] = BatchTime(time, self._needs(time))
-        return found
+            batch_time = self._rows[rows] = BatchTime(time, self._needs(time))
+        return batch_time
 
 
 def up_to(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -191,11 +191,11 @@ def clear_prefix(
     sums = list(
         accumulate([exp((patient - entry[0]) / tau) for entry in entries[: sizes[-1]]], initial=0.0)
     )
-    kept = 1.0 - kappa
+    base_worth = 1.0 - kappa
     best = second = 0.0
     chosen = sizes[0]
     for size, time in zip(sizes, times, strict=True):
-        score = (kept * size + kappa * exp((time - longest) / tau) * sums[size]) / time
+        score = (base_worth * size + kappa * exp((time - longest) / tau) * sums[size]) / time
         if score > best:
             best, second, chosen = score, best, size
         elif score > second:

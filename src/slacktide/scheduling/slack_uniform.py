@@ -53,26 +53,26 @@ class UniformPricer:
         """What answering each of `entries` in a batch that takes `time` is worth."""
         over = self.now + time.expected
         alone, tau, kappa = self.alone, self.tau, self.kappa
-        kept = 1.0 - kappa
-        found = []
+        base_worth = 1.0 - kappa
+        worths = []
         for deadline, _, request in entries:
             spare = deadline - over - alone[request.rows]
-            patience = kept + kappa * exp(-spare / tau) if spare > 0.0 else 1.0
-            found.append(request.penalty * patience)
-        return self._weighted(found, entries, time)
+            patience = base_worth + kappa * exp(-spare / tau) if spare > 0.0 else 1.0
+            worths.append(request.penalty * patience)
+        return self._weighted(worths, entries, time)
 
     def values_of_single(self, entries: Sequence[Entry], time: BatchTime) -> list[float]:
         """The same for entries of one row each, sorted: twice as fast."""
         over = self.now + time.expected + self.alone[1]
         tau, kappa = self.tau, self.kappa
-        kept = 1.0 - kappa
+        base_worth = 1.0 - kappa
         urgent = bisect_left(entries, (over,))
-        found = [request.penalty for _, _, request in entries[:urgent]]
-        found += [
-            request.penalty * (kept + kappa * exp((over - deadline) / tau))
+        worths = [request.penalty for _, _, request in entries[:urgent]]
+        worths += [
+            request.penalty * (base_worth + kappa * exp((over - deadline) / tau))
             for deadline, _, request in entries[urgent:]
         ]
-        return self._weighted(found, entries, time)
+        return self._weighted(worths, entries, time)
 
     def _weighted(
         self, values: list[float], entries: Sequence[Entry], time: BatchTime
@@ -127,9 +127,9 @@ def best_candidate(
             starts.pop()
             if not starts:
                 break
-        found = evaluate(entries, starts, low, size, table, pricer)
-        if found is not None and (best is None or found.score > best.score):
-            best = found
+        candidate = evaluate(entries, starts, low, size, table, pricer)
+        if candidate is not None and (best is None or candidate.score > best.score):
+            best = candidate
         low = size
     return best
 
@@ -162,9 +162,9 @@ def _best_window(
                 time.expected + pricer.held
             )
         elif len(entries) - start > low:
-            own = table[len(entries) - start]
-            score = sum(pricer.values_of_single(entries[start:], own)) / (
-                own.expected + pricer.held
+            batch_time = table[len(entries) - start]
+            score = sum(pricer.values_of_single(entries[start:], batch_time)) / (
+                batch_time.expected + pricer.held
             )
         else:
             break
@@ -249,11 +249,11 @@ class UniformChooser:
                     if single
                     else up_to(limit, table.grid)
                 )
-                found = best_candidate(
+                offer = best_candidate(
                     among, single=single, sizes=sizes, table=table, pricer=pricer
                 )
-                if found is not None and (best is None or weight * found.score > best.score):
-                    best = found if weight == 1.0 else replace(found, score=weight * found.score)
+                if offer is not None and (best is None or weight * offer.score > best.score):
+                    best = offer if weight == 1.0 else replace(offer, score=weight * offer.score)
         return best
 
     def _choices(
