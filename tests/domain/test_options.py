@@ -64,7 +64,7 @@ def test_what_a_document_states_is_read_with_its_units_and_names() -> None:
 )
 def test_every_mistake_is_named(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(OptionError) as caught:
-        read_options(Some, values, what="some", bare=False)
+        read_options(Some, values, subject="some", bare=False)
     assert str(caught.value).startswith("some: ")
     assert sentence in str(caught.value)
 

@@ -118,7 +118,7 @@ class BoxChoice:
             good = (sides.min(1) > 0) & np.isfinite(boxes).all(1) & (sides[:, 1] >= self.height)
         if classes is not None and self.classes:
             kinds = classes[chosen]
-            good &= np.logical_or.reduce([kinds == wanted for wanted in self.classes])
+            good &= np.logical_or.reduce([kinds == class_number for class_number in self.classes])
         chosen = chosen[good]
         return chosen if scores is None else chosen[np.argsort(-scores[chosen], kind="stable")]
 
@@ -132,7 +132,7 @@ class BoxChoice:
         """Of `places` among all these, those that go on, highest score first."""
         if scores is not None:  # equal ones stay as they stand
             places = sorted(places, key=scores.__getitem__, reverse=True)
-        wanted: tuple[float, ...] = self.classes
+        classes_chosen: tuple[float, ...] = self.classes
         lowest = _single(self.height) if self.height else 0.0
         apart = self.overlap < 1
         enough = _TRIED * self.most if apart else self.most
@@ -145,7 +145,7 @@ class BoxChoice:
                 continue
             if x0 >= 1 or y0 >= 1 or x1 <= 0 or y1 <= 0:
                 continue
-            if wanted and classes is not None and classes[at] not in wanted:
+            if classes_chosen and classes is not None and classes[at] not in classes_chosen:
                 continue
             if lowest and _single(min(y1, 1.0) - max(y0, 0.0)) < lowest:
                 continue
@@ -177,13 +177,13 @@ def _apart(
     hides = shared > overlap * (areas[:, None] + areas - shared)
     if kinds is not None:
         hides &= kinds[:, None] == kinds
-    kept: list[int] = []
+    apart: list[int] = []
     hidden = np.zeros(len(boxes), np.bool_)
     for at in range(len(boxes)):
         if not hidden[at]:
-            kept.append(at)
+            apart.append(at)
             hidden |= hides[at]
-    return kept
+    return apart
 
 
 def crop_extent(

@@ -31,9 +31,9 @@ class OptionError(ValueError):
     """Options that cannot be. `problems` are pairs (option, what was expected); the option is empty
     where several are at odds."""
 
-    def __init__(self, *problems: tuple[str, str], what: str = "") -> None:
-        told = "; ".join(f"{name}: {message}" if name else message for name, message in problems)
-        super().__init__(f"{what}: {told}" if what else told)
+    def __init__(self, *problems: tuple[str, str], subject: str = "") -> None:
+        text = "; ".join(f"{name}: {message}" if name else message for name, message in problems)
+        super().__init__(f"{subject}: {text}" if subject else text)
         self.problems = problems
 
 
@@ -78,9 +78,9 @@ class Option:
         )
 
 
-def option(default: Any, text: str, **known: Any) -> Any:
-    """A field of an options class; `known` are the fields of `Option`."""
-    metadata = {_KEY: Option(text, **known)}
+def option(default: Any, text: str, **attributes: Any) -> Any:
+    """A field of an options class; `attributes` are the fields of `Option`."""
+    metadata = {_KEY: Option(text, **attributes)}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -93,13 +93,13 @@ class Options:
 
     def __post_init__(self) -> None:
         problems = []
-        for name, each in options_of(type(self)).items():
+        for name, spec in options_of(type(self)).items():
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, int | float) and not each.holds(number):
-                    expected = each.bounds() or "a finite number"
-                    given = each.unit.format(number) if each.unit and isfinite(number) else number
-                    problems.append((name, f"expected {expected}, got {given}"))
+                if isinstance(number, int | float) and not spec.holds(number):
+                    expected = spec.bounds() or "a finite number"
+                    shown = spec.unit.format(number) if spec.unit and isfinite(number) else number
+                    problems.append((name, f"expected {expected}, got {shown}"))
         if problems:
             raise OptionError(*problems)
         self.check()
@@ -112,44 +112,44 @@ def options_of(kind: type[Any]) -> Mapping[str, Option]:
     """The options of a class, by name, in their order; `Options` itself has none."""
     if kind is Options:
         return {}
-    return {each.name: each.metadata[_KEY] for each in fields(kind) if _KEY in each.metadata}
+    return {attr.name: attr.metadata[_KEY] for attr in fields(kind) if _KEY in attr.metadata}
 
 
 def default_of(kind: type[Any], name: str) -> Any:
     """The default of an option."""
-    found: Field[Any] = kind.__dataclass_fields__[name]
-    return found.default if found.default_factory is MISSING else found.default_factory()
+    spec: Field[Any] = kind.__dataclass_fields__[name]
+    return spec.default if spec.default_factory is MISSING else spec.default_factory()
 
 
 def read_options(
-    kind: type[OptionsT], values: Mapping[str, object], *, what: str = "", bare: bool = True
+    kind: type[OptionsT], values: Mapping[str, object], *, subject: str = "", bare: bool = True
 ) -> OptionsT:
     """The options that a document states, the others by default. `bare`: what has a unit may also
     come as a plain number (seconds, bytes), as from Python and from recordings; a file that people
-    write must name the unit. Raises OptionError with every problem; `what` opens its text."""
-    known, types = options_of(kind), get_type_hints(kind)
-    names = {alias: name for name, each in known.items() for alias in (name, *each.aliases)}
-    found: dict[str, Any] = {}
+    write must name the unit. Raises OptionError with every problem; `subject` opens its text."""
+    spec, types = options_of(kind), get_type_hints(kind)
+    names = {alias: name for name, spec in spec.items() for alias in (name, *spec.aliases)}
+    options: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     for key, value in values.items():
         name = names.get(key)
         if name is None:
-            near = names if nearest(key, names) else known
+            near = names if nearest(key, names) else spec
             problems.append((key, f"unknown key; {suggestion(key, near)}"))
-        elif name in found:
+        elif name in options:
             problems.append((key, f"stated twice: {name!r} is another name for it"))
         else:
             try:
-                found[name] = _typed(value, types[name], known[name].unit, bare)
+                options[name] = _typed(value, types[name], spec[name].unit, bare)
             except ValueError as error:
                 problems.append((key, str(error)))
     if not problems:
         try:
-            return kind(**found)
+            return kind(**options)
         except OptionError as error:
             written = {names[key]: key for key in values}
-            problems = [(written.get(name, name), told) for name, told in error.problems]
-    raise OptionError(*problems, what=what)
+            problems = [(written.get(name, name), message) for name, message in error.problems]
+    raise OptionError(*problems, subject=subject)
 
 
 def _typed(value: object, hint: Any, unit: Unit | None, bare: bool) -> Any:
@@ -194,9 +194,7 @@ def written(options: Options, names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def _with_unit(known: Option, value: Any) -> Any:
-    if known.unit is None or value is None:
+def _with_unit(spec: Option, value: Any) -> Any:
+    if spec.unit is None or value is None:
         return list(value) if isinstance(value, tuple) else value
-    return (
-        [*map(known.unit.format, value)] if isinstance(value, tuple) else known.unit.format(value)
-    )
+    return [*map(spec.unit.format, value)] if isinstance(value, tuple) else spec.unit.format(value)

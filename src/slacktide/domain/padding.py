@@ -49,9 +49,9 @@ class Padding:
         takes = {spec.name: spec for spec in interface.inputs}
         gives = {spec.name: spec for spec in interface.outputs}
         inputs = {
-            name: one
-            for name, one in self.inputs.items()
-            if name in takes and unfit(takes[name], one.axis) is None
+            name: padded_input
+            for name, padded_input in self.inputs.items()
+            if name in takes and unfit(takes[name], padded_input.axis) is None
         }
         outputs = {
             name: axis

@@ -110,19 +110,19 @@ class Pipeline:
         rows: dict[str, tuple[object, ...]] = {self.source: ()}
         for name in self.order[1:]:
             into = self.into[name]
-            found = [
+            row_origins = [
                 (*rows[edge.upstream], edge.upstream, edge.each, edge.when)
                 if edge.each or edge.when is not None
                 else rows[edge.upstream]
                 for edge in into
             ]
-            rows[name] = found[0]
-            for edge, other in zip(into, found, strict=True):
+            rows[name] = row_origins[0]
+            for edge, origins in zip(into, row_origins, strict=True):
                 key = f"edges[{self.edges.index(edge)}]"
                 if len(into) > 1 and edge.each:
                     message = f"{name} is fed by several stages, and can take outputs only"
                     raise PipelineError(f"{key}.each", message)
-                if other != found[0]:
+                if origins != row_origins[0]:
                     message = f"{into[0].upstream} and {edge.upstream} have not the same rows"
                     raise PipelineError(key, f"{message}, and so cannot both feed {name}")
 
@@ -163,16 +163,16 @@ class Pipeline:
     @cached_property
     def order(self) -> tuple[str, ...]:
         """The stages, each behind all that feed it; those on or behind a circle are left out."""
-        found: list[str] = []
-        left = {stage.name: len(self.into[stage.name]) for stage in self.stages}
-        ready = [name for name, count in left.items() if not count]
+        order: list[str] = []
+        feeders = {stage.name: len(self.into[stage.name]) for stage in self.stages}
+        ready = [name for name, count in feeders.items() if not count]
         while ready:
-            found.append(ready.pop(0))
-            for name in self.downstream(found[-1]):
-                left[name] -= 1
-                if not left[name]:
+            order.append(ready.pop(0))
+            for name in self.downstream(order[-1]):
+                feeders[name] -= 1
+                if not feeders[name]:
                     ready.append(name)
-        return tuple(found)
+        return tuple(order)
 
     @property
     def source(self) -> str:
@@ -187,17 +187,17 @@ class Pipeline:
     @cached_property
     def branches(self) -> Mapping[str, tuple[str, ...]]:
         """By stage: itself and all that it feeds, in order."""
-        found = {}
+        branches = {}
         for name in self.order:
             reached = {name}
-            for each in self.order:
-                if any(before in reached for before in self.upstream(each)):
-                    reached.add(each)
-            found[name] = tuple(each for each in self.order if each in reached)
-        return found
+            for candidate in self.order:
+                if any(before in reached for before in self.upstream(candidate)):
+                    reached.add(candidate)
+            branches[name] = tuple(member for member in self.order if member in reached)
+        return branches
 
     def is_closed(self, stage: str) -> bool:
         """Whether nothing outside its branch feeds what is behind it: only then can another device
         run the branch by itself."""
         branch = self.branches[stage]
-        return all(set(self.upstream(each)) <= set(branch) for each in branch if each != stage)
+        return all(set(self.upstream(name)) <= set(branch) for name in branch if name != stage)

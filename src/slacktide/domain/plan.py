@@ -139,11 +139,11 @@ class ExitPolicy:
             raise ValueError(f"{len(self.ramps)} ramps, but {len(self.thresholds)} thresholds")
         if self.costs and len(self.costs) != len(self.ramps):
             raise ValueError(f"{len(self.ramps)} ramps, but {len(self.costs)} costs")
-        if not all(0.0 < each <= 1.0 for each in self.costs):
+        if not all(0.0 < cost <= 1.0 for cost in self.costs):
             raise ValueError(f"costs must be above 0 and at most 1, got {self.costs}")
         if list(self.ramps) != sorted({*self.ramps}) or min(self.ramps, default=0) < 0:
             raise ValueError(f"ramps are not positions in ascending order: {self.ramps}")
-        if not all(each >= 0.0 for each in self.thresholds):
+        if not all(threshold >= 0.0 for threshold in self.thresholds):
             raise ValueError(f"thresholds must not be negative, got {self.thresholds}")
         for name, share in (("feedback", self.feedback), ("feature_share", self.feature_share)):
             if not 0.0 <= share <= 1.0:
@@ -157,8 +157,8 @@ class ExitPolicy:
         """The thresholds to go by, by position, where those of `before` were in force: its own, and
         those of ramps that it gives up, for they are open until what it asks for is. Where it lets
         no row leave, be it by an alarm, none does there either."""
-        own = dict(zip(self.ramps, self.thresholds, strict=True))
-        return {**before, **own} if any(self.thresholds) else own
+        thresholds = dict(zip(self.ramps, self.thresholds, strict=True))
+        return {**before, **thresholds} if any(self.thresholds) else thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +207,8 @@ def going_on(
     among these; `present`: rows at each stage so far; `seconds`: what so many rows take in a stage.
     """
     room = 1e-9 * seconds(present[0], 0)  # of rounding
-    for stage, there in enumerate(present):
-        room += seconds(present[0], stage) - seconds(there, stage)
+    for stage, rows_at_stage in enumerate(present):
+        room += seconds(present[0], stage) - seconds(rows_at_stage, stage)
     rows = range(len(unsure))
     fit = sum([seconds(count, len(present)) <= room for count in range(1, len(unsure) + 1)])
     return {*sorted(rows, key=lambda at: (at not in held, -unsure[at]))[:fit]}
@@ -233,14 +233,14 @@ class Plan:
         self._check_deployments()
         self._check_routes()
         clients = set()
-        for each in self.inputs:
-            if (each.model, each.client) in clients:
-                raise ValueError(f"two input sizes for client {each.client!r} of {each.model!r}")
-            clients.add((each.model, each.client))
-        if len({each.pool for each in self.exits}) != len(self.exits):
+        for size in self.inputs:
+            if (size.model, size.client) in clients:
+                raise ValueError(f"two input sizes for client {size.client!r} of {size.model!r}")
+            clients.add((size.model, size.client))
+        if len({policy.pool for policy in self.exits}) != len(self.exits):
             raise ValueError(f"two exit policies share a pool: {[str(e.pool) for e in self.exits]}")
-        if len({(each.pipeline, each.stage) for each in self.places}) != len(self.places):
-            raise ValueError(f"a stage has two places: {[each.stage for each in self.places]}")
+        if len({(place.pipeline, place.stage) for place in self.places}) != len(self.places):
+            raise ValueError(f"a stage has two places: {[place.stage for place in self.places]}")
 
     def _check_lanes(self) -> None:
         if len({lane.name for lane in self.lanes}) != len(self.lanes):

@@ -47,7 +47,7 @@ class Registry(dict[str, Registered[T]]):
         and command lines may use. `absent`: names that another distribution of ours offers, each
         with the command that installs it."""
         self._options = options
-        super().__init__({name: self._entry(name, each) for name, each in entries.items()})
+        super().__init__({name: self._entry(name, factory) for name, factory in entries.items()})
         self.kind = kind
         self.group = group or f"{kind}s"
         self.importer: Callable[[str], Any] | None = None
@@ -78,21 +78,21 @@ class Registry(dict[str, Registered[T]]):
         if name in self._offers:
             self[name] = self._loaded(name, self._offers[name])
             del self._offers[name]
-        found = self.get(name)
-        if found is None and name in self._absent:
+        registered = self.get(name)
+        if registered is None and name in self._absent:
             message = (
                 f"{self.kind} {name!r} is not installed; install it with: {self._absent[name]}"
             )
             raise OptionError(("name", message))
-        if found is None:
+        if registered is None:
             hint = suggestion(name, self.names())
             raise OptionError(("name", f"expected a {self.kind}, got {name!r}; {hint}"))
-        return found
+        return registered
 
     def read(self, name: str, values: Mapping[str, object], *, bare: bool = True) -> Options:
         """The options of `name`, defaults filled in. Raises OptionError as `read_options` does."""
         options = self.find(name).options
-        return read_options(options, values, what=f"{self.kind} {name!r}", bare=bare)
+        return read_options(options, values, subject=f"{self.kind} {name!r}", bare=bare)
 
     def make(self, name: str, options: Options) -> T:
         """An entry, made of its options alone. Raises OptionError for what one of others raises."""
@@ -102,8 +102,8 @@ class Registry(dict[str, Registered[T]]):
         except Exception as error:
             if entry.built_in or isinstance(error, OptionError):
                 raise
-            told = f"{self.kind} {name!r} cannot be made: {type(error).__name__}: {error}"
-            raise OptionError(("", told)) from error
+            message = f"{self.kind} {name!r} cannot be made: {type(error).__name__}: {error}"
+            raise OptionError(("", message)) from error
 
     def _loaded(self, name: str, load: Callable[[], Any]) -> Registered[T]:
         try:
@@ -111,14 +111,14 @@ class Registry(dict[str, Registered[T]]):
         except OptionError:
             raise
         except (Exception, SystemExit) as error:  # it is foreign code that ran
-            told = f"{self.kind} {name!r} cannot be used: {type(error).__name__}: {error}"
-            raise OptionError(("name", told)) from error
+            message = f"{self.kind} {name!r} cannot be used: {type(error).__name__}: {error}"
+            raise OptionError(("name", message)) from error
 
     def _entry(self, name: str, made_of: Any, *, built_in: bool = True) -> Registered[T]:
         options = getattr(made_of, "Options", None)
         if not (isinstance(options, type) and issubclass(options, self._options)):
-            wanted = f"a class of {self._options.__name__}"
-            raise TypeError(f"expected a class with {wanted} as its attribute 'Options'")
+            expected = f"a class of {self._options.__name__}"
+            raise TypeError(f"expected a class with {expected} as its attribute 'Options'")
         if options is not Options and not is_dataclass(options):
             raise TypeError(f"expected a dataclass as 'Options', got the class {options.__name__}")
         return Registered(name, options, made_of, built_in)

@@ -12,21 +12,21 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def nearest(word: str, valid: Iterable[str]) -> str | None:
     """The valid word most like `word`, whatever its case; None if none is alike."""
     by_lower = {candidate.lower(): candidate for candidate in valid}
-    found = get_close_matches(word.lower()[:128], by_lower, n=1, cutoff=0.6)
-    return by_lower[found[0]] if found else None
+    matches = get_close_matches(word.lower()[:128], by_lower, n=1, cutoff=0.6)
+    return by_lower[matches[0]] if matches else None
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
     """`; did you mean 'x'?` behind a message, or nothing."""
-    found = nearest(word, valid)
-    return "" if found is None else f"; did you mean {found!r}?"
+    candidate = nearest(word, valid)
+    return "" if candidate is None else f"; did you mean {candidate!r}?"
 
 
 def suggestion(word: str, valid: Iterable[str], *, noun: str = "valid") -> str:
     """The tail of a message: `did you mean 'x'?`, or else all that is valid."""
     valid = tuple(valid)
-    if (found := nearest(word, valid)) is not None:
-        return f"did you mean {found!r}?"
+    if (candidate := nearest(word, valid)) is not None:
+        return f"did you mean {candidate!r}?"
     return f"{noun}: {', '.join(valid)}" if valid else f"none is {noun}"
 
 

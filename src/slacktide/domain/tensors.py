@@ -73,19 +73,19 @@ class ModelInterface:
 def image_input(interface: ModelInterface) -> int | None:
     """Index of the input that takes images: the only one that is uint8 [rows, height, width, 3],
     with height and width both fixed or both free. None if there is no such, or several."""
-    found = [
+    indices = [
         index for index, spec in _pictures(interface) if (spec.shape[1] < 0) == (spec.shape[2] < 0)
     ]
-    return found[0] if len(found) == 1 else None
+    return indices[0] if len(indices) == 1 else None
 
 
 def crop_input(interface: ModelInterface) -> int | None:
     """Index of the input that crops can be made for: the model's only one, of images, with height
     and width fixed, or both free, or the width. None if it takes something else."""
-    found = [
+    indices = [
         index for index, spec in _pictures(interface) if spec.shape[1] > 0 or spec.shape[2] < 0
     ]
-    return found[0] if found and len(interface.inputs) == 1 else None
+    return indices[0] if indices and len(interface.inputs) == 1 else None
 
 
 def _pictures(interface: ModelInterface) -> list[tuple[int, TensorSpec]]:

@@ -37,7 +37,7 @@ def take_bulk(
     """(head, entries, value): `message` without its top-level `field`, views of that field's
     entries, and the last value of the `bytes` or `string` field `aside`, taken out too, or None.
     The views keep `message` alive. Raises WireError (BAD_INPUT) if the top level is malformed."""
-    wanted = field << 3 | _DELIMITED
+    bulk_tag = field << 3 | _DELIMITED
     set_aside = None if aside is None else aside << 3 | _DELIMITED
     last: memoryview | None = None
     whole: memoryview | None = None
@@ -45,7 +45,7 @@ def take_bulk(
     end = len(view)
     entries: list[memoryview] = []
     head: list[memoryview] = []
-    kept = at = 0  # the head's current run is view[kept:at]
+    run_start = at = 0  # the head's current run is view[kept:at]
     fields = 0
     try:
         while at < end:
@@ -65,16 +65,16 @@ def take_bulk(
                     length, at = read_varint(view, at - 1)
                 body = at
                 at += length
-                if tag in (wanted, set_aside) and at <= end:
-                    if tag == wanted:
+                if tag in (bulk_tag, set_aside) and at <= end:
+                    if tag == bulk_tag:
                         entries.append(view[body:at])
                     else:
                         if whole is not None:  # an earlier value: the runtime judges it
                             head.append(whole)
                         last, whole = view[body:at], view[start:at]
-                    if kept < start:
-                        head.append(view[kept:start])
-                    kept = at
+                    if run_start < start:
+                        head.append(view[run_start:start])
+                    run_start = at
             elif kind == _VARINT:
                 at = read_varint(view, at)[1]
             elif kind == _FIXED64:
@@ -87,8 +87,8 @@ def take_bulk(
         raise _malformed() from None
     if at > end:
         raise _malformed()
-    if kept < end:
-        head.append(view[kept:end])
+    if run_start < end:
+        head.append(view[run_start:end])
     return b"".join(head), entries, last
 
 
@@ -96,18 +96,18 @@ def fields_before(beginning: Buffer, field: int) -> dict[int, memoryview] | None
     """The last value of each `bytes`, `string` and message field that precedes the first entry of
     `field` in a message of which only the beginning is here; None if that entry has not begun."""
     view = memoryview(beginning)
-    wanted = field << 3 | _DELIMITED
-    found: dict[int, memoryview] = {}
+    end_tag = field << 3 | _DELIMITED
+    values: dict[int, memoryview] = {}
     at = 0
     try:
-        while len(found) < _FEW_FIELDS:
+        while len(values) < _FEW_FIELDS:
             tag, at = read_varint(view, at)
-            if tag == wanted:
-                return found
+            if tag == end_tag:
+                return values
             if tag & 7 != _DELIMITED:
                 return None
             length, at = read_varint(view, at)
-            found[tag >> 3] = view[at : at + length]
+            values[tag >> 3] = view[at : at + length]
             at += length
     except (IndexError, WireError):
         return None

@@ -118,10 +118,10 @@ class InferReply:
     variant: str = ""
     """Of the model, that ran; empty: none did, or there is but one."""
 
-    def in_order(self, wanted: Sequence[str]) -> list[OutputValue]:
+    def in_order(self, requested: Sequence[str]) -> list[OutputValue]:
         """The outputs as the client asked for them."""
         outputs = self.outputs or []
-        if len(wanted) > 1:
-            rank = {name: place for place, name in enumerate(wanted)}
+        if len(requested) > 1:
+            rank = {name: place for place, name in enumerate(requested)}
             outputs = sorted(outputs, key=lambda output: rank.get(output.name, len(rank)))
         return outputs

@@ -69,20 +69,20 @@ class GrpcCodec:
         """A serialized ModelInferRequest. Raises WireError if it is not one."""
         head, raw, id_bytes = take_bulk(message, RAW_INPUT_CONTENTS, ID)
         id = "" if id_bytes is None else _text(id_bytes)
-        known = self._meanings.get(head)
-        if known is not None:
-            return IncomingRequest(known.model, known.version, id, raw, head, known, self)
+        meaning = self._meanings.get(head)
+        if meaning is not None:
+            return IncomingRequest(meaning.model, meaning.version, id, raw, head, meaning, self)
         parsed = parse_head(head, raw)
         parsed.head.id = id
         return IncomingRequest(parsed.model, parsed.version, id, raw, head, parsed, self)
 
-    def reply_pieces(self, reply: InferReply, wanted: Sequence[str] = ()) -> list[Buffer]:
+    def reply_pieces(self, reply: InferReply, requested: Sequence[str] = ()) -> list[Buffer]:
         """See grpc_messages.encode_reply."""
-        return self._pieces(reply, wanted, {})
+        return self._pieces(reply, requested, {})
 
-    def stream_reply_pieces(self, reply: InferReply, wanted: Sequence[str] = ()) -> list[Buffer]:
+    def stream_reply_pieces(self, reply: InferReply, requested: Sequence[str] = ()) -> list[Buffer]:
         """The same as a serialized ModelStreamInferResponse."""
-        return in_stream(self._pieces(reply, wanted, {FINAL_RESPONSE: True}))
+        return in_stream(self._pieces(reply, requested, {FINAL_RESPONSE: True}))
 
     def learn(self, head: bytes, request: RequestMessage, call: InferCall) -> None:
         """Keep what `head` means. Typed contents are part of the head: never the same twice."""
@@ -107,23 +107,23 @@ class GrpcCodec:
             self._meanings[head] = meaning
 
     def _pieces(
-        self, reply: InferReply, wanted: Sequence[str], parameters: dict[str, Parameter]
+        self, reply: InferReply, requested: Sequence[str], parameters: dict[str, Parameter]
     ) -> list[Buffer]:
         if reply.parameters:  # timing: never the same twice
             whole = replace(reply, parameters={**reply.parameters, **parameters})
-            return encode_reply(whole, wanted)
-        outputs = reply.in_order(wanted)
+            return encode_reply(whole, requested)
+        outputs = reply.in_order(requested)
         key: list[object] = [reply.model, reply.version, len(parameters)]
         for output in outputs:
             key += output.name, output.datatype.wire_name, output.shape, len(output.data)
-        kept = self._reply_heads.get(tuple(key))
-        if kept is None:
+        cached_head = self._reply_heads.get(tuple(key))
+        if cached_head is None:
             head = reply_head(replace(reply, id="", parameters=parameters), outputs)
             tags = tuple(_RAW_TAG + encode_varint(len(output.data)) for output in outputs)
             if len(self._reply_heads) >= MAX_ENTRIES:
                 self._reply_heads.clear()
-            self._reply_heads[tuple(key)] = kept = head, tags
-        head, tags = kept
+            self._reply_heads[tuple(key)] = cached_head = head, tags
+        head, tags = cached_head
         pieces: list[Buffer] = [head]
         if reply.id:
             id = reply.id.encode()

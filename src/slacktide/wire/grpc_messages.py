@@ -133,10 +133,10 @@ def parse_head(head: bytes, raw: list[memoryview]) -> RequestMessage:
         raise WireError(Reason.BAD_INPUT, "message: not a ModelInferRequest") from None
 
 
-def encode_reply(reply: InferReply, wanted: Sequence[str] = ()) -> list[Buffer]:
-    """A serialized ModelInferResponse of a reply that has outputs, in the order of `wanted`; in
+def encode_reply(reply: InferReply, requested: Sequence[str] = ()) -> list[Buffer]:
+    """A serialized ModelInferResponse of a reply that has outputs, in the order of `requested`; in
     pieces, of which tensors are not copied."""
-    outputs = reply.in_order(wanted)
+    outputs = reply.in_order(requested)
     tensors = [output.data for output in outputs]
     return put_bulk(reply_head(reply, outputs), RAW_OUTPUT_CONTENTS, tensors)
 
@@ -187,12 +187,12 @@ def read_parameters(
     parameters: Mapping[str, InferParameter | ModelRepositoryParameter],
 ) -> dict[str, Parameter]:
     """Values of a parameter map. One with no member we know set is absent, not an error."""
-    found: dict[str, Parameter] = {}
+    values: dict[str, Parameter] = {}
     for name, parameter in parameters.items():
         member = parameter.WhichOneof("parameter_choice")
         if member is not None:
-            found[name] = getattr(parameter, member)
-    return found
+            values[name] = getattr(parameter, member)
+    return values
 
 
 def write_parameters(
@@ -245,14 +245,14 @@ def _inputs(head: ModelInferRequest, raw: list[memoryview]) -> list[InputTensor]
 def _outputs(head: ModelInferRequest) -> list[str]:
     if len(head.outputs) > MAX_TENSORS:
         raise BadField("outputs", f"at most {MAX_TENSORS} outputs", len(head.outputs))
-    wanted: list[str] = []
+    requested: list[str] = []
     names: set[str] = set()
     for index, tensor in enumerate(head.outputs):
         where = f"outputs[{index}]"
-        wanted.append(take_name(tensor.name, where, names))
+        requested.append(take_name(tensor.name, where, names))
         if tensor.parameters:
             if SHARED_MEMORY in tensor.parameters:
                 raise no_shared_memory(where)
             if read_parameters(tensor.parameters).get("classification"):
                 raise no_classification(where, "one")
-    return wanted
+    return requested

@@ -189,13 +189,13 @@ class BytesPerPixel:
         """A frame of so many pixels had `nbytes`."""
         if nbytes <= 0 or pixels <= 0:
             return
-        kept = self._weight * _FRAMES_KEPT
-        self._weight = kept + 1.0
-        off_pixels = log(pixels) - self._mean_pixels if kept else 0.0
-        if not kept:
+        earlier = self._weight * _FRAMES_KEPT
+        self._weight = earlier + 1.0
+        off_pixels = log(pixels) - self._mean_pixels if earlier else 0.0
+        if not earlier:
             self._mean_pixels, self._mean_bytes = log(pixels), log(nbytes)
         off_bytes = log(nbytes) - self._mean_bytes
-        share = kept / self._weight
+        share = earlier / self._weight
         self._spread = _FRAMES_KEPT * self._spread + share * off_pixels * off_pixels
         self._cross = _FRAMES_KEPT * self._cross + share * off_pixels * off_bytes
         self._mean_pixels += off_pixels / self._weight

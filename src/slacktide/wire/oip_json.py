@@ -93,8 +93,8 @@ def parse_infer(
         request_id = ""
     if type(request_id) is not str or len(request_id) > MAX_ID:
         raise BadField("id", f"a string of at most {MAX_ID} characters", request_id)
-    own = get("parameters")
-    parameters = _parameters(own, "parameters") if own else _empty(own, "parameters")
+    fields = get("parameters")
+    parameters = _parameters(fields, "parameters") if fields else _empty(fields, "parameters")
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
         raise BadField("parameters.binary_data_output", "true or false", default)
@@ -134,18 +134,18 @@ def binary_form(body: Buffer, json_length: int | None) -> tuple[bytes, int]:
     return b"".join((head, *[tensor.data for tensor in call.inputs])), len(head)
 
 
-def load_object(data: Buffer, what: str = "body") -> dict[str, Any]:
+def load_object(data: Buffer, part: str = "body") -> dict[str, Any]:
     """The JSON object in `data`. Nesting is bounded by orjson (1,024). Raises WireError."""
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         # The message of orjson ends in a position and quotes nothing of the document.
-        told = f"invalid JSON at position {error.pos}: {str(error).split(': line', 1)[0]}"
+        text = f"invalid JSON at position {error.pos}: {str(error).split(': line', 1)[0]}"
         if _NO_JSON.match(error.doc, error.pos):
-            told = f"NaN and Infinity are no JSON, got one at position {error.pos}: {_WITHOUT_THEM}"
-        raise WireError(Reason.BAD_INPUT, f"{what}: {told}") from None
+            text = f"NaN and Infinity are no JSON, got one at position {error.pos}: {_WITHOUT_THEM}"
+        raise WireError(Reason.BAD_INPUT, f"{part}: {text}") from None
     if type(document) is not dict:
-        raise BadField(what, "a JSON object", document)
+        raise BadField(part, "a JSON object", document)
     return document
 
 
@@ -153,20 +153,20 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[B
     """The JSON of an answer with a result, and the binary tensors that follow it. The list is empty
     if no output is binary. An output whose strings are not UTF-8 goes as binary even where JSON was
     asked for: JSON cannot say it."""
-    found = reply.outputs or []
-    if len(found) == 1 and not (reply.id or reply.parameters):
-        only = found[0]
+    reply_outputs = reply.outputs or []
+    if len(reply_outputs) == 1 and not (reply.id or reply.parameters):
+        only = reply_outputs[0]
         if answer.binary.get(only.name, answer.binary_default):
             wire_name, size = only.datatype.wire_name, len(only.data)
             said = _only(reply.model, reply.version, only.name, wire_name, only.shape, size)
             return said, [only.data]
     buffers: list[Buffer] = []
     outputs = [_describe(output, answer, buffers) for output in reply.in_order(answer.order)]
-    own = b',"id":%b' % orjson.dumps(reply.id) if reply.id else b""
+    fields = b',"id":%b' % orjson.dumps(reply.id) if reply.id else b""
     if reply.parameters:
-        own += b',"parameters":%b' % orjson.dumps(reply.parameters)
+        fields += b',"parameters":%b' % orjson.dumps(reply.parameters)
     opening = _opening(reply.model, reply.version)
-    return b'%b%b,"outputs":[%b]}' % (opening, own, b",".join(outputs)), buffers
+    return b'%b%b,"outputs":[%b]}' % (opening, fields, b",".join(outputs)), buffers
 
 
 # Answers differ in few things: the rest of their JSON is remembered.
@@ -190,8 +190,8 @@ def _only(
 def _described(name: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
     """An output whose `size` bytes follow the JSON."""
     # `parameters` may hold nothing but binary_data_size: stock clients trip over anything else.
-    own = {"binary_data_size": size}
-    return orjson.dumps({"name": name, "datatype": datatype, "shape": shape, "parameters": own})
+    extra = {"binary_data_size": size}
+    return orjson.dumps({"name": name, "datatype": datatype, "shape": shape, "parameters": extra})
 
 
 @lru_cache(maxsize=1024)
@@ -278,10 +278,10 @@ def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:
                 raise BadField(f"{where}.data", "no data beside binary_data_size", "both")
             if tail is None and size:
                 raise BadField(place, "the header Inference-Header-Content-Length with it", None)
-            left = tail or memoryview(b"")  # clients leave the header out with no bytes behind it
-            if size > len(left) - offset:
-                raise BadField(place, f"at most the {len(left) - offset} bytes left", size)
-            data = left[offset : offset + size]
+            binary = tail or memoryview(b"")  # clients leave the header out with no bytes behind it
+            if size > len(binary) - offset:
+                raise BadField(place, f"at most the {len(binary) - offset} bytes left", size)
+            data = binary[offset : offset + size]
             offset += size
             check_raw(data, datatype, shape, place)
         tensors.append(InputTensor(name, datatype, shape, data))
@@ -305,18 +305,18 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
             raise BadField(where, "an object", item)
         name = take_name(item.get("name"), where, names)
         answer.order.append(name)
-        own = item.get("parameters")
-        if not own:
-            _empty(own, f"{where}.parameters")
+        parameters = item.get("parameters")
+        if not parameters:
+            _empty(parameters, f"{where}.parameters")
             continue
-        if type(own) is not dict:
-            raise BadField(f"{where}.parameters", "an object", own)
-        own = stated(own)
-        if SHARED_MEMORY in own:
+        if type(parameters) is not dict:
+            raise BadField(f"{where}.parameters", "an object", parameters)
+        parameters = stated(parameters)
+        if SHARED_MEMORY in parameters:
             raise no_shared_memory(where)
-        if own.get("classification"):
-            raise no_classification(where, own)
-        binary = own.get("binary_data", binary_default)
+        if parameters.get("classification"):
+            raise no_classification(where, parameters)
+        binary = parameters.get("binary_data", binary_default)
         if type(binary) is not bool:
             raise BadField(f"{where}.parameters.binary_data", "true or false", binary)
         answer.binary[name] = binary
@@ -334,18 +334,18 @@ def take_name(name: object, where: str, names: set[str]) -> str:
 
 
 def _binary_size(item: dict[str, Any], where: str) -> int | None:
-    own = item.get("parameters")
-    if not own:
-        _empty(own, f"{where}.parameters")
+    parameters = item.get("parameters")
+    if not parameters:
+        _empty(parameters, f"{where}.parameters")
         return None
-    if type(own) is not dict:
-        raise BadField(f"{where}.parameters", "an object", own)
-    own = stated(own)
-    if SHARED_MEMORY in own:
+    if type(parameters) is not dict:
+        raise BadField(f"{where}.parameters", "an object", parameters)
+    parameters = stated(parameters)
+    if SHARED_MEMORY in parameters:
         raise no_shared_memory(where)
-    if "binary_data_size" not in own:
+    if "binary_data_size" not in parameters:
         return None
-    size = own["binary_data_size"]
+    size = parameters["binary_data_size"]
     if type(size) is not int or size < 0:
         raise BadField(f"{where}.parameters.binary_data_size", "a number of bytes", size)
     return size
@@ -362,14 +362,14 @@ def no_classification(where: str, got: object) -> WireError:
     return BadField(place, "no classification, which is not supported", got)
 
 
-def _parameters(own: object, where: str) -> dict[str, Parameter]:
-    if type(own) is not dict:
-        raise BadField(where, "an object", own)
-    own = stated(own)
-    for name, value in own.items():
+def _parameters(parameters: object, where: str) -> dict[str, Parameter]:
+    if type(parameters) is not dict:
+        raise BadField(where, "an object", parameters)
+    parameters = stated(parameters)
+    for name, value in parameters.items():
         if type(value) not in _SCALARS:
             raise BadField(f"{where}.{name}", "a boolean, number or string", value)
-    return own
+    return parameters
 
 
 def stated(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -379,8 +379,8 @@ def stated(parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _empty(own: object, where: str) -> dict[str, Parameter]:
+def _empty(parameters: object, where: str) -> dict[str, Parameter]:
     """A missing or empty object; other falsy values (0, "", []) are a mistake."""
-    if own is None or own == {}:
+    if parameters is None or parameters == {}:
         return {}
-    raise BadField(where, "an object", own)
+    raise BadField(where, "an object", parameters)

@@ -175,19 +175,19 @@ def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
     sent", a header with a timeout of zero is a mistake. If a header comes twice, the last parameter
     and the smallest timeout hold.
     """
-    found = HeaderFields()
+    fields = HeaderFields()
     for name, value in pairs:
         if (parameter := PARAMETER_HEADERS.get(name)) is not None:
-            found.parameters[parameter] = _typed(name, parameter, value)
+            fields.parameters[parameter] = _typed(name, parameter, value)
         elif (unit := TIMEOUT_HEADERS.get(name)) is not None:
             budget = min(_number(name, _parse_number(name, value)) * unit, NEVER_S)
             if budget == 0:
                 raise BadField(name, "more than 0", value)
-            if found.budget_s is None or budget < found.budget_s:
-                found.budget_s = budget
+            if fields.budget_s is None or budget < fields.budget_s:
+                fields.budget_s = budget
         elif name in LOOK_ALIKE_HEADERS:
-            found.parameters[name] = value
-    return found
+            fields.parameters[name] = value
+    return fields
 
 
 def parse_length(name: str, value: str | bytes) -> int:

@@ -129,8 +129,8 @@ def split_strings(data: Buffer, count: int) -> list[Buffer]:
 def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: str) -> bytes:
     """Raw bytes of the JSON value of `data`, flat or nested. Raises WireError naming `field`."""
     if datatype is _FP16 or datatype is _BF16:
-        told = "cannot be sent as JSON; send it as binary data, with binary_data_size"
-        raise WireError(Reason.BAD_INPUT, f"{field}: {datatype.wire_name} {told}")
+        message = "cannot be sent as JSON; send it as binary data, with binary_data_size"
+        raise WireError(Reason.BAD_INPUT, f"{field}: {datatype.wire_name} {message}")
     flat = _flatten(data, field)
     count = math.prod(shape)
     if len(flat) != count:
@@ -232,21 +232,21 @@ def raw_contents(
 ) -> bytes:
     """The raw bytes of typed `contents`. Raises BadField naming `field`. `field` is how the client
     knows this tensor, such as `inputs[0]`."""
-    wanted = CONTENTS_FIELD.get(datatype)
-    if wanted is None:
+    contents_field = CONTENTS_FIELD.get(datatype)
+    if contents_field is None:
         name = datatype.wire_name
         raise BadField(f"{field}.contents", f"raw_input_contents for {name}", "typed contents")
     for descriptor, _ in contents.ListFields():
-        if descriptor.name != wanted:
-            expected = f"{wanted} for {datatype.wire_name}"
+        if descriptor.name != contents_field:
+            expected = f"{contents_field} for {datatype.wire_name}"
             raise BadField(f"{field}.contents", expected, descriptor.name)
-    values = getattr(contents, wanted)
+    values = getattr(contents, contents_field)
     elements = math.prod(shape)
     if len(values) != elements:
-        raise BadField(f"{field}.contents.{wanted}", f"{elements} values", len(values))
+        raise BadField(f"{field}.contents.{contents_field}", f"{elements} values", len(values))
     if datatype is _BYTES:
         return encode_strings(values)
-    return _exact(list(values), datatype, f"{field}.contents.{wanted}")
+    return _exact(list(values), datatype, f"{field}.contents.{contents_field}")
 
 
 def _exact(values: list[Any], datatype: Datatype, field: str) -> bytes:

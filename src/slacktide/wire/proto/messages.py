@@ -82,6 +82,6 @@ def __getattr__(name: str) -> type[Message]:
         packages = ["grpc.reflection.v1"]
     for package in packages:
         with suppress(KeyError):
-            found = globals()[name] = message_class(f"{package}.{name}")
-            return found
+            message_type = globals()[name] = message_class(f"{package}.{name}")
+            return message_type
     raise AttributeError(f"there is no message {name}")
