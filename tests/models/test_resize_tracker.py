@@ -19,7 +19,7 @@ class Desk:
 
     def reported(self, lane: str, replica: int, report: Resized) -> None:
         """Replicas were started with two cores."""
-        self.resizing.reported(lane, replica, report, wanted=(0, 1))
+        self.resizing.reported(lane, replica, report, intended=(0, 1))
 
     def counts(self) -> dict[str, int]:
         return {outcome.value: n for outcome, n in self.resizing.outcomes.items() if n}

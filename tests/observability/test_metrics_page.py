@@ -420,7 +420,7 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
     assert found["slacktide_session_bytes"] == {("2",): 3000, ("1",): 1000}
 
     world.now = 0.03
-    world.resizes.reported("mlp", 0, Resized((0, 1)), wanted=(0,))
+    world.resizes.reported("mlp", 0, Resized((0, 1)), intended=(0,))
     world.runtime.handle([LaneResized("mlp", (0, 1))], now=3.0)
     found = world.samples()
     assert found["slacktide_lane_cores"] == {("mlp",): 2}

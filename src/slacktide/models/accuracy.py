@@ -44,22 +44,26 @@ class DetectionScore:
     """Score from which on found boxes give that F1."""
 
 
-def score_detections(found: Sequence[Boxes], truth: Sequence[Boxes]) -> DetectionScore:
-    """`found` and `truth` of the same images. Raises ValueError if no image has a box."""
-    classes = np.concatenate([each.classes for each in truth]) if truth else np.zeros(0)
+def score_detections(detections: Sequence[Boxes], truth: Sequence[Boxes]) -> DetectionScore:
+    """`detections` and `truth` of the same images. Raises ValueError if no image has a box."""
+    classes = np.concatenate([boxes.classes for boxes in truth]) if truth else np.zeros(0)
     if not len(classes):
         raise ValueError("no image has a box")
     hits, kinds, scores = [np.zeros(0, bool)], [np.zeros(0)], [np.zeros(0)]
-    for ours, theirs in zip(found, truth, strict=True):
-        kept, right = _matched(ours, theirs)
+    for ours, theirs in zip(detections, truth, strict=True):
+        counted, right = _matched(ours, theirs)
         hits.append(right)
-        kinds.append(np.asarray(ours.classes)[kept])
-        scores.append(np.asarray(ours.scores, float)[kept])
+        kinds.append(np.asarray(ours.classes)[counted])
+        scores.append(np.asarray(ours.scores, float)[counted])
     right, kind, score = map(np.concatenate, (hits, kinds, scores))
     precisions = []
-    for one in np.unique(classes):
-        own = kind == one
-        precisions.append(_average_precision(right[own], score[own], int((classes == one).sum())))
+    for class_number in np.unique(classes):
+        of_class = kind == class_number
+        precisions.append(
+            _average_precision(
+                right[of_class], score[of_class], int((classes == class_number).sum())
+            )
+        )
     counts, true, steps = _curve(right, score)
     f1 = 2.0 * true / (counts + len(classes))
     best = int(f1.argmax()) if len(f1) else -1
@@ -73,36 +77,40 @@ def score_detections(found: Sequence[Boxes], truth: Sequence[Boxes]) -> Detectio
 def top1(scores: Sequence[Numbers], labels: Sequence[int]) -> float:
     """The part of images whose class has the highest score; the first of several counts."""
     pairs = zip(scores, labels, strict=True)
-    return float(np.mean([int(np.argmax(each)) == label for each, label in pairs]))
+    return float(np.mean([int(np.argmax(class_scores)) == label for class_scores, label in pairs]))
 
 
-def overlaps(one: Numbers, other: Numbers) -> Numbers:
+def overlaps(ours: Numbers, theirs: Numbers) -> Numbers:
     """[n, m]: intersection over union of each of n boxes with each of m."""
-    low = np.maximum(one[:, None, :2], other[None, :, :2])
-    high = np.minimum(one[:, None, 2:], other[None, :, 2:])
+    low = np.maximum(ours[:, None, :2], theirs[None, :, :2])
+    high = np.minimum(ours[:, None, 2:], theirs[None, :, 2:])
     both = np.clip(high - low, 0.0, None).prod(axis=2)
-    areas = [np.clip(each[:, 2:] - each[:, :2], 0.0, None).prod(axis=1) for each in (one, other)]
+    areas = [
+        np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None).prod(axis=1) for boxes in (ours, theirs)
+    ]
     union = areas[0][:, None] + areas[1][None, :] - both
-    found: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0.0)
-    return found
+    ratios: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0.0)
+    return ratios
 
 
-def _matched(found: Boxes, truth: Boxes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+def _matched(detections: Boxes, truth: Boxes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """Which of the found boxes count, and whether each of those is right."""
-    scores = np.asarray(found.scores, float)
-    kept = np.flatnonzero(np.isfinite(scores) & (scores > 0.0))
-    right = np.zeros(len(kept), bool)
-    if not len(kept) or not len(truth.classes):
-        return kept, right
-    boxes = np.asarray(found.boxes, float).reshape(-1, 4)[kept]
+    scores = np.asarray(detections.scores, float)
+    counted = np.flatnonzero(np.isfinite(scores) & (scores > 0.0))
+    right = np.zeros(len(counted), bool)
+    if not len(counted) or not len(truth.classes):
+        return counted, right
+    boxes = np.asarray(detections.boxes, float).reshape(-1, 4)[counted]
     covered = overlaps(boxes, np.asarray(truth.boxes, float).reshape(-1, 4))
-    covered[np.asarray(found.classes)[kept][:, None] != np.asarray(truth.classes)[None, :]] = 0.0
-    for one in np.lexsort((-covered.max(axis=1), -scores[kept])):
-        best = int(covered[one].argmax())
-        if covered[one, best] >= OVERLAP:
-            right[one] = True
+    covered[
+        np.asarray(detections.classes)[counted][:, None] != np.asarray(truth.classes)[None, :]
+    ] = 0.0
+    for box in np.lexsort((-covered.max(axis=1), -scores[counted])):
+        best = int(covered[box].argmax())
+        if covered[box, best] >= OVERLAP:
+            right[box] = True
             covered[:, best] = 0.0  # it is taken
-    return kept, right
+    return counted, right
 
 
 def _curve(right: NDArray[np.bool_], scores: Numbers) -> tuple[Numbers, Numbers, Numbers]:

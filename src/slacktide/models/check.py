@@ -86,11 +86,11 @@ def check_repository(root: Path) -> list[Finding]:
     if not listed:
         return [Finding("", Severity.WARNING, repository.without_models())]
     findings = [finding for model in listed for finding in _model(model)]
-    by_name = {one.name: one for one in listed}
-    for one in listed:
-        if one.pipeline is not None:
-            findings += _pipeline(one.pipeline, repository, by_name)
-    settings = {one.name: one.definitions[0].settings for one in listed if one.definitions}
+    by_name = {model.name: model for model in listed}
+    for listed_model in listed:
+        if listed_model.pipeline is not None:
+            findings += _pipeline(listed_model.pipeline, repository, by_name)
+    settings = {model.name: model.definitions[0].settings for model in listed if model.definitions}
     for name, conflict in lane_conflicts(settings).items():
         message = f"{name}/{SETTINGS_FILE}: {conflict}"
         findings.append(Finding(name, Severity.ERROR, message))
@@ -115,17 +115,17 @@ def _pipeline(
     problems: list[Problem] = []
     unknown = False
     for stage in pipeline.pipeline.stages:
-        told = repository.not_a_model(stage.model)
-        found = listed.get(stage.model)
-        if not told and (found is None or not found.definitions):
-            told = f"model {stage.model!r} would not be served"
-        elif found is not None and not told:
-            model = found.definitions[-1]  # the latest answers
+        problem_text = repository.not_a_model(stage.model)
+        listed_model = listed.get(stage.model)
+        if not problem_text and (listed_model is None or not listed_model.definitions):
+            problem_text = f"model {stage.model!r} would not be served"
+        elif listed_model is not None and not problem_text:
+            model = listed_model.definitions[-1]  # the latest answers
             try:
                 with only_fails(model.where):
                     interface = _declared(profiled_files(model)[0])
             except RepositoryError:
-                told = f"model {stage.model!r} would not be served"
+                problem_text = f"model {stage.model!r} would not be served"
             else:
                 unknown = unknown or interface is None
                 family = model.settings.variants
@@ -135,10 +135,10 @@ def _pipeline(
                 stated = pipeline.settings.stages[stage.name].accuracy
                 most = None
                 if family is not None:  # of what is not stated nothing is known here
-                    most = max(family.accuracy.get(each, 1.0) for each in family.names)
+                    most = max(family.accuracy.get(variant, 1.0) for variant in family.names)
                 problems += accuracy_problems(stage.name, stated, most)
-        if told:
-            problems.append(Problem(f"stages.{stage.name}.model", told))
+        if problem_text:
+            problems.append(Problem(f"stages.{stage.name}.model", problem_text))
     try:
         if problems:
             raise SettingsError(pipeline.where, *problems)
@@ -192,9 +192,10 @@ def _positions(definition: ModelDefinition) -> Iterator[Finding]:
         return
     try:
         file = OnnxFile(definition.model_path, definition.data_root)
-        for each in positions_of(definition, file.model).positions:
-            share = f"{each.cost:.1%} of the multiplications in front"
-            message = f"position {each.number}: {each.tensor}, {each.features} features, {share}"
+        for position in positions_of(definition, file.model).positions:
+            share = f"{position.cost:.1%} of the multiplications in front"
+            shape = f"{position.tensor}, {position.features} features"
+            message = f"position {position.number}: {shape}, {share}"
             yield Finding(name, Severity.NOTE, f"{where}: {message}")
     except ExitError as error:
         message = f"{where}: early_exit: {error}; the model is served without"
@@ -207,8 +208,8 @@ def _declared(definition: ModelDefinition) -> ModelInterface | None:
     if function is not None:
         return function.interface(definition.settings.max_batch)
     try:
-        own = definition.own_exits
-        file = OnnxFile(definition.model_path, definition.data_root, definition.outputs, own)
+        own_exits = definition.own_exits
+        file = OnnxFile(definition.model_path, definition.data_root, definition.outputs, own_exits)
         file.check_rules()
         if domains := file.custom_domains():
             raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")
@@ -234,15 +235,15 @@ async def try_loading(
                 beside = {**fitting, listed.name: listed.definitions[0].settings}
                 layout = assign_lanes(beside, cores)
                 lane = layout.scaled_lane(listed.name)
-                files = (file for each in listed.definitions for file in profiled_files(each))
+                files = (file for version in listed.definitions for file in profiled_files(version))
                 for definition in files:
                     threads = () if lane is None else lane.threads(definition.settings)
                     source = source_of(definition, threads)
-                    core_sets = [each or (0,) for each in layout.core_sets(listed.name)]
-                    counts = [len(each) for each in core_sets]
+                    core_sets = [core_set or (0,) for core_set in layout.core_sets(listed.name)]
+                    counts = [len(core_set) for core_set in core_sets]
                     if source.images and profiles.find(definition, counts, threads) is None:
                         findings.append(Finding(listed.name, Severity.WARNING, _unmeasured(source)))
-                    found = await measure(
+                    timed = await measure(
                         executor,
                         source,
                         cores=core_sets,
@@ -250,13 +251,13 @@ async def try_loading(
                         budget_s=_BUDGET_S,
                         check_rows=True,
                     )
-                    if found.dependence:
-                        message = f"{definition.where}: {dependence_warning(found.dependence)}"
+                    if timed.dependence:
+                        message = f"{definition.where}: {dependence_warning(timed.dependence)}"
                         findings.append(Finding(listed.name, Severity.WARNING, message))
-                    shapes = found.record.shapes
+                    shapes = timed.record.shapes
                     if source.images:
                         source = replace(source, warmup_shapes=shapes)
-                    for assumed in assumptions_of(source, found.interface, shapes, found.guess):
+                    for assumed in assumptions_of(source, timed.interface, shapes, timed.guess):
                         message = f"{definition.where}: {assumed}"
                         findings.append(Finding(listed.name, Severity.WARNING, message))
             except LaneError as error:

@@ -115,7 +115,7 @@ def assign_lanes(
     for name in sorted(models):
         if not models[name].on_cpu:
             lanes_of[name] = (models[name].device,)
-    lanes.extend(LaneSpec(each, (), each) for each in sorted({*chain(*lanes_of.values())}))
+    lanes.extend(LaneSpec(device, (), device) for device in sorted({*chain(*lanes_of.values())}))
     for name, conflict in lane_conflicts(models).items():
         raise LaneError(name, conflict)
     for label, names in _owners(models).items():
@@ -133,32 +133,32 @@ def assign_lanes(
         else:
             lanes_of.update(_own_lanes(lane, free, total, lanes))
     sharing = [name for name in sorted(models) if _shares(models[name])]
-    left = _left_by(scaled, len(free)) if unsized or sharing else 0
-    rest, spare = free[:left], free[left:]
+    shared_count = _left_by(scaled, len(free)) if unsized or sharing else 0
+    shared, spare = free[:shared_count], free[shared_count:]
     remaining = list(spare)
     for lane in scaled:
         lanes_of.update(_own_lanes(lane, remaining, total, lanes))
     for lane in unsized:
         copies = lane.limits.replicas_min
-        each = max(1, len(rest) // copies)
-        whole = replace(lane, limits=ScalingLimits(each, each, copies, copies))
-        lanes_of.update(_own_lanes(whole, rest, total, lanes))
+        share = max(1, len(shared) // copies)
+        whole = replace(lane, limits=ScalingLimits(share, share, copies, copies))
+        lanes_of.update(_own_lanes(whole, shared, total, lanes))
     if sharing:
-        if not rest:
+        if not shared:
             raise LaneError(
                 sharing[0], f"no core is left for it: all {total} are stated by other models"
             )
-        lanes_of.update(_share(sharing, models, rest, lanes))
-    others = tuple(core for core in cores if core not in spare)
+        lanes_of.update(_share(sharing, models, shared, lanes))
+    used_cores = tuple(core for core in cores if core not in spare)
     lanes = [replace(lane, timetable=_timetable(lane.name, models, lanes_of)) for lane in lanes]
-    return Layout(tuple(lanes), lanes_of, tuple(scaled), tuple(spare), others, warnings)
+    return Layout(tuple(lanes), lanes_of, tuple(scaled), tuple(spare), used_cores, warnings)
 
 
 def _timetable(
     lane: str, models: Mapping[str, ModelSettings], lanes_of: Mapping[str, Sequence[str]]
 ) -> Timetable | None:
     """The windows of the models on `lane`; None where they state none. Raises LaneError."""
-    found: list[tuple[str, WindowSettings]] = []
+    windows: list[tuple[str, WindowSettings]] = []
     without = ""
     for name in sorted(name for name in models if lane in lanes_of[name]):
         window = models[name].window
@@ -167,21 +167,23 @@ def _timetable(
         elif models[name].scaled:
             raise LaneError(name, "window: expected none where cores or replicas have a range")
         else:
-            found.append((name, window))
-    if not found:
+            windows.append((name, window))
+    if not windows:
         return None
-    first, period = found[0][0], found[0][1].every
+    first, period = windows[0][0], windows[0][1].every
     if without:
         raise LaneError(without, f"window: expected one, as model {first!r} on its lane has one")
-    found.sort(key=lambda one: one[1].start)
+    windows.sort(key=lambda named_window: named_window[1].start)
     ends, before = 0.0, first
-    for name, window in found:
+    for name, window in windows:
         if window.every != period:
             raise LaneError(name, f"window.every: expected that of model {first!r} on its lane")
         if window.start < ends:
             raise LaneError(name, f"window: overlaps that of model {before!r} on its lane")
         ends, before = window.end, name
-    return Timetable(period, tuple(ModelWindow(name, each.start, each.end) for name, each in found))
+    return Timetable(
+        period, tuple(ModelWindow(name, window.start, window.end) for name, window in windows)
+    )
 
 
 def _shares(settings: ModelSettings) -> bool:
@@ -226,9 +228,9 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
     shortage = None
     if max(least, most) > total:
         # The least is to blame first: a smaller most would not do.
-        field, wanted = ("cores.min", least) if least > total else ("cores.max", most)
+        field, needed = ("cores.min", least) if least > total else ("cores.max", most)
         field = "cores" if settings.cores.fixed else field
-        shortage = f"{field}: needs {wanted} cores, but the server may use only {total}"
+        shortage = f"{field}: needs {needed} cores, but the server may use only {total}"
         least, most = min(least, total), min(most, total)
     fewest, many = copies.min, copies.max
     if copies.fixed:  # which divide the cores; where their number varies, each has so many
@@ -236,14 +238,14 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
             raise LaneError(name, f"cores: needs {fewest} for so many replicas, but states {most}")
         least, most = max(1, least // fewest), most // fewest
     elif many * least > total:
-        field, wanted = (
+        field, needed = (
             ("replicas.min", fewest) if fewest * least > total else ("replicas.max", many)
         )
         short = (
-            f"{field}: needs {wanted * least} cores, {least} for each of {wanted}, but the server "
+            f"{field}: needs {needed * least} cores, {least} for each of {needed}, but the server "
             f"may use only {total}"
         )
-        if shortage is None and wanted == fewest:  # with fewer cores it could not be served
+        if shortage is None and needed == fewest:  # with fewer cores it could not be served
             raise LaneError(name, short)
         shortage = shortage or short
         many = max(fewest, total // least)
@@ -262,15 +264,15 @@ def _own_lanes(
     lane: ScaledLane, free: list[int], total: int, lanes: list[LaneSpec]
 ) -> dict[str, tuple[str, ...]]:
     """Take its least from `free`; the lanes of its models. Raises LaneError."""
-    count, each = lane.limits.replicas_min, lane.limits.cores_min
-    if count * each > len(free):
+    count, size = lane.limits.replicas_min, lane.limits.cores_min
+    if count * size > len(free):
         raise LaneError(
-            lane.models[0], f"cores: needs {count * each}, but only {len(free)} of {total} are free"
+            lane.models[0], f"cores: needs {count * size}, but only {len(free)} of {total} are free"
         )
     names = _numbered(f"own/{SHARED}" if lane.name == SHARED else lane.name, count)
     for name in names:
-        lanes.append(LaneSpec(name, tuple(free[:each])))
-        del free[:each]
+        lanes.append(LaneSpec(name, tuple(free[:size])))
+        del free[:size]
     return dict.fromkeys(lane.models, names)
 
 
@@ -287,11 +289,11 @@ def _share(
     """Split what is left into equal lanes, and spread the models over them."""
     count = min(len(free), max(models[name].replicas.min for name in sharing))
     names = _numbered(SHARED, count)
-    each = len(free) // count
+    share = len(free) // count
     for i, lane in enumerate(names):
         # What does not divide goes to the last lane rather than to waste.
-        last = None if i == count - 1 else (i + 1) * each
-        lanes.append(LaneSpec(lane, tuple(free[i * each : last])))
+        last = None if i == count - 1 else (i + 1) * share
+        lanes.append(LaneSpec(lane, tuple(free[i * share : last])))
     load = dict.fromkeys(names, 0)
     lanes_of = {}
     for name in sharing:
@@ -353,20 +355,20 @@ class PlanBuilder:
     def stated(self) -> Stated:
         """How models are scaled, of which variants they are, and how they are left early, by name;
         those of which nothing is stated are not named."""
-        found: dict[str, tuple[object, ...]] = {}
+        stated: dict[str, tuple[object, ...]] = {}
         for version in self._versions:
-            told: list[object] = [] if version.family is None else [version.family]
+            parts: list[object] = [] if version.family is None else [version.family]
             lane = self._layout.scaled_lane(version.name)
             if lane is not None:
                 planner, options = self._planner or version.definition.settings.planner
                 limits = replace(lane.limits, batch_max=version.batch_cap)
-                told.append(ScaledModel(limits, planner, options))
+                parts.append(ScaledModel(limits, planner, options))
             exits = version.definition.settings.exits
             if exits is not None:
-                told.append(exits.stated)
-            if told:
-                found[version.name] = tuple(told)
-        return found
+                parts.append(exits.stated)
+            if parts:
+                stated[version.name] = tuple(parts)
+        return stated
 
     def _assign_lanes(self, models: Mapping[str, ModelSettings]) -> Layout:
         return assign_lanes(models, self._cores, allow_fewer=self._allow_fewer)

@@ -30,7 +30,7 @@ def exit_source(definition: ModelDefinition, folder: Path) -> ExitSource:
     stated = definition.settings.exits
     padding = definition.settings.pads
     padded = {} if padding is None else padding.inputs
-    mask = next((name for name, one in padded.items() if one.mask), "")
+    mask = next((name for name, tensor in padded.items() if tensor.mask), "")
     labels = _label_counts(definition)
     if stated is None:
         return ExitSource(folder, mask=mask, labels=labels)
@@ -63,10 +63,10 @@ def find_ramps(definition: ModelDefinition, folder: Path) -> ExitManifest | None
 def manifest_stamp(folder: Path) -> tuple[int, int] | None:
     """What tells one manifest written there from the next; None if there is none. Blocks."""
     try:
-        found = (folder / MANIFEST).stat()
+        status = (folder / MANIFEST).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest) -> None:
@@ -78,13 +78,13 @@ def save_ramps(definition: ModelDefinition, folder: Path, manifest: ExitManifest
         # A version's folder that is gone stays gone: the model was deleted, or an upload.
         beside = folder.parent == definition.folder and not definition.alone
         folder.mkdir(parents=not beside, exist_ok=True)
-        kept = {manifest.weights_file, _weights_before(folder)}
+        current_files = {manifest.weights_file, _weights_before(folder)}
         write_atomically(folder / manifest.weights_file, weights)
         write_atomically(folder / MANIFEST, document)
-        for old in folder.glob("ramps.*.npz"):
-            if old.name not in kept:
+        for weights_file in folder.glob("ramps.*.npz"):
+            if weights_file.name not in current_files:
                 with contextlib.suppress(OSError):
-                    old.unlink()
+                    weights_file.unlink()
     except OSError as error:
         where = f"{definition.name}/{definition.version}"
         advice = "if that folder is read-only, name a state folder (--state-dir)"

@@ -89,29 +89,29 @@ class _Pool:
     def learn(self, reports: list[FeaturesSeen]) -> bool:
         """Whether there are other ramps now. Raises ExitError if there can be none."""
         better = False
-        for seen in reports:
-            self._judge(seen)
+        for report in reports:
+            self._judge(report)
             if self.trainer is None:
-                self.trainer = RampTrainer(seen.tensors, seen.costs, forget=FORGET)
-            features = [_rows(part, seen.rows) for part in seen.features]
-            self.trainer.add(features, _rows(seen.logits, seen.rows))
+                self.trainer = RampTrainer(report.tensors, report.costs, forget=FORGET)
+            features = [_rows(part, report.rows) for part in report.features]
+            self.trainer.add(features, _rows(report.logits, report.rows))
             rows = self.trainer.seen
             if rows >= self.next_look and self.clock() >= self.rests_until:
                 self.next_look = rows + min(rows, LOOK_EVERY if rows >= STEADY_LOOK else rows)
                 begin = self.clock()
-                better = self._look(self.trainer, seen) or better
+                better = self._look(self.trainer, report) or better
                 self.rests_until = begin + (1.0 + REST) * (self.clock() - begin)
         return better
 
-    def _judge(self, seen: FeaturesSeen) -> None:
+    def _judge(self, report: FeaturesSeen) -> None:
         """Say what the ramps in force make of rows that they have not learnt from."""
         ramps = () if self.manifest is None else self.manifest.ramps
-        if self.manifest is None or seen.tensors != tuple([ramp.tensor for ramp in ramps]):
+        if self.manifest is None or report.tensors != tuple([ramp.tensor for ramp in ramps]):
             return
-        answers = _rows(seen.logits, seen.rows).argmax(axis=1)
+        answers = _rows(report.logits, report.rows).argmax(axis=1)
         said, right = [], []
-        for ramp, part in zip(ramps, seen.features, strict=True):
-            logits = ramp.logits(_rows(part, seen.rows))
+        for ramp, part in zip(ramps, report.features, strict=True):
+            logits = ramp.logits(_rows(part, report.rows))
             judged = judged_rows(logits / ramp.temperature, answers)
             said.append(np.nan_to_num(judged.uncertainty, nan=1.0))
             right.append(judged.agrees)
@@ -119,7 +119,7 @@ class _Pool:
         rows = tuple(map(tuple, uncertainty)), tuple(map(tuple, agrees))
         self.judged.append(RampsJudged(self.loaded.id, self.manifest.revision, *rows))
 
-    def _look(self, trainer: RampTrainer, seen: FeaturesSeen) -> bool:
+    def _look(self, trainer: RampTrainer, report: FeaturesSeen) -> bool:
         try:
             ramps = trainer.train()
         except ExitError as error:
@@ -129,17 +129,18 @@ class _Pool:
         if before is not None and _shapes(before.ramps) == _shapes(ramps):
             ramps = tuple(_better(trainer, *pair) for pair in zip(before.ramps, ramps, strict=True))
             if all(
-                ramp.weights is old.weights for ramp, old in zip(ramps, before.ramps, strict=True)
+                ramp.weights is previous.weights
+                for ramp, previous in zip(ramps, before.ramps, strict=True)
             ):
                 return False
         revision = 1 if before is None else before.revision + 1
-        made = ExitManifest(
-            self.model_sha256, revision, trainer.rows, "traffic", seen.outputs, ramps
+        manifest = ExitManifest(
+            self.model_sha256, revision, trainer.rows, "traffic", report.outputs, ramps
         )
         if manifest_stamp(self.folder) not in (None, self.stamp):
             raise ExitError("other ramps were written beside it; load it again to use them")
-        save_ramps(self.definition, self.folder, made)
-        self.manifest, self.stamp = made, manifest_stamp(self.folder)
+        save_ramps(self.definition, self.folder, manifest)
+        self.manifest, self.stamp = manifest, manifest_stamp(self.folder)
         return True
 
 
@@ -163,11 +164,13 @@ class RampLearner:
         the same folder, the generation before, learns no more. Never raises for a file."""
         if loaded.source.exits is None:
             return
-        if own := loaded.source.own_exits:  # nothing is to be learnt
-            names = tuple(each.quality for each in own)
+        if exits := loaded.source.own_exits:  # nothing is to be learnt
+            names = tuple(exit_.quality for exit_ in exits)
             if loaded.exits is not None:
-                loaded.exits.learnt(1, names, own[0].outputs)
-            costs = [at / (len(own) + 1) for at in range(1, len(own) + 1)]  # until it is measured
+                loaded.exits.learnt(1, names, exits[0].outputs)
+            costs = [
+                at / (len(exits) + 1) for at in range(1, len(exits) + 1)
+            ]  # until it is measured
             facts = zip(names, costs, strict=True)
             ramps = tuple(RampFacts(at, name, 1.0, cost) for at, (name, cost) in enumerate(facts))
             self._post(RampsLearnt(loaded.id, 1, ramps))

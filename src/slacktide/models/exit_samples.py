@@ -91,15 +91,17 @@ async def learn_from_samples(
             if len(samples) < LEAST_ROWS:
                 raise ExitError(f"ramps need {LEAST_ROWS} rows or more, there are {len(samples)}")
             names = [spec.name for spec in interface.outputs]
-            wanted = [names.index(f"{PREFIX}features/{each.number}") for each in graph.positions]
-            wanted.append(names.index(f"{PREFIX}logits"))
+            indices = [
+                names.index(f"{PREFIX}features/{position.number}") for position in graph.positions
+            ]
+            indices.append(names.index(f"{PREFIX}logits"))
             for at, sample in enumerate(samples):
                 progress(at / len(samples), f"sample {at + 1} of {len(samples)}")
                 try:
                     outputs = await _run(replica, arena, interface, sample)
                 except BatchError as error:
                     raise ExitError(f"sample {at + 1}: {error}") from None
-                rows = [np.frombuffer(outputs[index][1], np.float32)[None] for index in wanted]
+                rows = [np.frombuffer(outputs[index][1], np.float32)[None] for index in indices]
                 trainer.add(rows[:-1], rows[-1])
                 if trainer.seen == FIRST_ROWS:  # not after hours that were for nothing
                     trainer.check_rows()

@@ -85,42 +85,44 @@ async def prepare_version(
     """By variant; of sizes, which share one, under no name."""
     pools: list[PreparedPool] = []
     for name in names:
-        own = definition.of_variant(name) if name else definition
-        source = source_of(own, threads)
-        key = own.variant if own.files else ""
-        known = profiled.get(key)
-        if known is None:
-            file = definition if own.image_size else own
+        variant = definition.of_variant(name) if name else definition
+        source = source_of(variant, threads)
+        key = variant.variant if variant.files else ""
+        profile = profiled.get(key)
+        if profile is None:
+            file = definition if variant.image_size else variant
             timed = source_of(file, threads)
             try:
-                known = await profiles.known(file, timed, executor, core_sets)
+                profile = await profiles.known(file, timed, executor, core_sets)
             except MeasuringError as error:
-                named = f"{own.where}: {error}" if own.files else str(error)
+                named = f"{variant.where}: {error}" if variant.files else str(error)
                 raise MeasuringError(named, permanent=error.permanent) from error
-            profiled[key] = known
-            if known.dependence:
-                warnings.append(dependence_warning(known.dependence))
-                dependence = known.dependence if known.interface.batches else dependence
-            warnings += check_interface(file, known.interface)
+            profiled[key] = profile
+            if profile.dependence:
+                warnings.append(dependence_warning(profile.dependence))
+                dependence = profile.dependence if profile.interface.batches else dependence
+            warnings += check_interface(file, profile.interface)
             if pools:
-                check_alike(own, known.interface, pools[0].definition, pools[0].known.interface)
-            shapes, guess = known.record.shapes, known.guess
+                check_alike(
+                    variant, profile.interface, pools[0].definition, pools[0].known.interface
+                )
+            shapes, guess = profile.record.shapes, profile.guess
             if settings is not None and not guess:
                 timed = replace(timed, warmup_shapes=shapes)  # of images they are not assumed
-            if known.interface.batches or not known.dependence:
+            if profile.interface.batches or not profile.dependence:
                 warnings += await asyncio.to_thread(
-                    assumptions_of, timed, known.interface, shapes, guess
+                    assumptions_of, timed, profile.interface, shapes, guess
                 )
-        times = await asyncio.to_thread(profiles.learnt.times, own, known)
+        times = await asyncio.to_thread(profiles.learnt.times, variant, profile)
         # Replicas warm up with the row that was found to run, and need not look for it again.
-        batch = source.max_batch if known.interface.batches else 0
-        if known.dependence and known.interface.batches and definition.name in profiles.stages:
+        batch = source.max_batch if profile.interface.batches else 0
+        if profile.dependence and profile.interface.batches and definition.name in profiles.stages:
             # Rows of one frame are not to influence each other either.
-            batch, known = 1, replace(known, interface=replace(known.interface, max_batch=1))
-        row = row_shapes(known, own.image_size)
-        exits = await asyncio.to_thread(profiles.exit_source, own)
+            batch, profile = 1, replace(profile, interface=replace(profile.interface, max_batch=1))
+        row = row_shapes(profile, variant.image_size)
+        exits = await asyncio.to_thread(profiles.exit_source, variant)
         source = replace(source, warmup_shapes=row, max_batch=batch, exits=exits)
-        pools.append(PreparedPool(own, source, known, times))
+        pools.append(PreparedPool(variant, source, profile, times))
     interface = pools[0].known.interface
     if settings is not None:
         most = min(pool.known.interface.max_batch for pool in pools)
@@ -157,14 +159,14 @@ def accuracies(
 ) -> tuple[dict[str, float], list[str]]:
     """How good each variant is: as stated, as `measured`, or between its neighbours by order; and a
     sentence on those of which nothing is known."""
-    known = {name: settings.accuracy.get(name, measured.get(name)) for name in settings.names}
-    places = {i: value for i, value in enumerate(known.values()) if value is not None}
-    at, values = [-1, *places, len(known)], [0.0, *places.values(), 1.0]
-    found = {name: float(np.interp(i, at, values)) for i, name in enumerate(known)}
-    unknown = [name for name, value in known.items() if value is None]
+    stated = {name: settings.accuracy.get(name, measured.get(name)) for name in settings.names}
+    places = {i: value for i, value in enumerate(stated.values()) if value is not None}
+    at, values = [-1, *places, len(stated)], [0.0, *places.values(), 1.0]
+    filled = {name: float(np.interp(i, at, values)) for i, name in enumerate(stated)}
+    unknown = [name for name, value in stated.items() if value is None]
     if not unknown:
-        return found, []
-    return found, [
+        return filled, []
+    return filled, [
         f"variants: the accuracy of {', '.join(unknown)} is not known, and is taken to rise in "
         "their order; state variants.accuracy, or measure it with slacktide profile --accuracy"
     ]
@@ -173,18 +175,18 @@ def accuracies(
 def worth_serving(accuracy: Mapping[str, float]) -> tuple[tuple[str, ...], list[str]]:
     """The variants that are more accurate than all smaller ones, smallest first, and a sentence on
     each of the others."""
-    kept: list[str] = []
+    served: list[str] = []
     notes = []
     for name, value in accuracy.items():
-        if kept and value <= accuracy[kept[-1]]:
-            best = kept[-1]
+        if served and value <= accuracy[served[-1]]:
+            best = served[-1]
             notes.append(
                 f"variants: {name!r} is not served: its accuracy is {value:.3g}, no more than that "
                 f"of {best!r}, {accuracy[best]:.3g}, which is smaller"
             )
         else:
-            kept.append(name)
-    return tuple(kept), notes
+            served.append(name)
+    return tuple(served), notes
 
 
 def first_route(pools: Sequence[PreparedPool], cores: int, slo: float | None) -> int:
@@ -211,23 +213,23 @@ def at_first(family: Family, route: int) -> tuple[bool, ...]:
     return tuple(index in chosen for index in range(len(family.variants)))
 
 
-def row_shapes(known: ProfiledModel, image_size: int) -> dict[str, tuple[int, ...]]:
+def row_shapes(profile: ProfiledModel, image_size: int) -> dict[str, tuple[int, ...]]:
     """Shapes of a row, by input, with an image of that size; 0: as it was profiled."""
-    shapes = dict(known.record.shapes)
-    index = image_input(known.interface)
+    shapes = dict(profile.record.shapes)
+    index = image_input(profile.interface)
     if image_size and index is not None:
-        shapes[known.interface.inputs[index].name] = (image_size, image_size, 3)
+        shapes[profile.interface.inputs[index].name] = (image_size, image_size, 3)
     return shapes
 
 
 def check_alike(
-    own: ModelDefinition, mine: ModelInterface, first: ModelDefinition, other: ModelInterface
+    definition: ModelDefinition, mine: ModelInterface, first: ModelDefinition, peer: ModelInterface
 ) -> None:
     """Raises InterfaceMismatchError, naming the file, unless two variants take and give alike."""
     pairs = {
-        "inputs": (_told(any_size(mine).inputs), _told(any_size(other).inputs)),
-        "outputs": (_told(mine.outputs), _told(other.outputs)),
-        "batch axis": ("one" if mine.batches else "none", "one" if other.batches else "none"),
+        "inputs": (_told(any_size(mine).inputs), _told(any_size(peer).inputs)),
+        "outputs": (_told(mine.outputs), _told(peer.outputs)),
+        "batch axis": ("one" if mine.batches else "none", "one" if peer.batches else "none"),
     }
     problems = [
         Problem(kind, f"expected {theirs} as {first.where} has, got {ours}")
@@ -235,7 +237,7 @@ def check_alike(
         if ours != theirs
     ]
     if problems:
-        raise InterfaceMismatchError(own.where, *problems)
+        raise InterfaceMismatchError(definition.where, *problems)
 
 
 def _told(specs: Sequence[TensorSpec]) -> str:

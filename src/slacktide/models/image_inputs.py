@@ -43,8 +43,8 @@ class ImageInput:
         stated = settings.inputs.get(spec.name)
         shapes = () if stated is None else (stated.shape, *stated.shapes)
         closed = (shape for shape in shapes if shape is not None and -1 not in shape)
-        known = (shape for shape in closed if fits(shape, spec.shape[1:]))
-        self._row = next(known, None) if self._free else spec.shape[1:]
+        stated_rows = (shape for shape in closed if fits(shape, spec.shape[1:]))
+        self._row = next(stated_rows, None) if self._free else spec.shape[1:]
         self._free_samples = _FREE_SAMPLES + (0 if self._row is None else math.prod(self._row))
         self._most_pixels = settings.limits.pixels
         self.most_bytes = 3 * settings.limits.pixels

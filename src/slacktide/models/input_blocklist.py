@@ -62,19 +62,19 @@ class InputBlocklist:
         """Whether these inputs are blocked. Call it while the list `is_active`."""
         tensors = tuple(tensors)
         glimpse = _glimpse(tensors)
-        if all(one.glimpse != glimpse for one in self.inputs.values()):
+        if all(block.glimpse != glimpse for block in self.inputs.values()):
             return False
         return _digest(tensors) in self.inputs
 
     def forgive(self, connection: str) -> None:
         """The version has answered a request of this connection: what came before is forgiven."""
-        for digest, one in self.inputs.items():
-            if one.connection == connection:
-                self.inputs[digest] = one._replace(connection="")
+        for digest, block in self.inputs.items():
+            if block.connection == connection:
+                self.inputs[digest] = block._replace(connection="")
 
     def blocked_for(self, connection: str, *, now: float) -> float:
         """Seconds that requests of this connection are still to be refused; 0: they are not."""
-        blamed = [one.until for one in self.inputs.values() if one.connection == connection]
+        blamed = [block.until for block in self.inputs.values() if block.connection == connection]
         return blamed[-SEVERAL] - now if connection and len(blamed) >= SEVERAL else 0.0
 
 

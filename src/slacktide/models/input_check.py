@@ -45,8 +45,8 @@ class PaddedInputs:
         self._names = names
         self._masks = {
             pad.mask: (name, pad.axis)
-            for name, one in settings.inputs.items()
-            if (pad := one.pad) is not None and pad.mask is not None and name in padding.inputs
+            for name, section in settings.inputs.items()
+            if (pad := section.pad) is not None and pad.mask is not None and name in padding.inputs
         }
         self._first = next(iter(self._axes))
         self._longest = settings.limits.length
@@ -152,7 +152,7 @@ class InputCheck:
         )
         """Of one request."""
         self._payload_limit = settings.limits.payload
-        self._finite = {name for name, one in settings.inputs.items() if one.finite}
+        self._finite = {name for name, section in settings.inputs.items() if section.finite}
         self._by_form = not self._finite and all(
             spec.datatype is not Datatype.BYTES for spec in interface.inputs
         )
@@ -201,9 +201,11 @@ class InputCheck:
         """`inputs` in the model's order, their rows and signature. Raises BadField."""
         if not self._by_form:
             return self._check(inputs)
-        form = tuple([(each.name, each.datatype, each.shape, len(each.data)) for each in inputs])
-        known = self._known.get(form)
-        if known is None:
+        form = tuple(
+            [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in inputs]
+        )
+        checked_before = self._known.get(form)
+        if checked_before is None:
             checked = self._check(inputs)
             # Nothing was made or reordered, and no JPEG read.
             if checked.tensors is inputs and (
@@ -219,7 +221,7 @@ class InputCheck:
                     checked.image_size,
                 )  # fmt: skip
             return checked
-        return CheckedInputs(inputs, *known)
+        return CheckedInputs(inputs, *checked_before)
 
     def _check(self, inputs: Sequence[InputTensor]) -> CheckedInputs:
         if len(inputs) == 1 and inputs[0].name == "":
@@ -354,14 +356,14 @@ class InputCheck:
             self._check_finite(name, tensor)
         return rows
 
-    def _check_rows(self, name: str, found: int, rows: int | None) -> int:
-        if not 1 <= found <= self.most_rows:
+    def _check_rows(self, name: str, count: int, rows: int | None) -> int:
+        if not 1 <= count <= self.most_rows:
             most = self.most_rows
             expected = "1 row" if most == 1 else f"1 to {most} rows"
-            raise BadField(f"input {name!r} shape[0]", expected, found)
-        if rows is not None and rows != found:
-            raise BadField(f"input {name!r} shape[0]", f"{rows} rows as before", found)
-        return found
+            raise BadField(f"input {name!r} shape[0]", expected, count)
+        if rows is not None and rows != count:
+            raise BadField(f"input {name!r} shape[0]", f"{rows} rows as before", count)
+        return count
 
     @staticmethod
     def _check_finite(name: str, tensor: InputTensor) -> None:
@@ -394,9 +396,9 @@ class InputCheck:
                 "a JSON header: the shape does not follow from the length",
                 0,
             )
-        known = math.prod(n for n in tail if n >= 0) * size
+        row_bytes = math.prod(n for n in tail if n >= 0) * size
         if free:
-            shape = tuple(len(tensor.data) // (known or 1) if n < 0 else n for n in tail)
+            shape = tuple(len(tensor.data) // (row_bytes or 1) if n < 0 else n for n in tail)
         else:
             shape = tail
         return InputTensor(
@@ -404,9 +406,9 @@ class InputCheck:
         )
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return len(shape) == len(wanted) and all(
-        w in (n, -1) for n, w in zip(shape, wanted, strict=True)
+def _fits(shape: tuple[int, ...], pattern: tuple[int, ...]) -> bool:
+    return len(shape) == len(pattern) and all(
+        w in (n, -1) for n, w in zip(shape, pattern, strict=True)
     )
 
 

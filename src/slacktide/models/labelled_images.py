@@ -78,25 +78,25 @@ def read_labels(folder: Path) -> tuple[LabelledImage, ...]:
     try:
         text = read_bounded(folder / LABELS, MOST_LABEL_BYTES, where=LABELS).decode()
     except (RepositoryError, UnicodeDecodeError) as error:
-        told = "expected UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise DataError(told if told.startswith(LABELS) else f"{LABELS}: {told}") from None
-    found: list[LabelledImage] = []
+        reason = "expected UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise DataError(reason if reason.startswith(LABELS) else f"{LABELS}: {reason}") from None
+    labelled: list[LabelledImage] = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         where = f"{LABELS} line {number}"
-        if len(found) >= MOST_IMAGES:
+        if len(labelled) >= MOST_IMAGES:
             raise DataError(f"{where}: expected at most {MOST_IMAGES} images")
         image = _labelled(folder, line, where)
-        if found and isinstance(image.truth, int) != isinstance(found[0].truth, int):
+        if labelled and isinstance(image.truth, int) != isinstance(labelled[0].truth, int):
             raise DataError(f"{where}: expected 'label' in every line, or 'boxes' in every line")
-        found.append(image)
-    if not found:
+        labelled.append(image)
+    if not labelled:
         raise DataError(f"{LABELS}: expected a line for each image, there is none")
-    boxes = [image.truth for image in found if isinstance(image.truth, Boxes)]
-    if boxes and not any(len(each.classes) for each in boxes):
+    boxes = [image.truth for image in labelled if isinstance(image.truth, Boxes)]
+    if boxes and not any(len(truth.classes) for truth in boxes):
         raise DataError(f"{LABELS}: no image has a box")
-    return tuple(found)
+    return tuple(labelled)
 
 
 def _labelled(folder: Path, line: str, where: str) -> LabelledImage:
@@ -181,16 +181,16 @@ async def measure_accuracy(
     settings = definition.settings.variants
     if settings is None:
         raise DataError(f"{definition.name} has no variants whose accuracy could differ")
-    names, found = settings.names, []
+    names, accuracies = settings.names, []
     for number, name in enumerate(names):
-        own = definition.of_variant(name)
+        variant_definition = definition.of_variant(name)
         arena = Arena(_ARENA_LIMIT, name="slacktide-accuracy")
-        source = source_of(definition if own.image_size else own)
+        source = source_of(definition if variant_definition.image_size else variant_definition)
         device = definition.settings.device
         replica = TimedReplica(executor, source, cores, device, arena, clock, _PATIENCE_S)
         try:
             interface = (await replica.ready()).interface
-            replica.size = own.image_size
+            replica.size = variant_definition.image_size
             answers = []
             for index, image in enumerate(images):
                 share = (number + index / len(images)) / len(names)
@@ -199,9 +199,9 @@ async def measure_accuracy(
         finally:
             replica.close()
             arena.close()
-        found.append(_scored(name, answers, images, interface, settings.output))
+        accuracies.append(_scored(name, answers, images, interface, settings.output))
     progress(1.0, "done")
-    return tuple(found)
+    return tuple(accuracies)
 
 
 def accuracy_document(
@@ -212,8 +212,8 @@ def accuracy_document(
     return {
         "metric": "mean average precision" if detector else "top-1",
         "images": len(images),
-        "accuracy": {each.variant: each.accuracy for each in measured},
-        "f1": {each.variant: each.f1 for each in measured if each.f1 is not None},
+        "accuracy": {score.variant: score.accuracy for score in measured},
+        "f1": {score.variant: score.f1 for score in measured if score.f1 is not None},
     }
 
 
@@ -275,7 +275,7 @@ def _detected(answers: Sequence[Outputs], interface: ModelInterface) -> Iterator
             _array(answer, interface, places[name]) for name in ("boxes", "scores", "classes")
         )
         if scores.ndim != 2 or boxes.shape != (*scores.shape, 4) or classes.shape != scores.shape:
-            shapes = [list(each.shape) for each in (boxes, scores, classes)]
+            shapes = [list(array.shape) for array in (boxes, scores, classes)]
             expected = "expected [1, K, 4], [1, K] and [1, K]"
             raise DataError(f"outputs 'boxes', 'scores' and 'classes': {expected}, got {shapes}")
         yield Boxes(boxes[0], classes[0], scores[0])

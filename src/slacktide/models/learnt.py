@@ -49,7 +49,7 @@ def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
     if settings.work_hint is not None:
         return False
     padding = None if settings.pads is None else settings.pads.fitting(interface)
-    padded = {} if padding is None else {name: one.axis for name, one in padding.inputs.items()}
+    padded = {} if padding is None else {name: pad.axis for name, pad in padding.inputs.items()}
     first = 1 if interface.batches else 0
     return any(
         size < 0 and axis != padded.get(spec.name)
@@ -59,11 +59,11 @@ def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
     )
 
 
-def times_of(known: ProfiledModel, settings: ModelSettings, image_size: int = 0) -> PoolTimes:
+def times_of(profile: ProfiledModel, settings: ModelSettings, image_size: int = 0) -> PoolTimes:
     """The predictions that follow from a profile, with nothing learnt; of the variant that runs
     images of this size, if one is named. Raises ProfileError if the profile says nothing of it."""
-    record, interface = known.record, known.interface
-    if known.guess:
+    record, interface = profile.record, profile.interface
+    if profile.guess:
         return ShapedTimes(record.table, ())
     if image_size:
         return ClassedTimes(size_table(record, interface, image_size))
@@ -80,8 +80,8 @@ def size_table(record: ProfileRecord, interface: ModelInterface, image_size: int
     image = image_input(interface)
     reference = tuple(record.shapes[spec.name] for spec in interface.inputs)
     sized = (image_size, image_size, 3)
-    wanted = tuple(sized if i == image else shape for i, shape in enumerate(reference))
-    return table_at(record.table, reference, record.sizes, wanted)
+    row = tuple(sized if i == image else shape for i, shape in enumerate(reference))
+    return table_at(record.table, reference, record.sizes, row)
 
 
 class LearntTimes:
@@ -92,36 +92,38 @@ class LearntTimes:
         self._complained: set[str] = set()
         """Versions that could not be stored: the log says so once."""
 
-    def times(self, definition: ModelDefinition, known: ProfiledModel) -> PoolTimes:
+    def times(self, definition: ModelDefinition, profile: ProfiledModel) -> PoolTimes:
         """Predictions by the profile, and by what was learnt with it before. Blocks: reads files.
         Never raises for them."""
 
         def fresh() -> PoolTimes:
-            return times_of(known, definition.settings, definition.image_size)
+            return times_of(profile, definition.settings, definition.image_size)
 
-        if known.key is None or not _is_kept(definition):
+        if profile.key is None or not _is_kept(definition):
             return fresh()
-        found = self._store.find(definition, known.key, "learnt")
-        if found is None:
+        document = self._store.find(definition, profile.key, "learnt")
+        if document is None:
             return fresh()
-        if found.get("record") != _digest(known.record):
+        if document.get("record") != _digest(profile.record):
             log.info("%s: what was learnt with an earlier profile does not count", definition.name)
             return fresh()
-        return _restored(fresh, found, f"{definition.name}:{definition.version}")
+        return _restored(fresh, document, f"{definition.name}:{definition.version}")
 
     async def save(self, versions: Iterable[LoadedVersion]) -> None:
         """Write what has moved since it was written last. Never raises for a file."""
         for pool in [pool for version in versions for pool in version.pools]:
             version, definition = pool.version, pool.definition
-            known, revision = pool.known, pool.times.revision
-            if known is None or known.key is None or not _is_kept(definition):
+            profile, revision = pool.known, pool.times.revision
+            if profile is None or profile.key is None or not _is_kept(definition):
                 continue
             if not pool.times.batches or pool.saved == revision:
                 continue
             pool.saved = revision
-            content = learnt(known.record, pool.times)
+            content = learnt(profile.record, pool.times)
             try:
-                await asyncio.to_thread(self._store.save, definition, known.key, content, "learnt")
+                await asyncio.to_thread(
+                    self._store.save, definition, profile.key, content, "learnt"
+                )
             except (RepositoryError, ValueError) as error:
                 name = f"{version.name}:{version.version}"
                 if name not in self._complained:
@@ -150,13 +152,13 @@ def learnt(record: ProfileRecord, times: PoolTimes) -> dict[str, Any]:
     }
 
 
-def _restored(fresh: Callable[[], PoolTimes], found: dict[str, Any], name: str) -> PoolTimes:
+def _restored(fresh: Callable[[], PoolTimes], document: dict[str, Any], name: str) -> PoolTimes:
     """Predictions with what was learnt; without, if that cannot be read."""
     times = fresh()
     try:
-        if isinstance(times, ClassedTimes) and found.get("correction") is not None:
-            times.point.load(found["correction"])
-        times.load(found.get("learnt"))
+        if isinstance(times, ClassedTimes) and document.get("correction") is not None:
+            times.point.load(document["correction"])
+        times.load(document.get("learnt"))
     except (ProfileError, TypeError, ValueError, KeyError, OverflowError) as error:
         log.warning("what %s has learnt is ignored: %s", name, error)
         return fresh()

@@ -143,6 +143,6 @@ class ModelCounters:
             for ramp, agreed in zip(ramps, agrees, strict=False):  # as far as the row came
                 judged, before = self.judged.get(ramp, (0, 0))
                 self.judged[ramp] = judged + 1, before + agreed
-        for left in report.left:
-            if 0 <= left < len(stage_s):
-                self.exits_saved_s += max(0.0, seconds - stage_s[left])
+        for last_stage in report.left:
+            if 0 <= last_stage < len(stage_s):
+                self.exits_saved_s += max(0.0, seconds - stage_s[last_stage])

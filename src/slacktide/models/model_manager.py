@@ -184,8 +184,8 @@ class ModelManager:
             done, _ = await asyncio.wait(
                 running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
             )
-            for task, due in list(running.items()):
-                if task in done or due <= time.monotonic():
+            for task, overdue_at in list(running.items()):
+                if task in done or overdue_at <= time.monotonic():
                     del running[task]
 
     async def _load_listed(self, repository: Repository, listed: ListedModel) -> None:
@@ -245,15 +245,15 @@ class ModelManager:
         await self._to_its_end(work())
 
     async def _unload(self, name: str) -> None:
-        old = tuple(self._catalog.serving(name).values())
+        retiring = tuple(self._catalog.serving(name).values())
         self._profiles.forget(name)
         self._catalog.serve(name, {})
-        for version in old:
+        for version in retiring:
             version.state = VersionState.UNLOADING
             self._catalog.mark_absent(name, version.version, VersionState.UNAVAILABLE, UNLOADED)
         self.pipelines.refresh()
-        await self._profiles.learnt.save(old)  # an upload's folder goes with it
-        await self._retire(old)
+        await self._profiles.learnt.save(retiring)  # an upload's folder goes with it
+        await self._retire(retiring)
 
     async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
         """Do all of it, even if the client has gone: half a load would never be undone."""
@@ -329,8 +329,8 @@ class ModelManager:
         for model in pipeline.models:
             if self._catalog.serving(model) or self.pipelines.knows(model):
                 continue
-            if told := await asyncio.to_thread(repository.not_a_model, model):
-                missing[model] = told
+            if hindrance := await asyncio.to_thread(repository.not_a_model, model):
+                missing[model] = hindrance
             elif not at_start:
                 async with self._alone(model):
                     with contextlib.suppress(ControlError):  # logged, and in the index
@@ -348,49 +348,49 @@ class ModelManager:
         if name in layout.warnings:
             log.warning("%s: %s; it gets those", name, layout.warnings[name])
         await self._profiles.learnt.save(self._catalog.serving(name).values())
-        new: list[LoadedVersion] = []
+        prepared: list[LoadedVersion] = []
         try:
             for definition in definitions:
-                new.append(await self._prepare(definition, layout))
+                prepared.append(await self._prepare(definition, layout))
         except BaseException:
-            for version in new:
+            for version in prepared:
                 version.arena.close()
             raise
         try:
-            await self._bring_up(new)
-            for version in new:
+            await self._bring_up(prepared)
+            for version in prepared:
                 if version.failed:
                     raise ControlError("unavailable", version.reason)
         except BaseException:
-            await self._retire(new)
+            await self._retire(prepared)
             raise
         seconds = time.monotonic() - begin
-        old = tuple(self._catalog.serving(name).values())
-        for version in new:
+        replaced = tuple(self._catalog.serving(name).values())
+        for version in prepared:
             version.ready()
             version.counters.load_s = seconds
             version.cleanup = cleanup
-        self._catalog.serve(name, {version.version: version for version in new})
+        self._catalog.serve(name, {version.version: version for version in prepared})
         self.pipelines.refresh()
-        if any(version.dependence for version in new):
+        if any(version.dependence for version in prepared):
             self.apply()
         self._pipelines_changed()
-        versions = ", ".join(version.version for version in new)
+        versions = ", ".join(version.version for version in prepared)
         log.info("%s is ready (version %s, %.2f s)", name, versions, seconds)
         if self._learner is not None:
-            for pool in (each.pool for each in new if each.exits is not None):
+            for pool in (version.pool for version in prepared if version.exits is not None):
                 await self._learner.begin(pool)
-        for version in old:
+        for version in replaced:
             version.state = VersionState.UNLOADING
-        await self._retire(old)
+        await self._retire(replaced)
 
     async def _prepare(self, definition: ModelDefinition, layout: Layout) -> LoadedVersion:
         lane = layout.scaled_lane(definition.name)
         threads = () if lane is None else lane.threads(definition.settings)
         executor = executor_for_measuring(self._executors, definition)
         core_sets = layout.core_sets(definition.name)
-        made = await prepare_version(definition, threads, core_sets, executor, self._profiles)
-        for warning in made.warnings:
+        prepared = await prepare_version(definition, threads, core_sets, executor, self._profiles)
+        for warning in prepared.warnings:
             log.warning("%s: %s", definition.name, warning)
         self._generation += 1
         limit = min(definition.settings.limits.memory or _ARENA_LIMIT, _ARENA_LIMIT)
@@ -411,28 +411,28 @@ class ModelManager:
             definition.version,
             self._generation,
             definition,
-            made.interface,
+            prepared.interface,
             arena,
             InputCheck(
-                made.interface,
+                prepared.interface,
                 definition.settings,
-                any_image=made.family is not None,
+                any_image=prepared.family is not None,
                 client_shapes=definition.client_shapes,
             ),
             # Counters never fall: a version that is loaded again goes on where it was.
             before.counters if before is not None else ModelCounters(),
-            family=made.family,
-            dependence=made.dependence,
+            family=prepared.family,
+            dependence=prepared.dependence,
         )
         cores = len(core_sets[0]) or 1
-        for one in made.pools:
+        for part in prepared.pools:
             version.add_pool(
-                one.source, one.times, cores=cores, definition=one.definition, known=one.known
+                part.source, part.times, cores=cores, definition=part.definition, known=part.known
             )
-        if made.family is not None:
-            version.main = first_route(made.pools, cores, definition.settings.slo)
+        if prepared.family is not None:
+            version.main = first_route(prepared.pools, cores, definition.settings.slo)
             for pool, loaded in zip(
-                version.pools, at_first(made.family, version.main), strict=True
+                version.pools, at_first(prepared.family, version.main), strict=True
             ):
                 pool.at_first = loaded
             log.info(
@@ -442,12 +442,12 @@ class ModelManager:
             )
         return version
 
-    async def _bring_up(self, new: Sequence[LoadedVersion]) -> None:
+    async def _bring_up(self, versions: Sequence[LoadedVersion]) -> None:
         """Deploy and wait. Raises ControlError if a version does not come up."""
-        for version in new:
+        for version in versions:
             self._catalog.add(version)
-        self._plan_builder.add(new)
-        pools = [pool.id for version in new for pool in version.pools]
+        self._plan_builder.add(versions)
+        pools = [pool.id for version in versions for pool in version.pools]
         starting = {pool: self._launcher.await_up(pool) for pool in pools}
         try:
             self.apply()
@@ -474,25 +474,25 @@ class ModelManager:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _retire(self, old: Sequence[LoadedVersion]) -> None:
-        """Wait until `old` have answered what they have, then stop their replicas."""
-        if not old:
+    async def _retire(self, versions: Sequence[LoadedVersion]) -> None:
+        """Wait until `versions` have answered what they have, then stop their replicas."""
+        if not versions:
             return
         try:
             async with asyncio.timeout(self._settings.drain_s):
-                for version in old:
+                for version in versions:
                     await version.drained()
         except TimeoutError:
-            log.warning("%s did not finish within %g s", old[0].name, self._settings.drain_s)
-        self._plan_builder.remove(old)
+            log.warning("%s did not finish within %g s", versions[0].name, self._settings.drain_s)
+        self._plan_builder.remove(versions)
         self.apply()
-        for version in old:
+        for version in versions:
             self._catalog.forget(version)
             if self._learner is not None and version.exits is not None:
                 self._learner.forget(version.pool.id)
             # Running batches may still read the payloads; the mapping goes with its last view.
             version.retire()
-        for cleanup in {version.cleanup for version in old if version.cleanup is not None}:
+        for cleanup in {version.cleanup for version in versions if version.cleanup is not None}:
             await asyncio.to_thread(cleanup)
 
     def apply(self) -> None:
@@ -502,7 +502,7 @@ class ModelManager:
         self._floors = self.pipelines.floors()
         for model, family in stated_as(Family, stated).items():
             least = self._floors.get(model, 0.0)
-            enough = [each.name for each in family.variants if each.accuracy >= least]
+            enough = [variant.name for variant in family.variants if variant.accuracy >= least]
             if least and enough:
                 stated[model] = also(stated[model], StageBounds(smallest=enough[0]))
         self._driver.apply(self._plan_builder.plan(), stated)

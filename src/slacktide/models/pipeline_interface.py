@@ -23,7 +23,7 @@ from slacktide.models.repository.pipeline import PipelineDefinition
 ROWS = "rows"
 """Beside a stage's outputs, where boxes or rows were chosen for it: which they are."""
 _NUMBERS = (Datatype.FP32, Datatype.FP16, Datatype.FP64)
-_CLASSES = tuple(each for each in Datatype if "INT" in each.wire_name)
+_CLASSES = tuple(datatype for datatype in Datatype if "INT" in datatype.wire_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,12 @@ def pipeline_interface(
     with everything that does not fit."""
     pipeline = definition.pipeline
     problems = [
-        Problem(f"stages.{stage.name}.model", f"expected a model with a batch axis, {it} has none")
+        Problem(
+            f"stages.{stage.name}.model",
+            f"expected a model with a batch axis, {model_name} has none",
+        )
         for stage in pipeline.stages
-        if not models[stage.name].interface.batches and (it := repr(stage.model))
+        if not models[stage.name].interface.batches and (model_name := repr(stage.model))
     ]
     if not problems:
         checks = [_EdgeCheck(definition, at, models) for at in range(len(pipeline.edges))]
@@ -55,10 +58,10 @@ def pipeline_interface(
     outputs: dict[str, TensorSpec] = {}
     for stage, spec in _outputs(definition, models):
         if spec.name in outputs:
-            told = (
+            message = (
                 f"expected a model without an output {ROWS!r}: '{spec.name}' says what was chosen"
             )
-            problems.append(Problem(f"stages.{stage}.model", told))
+            problems.append(Problem(f"stages.{stage}.model", message))
         outputs[spec.name] = spec
     if problems:
         raise SettingsError(definition.where, *problems)
@@ -84,16 +87,16 @@ def _of_frames(
     source = models[pipeline.source].interface
     if any(edge.each for edge in pipeline.edges) and image_input(source) is None:
         key = f"stages.{pipeline.source}.model"
-        wanted = "one input of images, uint8 [rows, height, width, 3]"
-        told = f"expected a model with {wanted}, as boxes are cut out of them"
-        yield Problem(key, f"{told}; got {_listed(source.inputs)}")
+        expected = "one input of images, uint8 [rows, height, width, 3]"
+        message = f"expected a model with {expected}, as boxes are cut out of them"
+        yield Problem(key, f"{message}; got {_listed(source.inputs)}")
     for number, edge in enumerate(pipeline.edges):
         upstream = edge.upstream
         while edge.each and pipeline.into[upstream]:
             before = pipeline.into[upstream][0]
             if before.each:
-                told = f"expected a stage that sees whole frames, {edge.upstream!r} sees boxes"
-                yield Problem(f"edges[{number}].each", told)
+                message = f"expected a stage that sees whole frames, {edge.upstream!r} sees boxes"
+                yield Problem(f"edges[{number}].each", message)
                 break
             upstream = before.upstream
 
@@ -109,11 +112,11 @@ def _of_inputs(
         for spec in models[name].interface.inputs:
             by = [check for check in into if spec.name in check.pairs.values()]
             if not by and spec.name not in models[name].optional:
-                told = f"no edge feeds the input {spec.name!r} of {name!r}"
-                yield Problem(f"{into[-1].key}.tensors", told)
+                message = f"no edge feeds the input {spec.name!r} of {name!r}"
+                yield Problem(f"{into[-1].key}.tensors", message)
             if len(by) > 1:
-                told = f"the input {spec.name!r} of {name!r} is fed by an edge before this one"
-                yield Problem(f"{by[-1].key}.tensors", told)
+                message = f"the input {spec.name!r} of {name!r} is fed by an edge before this one"
+                yield Problem(f"{by[-1].key}.tensors", message)
 
 
 class _EdgeCheck:
@@ -140,8 +143,8 @@ class _EdgeCheck:
 
     def problems(self) -> Iterator[Problem]:
         of_rows = (*self._of_rows(), *self._handed_on()) if not self.edge.each else ()
-        for key, told in self._of_boxes() if self.edge.each else of_rows:
-            yield Problem(f"{self.key}.{key}", told)
+        for key, message in self._of_boxes() if self.edge.each else of_rows:
+            yield Problem(f"{self.key}.{key}", message)
 
     def _of_boxes(self) -> Iterator[tuple[str, str]]:
         boxes = self._outputs.get(self.edge.boxes)
@@ -150,7 +153,7 @@ class _EdgeCheck:
         else:
             count = boxes.shape[1]
             yield from self._of_numbers("boxes", _NUMBERS)
-            wanted = f"[rows, {'n' if count < 0 else count}]"
+            expected = f"[rows, {'n' if count < 0 else count}]"
             for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
                 spec = self._outputs.get(getattr(self.edge, key))
                 ranks = (2, 3) if key == "scores" else (2,)
@@ -158,12 +161,12 @@ class _EdgeCheck:
                 if spec is not None and not (
                     len(spec.shape) in ranks and (-1 in (count, n := spec.shape[1]) or n == count)
                 ):
-                    yield key, self._wanted(spec.name, f"an output {wanted}")
+                    yield key, self._wanted(spec.name, f"an output {expected}")
             yield from self._of_choice(of_classes=3)
         if crop_input(self._downstream) is None:
-            wanted = "one input, of images, uint8 [rows, height, width, 3]"
-            told = f"expected a model that takes crops, with {wanted}; {self._taker!r} has "
-            yield "to", told + _listed(self._downstream.inputs)
+            expected = "one input, of images, uint8 [rows, height, width, 3]"
+            message = f"expected a model that takes crops, with {expected}; {self._taker!r} has "
+            yield "to", message + _listed(self._downstream.inputs)
 
     def _of_rows(self) -> Iterator[tuple[str, str]]:
         if self.edge.when is None:
@@ -171,9 +174,11 @@ class _EdgeCheck:
         for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
             yield from self._of_numbers(key, datatypes)
             spec = self._outputs.get(getattr(self.edge, key))
-            ranks, wanted = ((1, 2), "[rows] or [rows, n]") if key == "scores" else ((1,), "[rows]")
+            ranks, expected = (
+                ((1, 2), "[rows] or [rows, n]") if key == "scores" else ((1,), "[rows]")
+            )
             if spec is not None and len(spec.shape) not in ranks:
-                yield key, self._wanted(spec.name, f"an output {wanted}")
+                yield key, self._wanted(spec.name, f"an output {expected}")
         yield from self._of_choice(of_classes=2)
 
     def _of_numbers(self, key: str, datatypes: tuple[Datatype, ...]) -> Iterator[tuple[str, str]]:
@@ -199,11 +204,13 @@ class _EdgeCheck:
         if scores is None or len(scores.shape) != of_classes:
             yield "when.class", self._wanted(self.edge.classes, "an output with classes")
             return
-        count, known = scores.shape[-1], self._classes
+        count, class_count = scores.shape[-1], self._classes
         assert self.edge.when is not None
-        if count >= 0 and known not in (0, count):
-            told = f"expected as many classes as 'stages.{self.edge.upstream}.classes', {known}"
-            yield "scores", f"{told}; got {_told(scores)} of {self._giver!r}"
+        if count >= 0 and class_count not in (0, count):
+            message = (
+                f"expected as many classes as 'stages.{self.edge.upstream}.classes', {class_count}"
+            )
+            yield "scores", f"{message}; got {_told(scores)} of {self._giver!r}"
         elif count >= 0 and max(self.edge.when.classes) >= count:
             yield "when.class", f"expected 0 to {count - 1}, got {max(self.edge.when.classes)}"
 
@@ -217,18 +224,18 @@ class _EdgeCheck:
                 hint = suggestion(into, self._inputs, noun="there are")
                 yield key, f"{self._taker!r} has no input {into!r}; {hint}"
             elif not _fit(gives, takes):
-                wanted = f"what the input {_told(takes)} of {self._taker!r} takes"
-                yield key, f"expected {wanted}, got {_told(gives)} of {self._giver!r}"
+                expected = f"what the input {_told(takes)} of {self._taker!r} takes"
+                yield key, f"expected {expected}, got {_told(gives)} of {self._giver!r}"
         if not self.pairs:
-            given, taken = _listed(self._outputs.values()), _listed(self._inputs.values())
-            told = f"no output of {self._giver!r} ({given}) has the name of an input of "
-            yield "tensors", f"{told}{self._taker!r} ({taken})"
+            offered, accepted = _listed(self._outputs.values()), _listed(self._inputs.values())
+            message = f"no output of {self._giver!r} ({offered}) has the name of an input of "
+            yield "tensors", f"{message}{self._taker!r} ({accepted})"
 
-    def _wanted(self, name: str, wanted: str) -> str:
+    def _wanted(self, name: str, expected: str) -> str:
         if name in self._outputs:
-            return f"expected {wanted}, got {_told(self._outputs[name])} of {self._giver!r}"
+            return f"expected {expected}, got {_told(self._outputs[name])} of {self._giver!r}"
         hint = suggestion(name, self._outputs, noun="there are")
-        return f"expected {wanted}; {self._giver!r} has no output {name!r}; {hint}"
+        return f"expected {expected}; {self._giver!r} has no output {name!r}; {hint}"
 
 
 def _fit(gives: TensorSpec, takes: TensorSpec) -> bool:

@@ -97,7 +97,7 @@ class PipelineVersion(LoadedVersion):
         definition = replace(
             source.definition, name=pipeline.name, version=loaded.version, settings=settings
         )
-        own = replace(source.interface, outputs=loaded.interface.outputs)
+        request_interface = replace(source.interface, outputs=loaded.interface.outputs)
         places = {
             f"{name}.{spec.name}": (name, index)
             for name, version in loaded.stages.items()
@@ -110,7 +110,7 @@ class PipelineVersion(LoadedVersion):
             definition=definition,
             interface=loaded.interface,
             arena=source.arena,
-            check=InputCheck(own, settings, any_image=source.family is not None),
+            check=InputCheck(request_interface, settings, any_image=source.family is not None),
             counters=counters,
             state=VersionState.READY,
             pipeline=pipeline,
@@ -119,8 +119,8 @@ class PipelineVersion(LoadedVersion):
             picture=_picture(source.interface),
             alike=tuple(_number_of_first(pipeline.edges, edge) for edge in pipeline.edges),
             layout=tuple(
-                (stage, tuple(index for _, index in those))
-                for stage, those in groupby(
+                (stage, tuple(index for _, index in members))
+                for stage, members in groupby(
                     (places[spec.name] for spec in loaded.interface.outputs), key=itemgetter(0)
                 )
             ),
@@ -141,7 +141,8 @@ class PipelineVersion(LoadedVersion):
         for name in reversed(self.pipeline.order):
             after = self.pipeline.downstream(name)
             behind[name] = max(
-                (self.stages[each].p99_alone + behind[each] for each in after), default=0.0
+                (self.stages[follower].p99_alone + behind[follower] for follower in after),
+                default=0.0,
             )
         return behind[self.pipeline.source]
 
@@ -199,9 +200,9 @@ class PipelineVersion(LoadedVersion):
         """The arena is the source's to trim."""
 
 
-def _number_of_first(edges: Sequence[Edge], wanted: Edge) -> int:
-    found = [replace(edge, downstream="", tensors=()) for edge in edges]
-    return found.index(replace(wanted, downstream="", tensors=()))
+def _number_of_first(edges: Sequence[Edge], reference_edge: Edge) -> int:
+    comparable = [replace(edge, downstream="", tensors=()) for edge in edges]
+    return comparable.index(replace(reference_edge, downstream="", tensors=()))
 
 
 def _picture(interface: ModelInterface) -> int | None:

@@ -64,11 +64,11 @@ class PipelineHost(Protocol):
 def accuracy_problems(stage: str, stated: float | None, most: float | None) -> Iterator[Problem]:
     """Why a stage cannot be as accurate as is stated, if it cannot. `most`: how accurate its best
     variant is; None: it has no variants."""
-    told = "expected none, its model has no variants to choose among"
+    message = "expected none, its model has no variants to choose among"
     if most is not None:
-        told = f"expected at most {most:g}, the accuracy of its best variant"
+        message = f"expected at most {most:g}, the accuracy of its best variant"
     if stated is not None and (most is None or most < stated):
-        yield Problem(f"stages.{stage}.accuracy", told)
+        yield Problem(f"stages.{stage}.accuracy", message)
 
 
 class PipelineShelf:
@@ -112,7 +112,7 @@ class PipelineShelf:
         """It answers no more; its models stay. Those that no other pipeline needs."""
         models = self._wanted.pop(name).models
         self._withdraw(name, UNLOADED)
-        needed = {model for other in self._wanted.values() for model in other.models}
+        needed = {model for pipeline in self._wanted.values() for model in pipeline.models}
         return tuple(model for model in models if model not in needed)
 
     def refresh(self) -> None:
@@ -137,12 +137,12 @@ class PipelineShelf:
 
     def floors(self) -> dict[str, float]:
         """By model: how accurate its variants are to be; of several pipelines, the most."""
-        found: dict[str, float] = {}
+        floors: dict[str, float] = {}
         for name in self._loaded:
             for stated in self._wanted[name].settings.stages.values():
                 if stated.accuracy is not None:
-                    found[stated.model] = max(stated.accuracy, found.get(stated.model, 0.0))
-        return found
+                    floors[stated.model] = max(stated.accuracy, floors.get(stated.model, 0.0))
+        return floors
 
     def stated(self) -> Stated:
         """What planners that place pipelines are to know. Those whose frames may take as long as
@@ -170,16 +170,16 @@ class PipelineShelf:
         for stage in definition.pipeline.stages:
             model = stage.model
             if self.knows(model) or model == definition.name:
-                told = is_a_pipeline(model)
-            elif (found := self._catalog.find(model, None)) is not None:
-                stages[stage.name] = found
+                message = is_a_pipeline(model)
+            elif (loaded := self._catalog.find(model, None)) is not None:
+                stages[stage.name] = loaded
                 continue
             else:
                 why = self._catalog.absence(model, None)
-                told = f"model {model!r} is not loaded"
-                told += f": {why}" if why and why != UNLOADED else ""
-                told = (missing or {}).get(model, told)
-            problems.append(Problem(f"stages.{stage.name}.model", told))
+                message = f"model {model!r} is not loaded"
+                message += f": {why}" if why and why != UNLOADED else ""
+                message = (missing or {}).get(model, message)
+            problems.append(Problem(f"stages.{stage.name}.model", message))
         for name, version in stages.items():
             family, stated = version.family, definition.settings.stages[name].accuracy
             most = None if family is None else max(v.accuracy for v in family.variants)

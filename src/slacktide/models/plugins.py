@@ -83,8 +83,8 @@ def offer_glue(name: str, target: str) -> None:
         if not callable(load_named(target)):
             raise TypeError("it cannot be called")
     except (Exception, SystemExit) as error:  # it is foreign code that ran
-        told = f"{name}: {target!r} cannot be used: {type(error).__name__}: {error}"
-        raise OptionError(("glue", told)) from error
+        message = f"{name}: {target!r} cannot be used: {type(error).__name__}: {error}"
+        raise OptionError(("glue", message)) from error
     _GLUE[name] = target
 
 
@@ -96,9 +96,9 @@ def glue_target(name: str) -> str:
     if name in _GLUE:
         return _GLUE[name]
     if name not in extensions:
-        told = f"expected the name of a glue function, got {name!r}"
+        message = f"expected the name of a glue function, got {name!r}"
         raise OptionError(
-            ("function", f"{told}; {suggestion(name, sorted({*extensions, *_GLUE}))}")
+            ("function", f"{message}; {suggestion(name, sorted({*extensions, *_GLUE}))}")
         )
     try:
         return extensions[name].target

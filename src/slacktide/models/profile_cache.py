@@ -202,14 +202,14 @@ class ProfileCache:
         return not states_rows and all(setting is None for setting in stated)
 
     def note_dependence(
-        self, definition: ModelDefinition, found: ProfiledModel, dependence: str
+        self, definition: ModelDefinition, profile: ProfiledModel, dependence: str
     ) -> None:
         """Keep beside a stored profile why requests may not share a batch. Blocks."""
         self.busy.pop(label_of(definition), None)  # measured again it would be as it was
-        if found.key is None or (stored := self._store.find(definition, found.key)) is None:
+        if profile.key is None or (stored := self._store.find(definition, profile.key)) is None:
             return
         try:
-            self._store.save(definition, found.key, {**stored, "dependence": dependence})
+            self._store.save(definition, profile.key, {**stored, "dependence": dependence})
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
 
@@ -224,10 +224,10 @@ class ProfileCache:
         """How good variants were found to be (`slacktide profile --accuracy`); none if that was
         never measured for these files. Blocks: reads files."""
         stored = self._store.find(definition, accuracy_key(definition), "accuracy") or {}
-        found = stored.get("accuracy")
+        scores = stored.get("accuracy")
         return {
             str(name): max(float(value), LEAST_ACCURACY)
-            for name, value in (found.items() if isinstance(found, dict) else ())
+            for name, value in (scores.items() if isinstance(scores, dict) else ())
             if type(value) in (int, float) and 0.0 <= value <= 1.0
         }
 
@@ -329,7 +329,7 @@ def _silent_on(
 def _sessions(stored: object) -> tuple[SessionSize, ...]:
     """Of the replica that a profile was measured on; none of earlier files, which do not say."""
     try:
-        return tuple(SessionSize(int(one[0]), int(one[1])) for one in stored)  # type: ignore[attr-defined]
+        return tuple(SessionSize(int(session[0]), int(session[1])) for session in stored)  # type: ignore[attr-defined]
     except (TypeError, ValueError, IndexError, KeyError):
         return ()
 
@@ -339,8 +339,8 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
     files."""
     files = {**definition.sample_rows, "": definition.samples}
     hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
-    own = {"outputs": sorted(definition.outputs)} if definition.own_exits else {}
-    return {"values": definition.values, "samples": hashes, **own}
+    own_exits = {"outputs": sorted(definition.outputs)} if definition.own_exits else {}
+    return {"values": definition.values, "samples": hashes, **own_exits}
 
 
 def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:

@@ -104,7 +104,7 @@ class ReplicaLauncher:
         self._engine = engine
         self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
         self.plan_again: Callable[[], None] = lambda: None  # where batches become smaller
-        self.learn: Callable[[PoolId, FeaturesSeen], None] = lambda pool, seen: None
+        self.learn: Callable[[PoolId, FeaturesSeen], None] = lambda pool, report: None
         """Takes what ramps can be learnt from."""
         self.keep_dependence: Callable[[LoadedPool, str], None] = lambda pool, reason: None
         """Stores why requests to a model may not share a batch."""
@@ -135,9 +135,9 @@ class ReplicaLauncher:
             return "it is no longer wanted"
         version = pool.version
         fits, planned = opened.interface.max_batch, version.interface.max_batch
-        found = replace(opened.interface, max_batch=planned if fits and planned else fits)
-        if found != version.interface and (
-            version.family is None or any_size(found) != version.interface
+        interface = replace(opened.interface, max_batch=planned if fits and planned else fits)
+        if interface != version.interface and (
+            version.family is None or any_size(interface) != version.interface
         ):
             return "the model's inputs, outputs or batch axis are not those of its profile"
         if fits < planned:
@@ -193,8 +193,8 @@ class ReplicaLauncher:
         elif event.detail:
             log.warning("%s: early exits stay as they are: %s", pool.version.name, event.detail)
         elif event.untimed:
-            told = "%s: early exits run, but timing them failed: %s"
-            log.warning(told, pool.version.name, event.untimed)
+            message = "%s: early exits run, but timing them failed: %s"
+            log.warning(message, pool.version.name, event.untimed)
         else:
             names = ", ".join(map(pool.exits.name, event.ramps)) or "none"
             log.info("%s: early exits: %s", pool.version.name, names)
@@ -246,8 +246,8 @@ class ReplicaLauncher:
     def _tell_if_up(self, loaded: LoadedPool) -> None:
         """All that are in the plan now: there may be fewer than when it was loaded, and none of a
         variant that a planner has taken back."""
-        wanted = self.wanted(loaded.id)
-        if wanted <= len(loaded.replicas_up) and (wanted or loaded.version.family is not None):
+        needed = self.wanted(loaded.id)
+        if needed <= len(loaded.replicas_up) and (needed or loaded.version.family is not None):
             self._tell(loaded.id, None)
 
     def wanted(self, id: PoolId) -> int:

@@ -76,13 +76,13 @@ class ResizeTracker:
         self._maybe_settle(lane)
 
     def reported(
-        self, lane: str, replica: int, report: Resized, *, wanted: tuple[int, ...]
+        self, lane: str, replica: int, report: Resized, *, intended: tuple[int, ...]
     ) -> None:
-        """A replica of `lane`, which was started to have `wanted`, says what it has."""
+        """A replica of `lane`, which was started to have `intended`, says what it has."""
         resize = self._lanes.get(lane)
         if resize is None:  # no resize since: it is about how the replica started
-            resize = self._lanes[lane] = _Resize(wanted, set(), self._clock())
-            resize.reported = wanted
+            resize = self._lanes[lane] = _Resize(intended, set(), self._clock())
+            resize.reported = intended
         resize.waiting.discard(replica)
         resize.short.pop(replica, None)
         if set(report.cores) != set(resize.cores):

@@ -65,9 +65,9 @@ class LoadedExits:
         self.revision, self.names, self.refusal = revision, names, ""
         self._made = frozenset(index for index, name in enumerate(self.outputs) if name in outputs)
 
-    def makes(self, wanted: Iterable[int]) -> bool:
+    def makes(self, outputs: Iterable[int]) -> bool:
         """Whether ramps make all of these outputs."""
-        return self._made.issuperset(wanted)
+        return self._made.issuperset(outputs)
 
     def name(self, position: int | None) -> str:
         """The tensor at a position, its number where the name is not known; none: the end."""
@@ -177,10 +177,10 @@ class LoadedVersion:
         if definition is not None and definition.variant:
             variant, size = definition.variant, definition.image_size or len(self.pools) + 1
         id = PoolId(self.name, self.version, variant, self.generation)
-        own = definition or self.definition
-        if own.settings.exits is not None:  # no family has them
+        model = definition or self.definition
+        if model.settings.exits is not None:  # no family has them
             self.exits = LoadedExits(tuple(spec.name for spec in self.interface.outputs))
-        self.pools.append(LoadedPool(id, self, own, source, times, cores, size, known=known))
+        self.pools.append(LoadedPool(id, self, model, source, times, cores, size, known=known))
         self.pools[-1].exits = self.exits
         return self.pools[-1]
 
@@ -249,9 +249,9 @@ class LoadedVersion:
         self._idle = None
         if self.in_flight:
             return  # the last of these calls sets it again
-        left = self._left_at + IDLE_S - time.monotonic()
-        if left > 0.0:
-            self._wait_for_idleness(left)
+        idle_left = self._left_at + IDLE_S - time.monotonic()
+        if idle_left > 0.0:
+            self._wait_for_idleness(idle_left)
         else:
             self.arena.trim()
 
@@ -396,7 +396,7 @@ class Catalog:
 
     def all(self) -> tuple[LoadedVersion, ...]:
         """Every version that has replicas, also those on their way in or out, and pipelines."""
-        found = dict.fromkeys(pool.version for pool in self._pools.values())
+        all_versions = dict.fromkeys(pool.version for pool in self._pools.values())
         for versions in self._serving.values():
-            found.update(dict.fromkeys(versions.values()))
-        return tuple(found)
+            all_versions.update(dict.fromkeys(versions.values()))
+        return tuple(all_versions)

@@ -90,8 +90,8 @@ class EarlyExitSettings(Section):
         for name in ("accuracy_loss", "ramp_budget", "feedback", "primary", "output", "positions"):
             if name in self.model_fields_set:
                 raise OptionError((name, "expected none beside 'judged': no ramps are learnt"))
-        for at, each in enumerate(self.judged):
-            if each.outputs.keys() != self.judged[0].outputs.keys():
+        for at, exit_ in enumerate(self.judged):
+            if exit_.outputs.keys() != self.judged[0].outputs.keys():
                 names = ", ".join(self.judged[0].outputs)
                 raise OptionError(
                     (f"judged[{at}].outputs", f"expected those of the first: {names}")
@@ -101,15 +101,15 @@ class EarlyExitSettings(Section):
     @property
     def own(self) -> tuple[OwnExit, ...]:
         """What workers are told of exits that the model itself has."""
-        return tuple(OwnExit(each.outputs, each.quality) for each in self.judged)
+        return tuple(OwnExit(exit_.outputs, exit_.quality) for exit_ in self.judged)
 
     @property
     def stated(self) -> StatedExits:
         """What the planner is told."""
         mode = ExitMode(self.mode)
         if self.judged:
-            thresholds = tuple(each.threshold for each in self.judged)
+            thresholds = tuple(exit_.threshold for exit_ in self.judged)
             ramps = tuple(range(len(thresholds)))
-            own = {"learnt": False, "enlarge": self.enlarge}
-            return StatedExits(mode=mode, ramps=ramps, thresholds=thresholds, **own)
+            flags = {"learnt": False, "enlarge": self.enlarge}
+            return StatedExits(mode=mode, ramps=ramps, thresholds=thresholds, **flags)
         return StatedExits(self.accuracy_loss, self.ramp_budget, mode, self.feedback)

@@ -133,15 +133,15 @@ def read_choice(registry: Registry[Any], value: object, *, imports: bool = False
     if not isinstance(section, Mapping):
         expected = f"expected a {registry.kind}'s name, or keys and values"
         raise ValueError(f"{expected}, got {shown(value)}")
-    stated = {str(key): each for key, each in section.items() if key != "name"}
+    stated = {str(key): option for key, option in section.items() if key != "name"}
     name = section.get("name", "")
     name = name if isinstance(name, str) else repr(name)
     admit_name(registry, name, imports=imports)
-    found = registry.find(name)
-    options = read_options(found.options, stated, bare=False)
-    known = options_of(found.options).items()
-    named = (key for key, option in known if not stated.keys().isdisjoint((key, *option.aliases)))
-    return Choice(found.name, options, frozenset(named))
+    choice = registry.find(name)
+    options = read_options(choice.options, stated, bare=False)
+    pairs = options_of(choice.options).items()
+    named = (key for key, option in pairs if not stated.keys().isdisjoint((key, *option.aliases)))
+    return Choice(choice.name, options, frozenset(named))
 
 
 def may_import(info: ValidationInfo) -> bool:

@@ -55,8 +55,8 @@ class FunctionSettings(Section):
         try:
             glue_target(self.name)
         except OptionError as error:
-            told = "; ".join(message for _, message in error.problems)
-            raise OptionError(("name", told)) from None
+            reasons = "; ".join(message for _, message in error.problems)
+            raise OptionError(("name", reasons)) from None
         return self
 
     @property
@@ -70,7 +70,7 @@ class FunctionSettings(Section):
 
         def specs(stated: Mapping[str, FunctionTensor]) -> list[TensorSpec]:
             tensors = stated.items()
-            return [TensorSpec(name, Datatype[one.datatype], one.shape) for name, one in tensors]
+            return [TensorSpec(name, Datatype[spec.datatype], spec.shape) for name, spec in tensors]
 
         try:
             return interface_of(specs(self.takes), specs(self.gives), max_batch)

@@ -57,16 +57,16 @@ def _tensors(
     specs: Sequence[TensorSpec],
     interface: ModelInterface,
 ) -> Iterator[Problem]:
-    known = {spec.name: spec for spec in specs}
+    specs_by_name = {spec.name: spec for spec in specs}
     for number, tensor in enumerate(stated):
         name, field = tensor.get("name", ""), f"{kind}[{number}]"
-        spec = known.get(name)
+        spec = specs_by_name.get(name)
         if spec is None:
-            yield _missing(f"{field}.name", kind, name, known)
+            yield _missing(f"{field}.name", kind, name, specs_by_name)
             continue
         expected = triton_type(spec.datatype)
-        if (given := tensor.get("data_type", expected)) != expected:
-            yield Problem(f"{field}.data_type", f"expected {expected} for {name!r}, got {given}")
+        if (datatype := tensor.get("data_type", expected)) != expected:
+            yield Problem(f"{field}.data_type", f"expected {expected} for {name!r}, got {datatype}")
         row = interface.row_axes(spec)
         key, shape = "dims", tensor.get("dims", row)
         if "reshape" in tensor:
@@ -92,11 +92,11 @@ def _unnamed(stated: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec]) -
 
 
 def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterator[Problem]:
-    known = {spec.name: spec for spec in interface.inputs}
+    inputs = {spec.name: spec for spec in interface.inputs}
     for name, settings in definition.settings.inputs.items():
-        spec = known.get(name)
+        spec = inputs.get(name)
         if spec is None:
-            hint = suggestion(name, known)
+            hint = suggestion(name, inputs)
             yield Problem(f"inputs.{name}", f"the model has no such input; {hint}")
             continue
         row = interface.row_axes(spec)
@@ -107,8 +107,8 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
             yield Problem(f"inputs.{name}.finite", f"{spec.datatype.wire_name} is always finite")
     yield from padding_problems(definition.settings, interface)
     exits = definition.settings.early_exit
-    if exits is not None and exits.primary is not None and exits.primary not in known:
-        yield _missing("early_exit.primary", "input", exits.primary, known)
+    if exits is not None and exits.primary is not None and exits.primary not in inputs:
+        yield _missing("early_exit.primary", "input", exits.primary, inputs)
     outputs = {spec.name: spec for spec in interface.outputs}
     if exits is not None and exits.output is not None and exits.output not in outputs:
         yield _missing("early_exit.output", "output", exits.output, outputs)
@@ -168,8 +168,8 @@ def _agrees(stated: Sequence[int], row: Sequence[int]) -> bool:
 Specs = Mapping[str, TensorSpec]
 
 
-def _missing(field: str, kind: str, name: str, known: Specs) -> Problem:
-    return Problem(field, f"the model has no {kind} {name!r}; {suggestion(name, known)}")
+def _missing(field: str, kind: str, name: str, candidates: Specs) -> Problem:
+    return Problem(field, f"the model has no {kind} {name!r}; {suggestion(name, candidates)}")
 
 
 def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iterator[Problem]:
@@ -177,14 +177,14 @@ def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iter
     `check_interface` itself."""
     inputs = {spec.name: spec for spec in interface.inputs}
     outputs = {spec.name: spec for spec in interface.outputs}
-    for name, one in settings.inputs.items():
-        if one.pad is not None and name in inputs:
+    for name, section in settings.inputs.items():
+        if section.pad is not None and name in inputs:
             field = f"inputs.{name}.pad"
             if not interface.batches:
                 yield Problem(field, "the model has no batch axis, so that nothing is padded")
                 return
-            yield from _input(field, inputs[name], one.pad)
-            yield from _mask(field, one.pad, inputs, settings)
+            yield from _input(field, inputs[name], section.pad)
+            yield from _mask(field, section.pad, inputs, settings)
     for name, output in settings.outputs.items():
         spec = outputs.get(name)
         if spec is None:
@@ -198,7 +198,7 @@ def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iter
 def padding_warnings(definition: ModelDefinition) -> Iterator[str]:
     """A sentence if padding is stated that would change answers, and so is not done."""
     settings = definition.settings
-    stated = [name for name, one in settings.inputs.items() if one.pad is not None]
+    stated = [name for name, section in settings.inputs.items() if section.pad is not None]
     if stated and settings.pads is None:
         yield (
             f"{definition.name}/{SETTINGS_FILE}: inputs.{stated[0]}.pad has no effect without a "

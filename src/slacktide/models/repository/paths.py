@@ -70,10 +70,10 @@ def is_version(text: str) -> bool:
     return _VERSION.fullmatch(text) is not None and int(text) <= _MAX_VERSION
 
 
-def check_name(text: str, *, what: str = "model name", where: str = "") -> str:
+def check_name(text: str, *, kind: str = "model name", where: str = "") -> str:
     """`text` itself. Raises InvalidNameError if it may not name a model or file."""
     if not is_name(text):
-        raise InvalidNameError(where, f"{what} {shown(text)}: expected {NAME_RULE}")
+        raise InvalidNameError(where, f"{kind} {shown(text)}: expected {NAME_RULE}")
     return text
 
 
@@ -93,7 +93,7 @@ def resolve(root: Path, *names: str, kind: PathKind) -> Path:
     """
     where = "/".join(name if is_name(name) else shown(name) for name in names)
     for name in names:
-        check_name(name, what="name", where=where)
+        check_name(name, kind="name", where=where)
     return resolve_inside(root, root.joinpath(*names), where=where, kind=kind)
 
 
@@ -109,8 +109,8 @@ def resolve_inside(root: Path, path: Path, *, where: str, kind: PathKind) -> Pat
         raise unreadable(where, error) from None
     if not real.is_relative_to(home):
         raise OutsideRepositoryError(where, "leads out of the repository through a symbolic link")
-    wanted = stat.S_ISREG(mode) if kind is PathKind.FILE else stat.S_ISDIR(mode)
-    if not wanted:
+    is_kind = stat.S_ISREG(mode) if kind is PathKind.FILE else stat.S_ISDIR(mode)
+    if not is_kind:
         raise FolderError(where, f"expected {kind.value}")
     return real
 

@@ -159,15 +159,15 @@ class EdgeSettings(Section):
         if self.each is not None and self.tensors:
             problems.append(("tensors", "expected none beside 'each: box', which hands on pixels"))
         if self.each is None:
-            wanted = "expected 'each: box' beside it"
-            problems += [("boxes", wanted)] if self.boxes is not None else []
+            expected = "expected 'each: box' beside it"
+            problems += [("boxes", expected)] if self.boxes is not None else []
             if self.when is not None:
-                problems += [("when.overlap", wanted)] if self.when.overlap < 1 else []
-                problems += [("when.height", wanted)] if self.when.height > 0 else []
+                problems += [("when.overlap", expected)] if self.when.overlap < 1 else []
+                problems += [("when.height", expected)] if self.when.height > 0 else []
             if self.when is None:
                 stated = {"scores": self.scores, "classes": self.classes}.items()
-                wanted = "expected 'when' or 'each: box' beside it"
-                problems += [(name, wanted) for name, value in stated if value is not None]
+                expected = "expected 'when' or 'each: box' beside it"
+                problems += [(name, expected) for name, value in stated if value is not None]
         if problems:
             raise OptionError(*problems)
         return self
@@ -214,17 +214,17 @@ class PipelineSettings(Section):
         pipeline = Pipeline(name, tuple(stages), tuple(edges), self.slo)
         for stage, stated in self.stages.items():
             if stated.crop is not None and stage not in cropped:
-                wanted = "expected an edge with 'each: box' to this stage"
-                raise PipelineError(f"stages.{stage}.crop", wanted)
+                expected = "expected an edge with 'each: box' to this stage"
+                raise PipelineError(f"stages.{stage}.crop", expected)
         return pipeline
 
     def _edge(self, number: int, edge: EdgeSettings) -> Edge:
         classes: tuple[int, ...] = ()
         if edge.when is not None and edge.upstream in self.stages:
-            known = self.stages[edge.upstream].classes
+            class_names = self.stages[edge.upstream].classes
             classes = tuple(
-                _class(f"edges[{number}].when.class[{at}]", wanted, edge.upstream, known)
-                for at, wanted in enumerate(edge.when.wanted)
+                _class(f"edges[{number}].when.class[{at}]", class_, edge.upstream, class_names)
+                for at, class_ in enumerate(edge.when.wanted)
             )
         choice = None
         if (when := edge.when) is not None:
@@ -249,21 +249,21 @@ def _glue(stage: str, crop: CropSettings | None) -> Glue:
     try:
         return Glue(crop.margin, glue_target(crop.function) if crop.function else "")
     except OptionError as error:
-        told = "; ".join(message for _, message in error.problems)
-        raise OptionError((f"stages.{stage}.crop.function", told)) from None
+        reasons = "; ".join(message for _, message in error.problems)
+        raise OptionError((f"stages.{stage}.crop.function", reasons)) from None
 
 
-def _class(key: str, wanted: int | str, stage: str, known: tuple[str, ...]) -> int:
+def _class(key: str, class_: int | str, stage: str, class_names: tuple[str, ...]) -> int:
     """The number of a class. Raises OptionError if there is no such."""
-    if isinstance(wanted, str) and not known:
+    if isinstance(class_, str) and not class_names:
         message = f"expected 'stages.{stage}.classes' to name the classes, or a number"
-        raise OptionError((key, f"{message}; got {shown(wanted)}"))
-    if isinstance(wanted, str) and wanted not in known:
-        message = f"{stage} has no class {shown(wanted)}; {suggestion(wanted, known[:50])}"
+        raise OptionError((key, f"{message}; got {shown(class_)}"))
+    if isinstance(class_, str) and class_ not in class_names:
+        message = f"{stage} has no class {shown(class_)}; {suggestion(class_, class_names[:50])}"
         raise OptionError((key, message))
-    if isinstance(wanted, int) and known and wanted >= len(known):
-        raise OptionError((key, f"expected 0 to {len(known) - 1}, got {wanted}"))
-    return known.index(wanted) if isinstance(wanted, str) else wanted
+    if isinstance(class_, int) and class_names and class_ >= len(class_names):
+        raise OptionError((key, f"expected 0 to {len(class_names) - 1}, got {class_}"))
+    return class_names.index(class_) if isinstance(class_, str) else class_
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,5 +296,5 @@ def validate_pipeline(document: Mapping[str, Any], *, where: str) -> PipelineSet
     try:
         return PipelineSettings.model_validate(document)
     except ValidationError as error:
-        problems = (each.problem for each in validation_problems(error, PipelineSettings))
+        problems = (problem.problem for problem in validation_problems(error, PipelineSettings))
         raise SettingsError(where, *problems) from None

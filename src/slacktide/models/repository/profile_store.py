@@ -54,8 +54,8 @@ def model_hash(definition: ModelDefinition) -> str:
     """
     named, model = definition.model_path, definition.model_path.resolve()
     try:
-        own = hash_file(model)
-        whole = hashlib.sha256(f"{own}  {model.name}\n".encode("utf-8", "surrogateescape"))
+        main_hash = hash_file(model)
+        whole = hashlib.sha256(f"{main_hash}  {model.name}\n".encode("utf-8", "surrogateescape"))
         is_whole = True
         for file in dict.fromkeys((model, named)):  # a link may have data of its own beside it
             home = file.parent
@@ -74,7 +74,7 @@ def model_hash(definition: ModelDefinition) -> str:
                 )
                 whole.update(f"{hash_file(real)}  {name}\n".encode("utf-8", "surrogateescape"))
                 is_whole = False
-        return own if is_whole else whole.hexdigest()
+        return main_hash if is_whole else whole.hexdigest()
     except OSError as error:
         raise unreadable(definition.where, error) from None
 
@@ -210,14 +210,14 @@ class ProfileStore:
         writable = os.access(beside if beside.is_dir() else definition.folder, os.W_OK)
         if writable or self._state_dir is None:
             return beside
-        own = self._state_dir / "profiles" / definition.name / definition.version / EXITS_FOLDER
+        copy = self._state_dir / "profiles" / definition.name / definition.version / EXITS_FOLDER
         try:
-            if beside.is_dir() and (not own.is_dir() or _newest(beside) > _newest(own)):
-                shutil.copytree(beside, own, dirs_exist_ok=True)
+            if beside.is_dir() and (not copy.is_dir() or _newest(beside) > _newest(copy)):
+                shutil.copytree(beside, copy, dirs_exist_ok=True)
         except OSError as error:
             log.warning("%s/%s cannot be copied: %s", definition.name, EXITS_FOLDER, error.strerror)
             return beside
-        return own
+        return copy
 
     def _places(
         self, definition: ModelDefinition, hardware: str, kind: Kind = "profile"
@@ -225,13 +225,13 @@ class ProfileStore:
         """Where one may lie, the best place first."""
         digest = hashlib.sha256(hardware.encode()).hexdigest()[:16]
         # Variants that are sizes of one file have its profile, and learn each for itself.
-        own = f"@{definition.variant}" if definition.variant else ""
+        suffix = f"@{definition.variant}" if definition.variant else ""
         if kind == "accuracy":
             name = f"{PROFILE_PREFIX}accuracy.json"
         elif kind == "learnt":
-            name = f"{PROFILE_PREFIX}{digest}{own}.learnt.json"
+            name = f"{PROFILE_PREFIX}{digest}{suffix}.learnt.json"
         else:
-            name = f"{PROFILE_PREFIX}{digest}{own if definition.files else ''}.json"
+            name = f"{PROFILE_PREFIX}{digest}{suffix if definition.files else ''}.json"
         yield definition.folder / name
         if self._state_dir is not None:
             yield self._state_dir / "profiles" / definition.name / definition.version / name

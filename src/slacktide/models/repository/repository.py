@@ -159,15 +159,17 @@ class ModelDefinition:
         """Typical shapes by input, without the batch axis; only inputs that state one. −1: open."""
         stated = self.settings.inputs.items()
         return {
-            name: one.shapes[0] if one.shape is None else one.shape
-            for name, one in stated
-            if one.shape is not None or one.shapes
+            name: section.shapes[0] if section.shape is None else section.shape
+            for name, section in stated
+            if section.shape is not None or section.shapes
         }
 
     @property
     def more_shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
         """Further shapes to profile, each as `warmup_shapes`."""
-        stated = {name: one.shapes for name, one in self.settings.inputs.items() if one.shapes}
+        stated = {
+            name: section.shapes for name, section in self.settings.inputs.items() if section.shapes
+        }
         return tuple(
             dict(zip(stated, together, strict=True))
             for together in zip(*stated.values(), strict=True)
@@ -177,7 +179,9 @@ class ModelDefinition:
     def values(self) -> dict[str, bool | int | float | str]:
         """Constants by input, for warm-up and profiling."""
         inputs = self.settings.inputs
-        return {name: one.value for name, one in inputs.items() if one.value is not None}
+        return {
+            name: section.value for name, section in inputs.items() if section.value is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +225,16 @@ class Repository:
         if self._has(model, PIPELINE_FILE):
             raise FolderError(model, f"expected a model, got a pipeline (it holds {PIPELINE_FILE})")
         own_where, config_where = f"{model}/{SETTINGS_FILE}", f"{model}/{CONFIG_FILE}"
-        own = self._optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES, parse_settings)
+        document = self._optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES, parse_settings)
         if config_override is not None:
             config_where = f"{model}: parameter 'config'"
             config = parse_json(config_override, where=config_where)
         else:
             config = self._optional(model, CONFIG_FILE, MAX_CONFIG_BYTES, parse_text)
         translation = translate(config, model=model, where=config_where)
-        settings = merge(own, translation, own_where=own_where, config_where=config_where)
+        settings = merge(document, translation, own_where=own_where, config_where=config_where)
         unused = warn_unused(settings, translation, where=config_where)
-        origin = "" if settings.on_cpu else self._device_origin(model, own, config_where)
+        origin = "" if settings.on_cpu else self._device_origin(model, document, config_where)
         files = settings.variants.files if settings.variants is not None else {}
         depths = settings.variants.depths if settings.variants is not None else {}
         if files:
@@ -298,13 +302,13 @@ class Repository:
         names = self.names()
         if name in names:
             return ""
-        models = [each for each in names if not self._has(each, PIPELINE_FILE)]
+        models = [candidate for candidate in names if not self._has(candidate, PIPELINE_FILE)]
         hint = suggestion(name, models, noun="known")
         return f"there is no model {name!r} in the repository; {hint}"
 
-    def _device_origin(self, model: str, own: Mapping[str, Any], config_where: str) -> str:
+    def _device_origin(self, model: str, document: Mapping[str, Any], config_where: str) -> str:
         """The place that asks for a GPU, such as `m/config.pbtxt, line 4, instance_group`."""
-        key = next((key for key in ("device", "providers") if key in own), "")
+        key = next((key for key in ("device", "providers") if key in document), "")
         if not key and config_where != f"{model}/{CONFIG_FILE}":
             return f"{config_where}, instance_group"
         where = f"{model}/{SETTINGS_FILE if key else CONFIG_FILE}"
@@ -325,12 +329,12 @@ class Repository:
             resolve(self.root, model, version, file, kind=PathKind.FILE)
             return folder, folder / file
         except NotFoundError as error:
-            found = _onnx(folder)
-            if stated or not found or os.path.lexists(folder / file):
+            onnx_files = _onnx(folder)
+            if stated or not onnx_files or os.path.lexists(folder / file):
                 raise
-            advice = f"rename {shown(found[0])} to {file}"
-            if is_name(found[0]):
-                advice += f", or state 'file: {found[0]}' in {model}/{SETTINGS_FILE}"
+            advice = f"rename {shown(onnx_files[0])} to {file}"
+            if is_name(onnx_files[0]):
+                advice += f", or state 'file: {onnx_files[0]}' in {model}/{SETTINGS_FILE}"
             raise NotFoundError(error.where, f"there is no such file; {advice}") from None
 
     def _sample(self, model: str, version: str, file: str | None, *below: str) -> Path | None:
@@ -394,8 +398,8 @@ class Repository:
             raise self._unknown(model) from None
 
     def _unknown(self, model: str) -> NotFoundError:
-        known = (name for name in self.names() if is_name(name))
-        return NotFoundError("", f"no model {model!r}; {suggestion(model, known, noun='known')}")
+        names = (name for name in self.names() if is_name(name))
+        return NotFoundError("", f"no model {model!r}; {suggestion(model, names, noun='known')}")
 
     def _optional(
         self, model: str, file: str, limit: int, parse: Callable[..., Mapping[str, Any]]
@@ -420,8 +424,8 @@ class Repository:
 
     def without_models(self) -> str:
         """What to say where `names` has none."""
-        found = [shown(name) for name in _onnx(self.root)[:1]]
-        advice = "".join(f"; move {one} there, or serve that file alone" for one in found)
+        examples = [shown(name) for name in _onnx(self.root)[:1]]
+        advice = "".join(f"; move {path} there, or serve that file alone" for path in examples)
         return f"no models: expected folders such as NAME/1/model.onnx{advice}"
 
 
@@ -432,9 +436,9 @@ def _advice(model: str, folder: Path) -> str:
             return f"; if {model} is a version of a model, serve the folder that holds the model"
         return f"; move {shown(name)} to {model}/1/model.onnx"
     with suppress(OSError):
-        for each in sorted(folder.iterdir()):
-            if _onnx(each / "1"):
-                return f"; {model} holds models itself, such as {shown(f'{model}/{each.name}')}"
+        for path in sorted(folder.iterdir()):
+            if _onnx(path / "1"):
+                return f"; {model} holds models itself, such as {shown(f'{model}/{path.name}')}"
     return ""
 
 

@@ -136,8 +136,8 @@ class OutputPad(Section):
 
 
 def _constant(value: Any) -> Any:
-    known = value is None or isinstance(value, int | str)  # true and false are whole numbers
-    if known or (isinstance(value, float) and math.isfinite(value)):
+    is_plain = value is None or isinstance(value, int | str)  # true and false are whole numbers
+    if is_plain or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ValueError("expected a number, a text, true or false")
 
@@ -332,8 +332,8 @@ class ModelSettings(Section):
     def _device_can(self) -> ModelSettings:
         gpu = any(provider != "cpu" for provider in self.providers)
         if self.providers and gpu == self.on_cpu:
-            wanted = "'cpu' alone" if self.on_cpu else "'cuda' or 'tensorrt'"
-            raise ValueError(f"providers: expected {wanted} on {self.device}")
+            expected = "'cpu' alone" if self.on_cpu else "'cuda' or 'tensorrt'"
+            raise ValueError(f"providers: expected {expected} on {self.device}")
         if not self.on_cpu and self.executor == "in_process":
             # A failed GPU takes its process along: here that would be the server.
             raise ValueError(f"executor: expected 'worker' on {self.device}, got 'in_process'")
@@ -350,8 +350,8 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _lengths_need_padding(self) -> ModelSettings:
-        padded = any(one.pad is not None for one in self.inputs.values())
-        trimmed = any(one.pad is not None for one in self.outputs.values())
+        padded = any(section.pad is not None for section in self.inputs.values())
+        trimmed = any(section.pad is not None for section in self.outputs.values())
         if not padded and (trimmed or self.padding is not None):
             key = "outputs" if trimmed else "padding"
             raise ValueError(f"{key}: expected an input with 'pad' beside it")
@@ -364,10 +364,12 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _rows_are_stated_once(self) -> ModelSettings:
-        counts = {name: len(one.shapes) for name, one in self.inputs.items() if one.shapes}
+        counts = {
+            name: len(section.shapes) for name, section in self.inputs.items() if section.shapes
+        }
         if len(set(counts.values())) > 1:
-            found = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
-            raise ValueError(f"inputs: expected as many 'shapes' of each input, got {found}")
+            counted = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+            raise ValueError(f"inputs: expected as many 'shapes' of each input, got {counted}")
         for name in self.samples.rows:
             if name in self.inputs and self.inputs[name].value is not None:
                 raise ValueError(f"inputs.{name}.value: expected none beside samples.rows.{name}")
@@ -408,9 +410,9 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _scaling_has_room(self) -> ModelSettings:
         if not self.replicas.fixed and (self.cores is None or not self.on_cpu):
-            what = "'cores' beside it" if self.on_cpu else "a number"
+            expected = "'cores' beside it" if self.on_cpu else "a number"
             raise ValueError(
-                f"replicas: expected {what}, got min {self.replicas.min} and "
+                f"replicas: expected {expected}, got min {self.replicas.min} and "
                 f"max {self.replicas.max} on {self.device}"
             )
         if self.scaling is not None and not self.scaled:
@@ -421,7 +423,7 @@ class ModelSettings(Section):
             try:
                 planner_of(self.scaling or {}, self.cores, self.replicas)
             except OptionError as error:
-                problems = ((f"scaling.{name}", told) for name, told in error.problems)
+                problems = ((f"scaling.{name}", message) for name, message in error.problems)
                 raise OptionError(*problems) from None
         return self
 
@@ -452,19 +454,21 @@ class ModelSettings(Section):
     def pads(self) -> Padding | None:
         """The padding in effect; None if requests of unequal shape never share a batch. Without a
         mask, only what is declared exact may be padded: everything else would change answers."""
-        stated = {name: one.pad for name, one in self.inputs.items() if one.pad is not None}
+        stated = {name: part.pad for name, part in self.inputs.items() if part.pad is not None}
         masks = self.masks
         if not stated or not (masks or self.padding == "exact"):
             return None
         inputs = {name: PaddedInput(pad.axis, pad.value) for name, pad in stated.items()}
         inputs |= {name: PaddedInput(1, 0, mask=True) for name in masks}
-        outputs = {name: one.pad.axis for name, one in self.outputs.items() if one.pad is not None}
+        outputs = {
+            name: part.pad.axis for name, part in self.outputs.items() if part.pad is not None
+        }
         return Padding(inputs, outputs, self.lengths)
 
     @property
     def masks(self) -> frozenset[str]:
         """Inputs that tell what is padding, which clients may leave out."""
-        pads = (one.pad for one in self.inputs.values())
+        pads = (section.pad for section in self.inputs.values())
         return frozenset(pad.mask for pad in pads if pad is not None and pad.mask is not None)
 
     @property

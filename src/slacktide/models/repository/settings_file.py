@@ -58,7 +58,7 @@ def validate_settings(document: Document, *, where: str) -> ModelSettings:
     try:
         return ModelSettings.model_validate(document)
     except ValidationError as error:
-        problems = (each.problem for each in validation_problems(error, ModelSettings))
+        problems = (problem.problem for problem in validation_problems(error, ModelSettings))
         raise SettingsError(where, *problems) from None
 
 
@@ -67,22 +67,22 @@ _DEEP = ("limits", "inputs", "outputs")
 
 
 def merge(
-    own: Document, config: Translation, *, own_where: str, config_where: str
+    own_settings: Document, config: Translation, *, own_where: str, config_where: str
 ) -> ModelSettings:
-    """The settings in effect. `own` is valid by itself. Raises ModelConfigError if the
+    """The settings in effect. `own_settings` is valid by itself. Raises ModelConfigError if the
     configuration is not, and SettingsError if the two contradict each other."""
     try:
         validate_settings({**config.settings, **config.not_fifo}, where=config_where)
     except SettingsError as error:
         problems = (Problem(p.field, f"(as it amounts to) {p.message}") for p in error.problems)
         raise ModelConfigError(config_where, *problems) from None
-    scheduler = {"name": DEFAULT_POLICY, **name_to_section(own.get("scheduler", {}))}
+    scheduler = {"name": DEFAULT_POLICY, **name_to_section(own_settings.get("scheduler", {}))}
     document = dict(config.settings)
     if scheduler["name"] == "fifo":
         scheduler = {**config.fifo, **scheduler}
     else:
         document |= config.not_fifo
-    for key, value in own.items():
+    for key, value in own_settings.items():
         document[key] = _deep(value, document.get(key)) if key in _DEEP else value
     return validate_settings({**document, "scheduler": scheduler}, where=own_where)
 
@@ -90,16 +90,16 @@ def merge(
 def warn_unused(settings: ModelSettings, config: Translation, *, where: str) -> tuple[str, ...]:
     """Sentences on what is stated in vain: delays of batches, which only `fifo` has, replicas on a
     device, which runs one batch at a time, and early exits without a worker."""
-    found: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     if settings.early_exit is not None and settings.exits is None:
-        found = (f"early_exit: has no effect with 'executor: {settings.executor}'",)
+        warnings = (f"early_exit: has no effect with 'executor: {settings.executor}'",)
     if not settings.on_cpu and (count := settings.replicas.min) > 1:
         reason = f"{settings.device} runs one batch at a time"
-        found += (f"replicas: {count} are stated, and one serves: {reason}",)
+        warnings += (f"replicas: {count} are stated, and one serves: {reason}",)
     if settings.scheduler.name == "fifo" or not {"max_delay", "preferred"} & config.fifo.keys():
-        return found
+        return warnings
     return (
-        *found,
+        *warnings,
         f"{where}: the delay and preferred sizes of dynamic_batching have no effect under the "
         f"scheduler {settings.scheduler.name!r}; state 'scheduler: fifo' to have them",
     )
@@ -148,8 +148,8 @@ def validation_problems(
     error: ValidationError, root: type[Section]
 ) -> tuple[ValidationProblem, ...]:
     """All that is wrong with a document that should have been a `root`, each thing once."""
-    made = (_complaints(dict(details), root) for details in error.errors(include_url=False))
-    return tuple(dict.fromkeys(chain.from_iterable(made)))
+    problems = (_complaints(dict(details), root) for details in error.errors(include_url=False))
+    return tuple(dict.fromkeys(chain.from_iterable(problems)))
 
 
 def dotted(path: Path) -> str:
@@ -164,16 +164,16 @@ def _complaints(details: dict[str, Any], root: type[Section]) -> Iterable[Valida
     path: Path = tuple(part for part in details["loc"] if part != "[key]")
     error = details.get("ctx", {}).get("error")
     if not isinstance(error, OptionError):
-        told = _complaint(details, path, root)
-        return () if told is None else (told,)
-    return (ValidationProblem((*path, *name.split(".")), told) for name, told in error.problems)
+        problem = _complaint(details, path, root)
+        return () if problem is None else (problem,)
+    return (ValidationProblem((*path, *name.split(".")), text) for name, text in error.problems)
 
 
 def _complaint(
     details: dict[str, Any], path: Path, root: type[Section]
 ) -> ValidationProblem | None:
     """None: another one says it."""
-    found, kind, context = details["input"], details["type"], details.get("ctx", {})
+    value, kind, context = details["input"], details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
         return ValidationProblem(
             path, f"unknown key; {suggestion(str(path[-1]), _keys(path, root))}"
@@ -182,27 +182,27 @@ def _complaint(
         return ValidationProblem(path[:-1], f"expected a key {path[-1]!r}")
     if kind == "literal_error":
         valid = re.findall(r"'([^']*)'", context["expected"])
-        hint = suggestion(str(found), valid)
+        hint = suggestion(str(value), valid)
         return ValidationProblem(
-            path, f"expected {context['expected']}, got {shown(found)}; {hint}"
+            path, f"expected {context['expected']}, got {shown(value)}; {hint}"
         )
     if kind == "value_error":
         return ValidationProblem(path, str(context["error"]))
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         expected = _SHORT_FORMS.get(str(path[-1]) if path else "", "keys and values")
-        return ValidationProblem(path, f"expected {expected}, got {shown(found)}")
-    if kind == "tuple_type" and isinstance(found, str | int | float):
-        return ValidationProblem(path, f"expected a list such as [{found}], got {shown(found)}")
+        return ValidationProblem(path, f"expected {expected}, got {shown(value)}")
+    if kind == "tuple_type" and isinstance(value, str | int | float):
+        return ValidationProblem(path, f"expected a list such as [{value}], got {shown(value)}")
     if kind == "string_pattern_mismatch":
-        return ValidationProblem(path, f"expected 'cpu', 'cuda' or 'cuda:N', got {shown(found)}")
-    if kind in ("too_short", "too_long") and isinstance(found, Collection):
+        return ValidationProblem(path, f"expected 'cpu', 'cuda' or 'cuda:N', got {shown(value)}")
+    if kind in ("too_short", "too_long") and isinstance(value, Collection):
         least, most = context.get("min_length", 0), context.get("max_length", math.inf)
-        if least <= len(found) <= most:
+        if least <= len(value) <= most:
             return None  # some of it is wrong, and was left out
-        expected = f"at least {least}" if len(found) < least else f"at most {most}"
-        return ValidationProblem(path, f"expected {expected}, got {len(found) or 'none'}")
+        expected = f"at least {least}" if len(value) < least else f"at most {most}"
+        return ValidationProblem(path, f"expected {expected}, got {len(value) or 'none'}")
     expected = _TYPES.get(kind) or re.sub(r"^\w+ should (be|have) ", "", details["msg"])
-    return ValidationProblem(path, f"expected {expected}, got {shown(found)}")
+    return ValidationProblem(path, f"expected {expected}, got {shown(value)}")
 
 
 def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def _place(key: str) -> tuple[str, str]:
     if not (key.startswith(FILE_PREFIX) and slash):
         raise UploadError("", f"expected '{FILE_PREFIX}<version>/<name>', got {shown(key)}")
     where = f"parameter {shown(key)}"
-    return check_version(version, where=where), check_name(name, what="file name", where=where)
+    return check_version(version, where=where), check_name(name, kind="file name", where=where)
 
 
 def _write(folder: Path, placed: Mapping[tuple[str, str], Bytes], config: bytes | None) -> None:

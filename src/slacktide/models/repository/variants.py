@@ -34,7 +34,7 @@ def short_variants(value: Any) -> Any:
 def _planner(value: Any) -> Any:
     section = name_to_section(value)
     if isinstance(section, Mapping):
-        options = {str(key): each for key, each in section.items() if key != "name"}
+        options = {str(key): option for key, option in section.items() if key != "name"}
         name = section.get("name", PLANNERS[0])
         if name not in PLANNERS:
             raise ValueError(f"expected 'variants' or 'none', got {name!r:.100}")

@@ -93,14 +93,14 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        seen_keys = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
                 why = "expected a key that is a word (quote it if it is a number)"
                 raise _refusal(key_node, why)
-            if key_node.value in seen:
+            if key_node.value in seen_keys:
                 raise _refusal(key_node, f"key {key_node.value!r} is given twice")
-            seen.add(key_node.value)
+            seen_keys.add(key_node.value)
         return super().construct_mapping(node, deep=deep)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:

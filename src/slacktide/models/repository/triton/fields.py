@@ -161,12 +161,12 @@ FIELDS: Mapping[str, Field] = {
 def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
     """The warnings a configuration earns: none, or one naming all its harmless fields. Raises
     RefusedFieldError naming every refused one."""
-    found = tuple(dict.fromkeys(_stated(config)))
-    refused = [field for field in found if field.treatment is Treatment.REFUSED]
+    judged_fields = tuple(dict.fromkeys(_stated(config)))
+    refused = [field for field in judged_fields if field.treatment is Treatment.REFUSED]
     if refused:
         problems = (Problem(f.path, f"is not supported: {f.note}") for f in refused)
         raise RefusedFieldError(where, *problems)
-    harmless = [field.path for field in found if field.treatment is Treatment.HARMLESS]
+    harmless = [field.path for field in judged_fields if field.treatment is Treatment.HARMLESS]
     if not harmless:
         return ()
     return (f"{where}: no effect here, and no harm: {', '.join(harmless)}",)

@@ -82,8 +82,8 @@ def fields_of(message_name: str) -> tuple[str, ...]:
 def _in_our_words(reason: str) -> str:
     if (match := _NO_FIELD.search(reason)) is not None:
         message, field = match[1], match[2]
-        known = suggestion(field, fields_of(message))
-        return f"unknown field {shown(field)} in {_short(message)}; {known}"
+        hint = suggestion(field, fields_of(message))
+        return f"unknown field {shown(field)} in {_short(message)}; {hint}"
     if (match := _NO_VALUE.search(reason)) is not None:
         return _unknown_value(match[1], match[2].strip("\"'"))
     if (match := _NO_JSON_VALUE.search(reason)) is not None:
@@ -93,8 +93,8 @@ def _in_our_words(reason: str) -> str:
 
 def _unknown_value(enum_name: str, value: str) -> str:
     enum = private_pool().FindEnumTypeByName(enum_name)
-    known = suggestion(value, enum.values_by_name)
-    return f"unknown value {shown(value)} of {_short(enum_name)}; {known}"
+    hint = suggestion(value, enum.values_by_name)
+    return f"unknown value {shown(value)} of {_short(enum_name)}; {hint}"
 
 
 def _short(full_name: str) -> str:
@@ -126,9 +126,9 @@ def _one(field: FieldDescriptor, value: Any, where: str) -> Any:
     if field.message_type is not None:
         return _plain(value, where)
     if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        if known is None:  # proto3 lets numbers in that no name stands for
+        enum_value = field.enum_type.values_by_number.get(value)
+        if enum_value is None:  # proto3 lets numbers in that no name stands for
             names = ", ".join(field.enum_type.values_by_name)
             raise ModelConfigError(where, f"{field.name}: expected one of {names}, got {value}")
-        return known.name
+        return enum_value.name
     return value

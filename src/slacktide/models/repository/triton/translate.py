@@ -62,8 +62,8 @@ class _Reader:
         if name != model:
             self._wrong("name", f"expected the folder's name {model!r}, got {shown(name)}")
         for key, ours in (("platform", PLATFORM), ("backend", BACKEND)):
-            if (given := self._config.get(key, ours)) != ours:
-                self._refuse(key, f"only {ours!r} is served, got {shown(given)}")
+            if (stated := self._config.get(key, ours)) != ours:
+                self._refuse(key, f"only {ours!r} is served, got {shown(stated)}")
 
     def batching(self) -> None:
         size = self._config.get("max_batch_size")
@@ -100,8 +100,8 @@ class _Reader:
             return
         devices = {self._device(group) for group in groups}
         if len(devices) > 1:
-            found = " and ".join(sorted(devices))
-            self._refuse("instance_group", f"one device serves a model, got {found}")
+            listed_devices = " and ".join(sorted(devices))
+            self._refuse("instance_group", f"one device serves a model, got {listed_devices}")
         counts = [group.get("count", 1) for group in groups]
         if min(counts) < 1:
             self._wrong("instance_group.count", f"expected 1 or more, got {min(counts)}")
@@ -157,7 +157,7 @@ class _Reader:
     def warmup(self) -> None:
         """The first sample that names an input gives its typical shape and content; the shapes of
         other samples are further ones."""
-        samples = [one.get("inputs", {}) for one in self._config.get("model_warmup", [])]
+        samples = [warmup.get("inputs", {}) for warmup in self._config.get("model_warmup", [])]
         inputs: dict[str, dict[str, Any]] = {}
         shapes = {
             tensor.get("name", ""): _row_shape(tensor) for tensor in self._config.get("input", [])
@@ -173,9 +173,9 @@ class _Reader:
             if name and max(shape, default=-1) > 0:
                 inputs.setdefault(name, {}).setdefault("shape", shape)
         typical = {
-            name: one["shape"]
-            for name, one in inputs.items()
-            if min(one.get("shape", ()), default=-1) > 0
+            name: tensor["shape"]
+            for name, tensor in inputs.items()
+            if min(tensor.get("shape", ()), default=-1) > 0
         }
         further = [
             {name: sample.get(name, {}).get("dims") or dims for name, dims in typical.items()}
@@ -184,7 +184,7 @@ class _Reader:
         further = [shapes for shapes in further if shapes != typical][:MAX_SHAPES]
         for name in typical if further else ():
             inputs[name]["shapes"] = [shapes[name] for shapes in further]
-        if stated := {name: one for name, one in inputs.items() if one}:
+        if stated := {name: tensor for name, tensor in inputs.items() if tensor}:
             self.settings["inputs"] = stated
         if files:
             self.settings["samples"] = {"rows": files}
