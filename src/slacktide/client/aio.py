@@ -202,7 +202,7 @@ class AioSession:
         if is_forked():
             return
         if drain and not self._closed and self._frames:
-            await asyncio.wait([each.reply for each in self._frames.values()])
+            await asyncio.wait([frame.reply for frame in self._frames.values()])
         if self._closed:
             return
         self._tell(ClientClosed())
@@ -263,11 +263,11 @@ class AioSession:
             case EncodeFrame(frame, size):
                 self._start(self._encode(frame, self._frames[frame], size))
             case SendFrame(frame, _, bytes_per_s):
-                kept = self._frames[frame]
-                if self._transport is not None and kept.encoded is not None:
-                    at = kept.captured_at
-                    self._transport.send(OutgoingFrame(frame, kept.encoded, at, bytes_per_s))
-                kept.encoded = None
+                pending = self._frames[frame]
+                if self._transport is not None and pending.encoded is not None:
+                    at = pending.captured_at
+                    self._transport.send(OutgoingFrame(frame, pending.encoded, at, bytes_per_s))
+                pending.encoded = None
             case RunFallback(frame):
                 self._start(self._run_fallback(frame, self._frames[frame].image))
             case GiveUp(frame):

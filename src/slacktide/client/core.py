@@ -163,7 +163,7 @@ class ClientCore:
         times += [self._leaves_at(frame, now) for frame in self._waiting.values()]
         times += [self._too_late(frame) for frame in self._local.values()]
         times += [frame.deadline + self.patience for frame in self._frames.values()]
-        starts = [self._start_at(each) for each in self._frames.values() if self._is_open(each)]
+        starts = [self._start_at(frame) for frame in self._frames.values() if self._is_open(frame)]
         times += [at for at in starts if at > now]
         if not self.uplink.acknowledges:
             times.append(self.uplink.first_deadline + self.patience)

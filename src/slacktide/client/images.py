@@ -27,8 +27,8 @@ def require_extra() -> None:
     missing = [name for name in ("grpc", "cv2") if find_spec(name) is None]
     if missing:
         named = " and ".join({"grpc": "grpcio", "cv2": "OpenCV"}[name] for name in missing)
-        them = "is missing; install it" if len(missing) == 1 else "are missing; install them"
-        raise ClientError(f"{named} {them} with: pip install 'slacktide[client]'")
+        advice = "is missing; install it" if len(missing) == 1 else "are missing; install them"
+        raise ClientError(f"{named} {advice} with: pip install 'slacktide[client]'")
 
 
 def check_image(image: object) -> Pixels:

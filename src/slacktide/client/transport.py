@@ -172,12 +172,14 @@ class StreamTransport:
                 raise ClientError(f"model {request.model_name!r} has no image input")
             self._connected = True
             request.inputs.add(name=welcome.input, datatype="BYTES", shape=[1])
-            variants = tuple((each.name, each.size, each.accuracy) for each in welcome.variants)
+            variants = tuple(
+                (variant.name, variant.size, variant.accuracy) for variant in welcome.variants
+            )
             advice = _advice(welcome.advice) if welcome.HasField("advice") else None
             self._tell(Connected(variants, advice), {})
         elif kind == "acknowledgement":
-            taken = message.acknowledgement
-            self._tell(FrameAcknowledged(taken.id, taken.transfer_us * 1e-6), {})
+            ack = message.acknowledgement
+            self._tell(FrameAcknowledged(ack.id, ack.transfer_us * 1e-6), {})
         elif kind == "advice":
             self._tell(AdviceChanged(_advice(message.advice)), {})
         elif kind == "answer":
@@ -214,9 +216,9 @@ class PlainTransport:
         self._broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> str:
-        asked = {"name": self._terms.model, "version": self._terms.version}
+        identity = {"name": self._terms.model, "version": self._terms.version}
         said = await self._call(
-            "ModelMetadata", self._m.ModelMetadataRequest(**asked), self._m.ModelMetadataResponse
+            "ModelMetadata", self._m.ModelMetadataRequest(**identity), self._m.ModelMetadataResponse
         )
         self._input = self._image_input(said)
         self._tell(Connected(acknowledges=False), {})
@@ -242,9 +244,9 @@ class PlainTransport:
             self.pixels = True
             self.exact = (shape[-2], shape[-3]) if min(shape[-3:]) > 0 else None
         elif kind != "BYTES" or len(shape) > 2:
-            named = ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in inputs)
-            wanted = "one input, BYTES [rows] or UINT8 [rows, height, width, 3]"
-            raise ClientError(f"model {self._terms.model!r}: expected {wanted}; it has {named}")
+            named = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in inputs)
+            expected = "one input, BYTES [rows] or UINT8 [rows, height, width, 3]"
+            raise ClientError(f"model {self._terms.model!r}: expected {expected}; it has {named}")
         return inputs[0]
 
     async def _ask(self, frame: OutgoingFrame) -> None:
@@ -265,8 +267,8 @@ class PlainTransport:
         )
         request.inputs.add(name=self._input.name, datatype=self._input.datatype, shape=shape)
         now = asyncio.get_running_loop().time()
-        left = max(frame.captured_at + self._terms.slo - now, 1e-6)
-        request.parameters["timeout"].int64_param = int(left * 1e6)
+        remaining = max(frame.captured_at + self._terms.slo - now, 1e-6)
+        request.parameters["timeout"].int64_param = int(remaining * 1e6)
         self._tell(FrameSent(frame.id), {})
         try:
             answer = await self._call("ModelInfer", request, self._m.ModelInferResponse)
@@ -286,7 +288,7 @@ def _advice(said: m.Advice) -> Advice:
 
 def _outputs(response: m.ModelInferResponse) -> tuple[str, Outputs]:
     """What is wrong with the response, or nothing, and its outputs."""
-    found = {}
+    outputs = {}
     try:
         if len(response.outputs) != len(response.raw_output_contents):
             raise ValueError("outputs are not raw")
@@ -295,12 +297,12 @@ def _outputs(response: m.ModelInferResponse) -> tuple[str, Outputs]:
             if datatype is Datatype.BYTES:
                 count = int(np.prod(spec.shape))
                 elements = np.array([*_split_strings(raw, count), None], object)[:-1]
-                found[spec.name] = elements.reshape(spec.shape)
+                outputs[spec.name] = elements.reshape(spec.shape)
             else:
-                found[spec.name] = np.frombuffer(raw, datatype.dtype).reshape(spec.shape)
+                outputs[spec.name] = np.frombuffer(raw, datatype.dtype).reshape(spec.shape)
     except (ValueError, KeyError) as error:
         return f"corrupt answer: {error}", {}
-    return "", found
+    return "", outputs
 
 
 def _split_strings(data: bytes, count: int) -> list[bytes]:

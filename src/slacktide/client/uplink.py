@@ -59,29 +59,29 @@ class Uplink:
     @property
     def bytes_in_flight(self) -> int:
         """Of the frames that were sent and have not been acknowledged or answered."""
-        return sum(each.nbytes for each in self._flight.values())
+        return sum(frame.nbytes for frame in self._flight.values())
 
     @property
     def silent_since(self) -> float:
         """Since when the oldest frame in flight has been waiting; infinite: there is none."""
-        return next((each.sent_at for each in self._flight.values()), inf)
+        return next((frame.sent_at for frame in self._flight.values()), inf)
 
     @property
     def first_deadline(self) -> float:
         """Of the frames in flight; infinite: there is none."""
-        return min((each.deadline for each in self._flight.values()), default=inf)
+        return min((frame.deadline for frame in self._flight.values()), default=inf)
 
     def bytes_per_s(self, *, now: float) -> float:
         """0: not known."""
-        known = self._known or self._link.measured
-        return self._link.bytes_per_s(now=now) if known else 0.0
+        is_measured = self._known or self._link.measured
+        return self._link.bytes_per_s(now=now) if is_measured else 0.0
 
     def seconds(self, nbytes: float, *, now: float) -> float:
         """Until `nbytes` sent now have been acknowledged; 0 where the link is not known."""
         rate = self.bytes_per_s(now=now)
         if rate <= 0.0:
             return 0.0
-        ahead = max((each.passes_at for each in self._flight.values()), default=now) - now
+        ahead = max((frame.passes_at for frame in self._flight.values()), default=now) - now
         return max(ahead, 0.0) + nbytes / rate + self.round_trip
 
     def carries(self, nbytes: float, frames_per_s: float, *, now: float) -> bool:
@@ -135,8 +135,8 @@ class Uplink:
             del self._flight[frame]
         if transfer_s > 0.0 and sent.alone:
             trip = max(now - sent.sent_at - transfer_s, 0.0)
-            kept = _ROUND_TRIP_KEPT if 0.0 < self.round_trip < trip else 0.0
-            self.round_trip = kept * self.round_trip + (1.0 - kept) * trip
+            weight = _ROUND_TRIP_KEPT if 0.0 < self.round_trip < trip else 0.0
+            self.round_trip = weight * self.round_trip + (1.0 - weight) * trip
         seconds = transfer_s
         if seconds <= 0.0:
             began = max(sent.sent_at, self._arrived_at) if self.acknowledges else sent.sent_at
@@ -145,8 +145,8 @@ class Uplink:
         self._arrived_at = now
         rate, passed = self.bytes_per_s(now=now), now - self.round_trip
         if self.acknowledges and rate:  # what is behind it leaves at the rate that is known now
-            for each in self._flight.values():
-                passed = each.passes_at = max(passed, each.sent_at) + each.nbytes / rate
+            for later in self._flight.values():
+                passed = later.passes_at = max(passed, later.sent_at) + later.nbytes / rate
 
     def watch(self, *, now: float) -> None:
         """Learn from what has not come yet: the oldest frame bounds the rate."""
@@ -164,7 +164,7 @@ class Uplink:
 
     def expired(self, patience: float, *, now: float) -> list[int]:
         """Withdraw the frames whose deadline was so many seconds ago, and return them."""
-        late = [frame for frame, each in self._flight.items() if each.deadline + patience <= now]
+        late = [frame for frame, sent in self._flight.items() if sent.deadline + patience <= now]
         for frame in late:
             del self._flight[frame]
         return late

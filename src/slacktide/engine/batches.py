@@ -217,8 +217,8 @@ class Batches:
         members = {member.id: member.final for member in running.batch.members}
         for id in event.ids:
             if members.get(id, True):
-                what = "may not leave early" if id in members else "is not a member of it"
-                raise ValueError(f"batch {event.batch} released request {id}, which {what}")
+                problem = "may not leave early" if id in members else "is not a member of it"
+                raise ValueError(f"batch {event.batch} released request {id}, which {problem}")
         entries, before = self._state.ledger.entries, running.waiting
         for id in event.ids:
             entry = entries[id]
@@ -251,14 +251,14 @@ class Batches:
             if crashes.finished(0.0 if down else state.now - placement.since):
                 state.to_review.append(placement.pool)
         entries = state.ledger.entries
-        kept = None if batch.solo else self._idle.hold(batch, placement)
+        held = None if batch.solo else self._idle.hold(batch, placement)
         ids: list[int] = []
         for member in batch.members:
             entry = entries[member.id]
-            if member is not kept:
+            if member is not held:
                 ids.append(member.id)
                 del entries[member.id]
-            if entry.state is RUNNING or member is kept:
+            if entry.state is RUNNING or member is held:
                 state.end_running(entry, batch, ON_TIME)
         state.commands.append(FreeSlots(tuple(ids), state.cause))
         if placement.pool.unmeasured is not None:

@@ -55,7 +55,7 @@ class Deploying:
         before, self._applied = self._applied, None
         state.lane_changes += 1
         self._shape_lanes(plan.lanes)
-        deployed = {one.pool for one in plan.deployments if not one.standby}
+        deployed = {deployment.pool for deployment in plan.deployments if not deployment.standby}
         if before is not None and plan.deployments == before.deployments:
             clients: Set[str] | None = frozenset()
             if plan.routes != before.routes:
@@ -147,10 +147,10 @@ class Deploying:
 
     def _remove_what_left(self, plan: Plan) -> None:
         state = self._state
-        kept = {(deployment.pool, deployment.lane) for deployment in plan.deployments}
-        pools = {pool for pool, _ in kept}
+        planned_places = {(deployment.pool, deployment.lane) for deployment in plan.deployments}
+        pools = {pool for pool, _ in planned_places}
         for pool in tuple(state.pools.values()):
-            staying = {p for p in pool.placements if (pool.id, p.lane.name) in kept}
+            staying = {p for p in pool.placements if (pool.id, p.lane.name) in planned_places}
             moved = bool(staying) and not any(p.phase.serves for p in staying)
             for placement in tuple(pool.placements):
                 if placement not in staying:

@@ -40,9 +40,9 @@ class ExitRules:
 
     def follow(self, policies: Iterable[ExitPolicy]) -> None:
         """These are in force: what is new goes to the replicas that are up."""
-        wanted: dict[PoolId, ExitPolicy] = {policy.pool: policy for policy in policies}
+        policy_by_pool: dict[PoolId, ExitPolicy] = {policy.pool: policy for policy in policies}
         for pool in self._state.pools.values():
-            policy = wanted.get(pool.id)
+            policy = policy_by_pool.get(pool.id)
             if policy == pool.exits:
                 continue
             pool.exits = policy
@@ -90,20 +90,20 @@ class ExitRules:
             state.commands.append(AbortBatch(running.batch, state.cause))
 
 
-def is_wanted(lane: Lane, own: Placement | None = None, taken: int = 0) -> bool:
-    """Whether a request waits that `lane` could run and no free lane will; `taken` of the requests
-    in the pool of `own` do not."""
+def is_wanted(lane: Lane, asker: Placement | None = None, covered: int = 0) -> bool:
+    """Whether a request waits that `lane` could run and no free lane will. `covered` of the
+    requests in the pool of `asker` do not count."""
     for placement in lane.placements:
         if placement.standby or not placement.phase.serves:
             continue
         pool = placement.pool
         waiting = len(pool.scheduler) + len(pool.quarantine)
-        if placement is own:
-            waiting -= taken
+        if placement is asker:
+            waiting -= covered
         if waiting > 0 and not any(
-            other.lane.running is None and other.phase.serves and not other.standby
-            for other in pool.placements
-            if other.lane is not lane
+            rival.lane.running is None and rival.phase.serves and not rival.standby
+            for rival in pool.placements
+            if rival.lane is not lane
         ):
             return True
     return False

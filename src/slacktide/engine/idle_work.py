@@ -49,7 +49,7 @@ class IdleWork:
         solo = pool.solo
         if solo is None or len(members) == 1 or len(solo.held) < HELD:
             return members
-        if any(one.arrival <= solo.isolated_at for one in members):
+        if any(request.arrival <= solo.isolated_at for request in members):
             return members
         member = members[turn % len(members)]
         if not solo.rules.wants(member) or not self._fits(placement, member):

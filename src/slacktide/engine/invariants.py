@@ -86,9 +86,9 @@ def _one_place_each(engine: Engine) -> None:
         twice = [id for id, count in requests.items() if count > 1]
         _require(not twice, f"requests {twice} are in the {place} twice")
     for id, entry in entries.items():
-        found = [place for place, requests in places.items() if requests[id]]
+        current_places = [place for place, requests in places.items() if requests[id]]
         expected = [_PLACES[entry.state]] if entry.state in _PLACES else []
-        _require(found == expected, f"request {id} is {entry.state}, in {found}")
+        _require(current_places == expected, f"request {id} is {entry.state}, in {current_places}")
         announced = not isinstance(entry.request, Request)
         _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
     strays = set().union(*places.values()) - entries.keys()
@@ -164,8 +164,8 @@ def _placements(engine: Engine) -> None:
     by_lane = {id(p) for lane in state.lanes.values() for p in lane.placements}
     _require(by_pool == by_lane, "pools and lanes disagree on placements")
     for lane in state.lanes.values():
-        left = lane.removed and lane.running is None and not lane.placements
-        _require(not left, f"{lane.name} has left the plan and is empty, but is kept")
+        emptied = lane.removed and lane.running is None and not lane.placements
+        _require(not emptied, f"{lane.name} has left the plan and is empty, but is kept")
     for pool in state.pools.values():
         _require(not pool.removed or bool(pool.placements), f"{pool.id} has left, but is kept")
         staying = [p for p in pool.placements if not (p.phase.leaves or p.standby)]
@@ -193,7 +193,7 @@ def _circuits(engine: Engine) -> None:
         if circuit is Circuit.OPEN:
             stopping = (Phase.RESTARTING, Phase.HUNG)
             phases = [p.phase for p in pool.placements if not p.parked]
-            live = [each for each in phases if not (each.retiring or each in stopping)]
+            live = [phase for phase in phases if not (phase.retiring or phase in stopping)]
             _require(not live, f"{pool.id} is unavailable but keeps replicas")
         if down:
             _require(
@@ -219,5 +219,5 @@ def _early_exits(engine: Engine) -> None:
             not running.spare or (running.may_stop and not running.waiting),
             f"batch {batch.id} is awaited, but spare",
         )
-        wanted = running.spare and is_wanted(running.placement.lane)
-        _require(not wanted, f"batch {batch.id} is spare, and its lane is wanted")
+        is_needed = running.spare and is_wanted(running.placement.lane)
+        _require(not is_needed, f"batch {batch.id} is spare, and its lane is wanted")

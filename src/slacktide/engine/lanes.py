@@ -131,8 +131,8 @@ class Pool:
                 break
         else:
             return float
-        own = [p for p in self.placements if not p.standby]
-        beside = [o for p in own for o in p.lane.placements if o is not p and not o.standby]
+        active = [p for p in self.placements if not p.standby]
+        beside = [o for p in active for o in p.lane.placements if o is not p and not o.standby]
         had = sum([o.lane_time.had(now=now) for o in beside]) / self.settings.fairness_window
         used = min(1.0, GOING_ON * had / self.lanes)
         pools = [o.pool for o in beside if len(o.pool.scheduler)]
@@ -267,12 +267,12 @@ class Running:
         after = times.of(batch.rows, cores, batch.members)
         self.cores, self.steady = cores, False
         if before.expected > 0.0:
-            left = max(0.0, self.expected_end - now)
-            self.expected_end = now + left * after.expected / before.expected
+            remaining = max(0.0, self.expected_end - now)
+            self.expected_end = now + remaining * after.expected / before.expected
         if before.p99 > 0.0:
-            left = max(0.0, self.hang_at - now)
+            remaining = max(0.0, self.hang_at - now)
             self.hang_at = max(
-                batch.started + settings.hang_floor, now + left * after.p99 / before.p99
+                batch.started + settings.hang_floor, now + remaining * after.p99 / before.p99
             )
 
 

@@ -98,7 +98,7 @@ class Scheduler(Protocol):
 class Outlook(Protocol):
     """The method `outlook` of a scheduler that can say why there is no time for a request."""
 
-    def __call__(self, asked: Request | Notice, *, now: float) -> tuple[float, float]:
+    def __call__(self, arrival: Request | Notice, *, now: float) -> tuple[float, float]:
         """(seconds that it must have left even alone, seconds until a lane is expected to take it)
         for a request that is not queued, by the rules that refuse it. Infinite: never. Changes
         nothing that is decided."""

@@ -55,12 +55,12 @@ class CrashHistory:
         """A replica was lost."""
         self._crashes.append(crash)
 
-    def judged(self, crash: Crash, *, convicted: bool, known: bool = False) -> None:
-        """A member of the batch that was lost in `crash` has been judged. `known`: by its input,
+    def judged(self, crash: Crash, *, convicted: bool, by_input: bool = False) -> None:
+        """A member of the batch that was lost in `crash` has been judged. `by_input`: by its input,
         for which another was convicted."""
         crash.unjudged -= 1
         if convicted:
-            self._convicted += not known
+            self._convicted += not by_input
             if crash in self._crashes:
                 self._crashes.remove(crash)
 

@@ -108,10 +108,10 @@ class ReplicaLifecycle:
             pool.down_reason = None
             self._tell(pool)
         self._state.mark(placement.lane)
-        for other in tuple(pool.placements):
-            if other.phase is Phase.LEAVING:
-                self.detach(other)
-                self._state.mark(other.lane)
+        for sibling in tuple(pool.placements):
+            if sibling.phase is Phase.LEAVING:
+                self.detach(sibling)
+                self._state.mark(sibling.lane)
 
     def lost(self, event: ReplicaLost) -> None:
         placement = self._by_id.pop(event.replica, None)
@@ -195,17 +195,17 @@ class ReplicaLifecycle:
         """Start a replica unless the version is unavailable, or another is on trial for it."""
         crashes = placement.pool.crashes
         tried = any(
-            not (other.parked or other.phase.leaves or other.phase is Phase.RESTARTING)
-            for other in placement.pool.placements
-            if other is not placement
+            not (sibling.parked or sibling.phase.leaves or sibling.phase is Phase.RESTARTING)
+            for sibling in placement.pool.placements
+            if sibling is not placement
         )
         if crashes.circuit is Circuit.CLOSED or (crashes.circuit is Circuit.TRIAL and not tried):
             self._start(placement)
 
     def _tell(self, pool: Pool, retry_s: float | None = None) -> None:
         state, reason = self._state, pool.down_reason or ""
-        told = TellCircuit(pool.id, pool.crashes.circuit, reason, retry_s, state.cause)
-        state.commands.append(told)
+        notification = TellCircuit(pool.id, pool.crashes.circuit, reason, retry_s, state.cause)
+        state.commands.append(notification)
 
     def check_timers(self) -> None:
         """Start again what has paused long enough; kill what starts or runs for too long."""
@@ -260,8 +260,8 @@ class ReplicaLifecycle:
     def _reckon(self) -> None:
         """Find `next_due` again; placements come and go far more rarely than requests."""
         pools = self._state.pools.values()
-        due = [placement.until for pool in pools for placement in pool.placements]
-        self.next_due = min([*due, *(pool.crashes.retry_at for pool in pools)], default=math.inf)
+        times = [placement.until for pool in pools for placement in pool.placements]
+        self.next_due = min([*times, *(pool.crashes.retry_at for pool in pools)], default=math.inf)
 
     def _kill(self, placement: Placement) -> None:
         placement.go(Step.KILL)

@@ -177,7 +177,7 @@ class Requests:
             self._cancel_running(entry, event.reason, event.detail)
             return
         if event.reason is Reason.CRASHED_BEFORE:
-            state.judge(entry, convicted=True, known=True)
+            state.judge(entry, convicted=True, by_input=True)
         elif entry.state is State.QUARANTINED:  # it runs again: to leave proves no innocence
             state.answer_waiting(entry, event.reason)
             entry.answered = True
@@ -233,8 +233,8 @@ class Requests:
         """Drop what `pool` can no longer serve on time, at once."""
         state = self._state
         now = state.now
-        due = pool.scheduler.next_expiry()
-        if due is not None and due <= now:
+        expiry = pool.scheduler.next_expiry()
+        if expiry is not None and expiry <= now:
             for id, reason in pool.scheduler.expire(now=now):
                 entry = state.ledger.entries[id]
                 if not self._rescue(entry, reason):

@@ -148,10 +148,10 @@ class Snapshot:
     def requests(self) -> Mapping[PoolId, Counter[State]]:
         """How many requests of each pool are in which state."""
         if self._requests is None:
-            found: dict[PoolId, Counter[State]] = {}
+            counters: dict[PoolId, Counter[State]] = {}
             for entry in self._live().ledger.entries.values():
-                found.setdefault(entry.pool.id, Counter())[entry.state] += 1
-            self._requests = found
+                counters.setdefault(entry.pool.id, Counter())[entry.state] += 1
+            self._requests = counters
         return self._requests
 
     @property
@@ -159,7 +159,7 @@ class Snapshot:
         """How the requests of each model have ended so far."""
         if self._counts is None:
             counts = self._live().ledger.counts.items()
-            self._counts = {m: replace(each, by_reason=dict(each.by_reason)) for m, each in counts}
+            self._counts = {m: replace(sums, by_reason=dict(sums.by_reason)) for m, sums in counts}
         return self._counts
 
     def serving(self, model: str) -> list[PoolSnapshot]:
@@ -179,22 +179,22 @@ class Snapshot:
         judge, what is to be run again alone, and the notices of what is announced."""
         if self._waiting is None:
             self._waiting = {}
-        found = self._waiting.get(pool)
-        if found is None:
+        pending = self._waiting.get(pool)
+        if pending is None:
             state = self._live()
             live = state.pools[pool]
-            found = live.scheduler.pending()
+            pending = live.scheduler.pending()
             unmeasured = () if live.unmeasured is None else live.unmeasured.requests()
             if unmeasured or live.quarantine or live.announced:
                 entries = state.ledger.entries.values() if live.announced else ()
-                found = (
-                    *found,
+                pending = (
+                    *pending,
                     *unmeasured,
                     *live.quarantine,
                     *(e.request for e in entries if e.state is State.ANNOUNCED and e.pool is live),
                 )
-            self._waiting[pool] = found
-        return found
+            self._waiting[pool] = pending
+        return pending
 
     def request(self, id: int) -> Request | Notice | None:
         """A request that is announced, waits or runs, by its id."""
@@ -208,7 +208,7 @@ class Snapshot:
 
     def batches(self) -> list[RunningBatch]:
         """Every batch that runs."""
-        return [_running(each) for each in self._live().running.values()]
+        return [_running(running) for running in self._live().running.values()]
 
     def pool_for(self, request: Request | Notice) -> PoolSnapshot | None:
         """Where a request is routed; None if its model is not served."""
@@ -266,9 +266,9 @@ class Snapshot:
     def _pool(self, pool: Pool) -> PoolSnapshot:
         if self._pools is None:
             self._pools = {}
-        found = self._pools.get(pool.id)
-        if found is None:
-            found = self._pools[pool.id] = PoolSnapshot(
+        snapshot = self._pools.get(pool.id)
+        if snapshot is None:
+            snapshot = self._pools[pool.id] = PoolSnapshot(
                 pool.id,
                 pool.max_batch,
                 pool.cores,
@@ -283,7 +283,7 @@ class Snapshot:
                 0 if pool.unmeasured is None else len(pool.unmeasured),
                 pool.rescued,
             )
-        return found
+        return snapshot
 
     def _replica(self, placement: Placement) -> ReplicaSnapshot:
         ready = self.now
@@ -332,16 +332,16 @@ def _plain(value: Any) -> Any:
         case PoolId():
             return str(value)
         case PoolSnapshot():
-            named = {each.name: getattr(value, each.name) for each in fields(value)}
+            named = {field.name: getattr(value, field.name) for field in fields(value)}
             times, cores = named.pop("times"), value.cores
             sizes = batch_sizes(value.max_batch)
             batches = {rows: times.of(rows, cores) for rows in sizes}
             named["seconds"] = {rows: (time.expected, time.p99) for rows, time in batches.items()}
             return _plain(named)
         case Mapping():
-            return {str(_plain(key)): _plain(each) for key, each in value.items()}
+            return {str(_plain(key)): _plain(member) for key, member in value.items()}
         case tuple() | list():
-            return [_plain(each) for each in value]
+            return [_plain(member) for member in value]
     if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return value

@@ -57,13 +57,13 @@ class RouteTable:
         for _, id in sorted([(pools[id].size, id) for id in deployed if pools[id].size]):
             self._by_size.setdefault((id.model, id.version, id.generation), []).append(pools[id])
 
-    def clients_unlike(self, other: RouteTable) -> set[str] | None:
-        """Clients whose routes are others in `other`; None if more than clients' routes are."""
-        if self._plain != other._plain or self._by_application != other._by_application:
+    def clients_unlike(self, table: RouteTable) -> set[str] | None:
+        """Clients whose routes are others in `table`; None if more than clients' routes are."""
+        if self._plain != table._plain or self._by_application != table._by_application:
             return None
-        mine, others = self._by_client, other._by_client
-        changed = {key[2] for key, pool in mine.items() if others.get(key) != pool}
-        return changed | {key[2] for key in others if key not in mine}
+        mine, theirs = self._by_client, table._by_client
+        changed = {key[2] for key, pool in mine.items() if theirs.get(key) != pool}
+        return changed | {key[2] for key in theirs if key not in mine}
 
     def pool_for(self, request: Request | Notice) -> Pool | None:
         """The pool of the narrowest matching route; None if none matches or it is not there."""
@@ -80,21 +80,21 @@ class RouteTable:
         if pool is None:
             return None
         if request.size and self._by_size:
-            found = self._sized(pool, request.size)
-            if found is not None:
-                return found
+            sized = self._sized(pool, request.size)
+            if sized is not None:
+                return sized
         return self._pools.get(pool)
 
     def _sized(self, beside: PoolId, size: int) -> Pool | None:
         """Of the variants loaded with `beside`, the smallest resident one that is no smaller than
         `size`, else the largest resident one; None: none is."""
-        found = None
+        sized = None
         for pool in self._by_size.get((beside.model, beside.version, beside.generation), ()):
             if pool.resident:
-                found = pool
+                sized = pool
                 if pool.size >= size:
                     break
-        return found
+        return sized
 
 
 WAITING = (State.ANNOUNCED, State.QUEUED, State.UNMEASURED, State.QUARANTINED)
@@ -247,13 +247,13 @@ class EngineState:
         )
         self.commands.append(answer)
 
-    def judge(self, entry: Entry, *, convicted: bool, known: bool = False) -> None:
-        """Whether the request is to blame for the crash that it was in, if it was in one. `known`:
-        its input is."""
+    def judge(self, entry: Entry, *, convicted: bool, by_input: bool = False) -> None:
+        """Whether the request is to blame for the crash that it was in, if it was in one.
+        `by_input`: its input is known to crash the model."""
         crash = entry.crash
         if crash is not None:
             entry.crash = None
-            crash.pool.crashes.judged(crash, convicted=convicted, known=known)
+            crash.pool.crashes.judged(crash, convicted=convicted, by_input=by_input)
             self.to_review.append(crash.pool)
 
     def forget(self, id: int) -> None:

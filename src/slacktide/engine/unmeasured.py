@@ -73,14 +73,14 @@ class UnmeasuredWork:
 
     def _failure(self, queue: UnmeasuredQueue, request: Request) -> str | None:
         """Why the model cannot run it, as others of its shape have shown; None if they have not."""
-        known = queue.failed.get(request.signature)
-        if known is None:
+        failure = queue.failed.get(request.signature)
+        if failure is None:
             return None
-        if self._state.now >= known.until:
+        if self._state.now >= failure.until:
             del queue.failed[request.signature]
             return None
-        told = request.client in known.clients or len(known.clients) > 1
-        return known.detail if told else None
+        applies = request.client in failure.clients or len(failure.clients) > 1
+        return failure.detail if applies else None
 
     def offered_on(self, placement: Placement) -> Request | None:
         """The one that may compete for the lane of `placement` now, by its pool's share."""
@@ -88,8 +88,8 @@ class UnmeasuredWork:
         if queue is None:
             return None
         now = self._state.now
-        due = queue.time.affordable_at(LEAST_S, lanes=placement.pool.lanes, now=now)
-        return queue.first if due <= now else None
+        affordable_at = queue.time.affordable_at(LEAST_S, lanes=placement.pool.lanes, now=now)
+        return queue.first if affordable_at <= now else None
 
     def next_on(self, lane: Lane) -> tuple[Placement, Request] | None:
         """The one to run on a lane that has nothing else. Where the lane must be kept free for
@@ -104,10 +104,10 @@ class UnmeasuredWork:
                 continue
             request = queue.first
             guess = pool.times.of(request.rows, lane.size, (request,)).expected
-            due = queue.time.affordable_at(LEAST_S, lanes=pool.lanes, now=now)
-            if due == inf or can_wait(lane, guess):
+            affordable_at = queue.time.affordable_at(LEAST_S, lanes=pool.lanes, now=now)
+            if affordable_at == inf or can_wait(lane, guess):
                 return placement, request
-            lane.wait_until = min(lane.wait_until, due)
+            lane.wait_until = min(lane.wait_until, affordable_at)
         return None
 
     def started(self, running: Running) -> None:
@@ -142,8 +142,8 @@ class UnmeasuredWork:
         assert queue is not None
         if queue.rules.has_run(request):
             return
-        known = queue.failed.pop(request.signature, None)
-        clients = {request.client} if known is None else {*known.clients, request.client}
+        failure = queue.failed.pop(request.signature, None)
+        clients = {request.client} if failure is None else {*failure.clients, request.client}
         shapes = ", ".join(str(list(shape)) for shape in request.signature)
         why = f"the model cannot run rows of shape {shapes}: {detail}"
         until = state.now + FAILED_S
@@ -151,12 +151,12 @@ class UnmeasuredWork:
         if len(queue.failed) > MOST_FAILED:
             queue.failed.popitem(last=False)
         pending = [r for r in pool.scheduler.pending() if r.signature == request.signature]
-        for other in (*queue.requests(request.signature), *pending):
-            if self._failure(queue, other) is not None:
-                entry = state.ledger.entries[other.id]
+        for similar in (*queue.requests(request.signature), *pending):
+            if self._failure(queue, similar) is not None:
+                entry = state.ledger.entries[similar.id]
                 state.withdraw(entry)
                 state.end(entry, Reason.BAD_INPUT, why)
-                state.forget(other.id)
+                state.forget(similar.id)
 
     def release(self, pool: Pool, ran: Signature) -> None:
         """What is measured by now leaves for the scheduler: of the shape `ran`, or of any if the

@@ -45,19 +45,19 @@ def admit(
             return first, math.inf
     waiting = {p.pool.id.model for p in placements if _wants(p.pool)}
     opens = {
-        model: min(windows.table.next_start(each, now) for each in own)
+        model: min(windows.table.next_start(slot, now) for slot in slots)
         for model in waiting
-        if (own := [each for each in windows.table.windows if each.model == model])
+        if (slots := [slot for slot in windows.table.windows if slot.model == model])
     }
     fitting, again = [], math.inf
     for placement, proposal in offers:
         model = placement.pool.id.model
-        limit = min((at for other, at in opens.items() if other != model), default=math.inf)
-        found = _ending_by(limit - now, placement, proposal, smaller)
-        if found is None:
+        limit = min((at for rival, at in opens.items() if rival != model), default=math.inf)
+        fitting_proposal = _ending_by(limit - now, placement, proposal, smaller)
+        if fitting_proposal is None:
             again = min(again, limit)
         else:
-            fitting.append((placement, found))
+            fitting.append((placement, fitting_proposal))
     return fitting, again
 
 
@@ -71,7 +71,9 @@ def _count_missed(windows: LaneWindows, placements: Sequence[Placement], now: fl
         if windows.ran_at.get(window.model, -math.inf) >= opened:
             continue
         pools = [p.pool for p in placements if p.pool.id.model == window.model]
-        waited = (one.arrival < closed for pool in pools for one in pool.scheduler.pending())
+        waited = (
+            request.arrival < closed for pool in pools for request in pool.scheduler.pending()
+        )
         windows.missed[window.model] += any(waited)
 
 
@@ -83,15 +85,15 @@ def _ending_by(
     seconds: float, placement: Placement, proposal: Proposal, smaller: Smaller
 ) -> Proposal | None:
     """`proposal`, or one of fewer rows, that is sure to take no longer than `seconds`; or none."""
-    pool, cores, found = placement.pool, placement.lane.size, proposal
-    while pool.times.of(found.rows, cores, found.members).p99 > seconds:
-        if len(found.members) < 2:
+    pool, cores, fitting = placement.pool, placement.lane.size, proposal
+    while pool.times.of(fitting.rows, cores, fitting.members).p99 > seconds:
+        if len(fitting.members) < 2:
             return None
-        fewer = smaller(placement, replace(placement.replica, max_batch=max(1, found.rows // 2)))
-        if fewer is None or fewer.rows >= found.rows:
+        fewer = smaller(placement, replace(placement.replica, max_batch=max(1, fitting.rows // 2)))
+        if fewer is None or fewer.rows >= fitting.rows:
             return None
-        found = fewer
-    return found
+        fitting = fewer
+    return fitting
 
 
 def windows_of(
@@ -100,7 +102,7 @@ def windows_of(
     """What a lane with this timetable has from now on; what was counted, stays counted."""
     if table is None or (before is not None and before.table == table):
         return before if table is not None else None
-    found = LaneWindows(table, now=now)
+    windows_after = LaneWindows(table, now=now)
     if before is not None:
-        found.missed = before.missed
-    return found
+        windows_after.missed = before.missed
+    return windows_after

@@ -215,10 +215,10 @@ class FrontEndConnection(ABC):
         else:
             self.update_reading()
 
-    def set_reading(self, wanted: bool) -> None:
-        if wanted is not self._reading and not self._transport.is_closing():
-            self._reading = wanted
-            if wanted:
+    def set_reading(self, reads: bool) -> None:
+        if reads is not self._reading and not self._transport.is_closing():
+            self._reading = reads
+            if reads:
                 self._reading_since = self._shared.clock()
                 self._transport.resume_reading()
             else:

@@ -45,8 +45,8 @@ class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
         """Of `numbers_of`."""
 
 
-def refusal_of(error: Exception, *, triton_strict: bool = False, what: str = "") -> Refusal:
-    """What becomes of an exception in `what`. The details of a bug are only in the log."""
+def refusal_of(error: Exception, *, triton_strict: bool = False, operation: str = "") -> Refusal:
+    """What becomes of an exception in `operation`. The details of a bug are only in the log."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, WireError):
@@ -54,7 +54,7 @@ def refusal_of(error: Exception, *, triton_strict: bool = False, what: str = "")
         return Refusal(status_of(reason, triton_strict=triton_strict), error.message, reason)
     if isinstance(error, ControlError):
         return Refusal(CONTROL_STATUS[error.kind], str(error))
-    log.error("%s failed", what or "a request handler", exc_info=error)
+    log.error("%s failed", operation or "a request handler", exc_info=error)
     return Refusal(CONTROL_STATUS["internal"], "internal error")
 
 

@@ -251,15 +251,15 @@ class Credentials:
 
     def reload(self) -> None:
         """Take what the files have now, as far as it can be used."""
-        for what, take, held in (
+        for secret, take, held in (
             ("token", self._take_token, self.gate.token),
             ("certificate", self._take_certificate, self.pem),
         ):
             try:
                 if take() != held:
-                    log.info("the %s was reloaded", what)
+                    log.info("the %s was reloaded", secret)
             except SecurityError as error:
-                log.error("%s; the previous %s stays in force", error, what)
+                log.error("%s; the previous %s stays in force", error, secret)
 
     async def watch(self) -> None:
         """Reload whenever files have changed, once they have rested: a pair is written in two."""
@@ -273,8 +273,8 @@ class Credentials:
 
     def _stamps(self) -> list[tuple[float, ...]]:
         """What differs between two states of the files; empty for one that is not there."""
-        found = [path.stat() if path.exists() else None for path in self.files]
-        return [(s.st_ino, s.st_size, s.st_mtime_ns) if s else () for s in found]
+        file_stats = [path.stat() if path.exists() else None for path in self.files]
+        return [(s.st_ino, s.st_size, s.st_mtime_ns) if s else () for s in file_stats]
 
     def _take_token(self) -> object:
         if self._token_file is not None:

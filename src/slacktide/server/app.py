@@ -99,10 +99,10 @@ class App:
         per_client = settings.client_memory_limit or limit // 2
         budget = MemoryBudget(limit, per_client)
         self.catalog = Catalog(self.repository.names())
-        found = await asyncio.to_thread(open_cores, settings, self._parts.cpu_allocator)
-        self._pod = found.pod
+        core_access = await asyncio.to_thread(open_cores, settings, self._parts.cpu_allocator)
+        self._pod = core_access.pod
         self._executors: Mapping[str, Executor] = {
-            "worker": ProcessExecutor(found.allocator),
+            "worker": ProcessExecutor(core_access.allocator),
             "in_process": InProcessExecutor(),
             "profiled": profiled_executor(self.catalog),
             **self._parts.executors,
@@ -122,7 +122,7 @@ class App:
             recorder=self.recorder,
         )
         self.engine = Engine(pools.parts, engine_settings)
-        self.scaling = ScalingPlanner(found.numbers)
+        self.scaling = ScalingPlanner(core_access.numbers)
         self.variants = VariantsPlanner(stopwatch=time.perf_counter, report=_report_unmapped)
         launcher = ReplicaLauncher(self.catalog, self._executors, self.engine)
         self.exits = ExitsPlanner()
@@ -133,7 +133,7 @@ class App:
             self.placement = ServerPipelinesPlanner(
                 make_placement(settings.placement, settings.placement_options, on_one_server=True),
                 lambda: self.driver.runtime.frames,
-                cores=len(found.numbers),
+                cores=len(core_access.numbers),
                 exits=self.exits.status,
                 stopwatch=time.perf_counter,
                 report=lambda text: log.info("%s", text),
@@ -144,7 +144,7 @@ class App:
         launcher.learn = self.learner.seen
         self.models = ModelManager(
             ModelManagerSettings(
-                cores=found.numbers,
+                cores=core_access.numbers,
                 allow_fewer_cores=settings.allow_fewer_cores,
                 drain_s=settings.drain_timeout_s,
                 places=self.placement is not None,
@@ -195,7 +195,7 @@ class App:
             self.data.sessions.sums,
             placement=self.placement,
             process_executor=worker if isinstance(worker, ProcessExecutor) else None,
-            pod=found.pod,
+            pod=core_access.pod,
             recorder=self.recorder,
         )
         access = None

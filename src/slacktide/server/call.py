@@ -58,8 +58,8 @@ _ANNOUNCE, _ACCEPT, _SUBMIT, _REFUSE, _ANSWER, _CANCEL = CallStep
 
 def _entry(before: CallState, after: CallState) -> tuple[CallState, bool, bool, bool]:
     """The state after a step, and whether body, client's place and version are then given back."""
-    left = HOLDS[before] - HOLDS[after]
-    return after, Held.BODY in left, Held.CLIENT in left, Held.VERSION in left
+    released = HOLDS[before] - HOLDS[after]
+    return after, Held.BODY in released, Held.CLIENT in released, Held.VERSION in released
 
 
 _TABLE = {
@@ -245,10 +245,10 @@ class ServerCall(PendingRequest):
 
     def _step(self, step: CallStep) -> None:
         """Go to the next state and give back what it does not hold. Raises CallError."""
-        found = _TABLE[self.state].get(step)
-        if found is None:
+        transition = _TABLE[self.state].get(step)
+        if transition is None:
             raise CallError(f"a call that is {self.state} cannot {step}")
-        self.state, body, client, version = found
+        self.state, body, client, version = transition
         if body:  # the front end writes into the slot no more
             self._plane.limits.arrived(self.context.client, self._length)
             if self._released:
@@ -335,15 +335,15 @@ class ServerCall(PendingRequest):
             context.client,
             BLOCK_S,
         )
-        for other in driver.waiting():
+        for waiting_call in driver.waiting():
             if (
-                isinstance(other, ServerCall)
-                and other._version is version
-                and blocklist.contains(other._tensors(version))
+                isinstance(waiting_call, ServerCall)
+                and waiting_call._version is version
+                and blocklist.contains(waiting_call._tensors(version))
             ):
                 piped = isinstance(version, PipelineVersion)
                 gone = FrameCancelled if piped else Cancelled
-                driver.post(gone(other.id, Reason.CRASHED_BEFORE))
+                driver.post(gone(waiting_call.id, Reason.CRASHED_BEFORE))
 
     def _tensors(self, version: LoadedVersion) -> list[tuple[tuple[int, ...], memoryview]]:
         """Shapes and bytes of its inputs, as they lie in shared memory."""
@@ -375,9 +375,9 @@ class ServerCall(PendingRequest):
         reply.variant = self.variant
         if options.report_timing:
             exits = version.exits
-            left = None if exits is None else exits.name(outcome.ramp)
+            exit_name = None if exits is None else exits.name(outcome.ramp)
             variant = None if isinstance(version, PipelineVersion) else self.variant
-            reply.parameters = timing_parameters(outcome, variant, left)
+            reply.parameters = timing_parameters(outcome, variant, exit_name)
             reply.parameters |= {**stage_parameters(self.stages), **self.told}
         elif self.variant:
             reply.parameters = {"variant": self.variant}

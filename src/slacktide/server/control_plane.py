@@ -101,8 +101,8 @@ class ServerControlPlane:
         return bool(versions) and enough(version.is_up for version in versions)
 
     def model_ready(self, model: str, version: str | None) -> bool:
-        found = self._catalog.find(model, version)
-        return found is not None and not self.draining and found.is_up
+        loaded = self._catalog.find(model, version)
+        return loaded is not None and not self.draining and loaded.is_up
 
     # ── metadata ─────────────────────────────────────────────────────────────────────────────
 
@@ -111,20 +111,20 @@ class ServerControlPlane:
         return {"name": "slacktide", "version": version, "extensions": list(EXTENSIONS)}
 
     def describe(self, model: str, version: str | None) -> ModelDescription:
-        found = self._find(model, version)
+        loaded = self._find(model, version)
         return ModelDescription(
-            found.name,
-            found.version,
+            loaded.name,
+            loaded.version,
             tuple(self._catalog.serving(model)),
-            ENSEMBLE if isinstance(found, PipelineVersion) else PLATFORM,
-            _as_stated(found.interface),
+            ENSEMBLE if isinstance(loaded, PipelineVersion) else PLATFORM,
+            _as_stated(loaded.interface),
         )
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
-        found = self._find(model, version)
-        if isinstance(found, PipelineVersion):
-            return pipeline_config(found)
-        return config_json(found.definition, found.interface)
+        loaded = self._find(model, version)
+        if isinstance(loaded, PipelineVersion):
+            return pipeline_config(loaded)
+        return config_json(loaded.definition, loaded.interface)
 
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
         if model is None:
@@ -134,16 +134,16 @@ class ServerControlPlane:
             versions = self._versions(model)
         else:
             versions = [self._find(model, version)]
-        exits = self._exits() if any(found.exits is not None for found in versions) else {}
+        exits = self._exits() if any(loaded.exits is not None for loaded in versions) else {}
         return {
             "model_stats": [
-                model_statistics(found)
+                model_statistics(loaded)
                 | (
-                    stage_statistics(found, self._placement and self._placement())
-                    if isinstance(found, PipelineVersion)
-                    else exit_statistics(found, exits.get(found.pool.id))
+                    stage_statistics(loaded, self._placement and self._placement())
+                    if isinstance(loaded, PipelineVersion)
+                    else exit_statistics(loaded, exits.get(loaded.pool.id))
                 )
-                for found in versions
+                for loaded in versions
             ]
         }
 
@@ -165,9 +165,9 @@ class ServerControlPlane:
             absents = self._catalog.absent()
             for name, versions in absents.items():
                 index += [_entry(name, version, absent) for version, absent in versions.items()]
-            seen = {*absents, *(entry["name"] for entry in index)}
+            listed = {*absents, *(entry["name"] for entry in index)}
             for name in names:
-                if name not in seen:
+                if name not in listed:
                     loading = {"state": VersionState.LOADING.value, "reason": ""}
                     waits = name in self._catalog.loading
                     index.append({"name": name, **(loading if waits else {})})
@@ -211,11 +211,11 @@ class ServerControlPlane:
         return list(self._catalog.serving(name).values())
 
     def _find(self, model: str, version: str | None) -> LoadedVersion:
-        found = self._catalog.find(model, version)
-        if found is None:
+        loaded = self._catalog.find(model, version)
+        if loaded is None:
             reason, message = why_absent(self._catalog, model, version)
             raise ControlError(reason.label, message)
-        return found
+        return loaded
 
 
 def _entry(name: str, version: str, of: LoadedVersion | Absent) -> dict[str, str]:

@@ -62,9 +62,9 @@ class ClientLimits:
 
     def release(self, client: str) -> None:
         """One request fewer is in flight."""
-        left = self._requests[client] - 1
-        if left:
-            self._requests[client] = left
+        remaining = self._requests[client] - 1
+        if remaining:
+            self._requests[client] = remaining
         else:
             del self._requests[client]
 

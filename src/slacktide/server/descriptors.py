@@ -49,8 +49,8 @@ def size_asked(version: LoadedVersion, options: CallOptions, image_size: int = 0
         if pool.variant == options.variant:
             return pool.size
     names = ", ".join(repr(pool.variant) for pool in front.pools if pool.variant)
-    known = f"one of {names}" if names else f"none: {front.name!r} has no variants"
-    raise BadField("parameters.variant", known, options.variant)
+    expected = f"one of {names}" if names else f"none: {front.name!r} has no variants"
+    raise BadField("parameters.variant", expected, options.variant)
 
 
 def request_of(
@@ -59,9 +59,9 @@ def request_of(
     version: LoadedVersion,
     checked: CheckedInputs,
     options: CallOptions,
-    wanted: Sequence[int] = (),
+    output_indices: Sequence[int] = (),
 ) -> Request:
-    """A call whose tensors are here. `wanted`: indices of the outputs that it asks for."""
+    """A call whose tensors are here. `output_indices`: indices of the outputs that it asks for."""
     settings, front = version.definition.settings, version.front
     exits = front.exits
     deadline = due(context, options, settings, settings.slo)
@@ -83,7 +83,7 @@ def request_of(
         if front.family is None and not options.variant
         else size_asked(version, options, checked.image_size),
         names_variant=bool(options.variant),
-        final=exits is not None and (options.final or not exits.makes(wanted)),
+        final=exits is not None and (options.final or not exits.makes(output_indices)),
         decoding=checked.decoding,
     )
 

@@ -187,12 +187,12 @@ class Driver:
         if (fault := self.runtime.plan_fault) is not None:
             raise ControlError("unavailable", f"the engine cannot serve it: {fault!r}") from fault
 
-    def _failed(self, what: str, error: Exception, *, fatal: bool = False) -> None:
+    def _failed(self, fault: str, error: Exception, *, fatal: bool = False) -> None:
         if fatal:
-            log.critical("%s", what)
+            log.critical("%s", fault)
             self.broken.set()
         else:
-            log.error("%s", what, exc_info=error)
+            log.error("%s", fault, exc_info=error)
 
     # ── events in ────────────────────────────────────────────────────────────────────────────
 
@@ -227,14 +227,14 @@ class Driver:
         now = self.clock()
         seconds = self.coalescing.pause_for(
             now=now,
-            soonest_end=min(self._frames_due, *(each.expected_end for each in running)),
-            shortest_batch=min(each.expected_end - each.batch.started for each in running),
+            soonest_end=min(self._frames_due, *(batch.expected_end for batch in running)),
+            shortest_batch=min(batch.expected_end - batch.batch.started for batch in running),
         )
         if seconds > 0.0:
-            reports = [self.replicas.descriptor(each.batch.replica.id) for each in running]
-            known = [descriptor for descriptor in reports if descriptor is not None]
-            if len(known) == len(running):
-                self.coalescing.pause(seconds, known, now=now)
+            reports = [self.replicas.descriptor(batch.batch.replica.id) for batch in running]
+            descriptors = [descriptor for descriptor in reports if descriptor is not None]
+            if len(descriptors) == len(running):
+                self.coalescing.pause(seconds, descriptors, now=now)
                 # Called after what came meanwhile has been read.
                 self._loop.call_soon(self.coalescing.resume)
 

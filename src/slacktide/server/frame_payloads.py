@@ -79,30 +79,31 @@ class FramePayloads:
         request: int,
         rows: int,
         outputs: Sequence[OutputTensor | None],
-        own: Payload | None,
+        frame: Payload | None,
     ) -> Yield:
-        """What the outputs of a `request` of so many rows hand on along an edge. `own`: what the
-        frame brought. Raises MemoryLimitExceeded; WireError or ValueError where they do not fit."""
+        """Take along an edge what the outputs of a `request` of so many rows hand on.
+        `frame`: what the frame brought. Raises MemoryLimitExceeded; WireError or ValueError
+        where they do not fit."""
         number = self.version.numbers[edge.upstream, edge.downstream]
         if edge.each:
             # Often the same goes on to several stages.
             handed = self.handed.get((self.version.alike[number], request))
             if handed is None:
-                found = self._arrays(edge.upstream, outputs)
-                handed = HandedOn(chosen_boxes(edge, found))
+                arrays = self._arrays(edge.upstream, outputs)
+                handed = HandedOn(chosen_boxes(edge, arrays))
                 if self.version.pixel_frames.get(number, 0) is not None:
-                    self._look_at_units(number, edge, found)
-            made = self._boxes(edge, handed.chosen, own)
+                    self._look_at_units(number, edge, arrays)
+            handed_yield = self._boxes(edge, handed.chosen, frame)
         else:
             version = self.version.stages[edge.downstream]
-            found = self._arrays(edge.upstream, outputs)
-            made, handed = self._rows(version, edge, found, rows)
+            arrays = self._arrays(edge.upstream, outputs)
+            handed_yield, handed = self._rows(version, edge, arrays, rows)
         self.handed[number, request] = handed
-        return made
+        return handed_yield
 
-    def _look_at_units(self, number: int, edge: Edge, found: StageArrays) -> None:
+    def _look_at_units(self, number: int, edge: Edge, arrays: StageArrays) -> None:
         """Warn once where boxes are pixels, frame after frame: no crop could be made of them."""
-        boxes, frames = found.get(edge.boxes), self.version.pixel_frames
+        boxes, frames = arrays.get(edge.boxes), self.version.pixel_frames
         if boxes is None or (pixels := look_like_pixels(boxes)) is None:
             return
         frames[number] = (frames.get(number) or 0) + 1 if pixels else None
@@ -118,7 +119,7 @@ class FramePayloads:
                 edge.downstream,
             )
 
-    def _boxes(self, edge: Edge, chosen: Chosen, own: Payload | None) -> Yield:
+    def _boxes(self, edge: Edge, chosen: Chosen, frame: Payload | None) -> Yield:
         boxes, rows = chosen.boxes, len(chosen.rows)
         if not rows:
             return Yield(0)
@@ -130,39 +131,39 @@ class FramePayloads:
             widest = np.argsort(-sides[:, 0] / sides[:, 1], kind="stable")[:most]
             boxes = array[widest].tobytes()
         if self._extent is None:
-            self._extent = self._size_of(self._frame(own))
+            self._extent = self._size_of(self._frame(frame))
         height, width = self._extent
         margin = self.version.pipeline.by_name[edge.downstream].glue.margin
         checked = check.crops(boxes, height, width, margin)
         return Yield(rows, checked.signature, checked.work_hint)
 
     def _rows(
-        self, version: LoadedVersion, edge: Edge, found: StageArrays, rows: int
+        self, version: LoadedVersion, edge: Edge, arrays: StageArrays, rows: int
     ) -> tuple[Yield, HandedOn]:
-        chosen = chosen_rows(edge, found, rows)
+        chosen = chosen_rows(edge, arrays, rows)
         count = len(chosen.rows)
         if not count:
             return Yield(0), HandedOn(chosen)
         names = [spec.name for spec in version.interface.inputs]
         inputs = []
         for output, name in edge.tensors or zip(names, names, strict=True):
-            if (given := found.tensor(output)) is not None:
-                spec, tensor = given
+            if (output_tensor := arrays.tensor(output)) is not None:
+                spec, tensor = output_tensor
                 inputs.append(InputTensor(name, spec.datatype, *taken(spec, tensor, chosen.rows)))
         if len(self.version.pipeline.into[edge.downstream]) == 1:
             checked = _checked(version, inputs, count)
             signature, hint = checked.signature, checked.work_hint
-            masks = [each for each in checked.tensors if each.data is LEFT_OUT]
+            masks = [tensor for tensor in checked.tensors if tensor.data is LEFT_OUT]
         else:
             signature, hint, masks = _checked_alone(version, inputs), None, []
-        slot = self._slot(version, sum(_room(each.data) for each in inputs))
+        slot = self._slot(version, sum(_room(tensor.data) for tensor in inputs))
         at, tensors = slot.offset, {}
-        for each in inputs:
-            version.arena.write(at, each.data)
-            tensors[each.name] = TensorRef(at, len(each.data), each.shape)
-            at += _room(each.data)
-        for each in masks:
-            tensors[each.name] = TensorRef(0, 0, (count, *each.shape[1:]))
+        for row_tensor in inputs:
+            version.arena.write(at, row_tensor.data)
+            tensors[row_tensor.name] = TensorRef(at, len(row_tensor.data), row_tensor.shape)
+            at += _room(row_tensor.data)
+        for row_tensor in masks:
+            tensors[row_tensor.name] = TensorRef(0, 0, (count, *row_tensor.shape[1:]))
         return Yield(count, signature, hint), HandedOn(chosen, tensors)
 
     def _arrays(self, stage: str, outputs: Sequence[OutputTensor | None]) -> StageArrays:
@@ -171,19 +172,20 @@ class FramePayloads:
 
     # ── on the way into a stage ──────────────────────────────────────────────────────────────
 
-    def payload(self, command: PreparePayload, own: Payload | None) -> Payload:
-        """Of a stage's request. `own`: what the frame brought. Raises MemoryLimitExceeded."""
+    def payload(self, command: PreparePayload, frame: Payload | None) -> Payload:
+        """The payload of a stage's request. `frame`: what the frame brought. Raises
+        MemoryLimitExceeded."""
         rows, feeds = command.request.rows, command.feeds
         first = feeds[0]
         if first.edge is None:
-            assert own is not None
-            whole = rows == own.rows
-            return own if whole else Payload(rows, tuple(_part(t, first) for t in own.tensors))
+            assert frame is not None
+            whole = rows == frame.rows
+            return frame if whole else Payload(rows, tuple(_part(t, first) for t in frame.tensors))
         number = self.version.attached.get(command.stage)
         if number is not None:  # no join takes crops
             boxes = self.handed[first.edge, first.request].chosen.boxes
             boxes = boxes[BOX_BYTES * first.first : BOX_BYTES * first.end]
-            return CropPayload(rows, (self._frame(own),), number, boxes)
+            return CropPayload(rows, (self._frame(frame),), number, boxes)
         fed = [
             (self.handed[feed.edge, feed.request], feed) for feed in feeds if feed.edge is not None
         ]
@@ -215,12 +217,12 @@ class FramePayloads:
         self._slots.append((version.arena, slot))
         return slot
 
-    def _frame(self, own: Payload | None) -> TensorRef:
+    def _frame(self, frame: Payload | None) -> TensorRef:
         """The picture that a frame brought. Raises ValueError where it brought none."""
         index = self.version.picture
-        if index is None or own is None:
+        if index is None or frame is None:
             raise ValueError("the frame is no picture that crops could be cut out of")
-        return own.tensors[index]
+        return frame.tensors[index]
 
     def _size_of(self, frame: TensorRef) -> tuple[int, int]:
         """Height and width."""
@@ -242,7 +244,7 @@ def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -
     where it does not fit."""
     most = version.check.most_rows
     cuts = [
-        [_cut(each, first, min(rows, first + most)) for each in inputs]
+        [_cut(tensor, first, min(rows, first + most)) for tensor in inputs]
         for first in range(0, rows, most)
     ]
     checked = [version.check.check(cut) for cut in cuts]
@@ -252,11 +254,11 @@ def _checked(version: LoadedVersion, inputs: Sequence[InputTensor], rows: int) -
 def _checked_alone(version: LoadedVersion, inputs: Sequence[InputTensor]) -> Signature:
     """The same of a part of what a join gets."""
     specs = {spec.name: spec for spec in version.interface.inputs}
-    for each in inputs:
-        if not fits(each.shape, specs[each.name].shape):
-            shapes = f"{list(specs[each.name].shape)}, got {list(each.shape)}"
-            raise WireError(Reason.BAD_INPUT, f"input {each.name!r} shape: expected {shapes}")
-    return tuple([each.shape[1:] for each in inputs])
+    for tensor in inputs:
+        if not fits(tensor.shape, specs[tensor.name].shape):
+            shapes = f"{list(specs[tensor.name].shape)}, got {list(tensor.shape)}"
+            raise WireError(Reason.BAD_INPUT, f"input {tensor.name!r} shape: expected {shapes}")
+    return tuple([checked_tensor.shape[1:] for checked_tensor in inputs])
 
 
 def _room(data: Buffer) -> int:
@@ -268,8 +270,8 @@ def _part(ref: TensorRef, feed: Feed) -> TensorRef:
     rows = feed.end - feed.first
     if rows == ref.shape[0]:
         return ref
-    each = ref.nbytes // ref.shape[0]
-    return TensorRef(ref.offset + feed.first * each, rows * each, (rows, *ref.shape[1:]))
+    row_bytes = ref.nbytes // ref.shape[0]
+    return TensorRef(ref.offset + feed.first * row_bytes, rows * row_bytes, (rows, *ref.shape[1:]))
 
 
 def _part_of_strings(arena: Arena, ref: TensorRef, feed: Feed) -> TensorRef:
@@ -294,6 +296,6 @@ def _cut(tensor: InputTensor, first: int, end: int) -> InputTensor:
 
 def _bounds(data: memoryview, shape: Sequence[int], first: int, end: int) -> tuple[int, int]:
     """Where rows of a BYTES tensor begin and end."""
-    each = int(np.prod(shape[1:]))
+    row_elements = int(np.prod(shape[1:]))
     ends = np.cumsum([0, *(4 + len(element) for element in split_elements(data))])
-    return int(ends[first * each]), int(ends[end * each])
+    return int(ends[first * row_elements]), int(ends[end * row_elements])

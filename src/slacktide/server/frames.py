@@ -243,11 +243,11 @@ class ServedFrames:
             self._complain(record.version.name, child.stage, outcome.detail)
 
     def _hand_on(self, record: OpenFrame, child: StageChild, edge: Edge) -> Yield:
-        outputs, own = child.outputs, record.call.payload
+        outputs, frame_payload = child.outputs, record.call.payload
         try:
             if outputs is None:
                 raise ValueError("there is nothing")
-            return record.payloads.hand_on(edge, child.id, child.rows, outputs, own)
+            return record.payloads.hand_on(edge, child.id, child.rows, outputs, frame_payload)
         except MemoryLimitExceeded as error:
             self._post(MemoryShort())  # there is room for the next if something is kept
             return Yield(0, refused=error.reason)
@@ -278,23 +278,23 @@ def _outputs(record: OpenFrame, missing: Sequence[str]) -> list[OutputTensor | N
         for child in children:
             before[child.id] = rows
             rows += child.rows
-    found: list[OutputTensor | None] = []
+    frame_outputs: list[OutputTensor | None] = []
     for stage, indices in version.layout:
         if stage in missing:
-            found += [None] * len(indices)
+            frame_outputs += [None] * len(indices)
             continue
         children = by_stage.get(stage, [])
-        given = [child.outputs for child in children if child.outputs is not None]
+        child_outputs = [child.outputs for child in children if child.outputs is not None]
         for index in indices:
             if index < 0:
-                found.append(_origins(record, children, before))
-            elif len(given) == 1 and (only := given[0][index]) is not None:
-                found.append(only)
+                frame_outputs.append(_origins(record, children, before))
+            elif len(child_outputs) == 1 and (only := child_outputs[0][index]) is not None:
+                frame_outputs.append(only)
             else:
                 spec = version.stages[stage].interface.outputs[index]
-                parts = [each[index] for each in given]
-                found.append(joined(spec, [part for part in parts if part is not None]))
-    return found
+                parts = [of_child[index] for of_child in child_outputs]
+                frame_outputs.append(joined(spec, [part for part in parts if part is not None]))
+    return frame_outputs
 
 
 def _sort(record: OpenFrame) -> None:
@@ -310,21 +310,21 @@ def _origins(
     record: OpenFrame, children: Sequence[StageChild], before: Mapping[int, int]
 ) -> OutputTensor:
     """Which rows of the stage in front these children got."""
-    found = []
+    handed_rows = []
     for child in children:
         edge = child.feeds[0].edge
         for feed in child.feeds:
             if feed.edge is not None and feed.edge == edge:
                 chosen = record.payloads.handed[edge, feed.request].chosen
-                found.append((chosen, feed.first, feed.end, before[feed.request]))
-    return origins(found)
+                handed_rows.append((chosen, feed.first, feed.end, before[feed.request]))
+    return origins(handed_rows)
 
 
 def _tell(record: OpenFrame) -> None:
     """Say in a call how its stages ended, which variants and early exits answered, where there are
     such, and the time in all their batches. Of several requests of one stage, the one that was
     answered last counts."""
-    ended, told = {}, {}
+    ended, details = {}, {}
     input_s = infer_s = output_s = 0.0
     for stage, children in record.children.items():
         last = children[0]
@@ -337,9 +337,9 @@ def _tell(record: OpenFrame) -> None:
                 output_s += timing.output_s
         ended[stage] = last.outcome
         if last.variant:
-            told[f"{stage}.variant"] = last.variant
+            details[f"{stage}.variant"] = last.variant
         exits = record.version.stages[stage].exits
         if exits is not None:
-            told[f"{stage}.exit"] = exits.name(last.outcome.ramp)
+            details[f"{stage}.exit"] = exits.name(last.outcome.ramp)
     call = record.call
-    call.stages, call.told, call.timing = ended, told, BatchTiming(input_s, infer_s, output_s)
+    call.stages, call.told, call.timing = ended, details, BatchTiming(input_s, infer_s, output_s)

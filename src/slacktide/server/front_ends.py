@@ -58,7 +58,7 @@ class FrontEnds:
 
         unpacker = Unpacker(budget)
         routes = inference_routes(data, control, http_settings_of(settings, rules), unpacker)
-        others = [route for route in routes if route.group is not EndpointGroup.INFERENCE]
+        control_routes = [route for route in routes if route.group is not EndpointGroup.INFERENCE]
         self._servers: dict[str, HttpServer | GrpcServer] = {}
         if settings.http_port is not None:
             self._servers["http"] = http(routes, rules, access)
@@ -75,7 +75,7 @@ class FrontEnds:
         if settings.metrics_port is not None:
             self._servers["metrics"] = http(metrics_routes(metrics), rules, None)
         if settings.control_port is not None:
-            self._servers["control"] = http(others, for_control, access)
+            self._servers["control"] = http(control_routes, for_control, access)
 
     async def start(self) -> None:
         """Bind every port. Raises OSError naming the flag of one that cannot be had."""

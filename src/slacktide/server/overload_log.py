@@ -74,7 +74,7 @@ class OverloadLog:
         counts, self._counts = self._counts, {}
         if not counts:
             return
-        ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0].label))
+        ordered = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0].label))
         by_reason = ", ".join(f"{count:,} {reason.label}" for reason, count in ordered)
         total, seconds = sum(counts.values()), self._clock() - self._since
         self._log.warning(

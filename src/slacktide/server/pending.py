@@ -83,7 +83,7 @@ class PendingRequests:
 
     def waiting(self) -> list[PendingRequest]:
         """Those whose payload is here and that have no outcome yet."""
-        return [each for each in self._pending.values() if each.waits and each.payload is not None]
+        return [call for call in self._pending.values() if call.waits and call.payload is not None]
 
     def payloads(self, batch: Batch) -> list[Payload]:
         """Of its members, in their order."""

@@ -51,4 +51,4 @@ class PipelineService:
         self._tell()
 
     def _tell(self) -> None:
-        self._post(PipelinesChanged(tuple(each.pipeline for each in self._serving.values())))
+        self._post(PipelinesChanged(tuple(version.pipeline for version in self._serving.values())))

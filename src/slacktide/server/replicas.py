@@ -61,8 +61,8 @@ START_AGAIN_S = 1.0
 
 def arranged(replica: Replica, event: Arranged) -> ExitsArranged:
     """What planners are told of a replica's stages."""
-    told = (event.revision, event.ramps, event.detail, event.rows, event.whole_s, event.stage_s)
-    return ExitsArranged(replica.pool, replica.id, *told)
+    details = (event.revision, event.ramps, event.detail, event.rows, event.whole_s, event.stage_s)
+    return ExitsArranged(replica.pool, replica.id, *details)
 
 
 class Launcher(Protocol):
@@ -161,7 +161,7 @@ class ReplicaSupervisor:
             if handle is not None:
                 if handle.pid is not None:
                     self._told.add(handle.pid)
-                runs = any(each.replica.id == replica.id for each in self._batches.values())
+                runs = any(batch.replica.id == replica.id for batch in self._batches.values())
                 why = "hung on a batch" if runs else "was not up in time"
                 log.warning("replica %d of %s %s: it is ended", replica.id, replica.pool, why)
                 handle.kill()
@@ -230,7 +230,7 @@ class ReplicaSupervisor:
             return  # it was stopped
         match event:
             case Resized():
-                self.resizes.reported(replica.lane, replica.id, event, wanted=replica.cores)
+                self.resizes.reported(replica.lane, replica.id, event, intended=replica.cores)
             case BatchFinished():
                 self._finished(event, outputs, faults)
             case MembersReleased():
@@ -290,7 +290,7 @@ class ReplicaSupervisor:
         batch = self._batches[event.batch]
         members = [batch.members[place] for place in event.members]
         self._keep(batch, members, outputs, BatchTiming(infer_s=self._clock() - batch.started))
-        self._post(RowsReleased(batch.id, tuple([each.id for each in members]), event.ramp))
+        self._post(RowsReleased(batch.id, tuple([member.id for member in members]), event.ramp))
 
     def _lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool = False) -> None:
         del self._replicas[replica.id]
@@ -311,4 +311,4 @@ class ReplicaSupervisor:
     def _let_go(self, replica: Replica) -> None:
         handle = self._handles.pop(replica.id, None)
         if handle is not None and self._told:
-            self._told &= {each.pid for each in self._handles.values()}
+            self._told &= {handle.pid for handle in self._handles.values()}

@@ -121,10 +121,10 @@ class StreamSession:
 
     @property
     def advice(self) -> SizeAdvice | None:
-        found = self._advice
-        if found is None:
+        advice = self._advice
+        if advice is None:
             return None
-        return SizeAdvice(found.size, found.variant, found.mapped, self.bandwidth)
+        return SizeAdvice(advice.size, advice.variant, advice.mapped, self.bandwidth)
 
     def decide(self, variant: str | None) -> bool:
         """It is mapped to that variant of its model as it is loaded now; None: as before. Whether
@@ -141,7 +141,7 @@ class StreamSession:
         if family is None or family.planner == "none":
             self._advice = SizeAdvice()
         elif self.variant is not None:
-            sizes = [each.size for each in family.variants if each.name == self.variant]
+            sizes = [member.size for member in family.variants if member.name == self.variant]
             size = sizes[0] if sizes else family.variants[0].size
             self._advice = SizeAdvice(size, self.variant, bool(self.variant))
         return self._advice is not None and self._advice != before
@@ -152,7 +152,7 @@ class StreamSession:
         index = None if takes is None else image_input(takes)
         name = "" if takes is None or index is None else takes.inputs[index].name
         variants = () if self._family is None else self._family.variants
-        return name, [(each.name, each.size, each.accuracy) for each in variants]
+        return name, [(member.name, member.size, member.accuracy) for member in variants]
 
     def change(self, terms: SessionTerms) -> None:
         self._of.change(self, terms)
@@ -351,12 +351,12 @@ class Sessions:
 
     def planned(self, plan: Plan) -> None:
         """A plan has been put in force: tell the sessions for which it changes something."""
-        variants = {each.client: each.variant for each in plan.inputs}
-        due = bool(self._untold)
+        variants = {input_size.client: input_size.variant for input_size in plan.inputs}
+        scheduled = bool(self._untold)
         for session in self._sessions.values():
             if session.decide(variants.get(session.id)):
                 self._untold[session] = None
-        if self._untold and not due:
+        if self._untold and not scheduled:
             self._later(self._tell)
 
     def _tell(self) -> None:

@@ -23,7 +23,7 @@ _limit = partial(option, panel="Limits and timeouts")
 _size = partial(_limit, unit=BYTES, above=0)
 _time = partial(_limit, unit=SECONDS)
 _access = partial(option, panel="Access")
-_seen = partial(option, panel="Logs, traces, recordings")
+_log_option = partial(option, panel="Logs, traces, recordings")
 _PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 
 
@@ -160,15 +160,15 @@ class ServerSettings(Options):
     )
     token_file: Path | None = _access(None, "File with the bearer token that calls must carry.")
     tls: TlsFiles | None = None
-    access_log: bool = _seen(False, "Log a line for each request but health probes.")
-    access_log_health: bool = _seen(False, "Log a line for each request and health probe.")
-    trace_endpoint: str | None = _seen(
+    access_log: bool = _log_option(False, "Log a line for each request but health probes.")
+    access_log_health: bool = _log_option(False, "Log a line for each request and health probe.")
+    trace_endpoint: str | None = _log_option(
         None, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL"
     )
-    record: Path | None = _seen(
+    record: Path | None = _log_option(
         None, "Record the engine's events and commands, for `slacktide simulate --replay`."
     )
-    record_limit: int = _seen(
+    record_limit: int = _log_option(
         1024 * MIB,
         "Size at which FILE is renamed to FILE.1 and a new FILE begins.",
         unit=BYTES,
@@ -183,21 +183,21 @@ class ServerSettings(Options):
             raise OptionError(("", f"{', '.join(ports[:-1])} and {ports[-1]} must differ"))
         self._check_choices()
         for name, choices in (("cpu_allocator", CpuAllocatorName), ("ready_when", ReadyWhen)):
-            if (given := getattr(self, name)) not in get_args(choices):
+            if (stated_choice := getattr(self, name)) not in get_args(choices):
                 expected = " or ".join(get_args(choices))
-                raise OptionError((name, f"expected {expected}, got {given!r}"))
+                raise OptionError((name, f"expected {expected}, got {stated_choice!r}"))
         if self.core_share < 1.0 and self.cpu_allocator != "cgroup":
             raise OptionError(("core_share", "needs cpu_allocator 'cgroup'"))
         if self.allow_control and self.token_file is None and self.control_port is None:
-            told = (
+            message = (
                 "needs a token (--token-file FILE) or a port of its own for control "
                 "(--control-port PORT); by itself it would let every web page open on this machine "
                 "load models"
             )
-            raise OptionError(("allow_control", told))
+            raise OptionError(("allow_control", message))
         if self.allow_uploads and not (self.allow_control or self.control_port is not None):
-            told = "needs --control-port, or --allow-control with a token"
-            raise OptionError(("allow_uploads", told))
+            message = "needs --control-port, or --allow-control with a token"
+            raise OptionError(("allow_uploads", message))
         for name in self.allowed_hosts:
             if not host_name(name):
                 expected = f"expected names such as host.example, got {name!r}"

@@ -55,10 +55,10 @@ class StageArrays:
 
     def get(self, name: str) -> NDArray[Any] | None:
         """None where the model has no such output. Raises ValueError if it is not of numbers."""
-        found = self.tensor(name)
-        if found is None:
+        output = self.tensor(name)
+        if output is None:
             return None
-        spec, (shape, data) = found
+        spec, (shape, data) = output
         if spec.datatype in (Datatype.BYTES, Datatype.BF16):
             raise ValueError(f"output {name!r} is {spec.datatype.wire_name}, not of numbers")
         return np.frombuffer(data, spec.datatype.dtype).reshape(shape)
@@ -81,29 +81,29 @@ def look_like_pixels(boxes: NDArray[Any]) -> bool | None:
     return None if not len(boxes) else bool((np.abs(boxes).max(1) > _FAR).mean() > 0.5)
 
 
-def chosen_boxes(edge: Edge, found: StageArrays) -> Chosen:
+def chosen_boxes(edge: Edge, arrays: StageArrays) -> Chosen:
     """The boxes that `edge` hands on. Raises ValueError where the outputs do not fit together."""
-    return _of_few(edge, found) or _of_arrays(edge, found)
+    return _of_few(edge, arrays) or _of_arrays(edge, arrays)
 
 
-def _of_few(edge: Edge, found: StageArrays) -> Chosen | None:
+def _of_few(edge: Edge, arrays: StageArrays) -> Chosen | None:
     """Of one frame with few boxes, as a rule; None: of anything else."""
-    given = found.tensor(edge.boxes)
-    if given is None:
+    output = arrays.tensor(edge.boxes)
+    if output is None:
         return None
-    spec, (shape, data) = given
+    spec, (shape, data) = output
     if len(shape) != 3 or shape[0] != 1 or shape[1] > PLAIN or shape[2] != 4:
         return None
     if spec.datatype is not Datatype.FP32:
         return None
     choice, scores, classes = edge.when or _ALL, None, None
-    if (given := found.tensor(edge.scores)) is not None:
-        spec, (its_shape, values) = given
+    if (output := arrays.tensor(edge.scores)) is not None:
+        spec, (its_shape, values) = output
         if spec.datatype is not Datatype.FP32 or its_shape != shape[:2]:
             return None
         scores = unpack(f"{shape[1]}f", values)
-    if (given := found.tensor(edge.classes)) is not None:
-        spec, (its_shape, values) = given
+    if (output := arrays.tensor(edge.classes)) is not None:
+        spec, (its_shape, values) = output
         code = _CLASSES.get(spec.datatype)
         if code is None or its_shape != shape[:2]:
             return None
@@ -116,11 +116,11 @@ def _of_few(edge: Edge, found: StageArrays) -> Chosen | None:
     return Chosen([0] * len(places), places, boxes, shape[1])
 
 
-def _of_arrays(edge: Edge, found: StageArrays) -> Chosen:
-    boxes = found.get(edge.boxes)
+def _of_arrays(edge: Edge, arrays: StageArrays) -> Chosen:
+    boxes = arrays.get(edge.boxes)
     if boxes is None:
         raise ValueError(f"there is no output {edge.boxes!r}")
-    scores, classes = found.get(edge.scores), found.get(edge.classes)
+    scores, classes = arrays.get(edge.scores), arrays.get(edge.classes)
     if scores is not None and scores.ndim == boxes.ndim:  # of each class
         classes = scores.argmax(-1) if classes is None else classes
         scores = scores.max(-1)
@@ -128,9 +128,9 @@ def _of_arrays(edge: Edge, found: StageArrays) -> Chosen:
         boxes = boxes[None]
         scores = None if scores is None else scores[None]
         classes = None if classes is None else classes[None]
-    columns = [each for each in (scores, classes) if each is not None]
-    if boxes.ndim != 3 or any(each.shape != boxes.shape[:2] for each in columns):
-        shapes = " and ".join(str(list(each.shape)) for each in (boxes, *columns))
+    columns = [column for column in (scores, classes) if column is not None]
+    if boxes.ndim != 3 or any(column.shape != boxes.shape[:2] for column in columns):
+        shapes = " and ".join(str(list(array.shape)) for array in (boxes, *columns))
         raise ValueError(f"expected [rows, boxes, 4] and [rows, boxes], got {shapes}")
     boxes = boxes.astype(np.float32, copy=False)
     choice = edge.when or _ALL
@@ -147,12 +147,12 @@ def _of_arrays(edge: Edge, found: StageArrays) -> Chosen:
     return Chosen(rows, places, boxes[rows, places].tobytes(), boxes.shape[1])
 
 
-def chosen_rows(edge: Edge, found: StageArrays, rows: int) -> Chosen:
+def chosen_rows(edge: Edge, arrays: StageArrays, rows: int) -> Chosen:
     """The rows that `edge` hands on, in their order. Raises ValueError as above."""
     choice = edge.when
     if choice is None:
         return Chosen(range(rows))
-    scores, classes = found.get(edge.scores), found.get(edge.classes)
+    scores, classes = arrays.get(edge.scores), arrays.get(edge.classes)
     if scores is not None and scores.ndim == 2:
         classes = scores.argmax(1) if classes is None else classes
         scores = scores.max(1)
@@ -177,10 +177,10 @@ def taken(spec: TensorSpec, tensor: OutputTensor, rows: Sequence[int]) -> Output
     shape, data = tensor
     if len(rows) == shape[0]:
         return tensor
-    wanted = (len(rows), *shape[1:])
+    sizes = (len(rows), *shape[1:])
     if spec.datatype is Datatype.BYTES:
-        return wanted, encode_strings(_strings(tensor)[list(rows)])
-    return wanted, np.frombuffer(data, spec.datatype.dtype).reshape(shape)[list(rows)].tobytes()
+        return sizes, encode_strings(_strings(tensor)[list(rows)])
+    return sizes, np.frombuffer(data, spec.datatype.dtype).reshape(shape)[list(rows)].tobytes()
 
 
 def joined(spec: TensorSpec, parts: Sequence[OutputTensor]) -> OutputTensor:
@@ -213,16 +213,16 @@ def joined(spec: TensorSpec, parts: Sequence[OutputTensor]) -> OutputTensor:
 def origins(chosen: Sequence[tuple[Chosen, int, int, int]]) -> OutputTensor:
     """`rows` of a stage: of (what an upstream request handed on, first, end, rows of the upstream
     before it), where each row comes from in the upstream's own outputs."""
-    width = max([each.width for each, _, _, _ in chosen], default=1)
-    found: list[int] = []  # they are few: see `BoxChoice`
-    for each, first, end, before in chosen:
-        rows = each.rows[first:end]
-        if each.places is None:
-            found += [before + row for row in rows]
+    width = max([handed_on.width for handed_on, _, _, _ in chosen], default=1)
+    flat: list[int] = []  # they are few: see `BoxChoice`
+    for parent, first, end, before in chosen:
+        rows = parent.rows[first:end]
+        if parent.places is None:
+            flat += [before + row for row in rows]
         else:
-            places = each.places[first:end]
-            found += [(before + row) * width + at for row, at in zip(rows, places, strict=True)]
-    return (len(found),), array("q", found).tobytes()
+            places = parent.places[first:end]
+            flat += [(before + row) * width + at for row, at in zip(rows, places, strict=True)]
+    return (len(flat),), array("q", flat).tobytes()
 
 
 def _strings(tensor: OutputTensor) -> NDArray[Any]:

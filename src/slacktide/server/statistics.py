@@ -18,19 +18,21 @@ def stage_statistics(
 ) -> dict[str, Any]:
     """What became of the requests of its stages, and how they are placed, beside the rest of its
     statistics; ours."""
-    counters, found = version.frame_counters, []
+    counters, stage_stats = version.frame_counters, []
     for stage in version.pipeline.stages:
-        one = counters.stages.get(stage.name) or StageCounters()
-        found.append(
+        counts = counters.stages.get(stage.name) or StageCounters()
+        stage_stats.append(
             {
                 "stage": stage.name,
                 "model": stage.model,
-                "outcome_stats": {reason.label: count for reason, count in one.by_reason.items()},
-                "success": _stat(one.request_s.count, one.request_s.total),
-                "slack": _stat(one.slack_s.count, one.slack_s.total),
+                "outcome_stats": {
+                    reason.label: count for reason, count in counts.by_reason.items()
+                },
+                "success": _stat(counts.request_s.count, counts.request_s.total),
+                "slack": _stat(counts.slack_s.count, counts.slack_s.total),
             }
         )
-    return {"stage_stats": found} | ({} if placement is None else _placed(version, placement))
+    return {"stage_stats": stage_stats} | ({} if placement is None else _placed(version, placement))
 
 
 def _placed(version: PipelineVersion, placement: PlacementStatus) -> dict[str, Any]:
@@ -97,16 +99,16 @@ def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[
     exits, counters = version.exits, version.counters
     if exits is None:
         return {}
-    found: dict[str, Any] = {"revision": exits.revision, "reason": exits.refusal}
+    stats: dict[str, Any] = {"revision": exits.revision, "reason": exits.refusal}
     active: dict[int, float] = {}
     if status is not None:
-        found["reason"] = exits.refusal or status.reason
-        found |= {"accuracy": status.accuracy if status.judged else None, "alarms": status.alarms}
-        found |= {"overhead": status.overhead}
+        stats["reason"] = exits.refusal or status.reason
+        stats |= {"accuracy": status.accuracy if status.judged else None, "alarms": status.alarms}
+        stats |= {"overhead": status.overhead}
         if (policy := status.policy) is not None:
-            found |= {"mode": policy.mode.value, "feedback": policy.feedback}
+            stats |= {"mode": policy.mode.value, "feedback": policy.feedback}
             active = dict(zip(policy.ramps, policy.thresholds, strict=True))
-    found["ramps"] = [
+    stats["ramps"] = [
         {
             "position": ramp,
             "tensor": exits.name(ramp),
@@ -117,17 +119,17 @@ def exit_statistics(version: LoadedVersion, status: ExitsStatus | None) -> dict[
         }
         for ramp in sorted({*active, *counters.exits})
     ]
-    return {"exit_stats": found}
+    return {"exit_stats": stats}
 
 
 def _variants(version: LoadedVersion) -> list[dict[str, Any]]:
     """What each variant of a family has run; ours as well."""
-    found = []
+    variant_stats = []
     for pool in version.pools:
         batches, rows = version.counters.by_variant.get(pool.variant, (0, 0))
         counts = {"inference_count": rows, "execution_count": batches}
-        found.append({"variant": pool.variant, "replicas": len(pool.replicas_up), **counts})
-    return found
+        variant_stats.append({"variant": pool.variant, "replicas": len(pool.replicas_up), **counts})
+    return variant_stats
 
 
 def _compute(spent: ComputeSeconds) -> dict[str, dict[str, int]]:

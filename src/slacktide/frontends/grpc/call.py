@@ -133,12 +133,12 @@ class GrpcCall(MessageIntake):
     def fail(self, error: Exception) -> None:
         if self.finished:
             if not isinstance(error, (WireError, Refusal)):
-                refusal_of(error, what=self.said.name)
+                refusal_of(error, operation=self.said.name)
             return
         self.failed(error)
         if not self.finished:
             strict = self.state.limits.triton_strict
-            self.refuse(refusal_of(error, triton_strict=strict, what=self.said.name))
+            self.refuse(refusal_of(error, triton_strict=strict, operation=self.said.name))
 
     def refuse(self, refusal: Refusal) -> None:
         """End with a status."""
@@ -190,7 +190,7 @@ class GrpcCall(MessageIntake):
             try:
                 self.cancelled(Reason.CLIENT_CANCELLED if self.whole else Reason.NO_BODY)
             except Exception as error:
-                refusal_of(error, what=self.said.name)
+                refusal_of(error, operation=self.said.name)
             self._ended("CANCELLED")
         self._release(self._leaving)
         self._leaving = 0

@@ -105,8 +105,8 @@ def parsed(request_class: type[MessageT], message: Buffer) -> MessageT:
     try:
         return request_class.FromString(bytes(message))
     except DecodeError:
-        what = request_class.DESCRIPTOR.name
-        raise WireError(Reason.BAD_INPUT, f"message: not a {what}") from None
+        message_name = request_class.DESCRIPTOR.name
+        raise WireError(Reason.BAD_INPUT, f"message: not a {message_name}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,8 +268,8 @@ class FrameStream(InferenceRpc):
             self.session.told(head.bytes_per_s)
         frame = self._late.pop(head.id, None) or self._frames.get(head.id)
         if frame is None or frame.arrived_at is not None:
-            known, frame = frame, FrameRequest(self, head.id, self.state.clock(), 0.0)
-            if known is not None:
+            existing, frame = frame, FrameRequest(self, head.id, self.state.clock(), 0.0)
+            if existing is not None:
                 frame.fail(BadField("id", "one that is in no other use", head.id))
             else:
                 self._frames[head.id] = frame
@@ -283,7 +283,7 @@ class FrameStream(InferenceRpc):
         seconds = 0.0
         if since is not None and not stood_still(since, now):
             seconds = max(now - since, AT_ONCE_S)
-        taken = m.Acknowledgement(
+        acknowledgement = m.Acknowledgement(
             id=frame.frame, transfer_us=min(microseconds(seconds), MOST_UINT32)
         )
         before, begun_at = frame.begun
@@ -291,7 +291,7 @@ class FrameStream(InferenceRpc):
             # It may have begun some time after its announcement: then its rest shows the link.
             seconds = min(seconds, (now - begun_at) * nbytes / (nbytes - before))
         self.session.arrived(nbytes, seconds, frame.size, now=now)
-        self.write([m.ServerMessage(acknowledgement=taken).SerializeToString()])
+        self.write([m.ServerMessage(acknowledgement=acknowledgement).SerializeToString()])
         if frame.answered:
             frame.cancel(Reason.CLIENT_CANCELLED)
         else:
@@ -381,7 +381,7 @@ class FrameStream(InferenceRpc):
 
     def settle(self) -> None:
         if self.ended:  # what was announced does not come
-            for frame in [each for each in self._frames.values() if each.arrived_at is None]:
+            for frame in [frame for frame in self._frames.values() if frame.arrived_at is None]:
                 del self._frames[frame.frame]
                 frame.cancel(Reason.NO_BODY)
         if not self._frames:

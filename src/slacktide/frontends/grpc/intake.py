@@ -106,10 +106,10 @@ class MessageIntake(Http2Stream, ABC):
 
     def received(self, data: memoryview) -> None:
         try:
-            taken = 0 if self._rest else self._gather(data)
-            if taken < len(data) and not self.finished:
-                self.state.hold(self.protocol.client, len(data) - taken)
-                self._rest += data[taken:]
+            consumed = 0 if self._rest else self._gather(data)
+            if consumed < len(data) and not self.finished:
+                self.state.hold(self.protocol.client, len(data) - consumed)
+                self._rest += data[consumed:]
                 self.holds = True
                 self.go_on()
         except Exception as error:
@@ -147,12 +147,12 @@ class MessageIntake(Http2Stream, ABC):
         self._queued = False
         self.connection.work = WORK_AT_ONCE
         try:
-            taken = self._gather(memoryview(self._rest))
+            consumed = self._gather(memoryview(self._rest))
         except Exception as error:
             self.fail(error)
         if self._rest:  # else it has ended
-            self._release(taken)
-            self._rest = self._rest[taken:]
+            self._release(consumed)
+            self._rest = self._rest[consumed:]
             if self.ended:
                 self.received_all()
             self.go_on()
@@ -237,8 +237,8 @@ class MessageIntake(Http2Stream, ABC):
                 return
         except WireError as error:
             raise _inflated(error) from None
-        rest = self.state.unpacker.inflate(inflation, self.protocol.client)
-        self.later(rest, self.taker(), lambda error: self.fail(_inflated(error)))
+        inflated = self.state.unpacker.inflate(inflation, self.protocol.client)
+        self.later(inflated, self.taker(), lambda error: self.fail(_inflated(error)))
 
     # ---------------------------------------------------------------- what takes longer
 

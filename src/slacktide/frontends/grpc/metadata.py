@@ -89,25 +89,25 @@ class CallHead:
             raise Refusal(CONTROL_STATUS["unsupported"], message)
         timeout = headers.get(b"grpc-timeout")
         if timeout is not None:
-            found = _TIMEOUT.fullmatch(timeout)
-            if found is None:
+            match = _TIMEOUT.fullmatch(timeout)
+            if match is None:
                 raise BadField("grpc-timeout", "at most 8 digits and a unit", timeout)
-            seconds = int(found[1]) * _UNITS[found[2]]
+            seconds = int(match[1]) * _UNITS[match[2]]
             # Further off is none: some clients send the largest number they have.
             self.budget_s = seconds if seconds < NEVER_S else None
         if self.method.group is EndpointGroup.INFERENCE and not STEERING.isdisjoint(headers):
             fields = read_steering(headers)
             self.parameters = fields.parameters
             if fields.budget_s is not None:
-                known = self.budget_s
-                self.budget_s = fields.budget_s if known is None else min(known, fields.budget_s)
+                stated = self.budget_s
+                self.budget_s = fields.budget_s if stated is None else min(stated, fields.budget_s)
 
 
 def trailers_of(refusal: Refusal) -> list[tuple[bytes, bytes]]:
     """Status, reason with its numbers, and when to try again, for people's code and gRPC's retries.
     A place may be free within a millisecond, but not for all that were refused: never at once."""
     words = refusal.message.encode()[:_MOST_WORDS]
-    words = _NOT_PLAIN.sub(lambda found: b"%%%02X" % ord(found[0]), words)
+    words = _NOT_PLAIN.sub(lambda match: b"%%%02X" % ord(match[0]), words)
     trailers = [
         (b"grpc-status", b"%d" % CODES.index(refusal.status.grpc)),
         (b"grpc-message", words),

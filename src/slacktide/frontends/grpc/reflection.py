@@ -58,14 +58,14 @@ class ReflectionCall(GrpcCall):
 
 
 def _answer_to(request: m.ServerReflectionRequest) -> dict[str, Any]:
-    pool, asked = private_pool(), request.WhichOneof("message_request")
-    if asked == "list_services":
+    pool, kind = private_pool(), request.WhichOneof("message_request")
+    if kind == "list_services":
         names = (INFERENCE_SERVICE, FRAME_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE)
         return {"list_services_response": {"service": [{"name": name} for name in names]}}
     try:
-        if asked == "file_by_filename":
+        if kind == "file_by_filename":
             file = pool.FindFileByName(request.file_by_filename)
-        elif asked == "file_containing_symbol":
+        elif kind == "file_containing_symbol":
             file = _file_of(request.file_containing_symbol)
         else:
             return _error(_UNIMPLEMENTED, "extensions are not used here")
@@ -89,11 +89,11 @@ def _error(code: int, message: str) -> dict[str, Any]:
 
 def _with_dependencies(file: FileDescriptor) -> list[bytes]:
     """A file and all that it imports, serialized, each once."""
-    found: dict[str, bytes] = {}
+    serialized: dict[str, bytes] = {}
     queue = [file]
     while queue:
-        one = queue.pop()
-        if one.name not in found:
-            found[one.name] = one.serialized_pb
-            queue.extend(one.dependencies)
-    return list(found.values())
+        dependency = queue.pop()
+        if dependency.name not in serialized:
+            serialized[dependency.name] = dependency.serialized_pb
+            queue.extend(dependency.dependencies)
+    return list(serialized.values())

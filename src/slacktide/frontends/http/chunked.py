@@ -92,15 +92,15 @@ class ChunkedBody:
             if self._judge(kind, line, 0):
                 self._kind = _SIZE
             return
-        found = self._judge(kind, line, len(line))
-        if not found:
+        match = self._judge(kind, line, len(line))
+        if not match:
             return
         self._framing += len(line)
         if kind is _TRAILER:
             self.done = line == b"\r\n"
             return
-        self._framing -= len(found[1]) + 2
-        self._left = int(found[1], 16)
+        self._framing -= len(match[1]) + 2
+        self._left = int(match[1], 16)
         self._kind = _END if self._left else _TRAILER
         self._chunks += 1
         if self.filled + self._left > limit:
@@ -110,13 +110,13 @@ class ChunkedBody:
 
     def _judge(self, pattern: re.Pattern[bytes], line: bytes, more: int) -> re.Match[bytes] | None:
         """`line` as `pattern` has it, with so many `more` bytes that are no data; None: refused."""
-        found = pattern.fullmatch(line)
-        if found is None:
+        match = pattern.fullmatch(line)
+        if match is None:
             expected = f"malformed chunked body: expected {_EXPECTED[self._kind]}"
             self._refuse(400, Reason.BAD_INPUT, expected)
         elif self._framing + more > self._limits[0]:
             self._refuse(431, Reason.BAD_INPUT, "too many bytes of trailers and chunk extensions")
-        return None if self.refusal else found
+        return None if self.refusal else match
 
     def _refuse(self, status: int, reason: Reason, message: str) -> None:
         self._left = 0

@@ -73,12 +73,12 @@ class HttpContext(SharedState):
     def _refusal(self, request: ClientRequest) -> HttpResponse | None:
         head = request.head
         route = head.route
-        known = route is not None
+        cached = route is not None
         if route is None:
-            found = self._find_route(head)
-            if isinstance(found, HttpResponse):
-                return found
-            route = found
+            lookup = self._find_route(head)
+            if isinstance(lookup, HttpResponse):
+                return lookup
+            route = lookup
         if self.authorize is not None:
             verdict = self.authorize(route.group, head.headers)
             if head.authority and verdict is _PASS:
@@ -88,7 +88,7 @@ class HttpContext(SharedState):
                 status = verdict.status
                 line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
                 return error_response(status, verdict.value, extra=line)
-        if not known and head.headers.get(b"expect", _CONTINUE).strip().lower() != _CONTINUE:
+        if not cached and head.headers.get(b"expect", _CONTINUE).strip().lower() != _CONTINUE:
             return error_response(417, "the only expectation met is 100-continue")
         receiver = route.receiver
         if max(head.length, request.filled) > head.limit:
@@ -102,7 +102,7 @@ class HttpContext(SharedState):
                 return refusal
             # Only from here on does the receiver hold something that must be ended.
             request.receiver = receiver
-        if not known and head.raw:
+        if not cached and head.raw:
             self.remember(head)
         return None
 
@@ -111,19 +111,19 @@ class HttpContext(SharedState):
         settings = self.settings
         if head.method == "OPTIONS" and cors_lines(head.headers, settings.allowed_origins):
             return HttpResponse()
-        found = self.router.match(head.target)
-        if found is None:
+        match = self.router.match(head.target)
+        if match is None:
             return error_response(404, self.router.hint(head.target))
-        route = found.routes.get(head.method)
+        route = match.routes.get(head.method)
         if route is None:
-            allow = ", ".join(sorted(found.routes))
+            allow = ", ".join(sorted(match.routes))
             line = b"Allow: %b\r\n" % allow.encode()
             hint = f"use {allow.replace('GET, HEAD', 'GET')} here"
-            if any(route.receiver is not None for route in found.routes.values()):
+            if any(route.receiver is not None for route in match.routes.values()):
                 hint += ", with the inputs in the body; GET /v2/models/NAME tells what they are"
             return error_response(405, hint, extra=line)
         head.authority = authority_of(head.target)
-        head.route, head.params = route, found.params
+        head.route, head.params = route, match.params
         head.limit = settings.max_control_bytes if route.handler else settings.max_request_bytes
         head.accepts = chosen_encoding(head.headers.get(b"accept-encoding", b""))
         return route

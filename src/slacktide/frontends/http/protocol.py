@@ -373,13 +373,13 @@ class HttpConnection(FrontEndConnection):
         # What an upload's memory is used for after its end is not ours to know.
         self._sink = self._sending = None
         self._reader.close()
-        left = [*self._waiting, *self._reader.ready]
+        abandoned = [*self._waiting, *self._reader.ready]
         if self._reader.current is not None:
-            left.append(self._reader.current)
+            abandoned.append(self._reader.current)
         self._reader.current = None
         self._waiting.clear()
         self._reader.ready.clear()
-        for request in left:
+        for request in abandoned:
             try:
                 request.abandoned(Reason.DISCONNECTED)
             except Exception:
@@ -403,12 +403,12 @@ class HttpConnection(FrontEndConnection):
 
     def update_reading(self) -> None:
         """Read only while the client reads its answers and its requests find a place."""
-        wanted = self._clogged_since is None and not self._reader.ready
+        should_read = self._clogged_since is None and not self._reader.ready
         if self._reader.held:
-            wanted = False
+            should_read = False
             self.wait_for_turn()
-        if wanted is not self._reading:
-            self.set_reading(wanted)
+        if should_read is not self._reading:
+            self.set_reading(should_read)
 
 
 def _pieces(body: Sequence[Buffer]) -> Iterator[memoryview]:

@@ -89,15 +89,15 @@ class Router:
     def match(self, target: bytes) -> Match | None:
         """The routes of a request target, its query ignored; None if the path is unknown. Raises
         BadField if the path is not cleanly encoded."""
-        found = self._cache.get(target)
-        if found is None:
-            found = self._search(_path_of(target))
-            if found is not None:
+        match = self._cache.get(target)
+        if match is None:
+            match = self._search(_path_of(target))
+            if match is not None:
                 # Clients repeat few targets. Starting afresh bounds the memory of an adversary.
                 if len(self._cache) >= _CACHE_SIZE:
                     self._cache.clear()
-                self._cache[target] = found
-        return found
+                self._cache[target] = match
+        return match
 
     def hint(self, target: bytes) -> str:
         """Where to find what is not at an unknown target."""
@@ -107,13 +107,13 @@ class Router:
         if path.startswith(b"/metrics"):
             return "not found; metrics are on a port of their own (--metrics-port, default 8002)"
         if self.match(b"/v2/models/NAME/infer") is None:
-            told = "this one loads models: POST /v2/repository/models/NAME/load"
-            return f"not found; inference is on the HTTP port, {told}"
+            message = "this one loads models: POST /v2/repository/models/NAME/load"
+            return f"not found; inference is on the HTTP port, {message}"
         if path.startswith(b"/v1"):
-            told = "this server speaks version 2 of the protocol, with another body"
-            return f"not found; {told}: POST /v2/models/NAME/infer"
-        told = "inference is POST /v2/models/NAME/infer, a model GET /v2/models/NAME"
-        return f"not found; {told}, the server GET /v2, health GET /v2/health/ready"
+            message = "this server speaks version 2 of the protocol, with another body"
+            return f"not found; {message}: POST /v2/models/NAME/infer"
+        message = "inference is POST /v2/models/NAME/infer, a model GET /v2/models/NAME"
+        return f"not found; {message}, the server GET /v2, health GET /v2/health/ready"
 
     def _search(self, path: bytes) -> Match | None:
         segments = path[1:].split(b"/")

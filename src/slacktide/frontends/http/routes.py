@@ -107,20 +107,20 @@ def nothing(request: ClientRequest) -> HttpResponse:
     return _EMPTY
 
 
-def unsupported(what: str) -> Handler:
+def unsupported(feature: str) -> Handler:
     """A handler that refuses: 501, saying what is not there."""
 
     def refuse(request: ClientRequest) -> HttpResponse:
-        raise ControlError("unsupported", f"{what} is not supported by this server")
+        raise ControlError("unsupported", f"{feature} is not supported by this server")
 
     return refuse
 
 
-def absent(what: str, parameter: str) -> Handler:
+def absent(kind: str, parameter: str) -> Handler:
     """A handler for a single thing of which there are none: 404, naming it."""
 
     def missing(request: ClientRequest) -> HttpResponse:
-        return error_response(404, f"no {what} named {request.head.params[parameter]!r}")
+        return error_response(404, f"no {kind} named {request.head.params[parameter]!r}")
 
     return missing
 

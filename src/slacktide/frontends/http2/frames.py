@@ -125,11 +125,11 @@ def header_block(status: int | None, fields: Iterable[tuple[bytes, bytes]]) -> b
 
 def _length(text: bytes) -> bytes:
     """RFC 7541 §5.1 with seven bits, and no Huffman code."""
-    left = len(text) - 127
-    if left < 0:
+    remaining = len(text) - 127
+    if remaining < 0:
         return bytes((len(text),))
     octets = [127]
-    while left >= 128:
-        octets.append(left & 127 | 128)
-        left >>= 7
-    return bytes((*octets, left))
+    while remaining >= 128:
+        octets.append(remaining & 127 | 128)
+        remaining >>= 7
+    return bytes((*octets, remaining))

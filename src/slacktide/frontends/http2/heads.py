@@ -61,7 +61,7 @@ class Head:
             if name[:1] == b":":
                 if name not in _PSEUDO or name in headers:
                     fault = "pseudo-headers: expected those of requests, each once"
-                elif any(other[:1] != b":" for other in headers):
+                elif any(header[:1] != b":" for header in headers):
                     fault = "pseudo-headers: expected before all others"
             elif not _NAME.fullmatch(name):
                 fault = "header names: expected lower-case tokens"

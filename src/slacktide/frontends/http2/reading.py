@@ -91,8 +91,8 @@ class Http2Reader:
                     kind == f.CONTINUATION and self._block is not None and id == self._block_id,
                     "a header block is cut",
                 )
-            here = end - at
-            if here < length and (kind != f.DATA or (flags & f.PADDED and not here)):
+            available = end - at
+            if available < length and (kind != f.DATA or (flags & f.PADDED and not available)):
                 return False
             self.kind, self.flags, self.id = kind, flags, id
             self.length = self.size = length
