@@ -56,9 +56,7 @@ def _value(node: Any, values: Mapping[str, Value]) -> Value | None:
     from onnx import helper
 
     try:
-        attributes = {
-            attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute
-        }
+        attributes = {field.name: helper.get_attribute_value(field) for field in node.attribute}
         value = fold([values.get(name) for name in node.input], attributes)
     except Exception:  # a graph that is wrong: the check of its shapes says so
         return None

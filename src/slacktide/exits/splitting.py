@@ -60,10 +60,7 @@ def split(model: Any) -> list[StageModel]:
         early = name.startswith(PREFIX) and number.isdecimal()
         (exits.setdefault(int(number), []) if early else final).append(name)
     ramps = [*sorted(exits), -1]
-    ends = [
-        *(exits[ramp] for ramp in ramps[:-1]),
-        [_END] if _END in final else final,
-    ]
+    ends = [*(exits[ramp] for ramp in ramps[:-1]), [_END] if _END in final else final]
     needed: dict[int, int] = {}
     """By node: the first stage whose end needs it."""
     for at, end in enumerate(ends):

@@ -37,9 +37,7 @@ class TensorShapes:
         graph = light.graph
         graph.name = "shapes"
         inside = [
-            initializer
-            for initializer in model.graph.initializer
-            if initializer.data_location != initializer.EXTERNAL
+            tensor for tensor in model.graph.initializer if tensor.data_location != tensor.EXTERNAL
         ]
         nodes, values = folded(model.graph.node, inside)
         graph.node.extend(nodes)
@@ -90,9 +88,7 @@ class TensorShapes:
                     for axis in tensor.shape.dim
                 ]
             self.elements[value.name] = tensor.elem_type
-        self.dims.update(
-            {initializer.name: list(initializer.dims) for initializer in light.graph.initializer}
-        )
+        self.dims.update({tensor.name: list(tensor.dims) for tensor in light.graph.initializer})
 
     def _fix(self, value: Any, row: Sequence[int] | None, primary: bool) -> None:
         """Give the free axes of an input a likely size."""

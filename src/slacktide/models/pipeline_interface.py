@@ -44,11 +44,10 @@ def pipeline_interface(
     pipeline = definition.pipeline
     problems = [
         Problem(
-            f"stages.{stage.name}.model",
-            f"expected a model with a batch axis, {model_name} has none",
+            f"stages.{stage.name}.model", f"expected a model with a batch axis, {name} has none"
         )
         for stage in pipeline.stages
-        if not models[stage.name].interface.batches and (model_name := repr(stage.model))
+        if not models[stage.name].interface.batches and (name := repr(stage.model))
     ]
     if not problems:
         checks = [_EdgeCheck(definition, at, models) for at in range(len(pipeline.edges))]
@@ -174,11 +173,9 @@ class _EdgeCheck:
         for key, datatypes in (("scores", _NUMBERS), ("classes", _CLASSES)):
             yield from self._of_numbers(key, datatypes)
             spec = self._outputs.get(getattr(self.edge, key))
-            ranks, expected = (
-                ((1, 2), "[rows] or [rows, n]") if key == "scores" else ((1,), "[rows]")
-            )
+            ranks, shape = ((1, 2), "[rows] or [rows, n]") if key == "scores" else ((1,), "[rows]")
             if spec is not None and len(spec.shape) not in ranks:
-                yield key, self._wanted(spec.name, f"an output {expected}")
+                yield key, self._wanted(spec.name, f"an output {shape}")
         yield from self._of_choice(of_classes=2)
 
     def _of_numbers(self, key: str, datatypes: tuple[Datatype, ...]) -> Iterator[tuple[str, str]]:
@@ -204,12 +201,10 @@ class _EdgeCheck:
         if scores is None or len(scores.shape) != of_classes:
             yield "when.class", self._wanted(self.edge.classes, "an output with classes")
             return
-        count, class_count = scores.shape[-1], self._classes
+        count, total = scores.shape[-1], self._classes
         assert self.edge.when is not None
-        if count >= 0 and class_count not in (0, count):
-            message = (
-                f"expected as many classes as 'stages.{self.edge.upstream}.classes', {class_count}"
-            )
+        if count >= 0 and total not in (0, count):
+            message = f"expected as many classes as 'stages.{self.edge.upstream}.classes', {total}"
             yield "scores", f"{message}; got {_told(scores)} of {self._giver!r}"
         elif count >= 0 and max(self.edge.when.classes) >= count:
             yield "when.class", f"expected 0 to {count - 1}, got {max(self.edge.when.classes)}"

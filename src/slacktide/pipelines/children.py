@@ -42,18 +42,18 @@ class Children:
             elsewhere = None
         most = reserves.most_rows[stage.of.name] or rows
         if len(inputs) == 1 and rows <= most and elsewhere is None:
-            _, feed, edge_yield = inputs[0]
+            _, feed, yield_ = inputs[0]
             self._submit(
-                live, stage, rows, edge_yield.signature, edge_yield.work_hint, (feed,), (*place, 0)
+                live, stage, rows, yield_.signature, yield_.work_hint, (feed,), (*place, 0)
             )
             return
         by_edge: list[list[tuple[Feed, Yield]]] = []
         before: Edge | None = None
-        for edge, feed, edge_yield in inputs:  # rows of one edge stand together
+        for edge, feed, yield_ in inputs:  # rows of one edge stand together
             if not by_edge or edge is not before:
                 by_edge.append([])
                 before = edge
-            by_edge[-1].append((feed, edge_yield))
+            by_edge[-1].append((feed, yield_))
         signature = by_edge[0][0][1].signature
         for group in by_edge[1:]:
             signature += group[0][1].signature

@@ -297,22 +297,20 @@ class Frames:
             name = stage.of.name
             raise ValueError(f"{len(event.yields)} yields for {len(edges)} edges of {name}")
         stage.open -= 1
-        for (number, edge, fan_out), edge_yield in zip(edges, event.yields, strict=True):
+        for (number, edge, fan_out), yield_ in zip(edges, event.yields, strict=True):
             after = live.stages[edge.downstream]
-            if edge_yield.refused is not None:
+            if yield_.refused is not None:
                 after.missing = True
                 continue
-            fan_out.observe(child.rows, edge_yield.rows)
-            if not edge_yield.rows:
+            fan_out.observe(child.rows, yield_.rows)
+            if not yield_.rows:
                 continue
-            feed = Feed(number, event.request, 0, edge_yield.rows)
+            feed = Feed(number, event.request, 0, yield_.rows)
             if after.of.is_join:
                 fed = live.fed.setdefault(edge.downstream, [])
-                fed.append((edge, feed, edge_yield, child.place))
+                fed.append((edge, feed, yield_, child.place))
             else:
-                self._children.begin(
-                    live, after, edge_yield.rows, [(edge, feed, edge_yield)], child.place
-                )
+                self._children.begin(live, after, yield_.rows, [(edge, feed, yield_)], child.place)
         self._settle(live, stage)
 
     def _part_answered(self, event: PartAnswered) -> None:
@@ -366,8 +364,7 @@ class Frames:
         # Rows of all edges in one order, whichever child was answered first.
         fed = [part[:3] for part in sorted(live.fed[name], key=lambda part: part[3])]
         rows = {
-            sum(edge_yield.rows for edge, _, edge_yield in fed if edge is incoming)
-            for incoming in edges
+            sum(yield_.rows for edge, _, yield_ in fed if edge is incoming) for incoming in edges
         }
         if len(rows) == 1:
             inputs = [part for edge in edges for part in fed if part[0] is edge]

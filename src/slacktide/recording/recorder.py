@@ -148,11 +148,8 @@ class Recorder:
             self._recording, self._part, __version__, began, self._settings, self.events, self._plan
         )
         self._put(header_line(header))
-        planned = (
-            set()
-            if self._plan is None
-            else {deployment.pool for deployment in self._plan.deployments}
-        )
+        deployments = () if self._plan is None else self._plan.deployments
+        planned = {deployment.pool for deployment in deployments}
         self._pools = {pool: details for pool, details in self._pools.items() if pool in planned}
         for pool, (max_batch, recipe, export) in self._pools.items():
             self._put(pool_line(PoolOpened(pool, max_batch, recipe, export())))

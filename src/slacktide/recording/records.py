@@ -369,10 +369,8 @@ class Reader:
                 expected = ", ".join(self._frames)
                 raise LayoutError(f"events: expected one of {expected}, got {events[0]!r}")
             event = self._frames[name](events[0][1:], name)
-        now, trigger = (
-            decoder(float)(fields["frames"], "frames"),
-            decoder(str)(fields["what"], "what"),
-        )
+        now = decoder(float)(fields["frames"], "frames")
+        trigger = decoder(str)(fields["what"], "what")
         return FramesCall(now, event, trigger, tuple(commands))
 
     def recorded(self, commands: Sequence[Plain]) -> list[Plain]:

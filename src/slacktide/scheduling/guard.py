@@ -120,27 +120,23 @@ class GuardedScheduler:
             return Idle()
         return proposal  # type: ignore[no-any-return]  # a proposal, as has been seen
 
-    def _wrong(self, proposal: object, replica: Replica) -> str:
+    def _wrong(self, offer: object, replica: Replica) -> str:
         """What is wrong with a proposal; empty if nothing is."""
-        if not (
-            isinstance(proposal, Proposal)
-            and isinstance(proposal.members, tuple)
-            and proposal.members
-        ):
-            return f"expected a proposal with members, got {proposal!r:.100}"
+        if not (isinstance(offer, Proposal) and isinstance(offer.members, tuple) and offer.members):
+            return f"expected a proposal with members, got {offer!r:.100}"
         proposed_ids: set[int] = set()
-        for member in proposal.members:
+        for member in offer.members:
             id = getattr(member, "id", None)
             if not isinstance(id, int) or self._queued.get(id) is not member:
                 return f"request {id} is not queued"
             if id in proposed_ids:
                 return f"request {id} is taken twice"
             proposed_ids.add(id)
-        if len({member.signature for member in proposal.members}) > 1:
+        if len({member.signature for member in offer.members}) > 1:
             return "the members differ in shape"
-        rows = sum(member.rows for member in proposal.members)
-        if proposal.rows != rows or (rows > replica.max_batch and len(proposal.members) > 1):
-            return f"{proposal.rows} rows are stated for {rows}, of at most {replica.max_batch}"
+        rows = sum(member.rows for member in offer.members)
+        if offer.rows != rows or (rows > replica.max_batch and len(offer.members) > 1):
+            return f"{offer.rows} rows are stated for {rows}, of at most {replica.max_batch}"
         return ""
 
     def take(self, batch: Batch) -> None:

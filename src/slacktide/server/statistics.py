@@ -20,16 +20,14 @@ def stage_statistics(
     statistics; ours."""
     counters, stage_stats = version.frame_counters, []
     for stage in version.pipeline.stages:
-        counts = counters.stages.get(stage.name) or StageCounters()
+        sums = counters.stages.get(stage.name) or StageCounters()
         stage_stats.append(
             {
                 "stage": stage.name,
                 "model": stage.model,
-                "outcome_stats": {
-                    reason.label: count for reason, count in counts.by_reason.items()
-                },
-                "success": _stat(counts.request_s.count, counts.request_s.total),
-                "slack": _stat(counts.slack_s.count, counts.slack_s.total),
+                "outcome_stats": {reason.label: count for reason, count in sums.by_reason.items()},
+                "success": _stat(sums.request_s.count, sums.request_s.total),
+                "slack": _stat(sums.slack_s.count, sums.slack_s.total),
             }
         )
     return {"stage_stats": stage_stats} | ({} if placement is None else _placed(version, placement))

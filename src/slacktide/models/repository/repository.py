@@ -159,17 +159,15 @@ class ModelDefinition:
         """Typical shapes by input, without the batch axis; only inputs that state one. −1: open."""
         stated = self.settings.inputs.items()
         return {
-            name: section.shapes[0] if section.shape is None else section.shape
-            for name, section in stated
-            if section.shape is not None or section.shapes
+            name: spec.shapes[0] if spec.shape is None else spec.shape
+            for name, spec in stated
+            if spec.shape is not None or spec.shapes
         }
 
     @property
     def more_shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
         """Further shapes to profile, each as `warmup_shapes`."""
-        stated = {
-            name: section.shapes for name, section in self.settings.inputs.items() if section.shapes
-        }
+        stated = {name: spec.shapes for name, spec in self.settings.inputs.items() if spec.shapes}
         return tuple(
             dict(zip(stated, together, strict=True))
             for together in zip(*stated.values(), strict=True)
@@ -179,9 +177,7 @@ class ModelDefinition:
     def values(self) -> dict[str, bool | int | float | str]:
         """Constants by input, for warm-up and profiling."""
         inputs = self.settings.inputs
-        return {
-            name: section.value for name, section in inputs.items() if section.value is not None
-        }
+        return {name: spec.value for name, spec in inputs.items() if spec.value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,8 +350,8 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _lengths_need_padding(self) -> ModelSettings:
-        padded = any(section.pad is not None for section in self.inputs.values())
-        trimmed = any(section.pad is not None for section in self.outputs.values())
+        padded = any(spec.pad is not None for spec in self.inputs.values())
+        trimmed = any(spec.pad is not None for spec in self.outputs.values())
         if not padded and (trimmed or self.padding is not None):
             key = "outputs" if trimmed else "padding"
             raise ValueError(f"{key}: expected an input with 'pad' beside it")
@@ -364,9 +364,7 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _rows_are_stated_once(self) -> ModelSettings:
-        counts = {
-            name: len(section.shapes) for name, section in self.inputs.items() if section.shapes
-        }
+        counts = {name: len(spec.shapes) for name, spec in self.inputs.items() if spec.shapes}
         if len(set(counts.values())) > 1:
             counted = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
             raise ValueError(f"inputs: expected as many 'shapes' of each input, got {counted}")
@@ -454,21 +452,21 @@ class ModelSettings(Section):
     def pads(self) -> Padding | None:
         """The padding in effect; None if requests of unequal shape never share a batch. Without a
         mask, only what is declared exact may be padded: everything else would change answers."""
-        stated = {name: part.pad for name, part in self.inputs.items() if part.pad is not None}
+        stated = {name: spec.pad for name, spec in self.inputs.items() if spec.pad is not None}
         masks = self.masks
         if not stated or not (masks or self.padding == "exact"):
             return None
         inputs = {name: PaddedInput(pad.axis, pad.value) for name, pad in stated.items()}
         inputs |= {name: PaddedInput(1, 0, mask=True) for name in masks}
         outputs = {
-            name: part.pad.axis for name, part in self.outputs.items() if part.pad is not None
+            name: spec.pad.axis for name, spec in self.outputs.items() if spec.pad is not None
         }
         return Padding(inputs, outputs, self.lengths)
 
     @property
     def masks(self) -> frozenset[str]:
         """Inputs that tell what is padding, which clients may leave out."""
-        pads = (section.pad for section in self.inputs.values())
+        pads = (spec.pad for spec in self.inputs.values())
         return frozenset(pad.mask for pad in pads if pad is not None and pad.mask is not None)
 
     @property
