@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def line_count(paths: Iterable[Path]) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
+@cache
 def explaining_lines(path: Path) -> int:
     """Lines that are empty or belong to a docstring (of a module, class, function or name)."""
     text = path.read_text()
