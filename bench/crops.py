@@ -23,15 +23,15 @@ from slacktide.domain import BatchFinished, PoolId, Replica
 from slacktide.domain.crops import BoxChoice, Glue
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.pictures import encode_jpeg
 from slacktide.executors.ports import CropPayload, ModelSource, TensorRef
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.tensor_io import encode_strings
 from slacktide.lab.examples import make_repository
 from slacktide.lab.examples.road_users import FRAME
 from slacktide.lab.examples.street import Street
-from slacktide.models.input_check import InputCheck
+from slacktide.models.calls.input_check import InputCheck
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.server.stage_outputs import StageArrays, chosen_boxes
 

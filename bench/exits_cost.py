@@ -29,7 +29,7 @@ from bench.models import example_repository
 from slacktide.domain import ExitPolicy, PoolId, Request, RowsReleased, RunBatch, Submitted
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.exit_frames import ReleasedMessage, decode_released, encode_released
-from slacktide.executors.output_file import OutputReader, OutputWriter, make_output_file
+from slacktide.executors.hand_over.output_file import OutputReader, OutputWriter, make_output_file
 from slacktide.executors.ports import Arranged, ExitSource, ModelSource
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool

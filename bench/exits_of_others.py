@@ -39,7 +39,7 @@ from bench.measurement import Figure, Options, Result, Table, at_least, at_most
 from bench.peers import PeerMissingError
 from bench.pinned_models import CACHE, PINNED, FetchError, PinnedModel, fetch
 from slacktide.domain import ExitPolicy, PoolId, Replica, ReplicaLost, ReplicaUp
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import Arranged, ExitSource, ModelSource
 from slacktide.executors.process import ProcessExecutor
 from slacktide.exits.manifest import ExitManifest, Ramp

@@ -33,12 +33,12 @@ from bench.processes import cpu_seconds, tree
 from bench.servers import Serving
 from slacktide.domain import BatchFinished, BatchTiming, PoolId, Replica
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import Arena
-from slacktide.executors.output_file import OutputReader, OutputWriter, make_output_file
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.output_file import OutputReader, OutputWriter, make_output_file
+from slacktide.executors.hand_over.protocol import FinishedMessage
+from slacktide.executors.hand_over.tensor_io import InputGatherer, encode_strings
 from slacktide.executors.ports import ModelSource, Payload, Report, TensorRef
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.protocol import FinishedMessage
-from slacktide.executors.tensor_io import InputGatherer, encode_strings
 
 SIZES = {"short": 1, "in 150 KB": 37_500, "in 600 KB": 150_000, "out 600 KB": 1}
 ANSWERED = {"out 600 KB": 150_000}

@@ -19,7 +19,8 @@ from slacktide.cli.main import main as serve
 from slacktide.domain import Batch, BatchTiming, ExitReport
 from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.pipelines import Frames
-from slacktide.server import app, driver
+from slacktide.server import app
+from slacktide.server.calls import driver
 from slacktide.server.frames import ServedFrames
 
 LOG = open(os.environ["BENCH_FRAME_LOG"], "a", buffering=1)  # noqa: SIM115  (for good)

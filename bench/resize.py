@@ -44,7 +44,7 @@ from bench.models import measure_bare, model_file, requests, variant_repository
 from bench.offer import Offered, offer
 from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaLost
 from slacktide.executors.allocator import QuotaAllocator, QuotaUnavailableError
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import (
     BatchOutputs,
     ModelSource,

@@ -42,7 +42,7 @@ from slacktide.lab.simulation import (
     Simulation,
     stream,
 )
-from slacktide.lab.simulation.results import Scorer
+from slacktide.lab.simulation.world.results import Scorer
 from slacktide.profiles import (
     BatchTimes,
     CorrectedTimes,

@@ -141,14 +141,14 @@ COMPLEX = {
     # On the path of every request: a call more for each part is what was measured and avoided.
     "engine/batches.py: Batches.dispatch": "each lane, each turn",
     "frontends/http2/reading.py: Http2Reader.next": "each frame of HTTP/2",
-    "models/input_check.py: InputCheck._check": "each request whose form is new",
+    "models/calls/input_check.py: InputCheck._check": "each request whose form is new",
     "pipelines/children.py: Children.begin": "each stage of a frame",
     "domain/crops.py: BoxChoice._of_few": "each frame with boxes",
     "executors/jpeg_header.py: whole_picture": "each picture",
     "executors/staged.py: StagedBatch._judge": "each ramp of a batch",
     "scheduling/slack.py: Slack.propose": "each decision",
     # One field after the other: comprehensions and defaults count as branches.
-    "models/input_check.py: InputCheck.__init__": "a field for each thing that is checked",
+    "models/calls/input_check.py: InputCheck.__init__": "a field for each thing that is checked",
     "planning/pipelines/estimate.py: PipelineEstimator.__init__": "a table for each question",
     "planning/scaling/view.py: view_of": "a field for each thing that a policy may see",
     "slacktide_papers/octopinf/goals.py: _row": "a mean for each column",

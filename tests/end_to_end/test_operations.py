@@ -31,9 +31,9 @@ from typer.testing import CliRunner
 import slacktide
 from slacktide.cli.main import app as command_line
 from slacktide.domain import PoolId
-from slacktide.frontends import security
+from slacktide.frontends.common import security
+from slacktide.frontends.common.security import OPEN_GROUPS, SecurityError, TlsFiles
 from slacktide.frontends.ports import EndpointGroup
-from slacktide.frontends.security import OPEN_GROUPS, SecurityError, TlsFiles
 from slacktide.models.replica_launcher import ModelPoolFactory
 from slacktide.server.front_ends import bind_error
 from slacktide.wire.errors import ControlError

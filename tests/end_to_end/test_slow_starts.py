@@ -16,8 +16,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from slacktide.executors.hand_over.protocol import FrameKind, FrameReader
 from slacktide.executors.onnx_file import OnnxFile
-from slacktide.executors.protocol import FrameKind, FrameReader
 from slacktide.models.model_manager import ModelManager
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.repository.profile_store import ProfileStore
@@ -116,7 +116,7 @@ import socket, sys, time
 from pathlib import Path
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.spawning import SpawnRequest
-from slacktide.executors.worker import _first_run
+from slacktide.executors.hand_over.worker import _first_run
 
 source = ModelSource("m", "1", Path("m.onnx"), Path())
 control = socket.socket(fileno=int(sys.argv[1]))

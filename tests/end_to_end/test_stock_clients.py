@@ -29,7 +29,7 @@ import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
 from slacktide._version import BUILD
-from slacktide.server.call import ServerCall
+from slacktide.server.calls.call import ServerCall
 from slacktide.wire.calls import CallContext
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)

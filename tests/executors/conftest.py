@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.exits.classifiers import find_positions
 
 from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaUp
-from slacktide.executors.arena import Arena
 from slacktide.executors.cores import available_cores
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import (
     NO_FAULTS,
     BatchOutputs,

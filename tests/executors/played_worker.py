@@ -9,10 +9,10 @@ from typing import Any
 from slacktide.domain import Replica
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.allocator import AffinityAllocator
-from slacktide.executors.output_file import OutputReader, OutputWriter, make_output_file
+from slacktide.executors.hand_over.output_file import OutputReader, OutputWriter, make_output_file
+from slacktide.executors.hand_over.protocol import FrameKind, FrameReader, encode_ready
+from slacktide.executors.hand_over.worker_handle import WorkerHandle
 from slacktide.executors.ports import OpenedModel
-from slacktide.executors.protocol import FrameKind, FrameReader, encode_ready
-from slacktide.executors.worker_handle import WorkerHandle
 
 
 class PlayedWorker:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.executors.arena import (
+from slacktide.executors.hand_over.arena import (
     Arena,
     MemoryBudget,
     MemoryLimitExceeded,
@@ -160,7 +160,7 @@ def test_limits_must_be_positive() -> None:
 def test_where_the_size_of_files_is_limited_the_error_says_so() -> None:
     text = """
 import resource
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:
     Arena(1 << 34)
@@ -183,7 +183,7 @@ except OSError as error:
 def test_where_address_space_is_limited_an_arena_reserves_less(spare: int, expected: str) -> None:
     text = f"""
 import resource
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + {spare}, used + {spare}))

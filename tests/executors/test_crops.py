@@ -16,14 +16,14 @@ from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.executors import crops as crops_module
 from slacktide.executors import pictures as pictures_module
-from slacktide.executors.arena import Arena
 from slacktide.executors.crops import FrameArenas
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.tensor_io import TensorError, encode_strings
 from slacktide.executors.images import made_up_image
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.pictures import encode_jpeg, resize_into
 from slacktide.executors.ports import CropPayload
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.tensor_io import TensorError, encode_strings
 
 EXECUTORS = [ProcessExecutor, InProcessExecutor]
 FRAME = made_up_image(90, 120, np.random.default_rng(3))

@@ -21,7 +21,7 @@ from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, Replic
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.executors import session as session_module
 from slacktide.executors import session_opener
-from slacktide.executors.arena import map_read_only
+from slacktide.executors.hand_over.arena import map_read_only
 from slacktide.executors.onnx_runtime import Fault, ModelError, client_detail, fault_of
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.session import ModelSession

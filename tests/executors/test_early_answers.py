@@ -30,6 +30,13 @@ from slacktide.executors.exit_frames import (
     encode_features,
     encode_released,
 )
+from slacktide.executors.hand_over.protocol import (
+    FinishedMessage,
+    FrameKind,
+    decode_batch,
+    encode_aborted,
+    encode_finished,
+)
 from slacktide.executors.ports import (
     Arranged,
     FeaturesSeen,
@@ -37,13 +44,6 @@ from slacktide.executors.ports import (
     OutputRun,
     Payload,
     TensorRef,
-)
-from slacktide.executors.protocol import (
-    FinishedMessage,
-    FrameKind,
-    decode_batch,
-    encode_aborted,
-    encode_finished,
 )
 
 SPEC = TensorSpec("y", Datatype.FP32, (-1, 2))

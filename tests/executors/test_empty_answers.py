@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain import BatchFinished
+from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.tensor_io import encode_strings
 
 node, value = helper.make_node, helper.make_tensor_value_info
 NONE = np.zeros((2, 0), np.float32)

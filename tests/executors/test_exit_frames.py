@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain import ExitMode, ExitPolicy, PoolId
 from slacktide.executors import exit_frames as x
-from slacktide.executors import protocol as p
+from slacktide.executors.hand_over import protocol as p
 from slacktide.executors.ports import Arranged, FeaturesSeen, OutputRun
 
 WORD = st.integers(0, 2**63 - 1)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from slacktide.domain import BatchFailed, BatchFinished
 from slacktide.executors import pictures as pictures_module
 from slacktide.executors.cores import available_cores
+from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.images import decode_into, made_up_image
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure
 from slacktide.executors.pictures import encode_jpeg, resize_into
 from slacktide.executors.ports import Executor, PicturesDamaged
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.tensor_io import encode_strings
 
 GENERATOR = np.random.default_rng(7)
 DAMAGED = encode_jpeg(made_up_image(50, 50, GENERATOR)).replace(b"\xff\xda", b"\xff\xfe")

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from slacktide.executors import jpeg_decoder
+from slacktide.executors.hand_over.tensor_io import TensorError
 from slacktide.executors.images import decode_into, made_up_image
 from slacktide.executors.jpeg_decoder import DAMAGED, decode
 from slacktide.executors.pictures import Pixels
-from slacktide.executors.tensor_io import TensorError
 
 IMAGE = made_up_image(240, 320, np.random.default_rng(5))
 

@@ -16,9 +16,8 @@ from tests.executors.played_worker import PlayedWorker
 from slacktide.domain import BatchFailed, BatchFinished, BatchTiming, Leaving, ReplicaLost
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.exit_frames import ReleasedMessage, encode_released
-from slacktide.executors.output_file import COPY_BYTES, COPY_TURNS
-from slacktide.executors.ports import MembersReleased, OutputRun, Outputs, Payload, TensorRef
-from slacktide.executors.protocol import (
+from slacktide.executors.hand_over.output_file import COPY_BYTES, COPY_TURNS
+from slacktide.executors.hand_over.protocol import (
     FinishedMessage,
     FrameKind,
     FrameReader,
@@ -27,7 +26,8 @@ from slacktide.executors.protocol import (
     encode_text,
     frame,
 )
-from slacktide.executors.tensor_io import copy_outputs, cut_outputs, encode_strings
+from slacktide.executors.hand_over.tensor_io import copy_outputs, cut_outputs, encode_strings
+from slacktide.executors.ports import MembersReleased, OutputRun, Outputs, Payload, TensorRef
 
 BYTES = TensorSpec("y", Datatype.UINT8, (-1, -1))
 TEXTS = TensorSpec("t", Datatype.BYTES, (-1, 1))

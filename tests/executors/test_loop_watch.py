@@ -7,8 +7,14 @@ import time
 
 import pytest
 
-from slacktide.executors import loop_watch as module
-from slacktide.executors.loop_watch import READ_S, LoopWatch, call_later, loop_watch, patience
+from slacktide.executors.hand_over import loop_watch as module
+from slacktide.executors.hand_over.loop_watch import (
+    READ_S,
+    LoopWatch,
+    call_later,
+    loop_watch,
+    patience,
+)
 from slacktide.testing import FakeClock
 
 

@@ -26,8 +26,9 @@ from slacktide.domain import (
 )
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.cores import available_cores, hardware_fingerprint
+from slacktide.executors.hand_over.arena import Arena, Slot
+from slacktide.executors.hand_over.tensor_io import decode_strings
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import FEWEST, Measurement, measure, measure_stages
 from slacktide.executors.ports import (
@@ -42,7 +43,6 @@ from slacktide.executors.ports import (
 )
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.synthetic_inputs import SyntheticRows
-from slacktide.executors.tensor_io import decode_strings
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.profiles import ENOUGH_SAMPLES
 from slacktide.testing import FakeExecutor, FakeReplica

@@ -15,10 +15,10 @@ from onnx import TensorProto, helper
 from slacktide.domain import BatchFinished, ReplicaLost
 from slacktide.executors import cgroups as module
 from slacktide.executors.cgroups import limit_memory, release_memory
-from slacktide.executors.output_file import OutputWriter
+from slacktide.executors.hand_over.output_file import OutputWriter
+from slacktide.executors.hand_over.protocol import FrameKind, FrameReader, decode_text, encode_batch
+from slacktide.executors.hand_over.worker import BatchRunner
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.protocol import FrameKind, FrameReader, decode_text, encode_batch
-from slacktide.executors.worker import BatchRunner
 
 MIB = 1 << 20
 PID = os.getpid()

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.executors.arena import Slot
+from slacktide.executors.hand_over.arena import Slot
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError, ProviderMissingError
 from slacktide.executors.ports import ModelSource

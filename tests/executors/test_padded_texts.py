@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain.padding import PaddedInput, Padding
-from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.hand_over.arena import Arena, Slot
 from slacktide.executors.ports import ModelSource, Payload, TensorRef
 from slacktide.executors.session import ModelSession
 from slacktide.lab.examples import example

@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 from slacktide.domain import BatchFinished
 from slacktide.domain.padding import PaddedInput, Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.hand_over.arena import Arena, Slot
+from slacktide.executors.hand_over.tensor_io import PaddedGatherer, TensorError
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import TensorRef
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.session import ModelSession
-from slacktide.executors.tensor_io import PaddedGatherer, TensorError
 
 MASKED = Padding(
     {"x": PaddedInput(1, 7.5), "mask": PaddedInput(1, 0, mask=True)},

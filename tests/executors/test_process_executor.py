@@ -19,8 +19,10 @@ from onnx import TensorProto, helper
 
 from slacktide.domain import BatchAborted, BatchFailed, BatchFinished, ReplicaLost
 from slacktide.executors import fork_client as fork_client_module
-from slacktide.executors import worker_handle
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over import worker_handle
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.protocol import FinishedMessage, decode_finished
+from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.ports import (
     BatchOutputs,
     ModelSource,
@@ -30,8 +32,6 @@ from slacktide.executors.ports import (
     TensorRef,
 )
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.protocol import FinishedMessage, decode_finished
-from slacktide.executors.tensor_io import encode_strings
 
 LONG = np.array([1 << 40])
 

@@ -11,13 +11,13 @@ from slacktide.domain import BatchTiming, ExitReport, Leaving
 from slacktide.domain.crops import Glue
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors import protocol as p
 from slacktide.executors.crop_frames import (
     decode_attach,
     decode_crops,
     encode_attach,
     encode_crops,
 )
+from slacktide.executors.hand_over import protocol as p
 from slacktide.executors.ports import (
     CropPayload,
     ExitSource,

@@ -18,11 +18,11 @@ import pytest
 from slacktide.domain import BatchFinished, ReplicaLost
 from slacktide.executors.allocator import Confirm, Grant
 from slacktide.executors.cores import available_cores, thread_cores
+from slacktide.executors.hand_over.protocol import FrameKind, encode_number, frame
+from slacktide.executors.hand_over.worker import BatchRunner, _serve
 from slacktide.executors.measuring import measure
 from slacktide.executors.ports import Resized, SessionSize
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.protocol import FrameKind, encode_number, frame
-from slacktide.executors.worker import BatchRunner, _serve
 
 ALL = available_cores()
 ONE, OTHER = ALL[:1], ALL[-1:]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.hand_over.arena import Arena, Slot
+from slacktide.executors.hand_over.tensor_io import decode_strings, encode_strings
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.sample_rows import MOST_BYTES, read_requests
 from slacktide.executors.synthetic_inputs import SyntheticRows
-from slacktide.executors.tensor_io import decode_strings, encode_strings
 from slacktide.lab.examples.catalog import Samples
 
 IMAGE = TensorSpec("image", Datatype.FP32, (-1, 2, -1))

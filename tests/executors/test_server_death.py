@@ -11,7 +11,7 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from slacktide.domain import PoolId, Replica
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.cores import available_cores
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.process import ProcessExecutor

@@ -26,26 +26,26 @@ from slacktide.domain import (
     PoolId,
     ReplicaLost,
 )
-from slacktide.executors.arena import map_read_only
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.exit_frames import decode_features, decode_released
-from slacktide.executors.in_process import InProcessExecutor
-from slacktide.executors.measuring import measure_stages
-from slacktide.executors.output_file import OutputReader, OutputWriter, make_output_file
-from slacktide.executors.ports import Arranged, ExitSource, MembersReleased
-from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.protocol import (
+from slacktide.executors.hand_over.arena import map_read_only
+from slacktide.executors.hand_over.output_file import OutputReader, OutputWriter, make_output_file
+from slacktide.executors.hand_over.protocol import (
     FrameKind,
     FrameReader,
     decode_aborted,
     decode_finished,
     encode_batch,
 )
+from slacktide.executors.hand_over.worker import BatchRunner
+from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.measuring import measure_stages
+from slacktide.executors.ports import Arranged, ExitSource, MembersReleased
+from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_opener import SessionOpener
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.timed_replica import MeasuringError
-from slacktide.executors.worker import BatchRunner
 from slacktide.exits.manifest import read_manifest
 from slacktide.exits.ramp_graph import with_ramps
 

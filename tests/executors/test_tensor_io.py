@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors import onnx_runtime
-from slacktide.executors.arena import Arena
-from slacktide.executors.onnx_runtime import ModelError, client_detail
-from slacktide.executors.ports import TensorRef
-from slacktide.executors.session import ModelSession
-from slacktide.executors.tensor_io import (
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.tensor_io import (
     InputGatherer,
     TensorError,
     cut_outputs,
@@ -23,6 +20,9 @@ from slacktide.executors.tensor_io import (
     encode_strings,
     lay_out,
 )
+from slacktide.executors.onnx_runtime import ModelError, client_detail
+from slacktide.executors.ports import TensorRef
+from slacktide.executors.session import ModelSession
 
 FLOATS = TensorSpec("x", Datatype.FP32, (-1, 2))
 STRINGS = TensorSpec("s", Datatype.BYTES, (-1,))

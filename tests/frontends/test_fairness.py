@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from slacktide.frontends.fairness import SHARE_S, WAITING_S, FairLoop, FairThread
+from slacktide.frontends.common.fairness import SHARE_S, WAITING_S, FairLoop, FairThread
 
 
 class Clock:

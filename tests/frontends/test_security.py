@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from slacktide.frontends.ports import EndpointGroup
-from slacktide.frontends.security import (
+from slacktide.frontends.common.security import (
     Credentials,
     Gate,
     PortRules,
@@ -19,6 +18,7 @@ from slacktide.frontends.security import (
     Verdict,
     read_token,
 )
+from slacktide.frontends.ports import EndpointGroup
 from slacktide.server.settings import ServerSettings
 
 TOKEN = "correct-horse-battery"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.executors.arena import MemoryBudget
+from slacktide.executors.hand_over.arena import MemoryBudget
 from slacktide.frontends import text_reader
 from slacktide.frontends.settings import KIB, MIB
 from slacktide.frontends.unpacking import (

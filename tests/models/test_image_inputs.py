@@ -14,7 +14,7 @@ from slacktide.executors.images import made_up_image
 from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
 from slacktide.executors.pictures import encode_jpeg
 from slacktide.models import image_inputs
-from slacktide.models.input_check import InputCheck
+from slacktide.models.calls.input_check import InputCheck
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.errors import BadField, WireError

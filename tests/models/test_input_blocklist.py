@@ -10,8 +10,8 @@ import pytest
 from tests.server.test_data_plane import Bench, CallContext, call, on_loop
 
 from slacktide.domain import Cancelled, Reason
-from slacktide.models import input_blocklist as module
-from slacktide.models.input_blocklist import BLOCK_S, SEVERAL, InputBlocklist
+from slacktide.models.calls import input_blocklist as module
+from slacktide.models.calls.input_blocklist import BLOCK_S, SEVERAL, InputBlocklist
 
 
 def row(first: float) -> bytes:

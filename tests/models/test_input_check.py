@@ -9,8 +9,8 @@ import pytest
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.models import input_check
-from slacktide.models.input_check import InputCheck
+from slacktide.models.calls import input_check
+from slacktide.models.calls.input_check import InputCheck
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.errors import BadField, WireError

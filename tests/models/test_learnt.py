@@ -10,10 +10,10 @@ import pytest
 
 from slacktide.domain import Request
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.models import learnt as learnt_module
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.learnt import LearntTimes, is_shaped
-from slacktide.models.model_counters import ModelCounters
 from slacktide.models.profile_cache import ProfiledModel
 from slacktide.models.repository.profile_store import ProfileKey, ProfileStore
 from slacktide.models.repository.repository import Repository

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import Arena, MemoryBudget
+from slacktide.executors.hand_over.arena import Arena, MemoryBudget
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.check import check_repository
-from slacktide.models.model_counters import ModelCounters
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings
 from slacktide.models.pipelines import LoadedPipeline, PipelineShelf
 from slacktide.models.profile_cache import ProfileCache

@@ -22,10 +22,10 @@ from slacktide.domain import (
 )
 from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import Arranged, FeaturesSeen, OpenedModel, RowsMismatch
-from slacktide.models.input_check import InputCheck
-from slacktide.models.model_counters import ModelCounters
+from slacktide.models.calls.input_check import InputCheck
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings

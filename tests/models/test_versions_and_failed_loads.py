@@ -12,10 +12,10 @@ import pytest
 
 from slacktide.domain import Deployment, Route
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena, MemoryBudget
+from slacktide.executors.hand_over.arena import Arena, MemoryBudget
 from slacktide.models import versions as versions_module
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.core_layout import PlanBuilder
-from slacktide.models.model_counters import ModelCounters
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings, machine_reason
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.repository.profile_store import ProfileStore

@@ -88,11 +88,11 @@ AREAS = (
     Area(
         "call path",
         (
-            "server/data_plane.py",
-            "server/call.py",
-            "server/descriptors.py",
-            "server/pending.py",
-            "server/driver.py",
+            "server/calls/data_plane.py",
+            "server/calls/call.py",
+            "server/calls/descriptors.py",
+            "server/calls/pending.py",
+            "server/calls/driver.py",
             "frontends/http/context.py",
             "frontends/http/protocol.py",
             "frontends/http/infer.py",

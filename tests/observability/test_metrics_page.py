@@ -43,10 +43,10 @@ from slacktide.domain.events import Announced
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import Engine, PoolParts
 from slacktide.engine.ledger import ModelCounts
-from slacktide.executors.arena import Arena, MemoryBudget
+from slacktide.executors.hand_over.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Resized, SessionSize
 from slacktide.frontends.http import HttpServer
-from slacktide.models.model_counters import BUDGET_BOUNDS, LATENCY_BOUNDS, ModelCounters
+from slacktide.models.calls.model_counters import BUDGET_BOUNDS, LATENCY_BOUNDS, ModelCounters
 from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
@@ -65,7 +65,7 @@ from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
-from slacktide.server.sessions import Sessions
+from slacktide.server.calls.sessions import Sessions
 from slacktide.server.statistics import exit_statistics
 
 MANUAL = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -14,8 +14,8 @@ from slacktide.domain.frames import Frame, FrameArrived, PipelinesChanged, Stage
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import ByProfile, Simulation
-from slacktide.lab.simulation.hardware import ByPool
 from slacktide.lab.simulation.items import ExternalEvent
+from slacktide.lab.simulation.world.hardware import ByPool
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
 

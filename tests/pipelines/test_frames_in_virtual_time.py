@@ -47,8 +47,8 @@ from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.engine.ledger import ModelCounts
 from slacktide.lab.replay import replay
 from slacktide.lab.simulation import ByProfile, Simulation
-from slacktide.lab.simulation.hardware import ByPool
 from slacktide.lab.simulation.items import ExternalEvent
+from slacktide.lab.simulation.world.hardware import ByPool
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.recording import Recorder, Recording, RecordingError
 from slacktide.recording.times import export_times

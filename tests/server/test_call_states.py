@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.server.test_data_plane import ROW, Bench, call
 
 from slacktide.domain import Reason
-from slacktide.server.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
+from slacktide.server.calls.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
 
 PAGE = Path(__file__).parents[2] / "docs" / "internals" / "call.md"
 

@@ -12,20 +12,20 @@ import pytest
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import Arena
-from slacktide.models.input_blocklist import BLOCK_S
-from slacktide.models.input_check import InputCheck
-from slacktide.models.model_counters import ModelCounters
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.models.calls.input_blocklist import BLOCK_S
+from slacktide.models.calls.input_check import InputCheck
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.repository.early_exit import EarlyExitSettings
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedExits, LoadedVersion
 from slacktide.observability.observers import AnsweredRequest, Observers
 from slacktide.profiles import ClassedTimes, LatencyTable
-from slacktide.server import data_plane
-from slacktide.server.call import ServerCall
-from slacktide.server.data_plane import ClientLimits, ServerDataPlane
-from slacktide.server.driver import Driver
+from slacktide.server.calls import data_plane
+from slacktide.server.calls.call import ServerCall
+from slacktide.server.calls.data_plane import ClientLimits, ServerDataPlane
+from slacktide.server.calls.driver import Driver
 from slacktide.wire.calls import CallContext, InferCall, InferReply, InputTensor, Parameter
 
 NOTHING: Any = None

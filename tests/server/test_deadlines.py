@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.server.descriptors import best_effort_due, due
+from slacktide.server.calls.descriptors import best_effort_due, due
 from slacktide.wire.calls import CallContext
 from slacktide.wire.parameters import CallOptions
 

@@ -60,11 +60,11 @@ from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, Sta
 from slacktide.planning.exits import ExitsArranged
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
-from slacktide.server import driver as driver_module
-from slacktide.server import replicas as replicas_module
-from slacktide.server.driver import Driver
-from slacktide.server.driver_timing import ReadCoalescing
-from slacktide.server.pending import PendingRequest
+from slacktide.server.calls import driver as driver_module
+from slacktide.server.calls import replicas as replicas_module
+from slacktide.server.calls.driver import Driver
+from slacktide.server.calls.driver_timing import ReadCoalescing
+from slacktide.server.calls.pending import PendingRequest
 from slacktide.wire.errors import ControlError
 
 POOL = PoolId("m", "1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slacktide.server.driver_timing import DriverTimer
+from slacktide.server.calls.driver_timing import DriverTimer
 
 
 class Loop:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from slacktide.domain import Reason
-from slacktide.server.overload_log import OverloadLog
+from slacktide.server.calls.overload_log import OverloadLog
 
 
 class Alarm:

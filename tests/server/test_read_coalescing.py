@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from slacktide.server.driver_timing import LONGEST, ReadCoalescing
+from slacktide.server.calls.driver_timing import LONGEST, ReadCoalescing
 
 
 def busy(rate, *, cores=1):

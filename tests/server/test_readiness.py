@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from slacktide.domain import Reason
 from slacktide.models.versions import UNLOADED, Catalog, VersionState
 from slacktide.server import control_plane
+from slacktide.server.calls.data_plane import why_absent
 from slacktide.server.control_plane import ServerControlPlane
-from slacktide.server.data_plane import why_absent
 from slacktide.server.settings import ReadyWhen
 
 NOTHING: Any = None

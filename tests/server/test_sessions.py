@@ -15,7 +15,7 @@ from slacktide.domain import InputSize, Outcome, Plan, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.planning.sessions import SessionClosed, SessionMeasured, SessionOpened
 from slacktide.planning.variants import Family, FamilyVariant
-from slacktide.server.sessions import ADVISED_AT_ONCE, MOST_JOINS, Sessions
+from slacktide.server.calls.sessions import ADVISED_AT_ONCE, MOST_JOINS, Sessions
 from slacktide.wire.calls import SessionTerms, SizeAdvice
 from slacktide.wire.errors import BadField, WireError
 

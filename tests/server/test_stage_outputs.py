@@ -14,9 +14,9 @@ from slacktide.domain.crops import PLAIN, BoxChoice
 from slacktide.domain.frames import Feed
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.ports import TensorRef
-from slacktide.executors.tensor_io import encode_strings
 from slacktide.server.frame_payloads import FramePayloads, _cut, _part, _part_of_strings
 from slacktide.server.stage_outputs import (
     StageArrays,

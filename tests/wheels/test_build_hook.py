@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -152,3 +154,18 @@ def test_a_missing_compiled_module_is_an_error_at_every_start(
     assert ended.returncode == 1
     told = ended.stderr.splitlines()[-1]
     assert told.startswith("ImportError: slacktide/engine/gone.so is missing from this compiled")
+
+
+def test_folders_are_compiled_whole_with_few_exceptions():
+    """Files that are left out, or compiled alone, have their reason beside them."""
+    text = (HOOK.parent / "pyproject.toml").read_text()
+    config = tomllib.loads(text)["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    entries = [entry for group in config["groups"].values() for entry in group]
+    alone = [entry for entry in entries if entry.endswith(".py")]
+    exceptions = [*config["interpreted"], *alone]
+    assert len(exceptions) <= 10
+    for entry in exceptions:
+        assert (HOOK.parent / "src" / entry).exists()
+        assert re.search(rf'^    "{re.escape(entry)}",  # \w', text, re.MULTILINE), entry
+    for entry in config["interpreted"]:
+        assert any(entry.startswith(f"{folder}/") for folder in entries), f"{entry} is in no folder"

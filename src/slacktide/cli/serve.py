@@ -28,7 +28,7 @@ from slacktide.cli.output import FELL_SHORT, fail, option, print_json
 from slacktide.domain.options import options_of
 from slacktide.domain.suggestions import did_you_mean
 from slacktide.executors.kernel import require_kernel
-from slacktide.frontends.security import SecurityError, TlsFiles
+from slacktide.frontends.common.security import SecurityError, TlsFiles
 from slacktide.observability.log_writer import LogWriter, background_stderr
 from slacktide.observability.logs import LogFormat, configure
 from slacktide.server.settings import ServerSettings

@@ -80,7 +80,7 @@ def unfit(spec: TensorSpec, axis: int) -> str | None:
     return None
 
 
-def pad_element(datatype: Datatype, value: float) -> np.generic | None:
+def pad_element(datatype: Datatype, value: int | float) -> np.generic | None:
     """`value` as an element of this type; None if it is not one, exactly where types are whole."""
     if datatype is Datatype.BYTES:
         return None

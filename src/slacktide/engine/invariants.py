@@ -14,7 +14,7 @@ from slacktide.engine.phases import Phase, ReplicaState
 from slacktide.engine.state import EngineState
 
 
-class InvariantError(AssertionError):
+class InvariantError(Exception):
     """The engine contradicts itself; the message says how."""
 
 

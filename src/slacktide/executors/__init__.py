@@ -4,15 +4,16 @@
 replicas and carries batches to them and results back. It decides nothing: not what runs, not when,
 and not what follows a crash. ONNX Runtime is loaded only where a model is opened.
 
-- `arena`: shared memory for payloads, and how much of it may be used
-- `process` (`fork_client`, `fork_server`, `worker_handle`, `worker`): a process for each replica
+- `hand_over`: how a batch reaches a worker process and comes back: `arena` has the shared memory of
+  payloads, `protocol` and `output_file` what both ends say, `tensor_io` turns bytes into arrays
+- `process` (`fork_client`, `fork_server`): a process for each replica
 - `in_process`: the other two executors
 - `shared_replicas`: variants of one file by image size, which are one process on a lane
 - `onnx_runtime`, `onnx_file`: the library and the files that it opens
-- `session` (`session_opener`, `tensor_io`): running a model; `session_pool`: in several sessions
+- `session` (`session_opener`): running a model; `session_pool`: in several sessions
 - `arranging`, `staged`: a model cut into stages, which answers on the way
 - `images` (`jpeg_header`, `pictures`): images as an input, decoded and resized
-- `protocol` (`exit_frames`), `output_file`: what server and worker pass to each other
+- `exit_frames`: what server and worker say of early exits
 - `measuring` (`timed_replica`, `synthetic_inputs`): timing a model, for its profile
 - `row_check` (`rounding`): whether rows that share a batch influence each other
 - `allocator`: giving a process its cores, by affinity or a control group
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
     from slacktide.executors.allocator import Confirm as Confirm
     from slacktide.executors.allocator import CpuAllocator as CpuAllocator
     from slacktide.executors.allocator import Grant as Grant
-    from slacktide.executors.arena import Arena as Arena
-    from slacktide.executors.arena import map_read_only as map_read_only
     from slacktide.executors.core_probe import CoreProbe as CoreProbe
     from slacktide.executors.core_probe import busy_warning as busy_warning
     from slacktide.executors.cores import allowed_processors as allowed_processors
     from slacktide.executors.cores import pinned as pinned
+    from slacktide.executors.hand_over.arena import Arena as Arena
+    from slacktide.executors.hand_over.arena import map_read_only as map_read_only
+    from slacktide.executors.hand_over.tensor_io import zero_outputs as zero_outputs
     from slacktide.executors.in_process import LoopReplica as LoopReplica
     from slacktide.executors.ports import BatchOutputs as BatchOutputs
     from slacktide.executors.ports import Executor as Executor
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from slacktide.executors.ports import Resized as Resized
     from slacktide.executors.ports import TensorRef as TensorRef
     from slacktide.executors.process import ProcessExecutor as ProcessExecutor
-    from slacktide.executors.tensor_io import zero_outputs as zero_outputs
     from slacktide.executors.timed_replica import MeasuringError as MeasuringError
 else:
     __getattr__ = lazy_names(
@@ -59,11 +60,11 @@ else:
             "timed_replica": "MeasuringError",
             "process": "ProcessExecutor",
             "allocator": "AffinityAllocator Confirm CpuAllocator Grant",
-            "arena": "Arena map_read_only",
+            "hand_over.arena": "Arena map_read_only",
             "cores": "allowed_processors pinned",
             "in_process": "LoopReplica",
             "ports": "BatchOutputs Executor ModelSource OpenedModel Outputs Payload ReplicaHandle "
             "Report Reporter Resized TensorRef",
-            "tensor_io": "zero_outputs",
+            "hand_over.tensor_io": "zero_outputs",
         },
     )

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from slacktide.domain.crops import Glue
-from slacktide.executors.ports import CropPayload
-from slacktide.executors.protocol import (
+from slacktide.executors.hand_over.protocol import (
     FrameKind,
     ProtocolError,
     decode_text,
@@ -17,6 +16,7 @@ from slacktide.executors.protocol import (
     to_bytes,
     to_words,
 )
+from slacktide.executors.ports import CropPayload
 
 _WORD = 8
 _BOX = 16

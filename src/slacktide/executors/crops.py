@@ -19,13 +19,13 @@ from slacktide._extensions import load_named
 from slacktide.domain.crops import Glue, crop_extent, crop_width
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import ModelInterface, crop_input
+from slacktide.executors.hand_over.tensor_io import InputGatherer, TensorError
 from slacktide.executors.images import decode_into
 from slacktide.executors.jpeg_decoder import decode
 from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
 from slacktide.executors.jpeg_header import jpeg_header
 from slacktide.executors.pictures import Pixels, resize_into
 from slacktide.executors.ports import CropPayload, MemberFault, Payload, RowShapes, TensorRef
-from slacktide.executors.tensor_io import InputGatherer, TensorError
 
 _PATIENCE = 5.0
 """Seconds that a batch waits for an arena that was attached before it was sent."""

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from slacktide.domain import ExitMode, ExitPolicy, PoolId
-from slacktide.executors.ports import Arranged, FeaturesSeen, OutputRun
-from slacktide.executors.protocol import (
+from slacktide.executors.hand_over.protocol import (
     FrameKind,
     ProtocolError,
     frame,
@@ -17,6 +16,7 @@ from slacktide.executors.protocol import (
     to_bytes,
     to_words,
 )
+from slacktide.executors.ports import Arranged, FeaturesSeen, OutputRun
 
 _WORD = 8
 _FLOAT = 4

@@ -18,10 +18,10 @@ import sys
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from slacktide.executors.hand_over.loop_watch import call_later
+from slacktide.executors.hand_over.worker_handle import WorkerHandle
 from slacktide.executors.inherited import open_standard_streams
-from slacktide.executors.loop_watch import call_later
 from slacktide.executors.spawning import MESSAGE_LIMIT, SpawnRequest
-from slacktide.executors.worker_handle import WorkerHandle
 from slacktide.executors.worker_output import WorkerOutput
 
 log = logging.getLogger(__name__)

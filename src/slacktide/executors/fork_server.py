@@ -21,10 +21,10 @@ import traceback
 from io import TextIOWrapper
 from typing import Any, cast
 
+from slacktide.executors.hand_over.worker import ignore_terminal_signals, run_worker
 from slacktide.executors.inherited import take_over
 from slacktide.executors.onnx_runtime import load_onnxruntime
 from slacktide.executors.spawning import DESCRIPTORS, MESSAGE_LIMIT, SpawnRequest
-from slacktide.executors.worker import ignore_terminal_signals, run_worker
 
 
 def preload() -> None:

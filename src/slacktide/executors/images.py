@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import TensorSpec
+from slacktide.executors.hand_over.tensor_io import InputGatherer, TensorError
 from slacktide.executors.jpeg_decoder import decode
 from slacktide.executors.jpeg_elements import element_jpeg, jpeg_elements
 from slacktide.executors.pictures import Pixels, resize_into
 from slacktide.executors.ports import MemberFault, TensorRef
-from slacktide.executors.tensor_io import InputGatherer, TensorError
 
 
 class ImageGatherer:

@@ -30,8 +30,14 @@ from slacktide.domain import (
 )
 from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena, map_read_only
 from slacktide.executors.crops import FrameArenas
+from slacktide.executors.hand_over.arena import Arena, map_read_only
+from slacktide.executors.hand_over.tensor_io import (
+    RowCountError,
+    cut_outputs,
+    lay_out,
+    zero_outputs,
+)
 from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import (
     NO_FAULTS,
@@ -50,7 +56,6 @@ from slacktide.executors.ports import (
 )
 from slacktide.executors.session import ModelSession
 from slacktide.executors.shared_replicas import SharedReplicas
-from slacktide.executors.tensor_io import RowCountError, cut_outputs, lay_out, zero_outputs
 from slacktide.profiles import BatchTimes
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.executors.hand_over.tensor_io import TensorError
 from slacktide.executors.jpeg_header import WholePicture, whole_picture, with_usual_fields
-from slacktide.executors.tensor_io import TensorError
 
 _REDUCTIONS = (4, 2)
 """An eighth is the means of whole blocks, which lie visibly beside the pixels they are to make."""

@@ -11,8 +11,8 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64
 from collections.abc import Iterator
 
+from slacktide.executors.hand_over.tensor_io import split_elements
 from slacktide.executors.jpeg_header import JPEG_BEGINS, JpegHeader, jpeg_header
-from slacktide.executors.tensor_io import split_elements
 
 _BASE64 = b"/9j/"
 """How every JPEG begins in base64."""

@@ -31,8 +31,8 @@ import numpy as np
 
 from slacktide.domain import ExitPolicy
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena
 from slacktide.executors.cores import hardware_fingerprint
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.measuring_sizes import (
     FEWEST,
     measure_sizes,

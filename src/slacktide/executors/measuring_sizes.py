@@ -21,7 +21,7 @@ import numpy as np
 
 from slacktide.domain import Signature
 from slacktide.domain.tensors import ModelInterface, image_input
-from slacktide.executors.arena import Arena, MemoryLimitExceeded, Slot
+from slacktide.executors.hand_over.arena import Arena, MemoryLimitExceeded, Slot
 from slacktide.executors.ports import ModelSource, RowShapes
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica

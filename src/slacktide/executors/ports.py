@@ -28,7 +28,7 @@ from slacktide.domain.crops import Glue
 from slacktide.domain.padding import Padding
 from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.exits.own_exits import OwnExit
 
 RowShapes = Mapping[str, tuple[int, ...]]

@@ -13,14 +13,14 @@ from itertools import count
 
 from slacktide.domain import Replica
 from slacktide.executors.allocator import AffinityAllocator, CpuAllocator
-from slacktide.executors.arena import Arena
 from slacktide.executors.fork_client import ForkClient
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.output_file import OutputReader, make_output_file
+from slacktide.executors.hand_over.worker_handle import WorkerHandle
 from slacktide.executors.kernel import require_kernel
-from slacktide.executors.output_file import OutputReader, make_output_file
 from slacktide.executors.ports import ModelSource, ReplicaHandle, Reporter
 from slacktide.executors.shared_replicas import SharedReplicas
 from slacktide.executors.spawning import SpawnRequest
-from slacktide.executors.worker_handle import WorkerHandle
 
 
 class ProcessExecutor:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, TensorSpec, image_input
-from slacktide.executors.arena import Arena, MemoryLimitExceeded
+from slacktide.executors.hand_over.arena import Arena, MemoryLimitExceeded
 from slacktide.executors.ports import (
     OpenedModel,
     OutputTensor,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from slacktide._files import open_file
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
 from slacktide.executors.file_kinds import misplaced_kind
-from slacktide.executors.tensor_io import TensorError, decode_strings
+from slacktide.executors.hand_over.tensor_io import TensorError, decode_strings
 from slacktide.exits.archives import read_npz
 
 MOST_BYTES = 64 << 20

@@ -19,6 +19,14 @@ from numpy.typing import NDArray
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.executors.crops import CropGatherer, FrameArenas
+from slacktide.executors.hand_over.tensor_io import (
+    InputGatherer,
+    LengthReader,
+    MemberLengths,
+    PaddedGatherer,
+    RowCountError,
+    TensorError,
+)
 from slacktide.executors.images import ImageGatherer
 from slacktide.executors.jpeg_decoder import DAMAGED, decodes_jpeg, load_decoder
 from slacktide.executors.onnx_file import OnnxFile, session_interface
@@ -54,14 +62,6 @@ from slacktide.executors.synthetic_inputs import (
     SyntheticRows,
     closed_shapes,
     row_bytes,
-)
-from slacktide.executors.tensor_io import (
-    InputGatherer,
-    LengthReader,
-    MemberLengths,
-    PaddedGatherer,
-    RowCountError,
-    TensorError,
 )
 
 _SEED = 20250  # of the warm-up's inputs: any will do, as long as it is the same every time

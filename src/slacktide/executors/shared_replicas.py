@@ -16,7 +16,7 @@ from typing import Any
 
 from slacktide.domain import ExitPolicy, Leaving, Replica, ReplicaLost, ReplicaUp
 from slacktide.domain.crops import Glue
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import (
     Arranged,
     BatchOutputs,

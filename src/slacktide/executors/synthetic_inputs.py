@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits, image_input
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.images import made_up_image
 from slacktide.executors.jpeg_decoder import decodes_jpeg
 from slacktide.executors.pictures import encode_jpeg, load_opencv
 from slacktide.executors.ports import Constant, ModelSource, Payload, RowShapes, TensorRef
 from slacktide.executors.sample_rows import read_archive, read_row
-from slacktide.executors.tensor_io import encode_strings
 
 _WORDS = ("slack", "tide", "ebb", "flow")
 _MOST_ROWS = 16

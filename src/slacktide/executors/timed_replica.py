@@ -15,8 +15,8 @@ from slacktide.domain import (
     ReplicaLost,
     ReplicaUp,
 )
-from slacktide.executors.arena import Arena
-from slacktide.executors.loop_watch import patience
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.loop_watch import patience
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
     NO_FAULTS,

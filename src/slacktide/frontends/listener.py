@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ssl import SSLContext
 from typing import Any
 
-from slacktide.frontends.connection import FrontEndConnection, SharedState
+from slacktide.frontends.common.connection import FrontEndConnection, SharedState
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from typing import TypeVar
 import orjson
 
 from slacktide.domain import Reason
-from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
-from slacktide.frontends.fairness import FairThread
+from slacktide.executors.hand_over.arena import MemoryBudget, MemoryLimitExceeded
+from slacktide.frontends.common.fairness import FairThread
 from slacktide.frontends.settings import KIB, MIB
 from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, NICENESS, REQUEST, receive
 from slacktide.wire.calls import Buffer

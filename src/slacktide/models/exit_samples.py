@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import Executor, Outputs, Payload, TensorRef
 from slacktide.executors.sample_rows import read_requests
-from slacktide.executors.tensor_io import encode_strings
 from slacktide.executors.timed_replica import BatchError, TimedReplica
 from slacktide.exits.errors import ExitError
 from slacktide.exits.manifest import ExitManifest

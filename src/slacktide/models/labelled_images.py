@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, ModelInterface, image_input
-from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.hand_over.arena import Arena, Slot
+from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.ports import Executor, Outputs, Payload, TensorRef
-from slacktide.executors.tensor_io import encode_strings
 from slacktide.executors.timed_replica import BatchError, TimedReplica
 from slacktide.models.accuracy import Boxes, score_detections, top1
 from slacktide.models.replica_launcher import source_of

@@ -19,15 +19,15 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from slacktide.domain import Plan
-from slacktide.executors.arena import Arena, MemoryBudget
-from slacktide.executors.loop_watch import patience
+from slacktide.executors.hand_over.arena import Arena, MemoryBudget
+from slacktide.executors.hand_over.loop_watch import patience
 from slacktide.executors.ports import Executor
 from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.calls.input_check import InputCheck
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.core_layout import LaneError, Layout, PlanBuilder
 from slacktide.models.exit_learner import RampLearner
 from slacktide.models.families import at_first, first_route, prepare_version
-from slacktide.models.input_check import InputCheck
-from slacktide.models.model_counters import ModelCounters
 from slacktide.models.pipelines import PipelineShelf
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_measuring

@@ -15,8 +15,8 @@ from operator import itemgetter
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.pipelines import Edge, Pipeline
 from slacktide.domain.tensors import ModelInterface, crop_input, image_input
-from slacktide.models.input_check import InputCheck
-from slacktide.models.model_counters import LATENCY_BOUNDS, Histogram, ModelCounters
+from slacktide.models.calls.input_check import InputCheck
+from slacktide.models.calls.model_counters import LATENCY_BOUNDS, Histogram, ModelCounters
 from slacktide.models.pipeline_interface import ROWS
 from slacktide.models.pipelines import LoadedPipeline
 from slacktide.models.versions import LoadedPool, LoadedVersion, VersionState

@@ -15,7 +15,7 @@ from enum import Enum
 
 from slacktide.domain import LaneResized
 from slacktide.executors.ports import Resized
-from slacktide.models.model_counters import Histogram
+from slacktide.models.calls.model_counters import Histogram
 
 log = logging.getLogger("slacktide.driver")
 

@@ -16,12 +16,12 @@ from enum import Enum
 from slacktide.domain import PoolId
 from slacktide.domain.crops import Glue
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena
+from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import ModelSource, ReplicaHandle, SessionSize
-from slacktide.models.input_blocklist import InputBlocklist
-from slacktide.models.input_check import InputCheck
+from slacktide.models.calls.input_blocklist import InputBlocklist
+from slacktide.models.calls.input_check import InputCheck
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.learnt import PoolTimes
-from slacktide.models.model_counters import ModelCounters
 from slacktide.models.profile_cache import ProfiledModel
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.planning.variants import Family

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 
@@ -44,13 +45,12 @@ def text(value: object, name: str) -> str:
 
 
 def number(value: object, name: str) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not abs(value) <= _LARGEST  # also where a whole number is beyond every float
-    ):
-        raise ProfileError(f"{name}: expected a finite number, got {value!r}")
-    return float(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        with suppress(OverflowError):  # it is beyond every float
+            return float(value)
+    if isinstance(value, float) and abs(value) <= _LARGEST:
+        return value
+    raise ProfileError(f"{name}: expected a finite number, got {value!r}")
 
 
 def fraction(value: object, name: str) -> float:

@@ -21,12 +21,12 @@ from slacktide.domain import Replica
 from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import Engine, EngineSettings
 from slacktide.executors.allocator import CpuAllocator, choose_allocator
-from slacktide.executors.arena import MemoryBudget
 from slacktide.executors.cores import available_cores
+from slacktide.executors.hand_over.arena import MemoryBudget
 from slacktide.executors.in_process import InProcessExecutor, ProfiledExecutor
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
-from slacktide.frontends.security import Credentials
+from slacktide.frontends.common.security import Credentials
 from slacktide.models.exit_learner import RampLearner
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings
 from slacktide.models.plugins import warn_of_mismatches
@@ -47,9 +47,9 @@ from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder
+from slacktide.server.calls.data_plane import ClientLimits, ServerDataPlane
+from slacktide.server.calls.driver import Driver
 from slacktide.server.control_plane import ServerControlPlane
-from slacktide.server.data_plane import ClientLimits, ServerDataPlane
-from slacktide.server.driver import Driver
 from slacktide.server.front_ends import FrontEnds
 from slacktide.server.pipelines import PipelineService
 from slacktide.server.quiet_profiler import QuietProfiler

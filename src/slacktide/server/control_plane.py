@@ -21,7 +21,7 @@ from slacktide.models.repository.triton.translate import PLATFORM
 from slacktide.models.versions import UNLOADED, Absent, Catalog, LoadedVersion, VersionState
 from slacktide.planning.exits import ExitsStatus
 from slacktide.planning.pipelines import PlacementStatus
-from slacktide.server.data_plane import why_absent
+from slacktide.server.calls.data_plane import why_absent
 from slacktide.server.settings import ReadyWhen
 from slacktide.server.statistics import exit_statistics, model_statistics, stage_statistics
 from slacktide.wire.calls import Buffer, Parameter

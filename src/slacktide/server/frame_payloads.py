@@ -18,11 +18,11 @@ from slacktide.domain.crops import BOX_BYTES
 from slacktide.domain.frames import Feed, PreparePayload, Yield
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, fits
-from slacktide.executors.arena import ALIGNMENT, Arena, Slot
+from slacktide.executors.hand_over.arena import ALIGNMENT, Arena, Slot
+from slacktide.executors.hand_over.tensor_io import split_elements
 from slacktide.executors.jpeg_elements import element_header, jpeg_elements
 from slacktide.executors.ports import CropPayload, OutputTensor, Payload, TensorRef
-from slacktide.executors.tensor_io import split_elements
-from slacktide.models.input_check import LEFT_OUT, CheckedInputs
+from slacktide.models.calls.input_check import LEFT_OUT, CheckedInputs
 from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.models.versions import LoadedVersion
 from slacktide.server.stage_outputs import (

@@ -35,12 +35,12 @@ from slacktide.domain.frames import (
     Yield,
 )
 from slacktide.domain.pipelines import Edge
-from slacktide.executors.arena import MemoryLimitExceeded
+from slacktide.executors.hand_over.arena import MemoryLimitExceeded
 from slacktide.executors.ports import OutputTensor
 from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.pipelines import HAS_RESULT
+from slacktide.server.calls.pending import PendingRequest, PendingRequests
 from slacktide.server.frame_payloads import FramePayloads, no_payload
-from slacktide.server.pending import PendingRequest, PendingRequests
 from slacktide.server.stage_outputs import joined, origins
 from slacktide.wire.errors import WireError
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
-from slacktide.executors.arena import MemoryBudget
+from slacktide.executors.hand_over.arena import MemoryBudget
+from slacktide.frontends.common.security import Credentials, PortRules
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes
 from slacktide.frontends.listener import EVERY_ADDRESS
 from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup
-from slacktide.frontends.security import Credentials, PortRules
 from slacktide.frontends.settings import FrontEndSettings, GrpcSettings, HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.observability.metrics import Metrics, metrics_routes

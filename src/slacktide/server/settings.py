@@ -11,7 +11,13 @@ from typing import Any, Literal, get_args
 from slacktide.domain.options import OptionError, Options, option
 from slacktide.domain.registry import Registry
 from slacktide.domain.units import BYTES, PORT, SECONDS, SHARE
-from slacktide.frontends.security import PortRules, TlsFiles, checked_origin, host_name, is_loopback
+from slacktide.frontends.common.security import (
+    PortRules,
+    TlsFiles,
+    checked_origin,
+    host_name,
+    is_loopback,
+)
 from slacktide.frontends.settings import MIB
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]

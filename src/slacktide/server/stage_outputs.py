@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from slacktide.domain.crops import BOX_BYTES, PLAIN, BoxChoice
 from slacktide.domain.pipelines import Edge
 from slacktide.domain.tensors import Datatype, TensorSpec
+from slacktide.executors.hand_over.tensor_io import encode_strings, split_elements
 from slacktide.executors.ports import OutputTensor
-from slacktide.executors.tensor_io import encode_strings, split_elements
 
 _ALL = BoxChoice()
 _FAR = 2.0

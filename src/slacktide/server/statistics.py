@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slacktide.models.model_counters import ComputeSeconds
+from slacktide.models.calls.model_counters import ComputeSeconds
 from slacktide.models.pipeline_version import PipelineVersion, StageCounters
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning import StageBounds

@@ -10,7 +10,7 @@ from tests.frontends.contract.speaker import infer_call
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.security import Verdict
+from slacktide.frontends.common.security import Verdict
 from slacktide.wire.calls import InferReply, InputTensor, OutputValue
 from slacktide.wire.raw_tensors import encode_strings
 

@@ -15,7 +15,7 @@ from tests.frontends.grpc.grpc_client import channel_to, serving
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.executors.loop_watch import loop_watch
+from slacktide.executors.hand_over.loop_watch import loop_watch
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.calls import InferCall, InferReply, InputTensor, SizeAdvice
 from slacktide.wire.errors import WireError

@@ -12,9 +12,9 @@ from tests.frontends.doubles import FakeControlPlane, FakeDataPlane
 from tests.frontends.grpc.grpc_client import channel_to, infer_method, serving
 
 from slacktide.domain.tensors import Datatype
+from slacktide.frontends.common.security import TlsFiles, Verdict
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.ports import EndpointGroup
-from slacktide.frontends.security import TlsFiles, Verdict
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import encode_call

@@ -9,7 +9,7 @@ import pytest
 from tests.frontends.http.http_client import binary, post, serve
 
 from slacktide.domain import Reason
-from slacktide.executors.loop_watch import loop_watch
+from slacktide.executors.hand_over.loop_watch import loop_watch
 from slacktide.frontends.http import HttpServer, metrics_routes
 from slacktide.frontends.settings import HttpSettings
 from slacktide.testing import FakeClock

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slacktide.frontends.common.security import Verdict
 from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http.context import MOST_HEADS, HttpContext
 from slacktide.frontends.http.messages import HttpResponse
 from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, MOST_KEPT, RequestReader
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import EndpointGroup
-from slacktide.frontends.security import Verdict
 from slacktide.frontends.settings import HttpSettings
 
 LIMIT = HttpSettings().max_header_bytes

@@ -9,11 +9,11 @@ import pytest
 import tritonclient.http as triton
 from tests.frontends.http.http_client import binary, post, serve
 
+from slacktide.frontends.common.security import Gate, PortRules, Verdict
 from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes, metrics_routes
 from slacktide.frontends.http.messages import HttpResponse
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import EndpointGroup
-from slacktide.frontends.security import Gate, PortRules, Verdict
 from slacktide.frontends.settings import HttpSettings
 from slacktide.wire.errors import BadField, ControlError
 

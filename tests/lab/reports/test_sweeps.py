@@ -8,9 +8,9 @@ from rich.console import Console
 
 from slacktide.lab.load.report import Provenance, Report
 from slacktide.lab.reports import render_sweep, sweep_page
-from slacktide.lab.simulation.results import Scorer
 from slacktide.lab.simulation.scenario import Sweep
 from slacktide.lab.simulation.scenario.sweep import SweepRow
+from slacktide.lab.simulation.world.results import Scorer
 
 
 def report(goodput: float, applications: tuple[str, ...] = ("a", "b")) -> Report:

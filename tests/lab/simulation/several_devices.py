@@ -9,11 +9,11 @@ import numpy as np
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route, StagePlace
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.lab.simulation.device_times import DeviceTimes, ModelTimes
-from slacktide.lab.simulation.devices import SimulatedDevices
 from slacktide.lab.simulation.frame_score import FrameScore
 from slacktide.lab.simulation.items import stream
-from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.simulation.world.device_times import DeviceTimes, ModelTimes
+from slacktide.lab.simulation.world.devices import SimulatedDevices
+from slacktide.lab.simulation.world.stage_rows import EdgeRows, PipelineCamera, StageRows
 from slacktide.lab.workloads import BandwidthTrace
 from slacktide.lab.workloads.bandwidth import MBIT
 from slacktide.lab.workloads.object_counts import ObjectCounts, draw_object_counts

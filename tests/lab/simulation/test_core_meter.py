@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slacktide.lab.simulation.hardware import CoreMeter
+from slacktide.lab.simulation.world.hardware import CoreMeter
 
 
 def test_core_seconds_between_any_two_moments() -> None:

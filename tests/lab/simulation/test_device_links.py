@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.lab.simulation.device_links import PartLink, Sending
+from slacktide.lab.simulation.world.device_links import PartLink, Sending
 from slacktide.lab.workloads import BandwidthTrace, WorkloadError
 
 

@@ -35,11 +35,11 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import AsExpected, ByPool
-from slacktide.lab.simulation.device_times import DeviceTimes, ModelTimes
-from slacktide.lab.simulation.devices import SimulatedDevices
 from slacktide.lab.simulation.frames_here import HereChild
 from slacktide.lab.simulation.items import SimulationError
-from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.simulation.world.device_times import DeviceTimes, ModelTimes
+from slacktide.lab.simulation.world.devices import SimulatedDevices
+from slacktide.lab.simulation.world.stage_rows import EdgeRows, PipelineCamera, StageRows
 from slacktide.lab.workloads import BandwidthTrace, WorkloadError
 from slacktide.lab.workloads.bandwidth import MBIT
 from slacktide.lab.workloads.object_counts import ObjectCounts

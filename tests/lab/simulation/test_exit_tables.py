@@ -29,7 +29,7 @@ from slacktide.domain import (
 )
 from slacktide.lab.simulation import SimulationError
 from slacktide.lab.simulation.exit_tables import ExitTable, TableExits, read_exit_table
-from slacktide.lab.simulation.hardware import ARRANGE_S, Hardware
+from slacktide.lab.simulation.world.hardware import ARRANGE_S, Hardware
 from slacktide.planning.exits import ExitsArranged, RampsJudged
 
 POOL = PoolId("m", "1")

@@ -1,4 +1,4 @@
-"""Ties are decided as `EventOrder` (simulation/driver.py) says, all happens when it is due."""
+"""Ties are decided as `EventOrder` says, and all happens when it is due."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from slacktide.domain import (
 )
 from slacktide.domain.frames import FRAME_EVENTS
 from slacktide.engine import EngineSettings
-from slacktide.lab.simulation import SimulatedUpload, SimulationError, driver
-from slacktide.lab.simulation.driver import ORDER_OF, EventOrder
+from slacktide.lab.simulation import SimulatedUpload, SimulationError
 from slacktide.lab.simulation.items import ExternalEvent, Failure
+from slacktide.lab.simulation.world import driver
+from slacktide.lab.simulation.world.driver import ORDER_OF, EventOrder
 from slacktide.planning.exits.events import EXIT_EVENTS
 from slacktide.planning.sessions import SESSION_EVENTS
 

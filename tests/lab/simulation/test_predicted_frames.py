@@ -38,10 +38,10 @@ from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.lab.load.report import Provenance
 from slacktide.lab.replay import replay
 from slacktide.lab.simulation import ByProfile, Prediction, Simulation, predict
-from slacktide.lab.simulation.hardware import ByPool
 from slacktide.lab.simulation.items import ExternalEvent
 from slacktide.lab.simulation.recorded_frames import RecordedRows
 from slacktide.lab.simulation.recorded_inputs import RecordedInputs, recorded_inputs
+from slacktide.lab.simulation.world.hardware import ByPool
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.recording import Recorder, Recording
 from slacktide.recording.times import export_times

@@ -15,7 +15,7 @@ from slacktide.lab.load.report import Provenance, Report, percentiles
 from slacktide.lab.load.report.latencies import ERROR, EXACT, LOWEST_S, Latencies
 from slacktide.lab.reports import render
 from slacktide.lab.simulation import stream
-from slacktide.lab.simulation.results import BINS_MOST, Scorer
+from slacktide.lab.simulation.world.results import BINS_MOST, Scorer
 
 PROVENANCE = Provenance(started="2026-01-01T00:00:00+00:00", versions={}, machine="none")
 

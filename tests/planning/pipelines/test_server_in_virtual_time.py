@@ -25,8 +25,8 @@ from slacktide.domain.frames import Frame, FrameArrived, PipelinesChanged, Stage
 from slacktide.domain.pipelines import Edge, Pipeline, PipelineStage
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import ByProfile, Simulation
-from slacktide.lab.simulation.hardware import ByPool
 from slacktide.lab.simulation.items import ExternalEvent
+from slacktide.lab.simulation.world.hardware import ByPool
 from slacktide.planning.pipelines import PlacedPipeline, ServerPipelinesPlanner, make_placement
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Outcome, Reason
-from slacktide.frontends.connection import waited
+from slacktide.frontends.common.connection import waited
+from slacktide.frontends.common.refusals import Refusal, refusal_of
+from slacktide.frontends.common.security import Verdict
 from slacktide.frontends.grpc.intake import PREFIX, MessageIntake
 from slacktide.frontends.grpc.metadata import CONTENT_TYPE, CallHead, trailers_of
 from slacktide.frontends.http2 import ErrorCode, Head
 from slacktide.frontends.http2.frames import header_block
 from slacktide.frontends.ports import AccessRecord, EndpointGroup
-from slacktide.frontends.refusals import Refusal, refusal_of
-from slacktide.frontends.security import Verdict
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import WireError
 from slacktide.wire.status import WireStatus, status_of

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Reason
-from slacktide.frontends.connection import waited
+from slacktide.frontends.common.connection import waited
+from slacktide.frontends.common.refusals import Refusal, refusal_in, refusal_of
 from slacktide.frontends.grpc.inference import InferenceRpc, InferRequest
 from slacktide.frontends.grpc.intake import NOWHERE
 from slacktide.frontends.grpc.metadata import CallHead
 from slacktide.frontends.http2 import Head
 from slacktide.frontends.ports import FrameSession, InferenceCall
-from slacktide.frontends.refusals import Refusal, refusal_in, refusal_of
 from slacktide.wire.calls import Buffer, InferReply, SizeAdvice
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.frame_messages import (

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
-from slacktide.frontends.call_headers import context_of
+from slacktide.frontends.common.call_headers import context_of
+from slacktide.frontends.common.refusals import Refusal, refusal_in
 from slacktide.frontends.grpc.call import GrpcCall
 from slacktide.frontends.grpc.intake import NOWHERE
 from slacktide.frontends.grpc.metadata import CallHead
 from slacktide.frontends.http2 import Head
 from slacktide.frontends.ports import InferenceCall
-from slacktide.frontends.refusals import Refusal, refusal_in
 from slacktide.frontends.unpacking import DIRECT_BYTES, states_timeout
 from slacktide.wire.calls import Buffer, InferReply
 from slacktide.wire.errors import BadField, WireError

@@ -18,10 +18,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from slacktide.domain import Reason
+from slacktide.frontends.common.refusals import Refusal
 from slacktide.frontends.grpc.metadata import ENCODINGS, TOO_LONG, CallHead
 from slacktide.frontends.http2 import Head, Http2Stream
 from slacktide.frontends.http2.connection import WORK_AT_ONCE
-from slacktide.frontends.refusals import Refusal
 from slacktide.frontends.unpacking import DIRECT_BYTES, Inflation
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import BadField, WireError

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from slacktide.frontends.call_headers import STEERING, read_steering
+from slacktide.frontends.common.call_headers import STEERING, read_steering
+from slacktide.frontends.common.refusals import Refusal
 from slacktide.frontends.http2 import Head
 from slacktide.frontends.ports import EndpointGroup
-from slacktide.frontends.refusals import Refusal
 from slacktide.wire.calls import Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.parameters import NEVER_S

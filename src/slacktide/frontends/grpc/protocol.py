@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from slacktide.frontends.connection import FrontEndConnection, SharedState, waited
+from slacktide.frontends.common.connection import FrontEndConnection, SharedState, waited
+from slacktide.frontends.common.security import Authorize
 from slacktide.frontends.grpc.call import GrpcCall
 from slacktide.frontends.grpc.metadata import CallHead, GrpcMethod
 from slacktide.frontends.http2 import ErrorCode, Head, Http2Connection, Http2Stream
 from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane
-from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.grpc_codec import GrpcCodec

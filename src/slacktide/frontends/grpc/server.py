@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from slacktide.frontends.common.security import Authorize
 from slacktide.frontends.grpc.control import ControlMethods, health_methods
 from slacktide.frontends.grpc.frames import FrameStream
 from slacktide.frontends.grpc.inference import UnaryInfer
@@ -14,7 +15,6 @@ from slacktide.frontends.grpc.reflection import reflection_methods
 from slacktide.frontends.grpc.stream import StreamInfer
 from slacktide.frontends.listener import Listener
 from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup
-from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.proto.messages import FRAME_SERVICE, HEALTH_SERVICE, INFERENCE_SERVICE

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
+from slacktide.frontends.common.refusals import Refusal, refusal_of
 from slacktide.frontends.grpc.inference import InferenceRpc, InferRequest
 from slacktide.frontends.grpc.intake import NOWHERE
 from slacktide.frontends.grpc.metadata import CallHead
 from slacktide.frontends.http2 import Head
-from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire.calls import Buffer, InferReply
 from slacktide.wire.errors import WireError

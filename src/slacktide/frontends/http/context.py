@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from slacktide.domain import Reason
-from slacktide.frontends.connection import SharedState
+from slacktide.frontends.common.connection import SharedState
+from slacktide.frontends.common.security import Authorize, Verdict
 from slacktide.frontends.http.messages import (
     ClientRequest,
     HttpResponse,
@@ -20,7 +21,6 @@ from slacktide.frontends.http.messages import (
 )
 from slacktide.frontends.http.router import HttpRoute, Router, authority_of
 from slacktide.frontends.ports import AccessLog, AccessRecord, EndpointGroup
-from slacktide.frontends.security import Authorize, Verdict
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 

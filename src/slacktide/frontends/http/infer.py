@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slacktide.domain import Outcome, Reason
-from slacktide.frontends.call_headers import STEERING, read_steering
+from slacktide.frontends.common.call_headers import STEERING, read_steering
+from slacktide.frontends.common.refusals import refusal_in
 from slacktide.frontends.http.messages import (
     OCTETS,
     SUPPORTED,
@@ -20,7 +21,6 @@ from slacktide.frontends.http.messages import (
     refusal_response,
 )
 from slacktide.frontends.ports import DataPlane
-from slacktide.frontends.refusals import refusal_in
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES, Inflation, Unpacker, states_timeout
 from slacktide.wire.calls import Buffer, InferReply, Parameter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from slacktide.domain import Outcome, Reason
-from slacktide.frontends.refusals import Refusal, refusal_of
+from slacktide.frontends.common.refusals import Refusal, refusal_of
 from slacktide.wire.calls import Buffer, CallContext, InferReply
 from slacktide.wire.oip_json import ALL_BINARY
 

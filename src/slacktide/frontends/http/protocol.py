@@ -26,7 +26,8 @@ from functools import partial
 from typing import Final
 
 from slacktide.domain import Reason
-from slacktide.frontends.connection import FrontEndConnection, waited
+from slacktide.frontends.common.connection import FrontEndConnection, waited
+from slacktide.frontends.common.security import Authorize
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
     ClientRequest,
@@ -42,7 +43,6 @@ from slacktide.frontends.http.reader import RequestReader
 from slacktide.frontends.http.router import HttpRoute, Router
 from slacktide.frontends.listener import Listener
 from slacktide.frontends.ports import AccessLog
-from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.calls import Buffer

@@ -22,7 +22,7 @@ from typing import Final
 import httptools
 
 from slacktide.domain import Reason
-from slacktide.frontends.call_headers import NAMING, name_call
+from slacktide.frontends.common.call_headers import NAMING, name_call
 from slacktide.frontends.http.chunked import ChunkedBody, HttpRefusal
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import ClientRequest, RequestHead

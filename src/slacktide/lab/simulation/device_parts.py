@@ -22,13 +22,13 @@ from slacktide.domain.frames import (
     PartAnswered,
     SendPart,
 )
-from slacktide.lab.simulation.device_links import PartLink, Sending
 from slacktide.lab.simulation.frame_score import FrameScore
 from slacktide.lab.simulation.frames_here import HereFrame, SentPart
+from slacktide.lab.simulation.world.device_links import PartLink, Sending
 from slacktide.pipelines import HAS_RESULT
 
 if TYPE_CHECKING:
-    from slacktide.lab.simulation.device_frames import DeviceFrames
+    from slacktide.lab.simulation.world.device_frames import DeviceFrames
 
 PartSending = Sending[SentPart]
 DeviceLink = PartLink[SentPart]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Batch
 from slacktide.domain.frames import AnswerFrame, Feed, Frame
-from slacktide.lab.simulation.stage_rows import SeenFrame
+from slacktide.lab.simulation.world.stage_rows import SeenFrame
 
 if TYPE_CHECKING:
-    from slacktide.lab.simulation.device_frames import DeviceFrames
     from slacktide.lab.simulation.device_parts import DeviceParts
+    from slacktide.lab.simulation.world.device_frames import DeviceFrames
 
 
 class HereFrame:

@@ -30,7 +30,7 @@ import numpy as np
 
 from slacktide.domain import Batch, Notice, Options, Reason, Replica, Request, option
 from slacktide.engine import Idle, PoolView, Proposal
-from slacktide.lab.simulation.hardware import length_of
+from slacktide.lab.simulation.world.hardware import length_of
 from slacktide.profiles import BatchLatency, BatchTimes
 from slacktide.scheduling import DeadlineOptions, DeadlinePolicy, SlackOptions
 from slacktide.scheduling.queue import Entry

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from slacktide.domain import LaneSpec, Plan
-from slacktide.lab.simulation.devices import SimulatedDevices
+from slacktide.lab.simulation.world.devices import SimulatedDevices
 from slacktide.planning import Stated
 from slacktide.planning.pipelines import DevicePlans, LinkView, PlacementControl, PlacementDecision
 from slacktide.planning.pipelines.control import CHECK_S

@@ -23,14 +23,14 @@ from slacktide.domain.frames import PipelinesChanged
 from slacktide.engine import Engine, EngineSettings
 from slacktide.lab.load.report import Provenance, Report
 from slacktide.lab.replay import RecordedPools, replay
-from slacktide.lab.simulation.driver import Simulation
-from slacktide.lab.simulation.hardware import ARRANGE_S
 from slacktide.lab.simulation.items import SimulationError, stream
 from slacktide.lab.simulation.recorded_exits import RecordedExits
 from slacktide.lab.simulation.recorded_frames import RecordedFrames
 from slacktide.lab.simulation.recorded_inputs import RecordedInputs, recorded_inputs
-from slacktide.lab.simulation.results import Scorer
 from slacktide.lab.simulation.trained_times import Observations, TrainedTimes
+from slacktide.lab.simulation.world.driver import Simulation
+from slacktide.lab.simulation.world.hardware import ARRANGE_S
+from slacktide.lab.simulation.world.results import Scorer
 from slacktide.profiles import BatchTimes
 from slacktide.recording import Call, Recording, RecordingError
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from slacktide.domain import Batch, BatchFinished, Leaving, PoolId
 from slacktide.engine import Engine
 from slacktide.lab.replay import Watcher
-from slacktide.lab.simulation.hardware import scatter
 from slacktide.lab.simulation.recorded_exits import ObservedExits, whole_passes
+from slacktide.lab.simulation.world.hardware import scatter
 from slacktide.profiles import BatchTimes, ShapedTimes, TimeDistribution
 from slacktide.recording import Call
 

@@ -20,8 +20,8 @@ from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
 from slacktide.engine.phases import ReplicaState
 from slacktide.executors.ports import SessionSize
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.models.learnt import PoolTimes
-from slacktide.models.model_counters import ModelCounters
 from slacktide.models.versions import Catalog, LoadedExits, VersionState
 
 _PIECE_LINES = 256

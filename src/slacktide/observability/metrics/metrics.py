@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from slacktide.cluster import PodAllocator
-from slacktide.executors.arena import MemoryBudget
+from slacktide.executors.hand_over.arena import MemoryBudget
 from slacktide.executors.process import ProcessExecutor
 from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http import metrics_routes as routes_of

@@ -16,8 +16,8 @@ from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
 from slacktide.engine.phases import ReplicaState
 from slacktide.executors import worker_output
-from slacktide.executors.arena import MemoryBudget
-from slacktide.models.model_counters import Histogram, ModelCounters
+from slacktide.executors.hand_over.arena import MemoryBudget
+from slacktide.models.calls.model_counters import Histogram, ModelCounters
 from slacktide.models.resize_tracker import ResizeOutcome, ResizeTracker
 from slacktide.models.versions import Catalog
 from slacktide.observability import log_writer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slacktide.domain import OutcomeKind, Reason
 from slacktide.executors.cgroups import Memory
-from slacktide.models.model_counters import ModelCounters
+from slacktide.models.calls.model_counters import ModelCounters
 from slacktide.observability.metrics.families import MetricFamily, VersionView, per_version
 from slacktide.observability.metrics.usage import Gpu
 

@@ -13,10 +13,10 @@ from slacktide.client import ClientCore, ClientSettings, FrameResult
 from slacktide.domain import Outcome, Reason, Request
 from slacktide.lab.simulation.acting import FIRST_ID
 from slacktide.lab.simulation.clients import FrameRecord, SimulatedClient
-from slacktide.lab.simulation.driver import Answered
 from slacktide.lab.simulation.items import stream
 from slacktide.lab.simulation.scenario.profiles import TableProfile
 from slacktide.lab.simulation.scenario.sections import SimulatedClientSection
+from slacktide.lab.simulation.world.driver import Answered
 from slacktide.lab.workloads import BandwidthTrace, ConstantLink, TraceLink
 from slacktide.planning.variants import Family
 

@@ -16,17 +16,17 @@ from slacktide.domain.pipelines import PipelineError
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.load.report import Provenance, Report
 from slacktide.lab.load.traces import read_bandwidths, read_object_counts
-from slacktide.lab.simulation.device_times import DeviceTimes, ModelTimes
-from slacktide.lab.simulation.devices import SimulatedDevices
 from slacktide.lab.simulation.frame_score import FrameScore, PipelineScore
 from slacktide.lab.simulation.items import stream
 from slacktide.lab.simulation.oracle_slack import OracleSlackOptions
 from slacktide.lab.simulation.placing import SimulatedPlacing
-from slacktide.lab.simulation.results import Scorer
 from slacktide.lab.simulation.scenario.pipeline_sections import DeviceSection, SimulatedPipeline
 from slacktide.lab.simulation.scenario.profiles import stated
 from slacktide.lab.simulation.scenario.reading import Cell
-from slacktide.lab.simulation.stage_rows import EdgeRows, PipelineCamera, StageRows
+from slacktide.lab.simulation.world.device_times import DeviceTimes, ModelTimes
+from slacktide.lab.simulation.world.devices import SimulatedDevices
+from slacktide.lab.simulation.world.results import Scorer
+from slacktide.lab.simulation.world.stage_rows import EdgeRows, PipelineCamera, StageRows
 from slacktide.lab.workloads import BandwidthTrace, WorkloadError, parse_bandwidth_trace
 from slacktide.lab.workloads.object_counts import ObjectCounts, draw_object_counts
 from slacktide.models.repository.settings_file import Path as Place

@@ -16,8 +16,8 @@ import orjson
 from numpy.typing import NDArray
 
 from slacktide.domain import Request, Signature
-from slacktide.lab.simulation.hardware import ByLength, ByProfile, Execution
 from slacktide.lab.simulation.scenario.sections import PaddedLatency, StatedTable
+from slacktide.lab.simulation.world.hardware import ByLength, ByProfile, Execution
 from slacktide.lab.workloads import Lengths
 from slacktide.models.repository import read_bounded
 from slacktide.models.repository.profile_store import MAX_PROFILE_BYTES

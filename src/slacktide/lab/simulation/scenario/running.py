@@ -19,11 +19,11 @@ from slacktide.domain import OptionError
 from slacktide.lab.load.report import Report
 from slacktide.lab.load.report.provenance import gather
 from slacktide.lab.simulation.items import Item
-from slacktide.lab.simulation.results import Scorer
 from slacktide.lab.simulation.scenario.building import build
 from slacktide.lab.simulation.scenario.pipelines import PipelinesWorld
 from slacktide.lab.simulation.scenario.reading import Cell, ScenarioError, YamlPositions, checked
 from slacktide.lab.simulation.scenario.world import World
+from slacktide.lab.simulation.world.results import Scorer
 from slacktide.planning import PlannerError
 
 _provenance = cache(gather)

@@ -10,15 +10,15 @@ from typing import NoReturn
 from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation.acting import SimulatedClients
-from slacktide.lab.simulation.driver import Answered, Simulation
 from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
-from slacktide.lab.simulation.hardware import ByPool, Execution
 from slacktide.lab.simulation.items import Item, stream
 from slacktide.lab.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 from slacktide.lab.simulation.scenario.families import ClientGroup, ServedFamily, noted, others
 from slacktide.lab.simulation.scenario.profiles import PaddedProfile, Profile, Training
 from slacktide.lab.simulation.scenario.reading import ScenarioError
 from slacktide.lab.simulation.scenario.traffic import Traffic, requests, training
+from slacktide.lab.simulation.world.driver import Answered, Simulation
+from slacktide.lab.simulation.world.hardware import ByPool, Execution
 from slacktide.models.repository import ModelSettings
 from slacktide.planning import Planner
 from slacktide.planning.exits import ExitsPlanner, StatedExits

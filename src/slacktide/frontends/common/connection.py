@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import cast
 
 from slacktide.domain import Reason
-from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
-from slacktide.executors.loop_watch import loop_watch
-from slacktide.frontends.fairness import FairLoop
+from slacktide.executors.hand_over.arena import MemoryBudget, MemoryLimitExceeded
+from slacktide.executors.hand_over.loop_watch import loop_watch
+from slacktide.frontends.common.fairness import FairLoop
+from slacktide.frontends.common.security import Authorize
 from slacktide.frontends.ports import AccessLog, AccessRecord
-from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import FrontEndSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.errors import WireError

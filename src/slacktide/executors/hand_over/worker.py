@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from slacktide.domain import BatchTiming, ExitPolicy, ExitReport
-from slacktide.executors.arena import map_read_only
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.cgroups import limit_memory
 from slacktide.executors.crop_frames import decode_attach, decode_crops
@@ -33,16 +32,9 @@ from slacktide.executors.exit_frames import (
     encode_features,
     encode_released,
 )
-from slacktide.executors.onnx_runtime import (
-    Fault,
-    ModelError,
-    client_detail,
-    fault_of,
-    load_onnxruntime,
-)
-from slacktide.executors.output_file import OutputWriter
-from slacktide.executors.ports import CropPayload
-from slacktide.executors.protocol import (
+from slacktide.executors.hand_over.arena import map_read_only
+from slacktide.executors.hand_over.output_file import OutputWriter
+from slacktide.executors.hand_over.protocol import (
     BatchMessage,
     FinishedMessage,
     FrameKind,
@@ -56,11 +48,19 @@ from slacktide.executors.protocol import (
     encode_ready,
     encode_text,
 )
+from slacktide.executors.hand_over.tensor_io import RowCountError
+from slacktide.executors.onnx_runtime import (
+    Fault,
+    ModelError,
+    client_detail,
+    fault_of,
+    load_onnxruntime,
+)
+from slacktide.executors.ports import CropPayload
 from slacktide.executors.session import GatheredBatch, ModelSession, RunResult
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.staged import StageChain, StagedBatch
-from slacktide.executors.tensor_io import RowCountError
 
 NICENESS = 5
 """Added to the worker's: the loop stays prompt while every core computes."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from slacktide.domain import Notice, Request
-from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.hand_over.arena import Arena, Slot
 from slacktide.executors.ports import Payload, TensorRef
-from slacktide.models.input_check import CheckedInputs
+from slacktide.models.calls.input_check import CheckedInputs
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
 from slacktide.wire.calls import Buffer, CallContext

@@ -15,7 +15,7 @@ import numpy as np
 
 from slacktide.domain import Notice, Outcome, Reason, Request
 from slacktide.lab.load.report import Ending, Provenance, Report, StreamScore, Window
-from slacktide.lab.simulation.hardware import CoreMeter
+from slacktide.lab.simulation.world.hardware import CoreMeter
 
 BINS_MOST = 3_600
 """Bins of the timeline; one second each in runs of up to an hour."""

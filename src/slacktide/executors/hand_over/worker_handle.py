@@ -35,7 +35,6 @@ from slacktide.domain import (
 )
 from slacktide.domain.crops import Glue
 from slacktide.executors.allocator import CpuAllocator, Grant
-from slacktide.executors.arena import Arena
 from slacktide.executors.cgroups import release_memory
 from slacktide.executors.crop_frames import encode_attach, encode_crops
 from slacktide.executors.exit_frames import (
@@ -45,22 +44,10 @@ from slacktide.executors.exit_frames import (
     decode_released,
     encode_exits,
 )
-from slacktide.executors.loop_watch import PatientTimer, call_later
-from slacktide.executors.output_file import OutputReader
-from slacktide.executors.ports import (
-    NO_FAULTS,
-    BatchOutputs,
-    CropPayload,
-    MemberFault,
-    MembersReleased,
-    Outputs,
-    Payload,
-    Report,
-    Reporter,
-    Resized,
-    RowsMismatch,
-)
-from slacktide.executors.protocol import (
+from slacktide.executors.hand_over.arena import Arena
+from slacktide.executors.hand_over.loop_watch import PatientTimer, call_later
+from slacktide.executors.hand_over.output_file import OutputReader
+from slacktide.executors.hand_over.protocol import (
     FinishedMessage,
     FrameKind,
     FrameReader,
@@ -74,6 +61,19 @@ from slacktide.executors.protocol import (
     encode_batch,
     encode_number,
     frame,
+)
+from slacktide.executors.ports import (
+    NO_FAULTS,
+    BatchOutputs,
+    CropPayload,
+    MemberFault,
+    MembersReleased,
+    Outputs,
+    Payload,
+    Report,
+    Reporter,
+    Resized,
+    RowsMismatch,
 )
 
 _GRACE = 2.0

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from slacktide.domain import Reason
-from slacktide.executors.arena import MemoryLimitExceeded, Slot
+from slacktide.executors.hand_over.arena import MemoryLimitExceeded, Slot
 from slacktide.models.versions import Catalog, LoadedVersion
 from slacktide.observability.observers import Observers
-from slacktide.server.call import ServerCall
-from slacktide.server.driver import Driver
-from slacktide.server.overload_log import OverloadLog
-from slacktide.server.sessions import Sessions, StreamSession
+from slacktide.server.calls.call import ServerCall
+from slacktide.server.calls.driver import Driver
+from slacktide.server.calls.overload_log import OverloadLog
+from slacktide.server.calls.sessions import Sessions, StreamSession
 from slacktide.wire.calls import CallContext, SessionTerms, SizeAdvice
 from slacktide.wire.errors import WireError
 from slacktide.wire.link_estimate import LinkEstimates

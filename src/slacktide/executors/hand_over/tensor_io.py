@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import PaddedInput, Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.arena import ALIGNMENT
+from slacktide.executors.hand_over.arena import ALIGNMENT
 from slacktide.executors.ports import OutputRun, Outputs, OutputTensor, Payload, TensorRef
 
 _LENGTH = struct.Struct("<I")

@@ -42,15 +42,15 @@ from slacktide.domain import (
 from slacktide.domain.events import Announced
 from slacktide.domain.frames import AnswerFrame, FreeFrame, PreparePayload
 from slacktide.engine import Engine
-from slacktide.executors.loop_watch import loop_watch
+from slacktide.executors.hand_over.loop_watch import loop_watch
 from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime, RuntimeCommand, RuntimeEvent
-from slacktide.server.driver_timing import DriverTimer, ReadCoalescing
+from slacktide.server.calls.driver_timing import DriverTimer, ReadCoalescing
+from slacktide.server.calls.pending import PendingRequest, PendingRequests
+from slacktide.server.calls.replicas import Launcher, ReplicaSupervisor
 from slacktide.server.frames import ServedFrames
-from slacktide.server.pending import PendingRequest, PendingRequests
-from slacktide.server.replicas import Launcher, ReplicaSupervisor
 from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.driver")

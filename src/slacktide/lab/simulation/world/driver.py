@@ -62,7 +62,6 @@ from slacktide.domain.frames import (
 from slacktide.engine import Engine, check_invariants
 from slacktide.lab.simulation.acting import SimulatedClients, Turn
 from slacktide.lab.simulation.exit_courses import EarlyExits
-from slacktide.lab.simulation.hardware import Execution, Hardware, Report
 from slacktide.lab.simulation.items import (
     ExternalEvent,
     Failure,
@@ -70,6 +69,7 @@ from slacktide.lab.simulation.items import (
     SimulatedUpload,
     SimulationError,
 )
+from slacktide.lab.simulation.world.hardware import Execution, Hardware, Report
 from slacktide.planning import (
     ExitEvent,
     Planner,

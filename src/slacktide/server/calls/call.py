@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Cancelled, Outcome, OutcomeKind, Reason, Refused
 from slacktide.domain.frames import FrameCancelled
-from slacktide.executors.arena import Slot
+from slacktide.executors.hand_over.arena import Slot
 from slacktide.executors.ports import Payload
-from slacktide.models.input_blocklist import BLOCK_S
-from slacktide.models.input_check import CheckedInputs
+from slacktide.models.calls.input_blocklist import BLOCK_S
+from slacktide.models.calls.input_check import CheckedInputs
 from slacktide.models.pipeline_version import PipelineVersion
 from slacktide.models.versions import LoadedVersion
 from slacktide.observability.observers import AnsweredRequest
-from slacktide.server.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
-from slacktide.server.descriptors import notice_of, refer_payload, request_of, write_payload
-from slacktide.server.pending import PendingRequest
+from slacktide.server.calls.call_states import HOLDS, STEPS, CallError, CallState, CallStep, Held
+from slacktide.server.calls.descriptors import notice_of, refer_payload, request_of, write_payload
+from slacktide.server.calls.pending import PendingRequest
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import (
@@ -39,7 +39,7 @@ from slacktide.wire.parameters import (
 from slacktide.wire.status import message_for
 
 if TYPE_CHECKING:
-    from slacktide.server.data_plane import ServerDataPlane
+    from slacktide.server.calls.data_plane import ServerDataPlane
 
 log = logging.getLogger("slacktide.models")
 

@@ -18,11 +18,16 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import ALIGNMENT
 from slacktide.executors.exit_frames import ReleasedMessage
+from slacktide.executors.hand_over.arena import ALIGNMENT
+from slacktide.executors.hand_over.protocol import FinishedMessage, ProtocolError
+from slacktide.executors.hand_over.tensor_io import (
+    MemberLengths,
+    copy_outputs,
+    cut_outputs,
+    lay_out,
+)
 from slacktide.executors.ports import OutputRun, Outputs
-from slacktide.executors.protocol import FinishedMessage, ProtocolError
-from slacktide.executors.tensor_io import MemberLengths, copy_outputs, cut_outputs, lay_out
 
 COPY_BYTES: Final = 1 << 20
 """Most bytes of outputs that are copied in one turn of the loop. It takes under a millisecond, most

@@ -34,7 +34,7 @@ from slacktide.domain.frames import (
 from slacktide.lab.simulation.device_parts import DeviceParts, Devices
 from slacktide.lab.simulation.frames_here import HereChild, HereFrame, SentPart
 from slacktide.lab.simulation.items import ExternalEvent
-from slacktide.lab.simulation.stage_rows import PipelineCamera, SeenFrame
+from slacktide.lab.simulation.world.stage_rows import PipelineCamera, SeenFrame
 from slacktide.pipelines import HAS_RESULT
 from slacktide.planning.exits import RampsLearnt
 from slacktide.planning.pipelines.demand import StageArrivals

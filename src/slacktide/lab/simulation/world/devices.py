@@ -15,15 +15,15 @@ from heapq import heappop, heappush
 from slacktide.domain import Event, Plan, PlanChanged
 from slacktide.domain.frames import FrameEvent, PipelinesChanged
 from slacktide.engine import Engine
-from slacktide.lab.simulation.device_frames import DeviceFrames
 from slacktide.lab.simulation.device_parts import DeviceLink
-from slacktide.lab.simulation.driver import Simulation
 from slacktide.lab.simulation.exit_courses import EarlyExits
 from slacktide.lab.simulation.frame_score import FrameScore
 from slacktide.lab.simulation.frames_here import SentPart
-from slacktide.lab.simulation.hardware import Execution
 from slacktide.lab.simulation.items import SimulationError
-from slacktide.lab.simulation.stage_rows import PipelineCamera
+from slacktide.lab.simulation.world.device_frames import DeviceFrames
+from slacktide.lab.simulation.world.driver import Simulation
+from slacktide.lab.simulation.world.hardware import Execution
+from slacktide.lab.simulation.world.stage_rows import PipelineCamera
 from slacktide.lab.workloads import BandwidthTrace
 from slacktide.pipelines import Pipeline
 from slacktide.planning import Planner, Stated

@@ -1,0 +1,4 @@
+"""How a batch reaches a worker process and comes back.
+
+The folder is compiled whole.
+"""
