@@ -48,7 +48,7 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 68_900,
+    "serving": 69_000,
     "client": 2_100,
     "lab": 20_200,
     "testing": 400,
