@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StageBounds:
-    """Of one model, from one placement of pipelines to the next."""
+    """Bounds of one model, from one placement of pipelines to the next."""
 
     largest: str = ""
     """Variant that may be chosen at most; empty: any. All stay loaded: requests may still ask for

@@ -47,7 +47,7 @@ class Composer:
         self.computing: set[str] = set()
         """Planners whose job is not done yet."""
         self._error: Exception | None = None
-        """Of a job that has failed and is yet to be reported."""
+        """Error of a failed job, not reported yet."""
         self._owners = self._owners_of({})
         self._base = Plan()
         self._stated: Stated = {}

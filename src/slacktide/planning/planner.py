@@ -104,7 +104,7 @@ class Planner(ABC):
     """The contract, with defaults for what a planner may leave out. Pure: reads no clock."""
 
     name = "planner"
-    """Of one runtime, each has another."""
+    """Unique within one runtime."""
     bounds: Stated = NO_BOUNDS
     """Within which the others go on alone, by model (`StageBounds`). Another mapping, never a
     changed one, once they are others: they are then told what is stated anew, with these."""

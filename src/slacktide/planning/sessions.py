@@ -35,11 +35,11 @@ class SessionMeasured:
 
     id: str
     bytes_per_s: float
-    """Of its link, smoothed; 0: nothing passes."""
+    """Bandwidth of its link, smoothed; 0: nothing passes."""
     rtt: float
     """Seconds, for a message of no length."""
     bytes_per_pixel: float
-    """Of its encoded frames, smoothed; 0: not known yet."""
+    """Bytes per pixel of its encoded frames, smoothed; 0: not known yet."""
     pixels: float = 0.0
     """Pixels of the frames that have so many, since larger ones have fewer; 0: 128 × 128."""
     rate: float = 0.0
@@ -51,9 +51,9 @@ class SessionMeasured:
     ended: int = 0
     """Frames so far from which may be learnt what room to leave; 0: not known."""
     lost_on_lanes: int = 0
-    """Of these, lost for want of time on a lane."""
+    """Frames among `ended` that were lost for want of time on a lane."""
     lost_on_link: int = 0
-    """Of these, come with too little time left, or not at all."""
+    """Frames among `ended` that came with too little time left, or not at all."""
 
 
 @read_only

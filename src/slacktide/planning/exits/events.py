@@ -21,7 +21,7 @@ class RampFacts:
 
     position: int
     name: str
-    """Of the tensor that it reads."""
+    """Name of the tensor that it reads."""
     agreement: float
     """Share of rows that it had not seen for which it gives the model's answer."""
     cost: float
@@ -34,7 +34,7 @@ class RampsLearnt:
 
     pool: PoolId
     revision: int
-    """Of their weights, at least 1."""
+    """Revision of their weights, at least 1."""
     ramps: tuple[RampFacts, ...]
     """By position."""
 
@@ -55,7 +55,7 @@ class RampsJudged:
 
     pool: PoolId
     revision: int
-    """Of the ramps' weights."""
+    """Revision of the ramps' weights."""
     uncertainty: tuple[tuple[float, ...], ...]
     agrees: tuple[tuple[bool, ...], ...]
     """Whether the ramp's answer is the model's."""
@@ -86,7 +86,7 @@ EXIT_EVENTS = (RampsLearnt, RampsRefused, RampsJudged, ExitsArranged)
 
 @dataclass(frozen=True, slots=True)
 class StatedExits:
-    """That a model answers early where it can. Raises ValueError that names the field."""
+    """A model that answers early where it can. Raises ValueError that names the field."""
 
     accuracy_loss: float = 0.01
     """Most of the answers that may differ from the model's own, a share of at most a half."""
@@ -98,7 +98,7 @@ class StatedExits:
     ramps: tuple[int, ...] | None = None
     """Positions that stay active whatever they bring; None: they are chosen."""
     thresholds: tuple[float, ...] | None = None
-    """Of those, never tuned: they hold no accuracy; None: they are tuned."""
+    """Fixed thresholds of `ramps`, which hold no accuracy; None: thresholds are tuned."""
     moving: bool = True
     """Whether ramps move to where they pay; else they stay where they begin, spaced evenly."""
     learnt: bool = True

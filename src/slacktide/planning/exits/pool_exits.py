@@ -41,7 +41,7 @@ RETRY_S, RETRY_MOST_S = 60.0, 3600.0
 UNSTOPPED = 64
 """Batches in a row that were not cut short, after which all that run on are judged again."""
 FEATURE_SHARE = 0.1
-"""Of batches that are judged at every position, and from which ramps go on learning."""
+"""Share of batches that are judged at every position, and from which ramps go on learning."""
 EVERYWHERE, TELLING = 512, 256
 """Rows judged at every position that are kept, and from which on they place ramps."""
 ROUND_ROWS = 13
@@ -78,7 +78,7 @@ class ExitsStatus:
     changes: int
     """How often ramps have moved."""
     reason: str
-    """Of the last change, or why there are no ramps."""
+    """Reason for the last change, or why there are no ramps."""
 
 
 class PoolExits:
@@ -104,7 +104,7 @@ class PoolExits:
         self.arranged: tuple[int, ...] = ()
         """Ramps of the last chain that was opened."""
         self.arranged_revision = 0
-        """Of their weights: a worker runs the chain before until it has opened the next."""
+        """Revision of their weights: a worker runs a chain until it has opened the next one."""
         self.thresholds: dict[int, float] = {}
         """By position; none: no row leaves."""
         self.exits: Counter[int] = Counter()
@@ -115,7 +115,7 @@ class PoolExits:
         self.changed = True
         """Whether a plan is wanted."""
         self.feedback = 1.0
-        """Of the policy in force, or about to be."""
+        """Feedback of the policy that is in force, or about to be."""
         self.doubts = 0
         """How often what was judged has lost its meaning, or the ramps have changed; what was asked
         before that has no answer any more."""
@@ -127,7 +127,7 @@ class PoolExits:
         self.retry_s = RETRY_S
         self.unstopped = UNSTOPPED
         self.error: Exception | None = None
-        """Of a computation, yet to be raised."""
+        """Error of a computation, yet to be raised."""
 
     @property
     def fixed(self) -> bool:
@@ -314,7 +314,7 @@ class PoolExits:
         self.tune_at = self.promise.judged + 1
 
     def grow_old(self, *, now: float) -> None:
-        """It may be that no row has been judged for long, or that ramps are to be tried again."""
+        """React if no row has been judged for long, or if ramps are to be tried again."""
         if self.stale_at <= now:
             self.promise.doubt()
             self._distrust()

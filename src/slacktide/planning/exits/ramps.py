@@ -27,7 +27,7 @@ COST, LEAST_COST = 0.0125, 0.001
 GAIN = 0.01
 """Share of a pass that one more ramp must promise."""
 MOVE = 0.03
-"""The same of other ramps than those that are active: what was judged counts anew."""
+"""Share of a pass by which other ramps must beat the active ones: judging begins anew."""
 
 
 class PassTimes:
@@ -38,9 +38,9 @@ class PassTimes:
         self.front = {fact.position: fact.cost for fact in facts}
         """Share of the whole pass that lies in front of each position."""
         self.costs: dict[int, float] = {}
-        """Of ramps that were measured, with their cuts."""
+        """Costs of ramps that were measured, with their cuts."""
         self.overhead: float | None = None
-        """Of the last arrangement measured, a share of the whole pass."""
+        """Overhead of the last arrangement measured, as a share of the whole pass."""
         self.whole_s: Mapping[int, float] = {}
         """Seconds by rows."""
         self.chains: dict[tuple[int, ...], float] = {}
@@ -123,7 +123,7 @@ class PassTimes:
         return saved + (1.0 - leaving_share) * end
 
     def seconds(self, rows: int) -> float:
-        """Of a whole pass of so many rows; 0: not known."""
+        """Seconds of a whole pass of `rows` rows; 0: not known."""
         fitting = [measured_rows for measured_rows in self.whole_s if measured_rows >= rows]
         return self.whole_s[min(fitting, default=max(self.whole_s))] if self.whole_s else 0.0
 
@@ -151,7 +151,7 @@ def evenly_spaced(positions: Sequence[int], times: PassTimes, budget: float) -> 
 def best_ramps(
     positions: Sequence[int], times: PassTimes, budget: float, rates: Mapping[int, float]
 ) -> tuple[int, ...]:
-    """Those that should save most, chosen one by one."""
+    """Ramps that should save most, chosen one by one."""
     chosen: tuple[int, ...] = ()
     saved = times.guess(chosen, rates)
     while True:
@@ -187,7 +187,7 @@ class ExitsQuestion:
     """What is to be decided off the loop: thresholds, and in a round which ramps are active."""
 
     facts: tuple[RampFacts, ...]
-    """Of the positions that may be active."""
+    """Facts of the ramps at positions that may be active."""
     active: tuple[int, ...]
     said: Said
     """By the active ramps, of rows that were judged."""

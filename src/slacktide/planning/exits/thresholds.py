@@ -85,11 +85,11 @@ class ThresholdSearch:
         return first
 
     def saving(self, thresholds: Array) -> float:
-        """Of all rows together."""
+        """Sum of what all rows save."""
         return float(self._saved[self.leaves(thresholds)].sum())
 
     def cost(self, thresholds: Array) -> float:
-        """Of all wrong answers together."""
+        """Sum of the costs of all wrong answers."""
         return float(self._wrong[self._each, self.leaves(thresholds)].sum())
 
     def best(self) -> Array:

@@ -34,7 +34,7 @@ from slacktide.planning.pipelines.problem import (
 INTERVAL_S = 360.0
 """From one plan to the next (OctopInf, §IV-A)."""
 WATCHED_S = 60.0
-"""The same, where it is watched, repairs not counted."""
+"""Seconds between plans for a policy that watches, repairs not counted."""
 WINDOWS_S = (15.0, 30.0, KEPT_S)
 """Over which rates are taken; the largest counts."""
 CHECK_S = 1.0
@@ -60,7 +60,7 @@ CHANGED = 0.15
 LESS = 0.02
 """Share by which must be served less than was planned for, to plan anew."""
 GRAVE = 0.1
-"""The same, not to wait for longer than the least time."""
+"""Loss above which a new plan skips the pause."""
 WORTH = 0.01
 """Share by which must be served more, for a plan in between to replace the one in force."""
 
@@ -72,7 +72,7 @@ class PlacementDecision:
     question: PlacementQuestion
     answer: PlacementAnswer
     seconds: float = 0.0
-    """It took."""
+    """Seconds that planning took."""
     repairs: bool = False
     """Whether it was asked for as less is served than was planned for."""
     trigger: str = ""
@@ -98,11 +98,11 @@ class PlacementControl:
         self.revision = 0
         """Rises with each change of them."""
         self.reason = ""
-        """Of the last change, in words."""
+        """Reason for the last change, in words."""
         self.decided = 0
         """Times that it has planned, the changes of instances not counted."""
         self.early = 0
-        """Those of them that could not wait."""
+        """Times that a plan could not wait."""
         self.scaled = 0
         """Changes of instances."""
         self.planning_s = 0.0
@@ -121,7 +121,7 @@ class PlacementControl:
         self._begins = True
         """Whether the next plan rests on little, so that one more follows after a minute."""
         self.expected = 1.0
-        """Of what could be served, what the placement in force was to."""
+        """Share of the possible worth that the placement in force was to serve."""
         self._repairs = False
         self._trigger = ""
         """Why the next plan does not wait for its time."""
@@ -343,7 +343,7 @@ class PlacementControl:
 
 
 def _more(before: PlacementQuestion, after: PlacementQuestion) -> str:
-    """Of what clearly more is asked, or which link has less, than before; empty: of none."""
+    """Say which pipeline clearly has more frames, or which link less, than before; empty: none."""
     most = 1.0 + CHANGED
     for previous_view, present_view in zip(before.pipelines, after.pipelines, strict=True):
         rates = zip(previous_view.rates(), present_view.rates(), strict=True)

@@ -37,7 +37,7 @@ class EstimateRules:
     memory: float = 0.0
     """Lanes of a server that a gigabyte counts as, where two placements serve the same."""
     links: float = 0.0
-    """The same, of a link that is always busy: what is sent over one may soon be late."""
+    """Lanes that an always busy link counts as: what is sent over it may soon be late."""
 
 
 class StageCost(NamedTuple):
@@ -63,7 +63,7 @@ class StageCost(NamedTuple):
     """Accelerators, on average."""
     memory: float
     share: float
-    """Of its rows that its replicas have the capacity for."""
+    """Share of its rows that its replicas have the capacity for."""
     work: float
     """Lanes of servers, on average (their cores, where the form says how many), and what its memory
     counts as."""
@@ -127,5 +127,5 @@ def transfers(link: LinkView | None, load: tuple[float, float]) -> Transfer:
 
 
 def share(capacity: float, demand: float) -> float:
-    """Of a demand that is met."""
+    """Share of the demand that is met."""
     return min(1.0, max(0.0, capacity) / demand) if demand > 0.0 else 1.0

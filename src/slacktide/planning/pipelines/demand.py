@@ -52,7 +52,7 @@ class PipelineCounts:
     """What one device has counted of a pipeline, since it began."""
 
     frames: int
-    """That came in there."""
+    """Frames that came in there."""
     edges: Mapping[tuple[str, str], tuple[int, int]]
     """By (upstream, downstream): rows of the upstream that were answered there, and what they
     handed on."""
@@ -79,7 +79,7 @@ def counts_of(
 
 
 class Demand:
-    """Of one pipeline, from the counts of all devices."""
+    """Demand of one pipeline, from the counts of all devices."""
 
     def __init__(self, view: PipelineView) -> None:
         """`view`: what was stated, which holds until more is known."""
@@ -104,7 +104,7 @@ class Demand:
             history.popleft()
 
     def rows(self, stage: int) -> int:
-        """That have come to a stage so far, on whichever device."""
+        """Rows that have come to a stage so far, on whichever device."""
         first = self._first(stage)
         return int(sum(history[-1][1][first] for history in self._history.values()))
 

@@ -33,7 +33,7 @@ class Resident(NamedTuple):
 
 
 class _Portion:
-    """Of a stream, free or taken. `left` and `right` are its neighbours."""
+    """A portion of a stream, free or taken. `left` and `right` are its neighbours."""
 
     __slots__ = ("end", "left", "resident", "right", "start", "stream")
 
@@ -79,7 +79,7 @@ class DeviceStreams:
             self._add_free(lane.first)
         self._taken: dict[Key, _Portion] = {}
         self._placed: dict[Key, PlacedPortion] = {}
-        """The same, as others see them."""
+        """Taken portions, as callers see them."""
 
     def place(self, resident: Resident) -> PlacedPortion | None:
         """The free portion that fits best becomes the resident's; None: none fits. Raises
@@ -182,7 +182,7 @@ class DeviceStreams:
         self._add_free(remainder)
 
     def _merge(self, portion: _Portion, gap: _Portion) -> None:
-        """It takes the place of a neighbour, too."""
+        """Extend `portion` over `gap`, its free neighbour."""
         portion.start = min(portion.start, gap.start)
         portion.end = max(portion.end, gap.end)
         if gap is portion.left:

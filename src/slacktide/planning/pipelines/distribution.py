@@ -176,7 +176,7 @@ class _Distribution:
     def _throughput(
         self, estimate: PipelineEstimate, at: int = -1, cost: StageCost | None = None
     ) -> Throughput:
-        """Of these costs, or with `cost` for one stage: to be compared."""
+        """Throughput of these costs, or with `cost` for one stage: to be compared."""
         rows = self.judge.question.batches
         row_seconds = [stage_cost.expected / rows[stage_cost.batch] for stage_cost in self.costs]
         if cost is not None:

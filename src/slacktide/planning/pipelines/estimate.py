@@ -54,7 +54,7 @@ class PipelineEstimate(NamedTuple):
     latencies: tuple[float, ...]
     """By stage: from a frame's arrival to the end of its batch."""
     latency: float
-    """Of the longest path, with the way back."""
+    """Seconds of the longest path, with the way back."""
     shares: tuple[float, ...]
     """By stage: of its rows that come so far and are served."""
     throughput: float
@@ -78,7 +78,7 @@ class PipelineEstimator:
         """The source first."""
         numbers = numbers or numbers_of(question)
         self.places = [numbers[device.name] for device in self.devices]
-        """Of each, its number in the question."""
+        """Number of each device in the question."""
         self._rooms = [
             (
                 place,
@@ -200,7 +200,7 @@ class PipelineEstimator:
         )
 
     def work(self, costs: Sequence[StageCost], load: Load) -> float:
-        """Of servers, in lanes, and what counts as such. `load`: what `load` says of them."""
+        """Work of servers, in lanes or what counts as such. `load`: that of these `costs`."""
         total = math.fsum([cost.work for cost in costs])
         if self.rules.memory:
             for device in {cost.device for cost in costs}:
@@ -224,7 +224,7 @@ class PipelineEstimator:
         return choices
 
     def load(self, costs: Sequence[StageCost]) -> Load:
-        """Of devices and links, by the pipeline's own numbers of devices."""
+        """Load of devices and links, by the pipeline's own numbers of devices."""
         load = Load(len(self.devices))
         busy, squares, utilisation = load.busy, load.squares, load.utilisation
         places = []
@@ -369,7 +369,7 @@ def estimators(question: PlacementQuestion, rules: EstimateRules) -> list[Pipeli
 
 
 def numbers_of(question: PlacementQuestion) -> dict[str, int]:
-    """Of its devices, by name."""
+    """Numbers of its devices, by name."""
     return {device.name: at for at, device in enumerate(question.devices)}
 
 
@@ -382,7 +382,7 @@ def links_by_ends(question: PlacementQuestion) -> dict[tuple[str, str], LinkView
 def total_score(
     question: PlacementQuestion, placed: Sequence[Sequence[PlacedStage]], rules: EstimateRules
 ) -> PlacementScore:
-    """Of all pipelines together, each beside the others."""
+    """The score of all pipelines together, each beside the others."""
     judges = estimators(question, rules)
     pairs = zip(judges, placed, strict=True)
     return score_of_all(judges, [judge.chosen(stages) for judge, stages in pairs])

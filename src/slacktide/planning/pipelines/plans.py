@@ -66,7 +66,7 @@ def placed_whole(question: PlacementQuestion, placed: Placed) -> Placed:
 
 
 class DevicePlans:
-    """Of one answer: the plan of each device."""
+    """The plan of each device, from one answer."""
 
     def __init__(self, question: PlacementQuestion, answer: PlacementAnswer) -> None:
         """Raises ValueError for an answer that cannot be."""
@@ -121,7 +121,7 @@ class DevicePlans:
         return next(pipeline for pipeline in self.question.pipelines if pipeline.name == name)
 
     def _routes(self, device: str, pool_of: PoolOf) -> Iterator[Route]:
-        """Of each model: a plain one, and one for each pipeline that runs it in another form."""
+        """Routes: a plain one per model, and one per pipeline that runs it in another form."""
         rows: dict[str, dict[PoolId, float]] = {}
         by_pipeline: dict[tuple[str, str], PoolId] = {}
         for judge, placed in zip(self._judges, self.answer.pipelines, strict=True):
@@ -142,7 +142,7 @@ class DevicePlans:
     # ── what is handed over ──────────────────────────────────────────────────────────────────
 
     def _places(self, device_name: str) -> Iterator[StagePlace]:
-        """Of all stages elsewhere that are behind one that is here, or behind the camera."""
+        """Places of stages elsewhere that follow a stage on this device, or its camera."""
         for judge, costs, placed in zip(
             self._judges, self._costs, self.answer.pipelines, strict=True
         ):

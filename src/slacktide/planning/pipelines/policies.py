@@ -45,7 +45,7 @@ class PlacementPolicy(ABC):
         PlacementError."""
 
     def repair(self, question: PlacementQuestion, present: Placed) -> PlacementAnswer:
-        """The same, where `present` serves less than it was to."""
+        """Decide again, where `present` serves less than was planned for."""
         return self.decide(question, present)
 
 

@@ -79,7 +79,7 @@ class StageForm:
     utilisation: float = 1.0
     """Share of an accelerator that a running batch takes."""
     row_share: float = 1.0
-    """Of a row's bytes, what it needs: a smaller variant takes smaller images."""
+    """Share of a row's bytes that it needs: a smaller variant takes smaller images."""
     cores: int = 0
     """Most cores of each lane, where those of its model have a range; 0: as many as that says."""
     exits: bool = True
@@ -106,9 +106,9 @@ class StageView:
     model: str = ""
     """Stages of one model share its replicas on a device; empty: the pipeline's own."""
     row_bytes: float = 0.0
-    """Of one row of its input, as it crosses a link."""
+    """Bytes of one row of its input, as it crosses a link."""
     answer_bytes: float = 0.0
-    """Of one row of its output, where it is a sink."""
+    """Bytes of one row of its output, where it is a sink."""
     burstiness: float = 1.0
     """Standard deviation of the time between rows, divided by the mean (see `burstiness`)."""
     devices: tuple[str, ...] = ()

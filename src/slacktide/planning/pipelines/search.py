@@ -42,7 +42,7 @@ RULES = EstimateRules()
 AT_ONCE = 16384
 """Combinations that are judged together."""
 BLOCK = 1024
-"""The same, of a part of the stages."""
+"""Combinations of a block of stages that are judged together."""
 ROUNDS = 3
 """In the second and third, pipelines are placed anew that others have made worse."""
 _SLIGHT = 1e-9

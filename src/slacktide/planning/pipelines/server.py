@@ -50,7 +50,7 @@ class PlacementStatus:
     decided: int
     """Times that placements were computed."""
     early: int
-    """Those of them that did not wait for their time."""
+    """Placements that did not wait for their time."""
     planning_s: float
     moves: int
     """Models that were given other lanes."""
@@ -63,7 +63,7 @@ class PlacementStatus:
     lanes: Mapping[str, tuple[str, ...]]
     """By model that is placed here: its lanes."""
     reason: str
-    """Of the last decision, or why there is none."""
+    """Reason for the last decision, or why there is none."""
 
 
 class ServerPipelinesPlanner(PipelinesPlanner):
@@ -98,7 +98,7 @@ class ServerPipelinesPlanner(PipelinesPlanner):
         self._within: Mapping[str, StageBounds] = {}
         """The bounds in force."""
         self._wanted: Mapping[str, StageBounds] = {}
-        """Those of the last placement."""
+        """Bounds of the last placement."""
         self._measured = MeasuredWorth()
         self._told = ""
         """The placement that was reported last."""

@@ -50,7 +50,7 @@ class LaneGroup:
     lanes: tuple[str, ...]
     models: frozenset[str]
     cores: int
-    """Of each lane, at most."""
+    """Most cores of each lane."""
     choices: tuple[int, ...] = ()
     """Cores that it may have, where these have a range: a few of them, ascending."""
     held: int = 0
@@ -89,7 +89,7 @@ class ServerQuestion:
         self._exits = stated_as(StatedExits, stated)
 
     def accuracy(self, pool: PoolId) -> float | None:
-        """Of a variant, as a share of its family's best; None: it is of no family."""
+        """Accuracy as a share of the family's best; None: the pool has no family."""
         family = self._families.get(pool.model)
         if family is None:
             return None
@@ -153,7 +153,7 @@ class ServerQuestion:
         return PlacementQuestion(devices, links, tuple(views))
 
     def bounds(self, plans: DevicePlans) -> dict[str, StageBounds]:
-        """Of a placement. A lane may have the cores that no other lane needs by it."""
+        """Bounds of a placement. A lane may have the cores that no other lane needs."""
         bounds: dict[str, StageBounds] = {}
         for device in plans.question.devices:
             bounds |= plans.bounds(device.name)
@@ -239,7 +239,7 @@ def _times(pool: PoolSnapshot, kind: str, cores: int) -> FormTimes:
 
 
 def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup]:
-    """Of the lanes of a base plan, in its order."""
+    """Groups of the lanes of a base plan, in its order."""
     components: list[tuple[list[str], set[str]]] = []
     for lane in base.lanes:
         models = {
@@ -260,7 +260,7 @@ def _groups(base: Plan, scaled: Mapping[str, ScaledModel]) -> Iterator[LaneGroup
 
 
 def _some(least: int, most: int) -> Iterator[int]:
-    """Of a range: each twice as many as the one before, and the last."""
+    """Numbers of a range: each twice the one before, and the last."""
     while least < most:
         yield least
         least *= 2

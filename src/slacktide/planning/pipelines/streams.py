@@ -45,7 +45,7 @@ class Streams:
         self.question = question
         self.devices = {device.name: DeviceStreams(device) for device in question.devices}
         self._ends: dict[Key, float] = {}
-        """Of each portion."""
+        """End of each portion."""
         self._firsts: dict[tuple[str, int], tuple[Resident, list[int]]] = {}
         """By pipeline and stage: what the first replica wants, and each other but for when it may
         begin; and the stages on its device that it takes rows from."""
@@ -146,7 +146,7 @@ class Streams:
         return first, [inflow.stage for inflow in inflows if stages[inflow.stage].device == device]
 
     def _seconds(self, pipeline: PipelineView, stages: Sequence[PlacedStage], at: int) -> float:
-        """Of its batches, p99."""
+        """P99 seconds of its batches."""
         stage = stages[at]
         kind = self.devices[stage.device].device.kind
         times = pipeline.stages[at].forms[stage.form].times

@@ -37,7 +37,7 @@ from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTar
 
 @dataclass(frozen=True, slots=True)
 class JointOptions(VerticalOptions):
-    """Those of `vertical`, which joint is with one replica, and its own."""
+    """Options of `vertical`, which joint is with one replica, and its own."""
 
     window: float = option(
         60.0, "Past time that decides the number of replicas.", unit=SECONDS, above=0

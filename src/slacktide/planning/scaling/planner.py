@@ -64,7 +64,7 @@ CHECK_INTERVAL = 0.005
 CHECK_REQUESTS = 500
 """With more of them waiting it grows as they do: looking takes no larger part of the time."""
 VAIN_INTERVAL = 0.1
-"""The same after a look that led to a plan that was no better."""
+"""Seconds until the next look after one that led to a plan that was no better."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class GuardedPolicy(ScalingPolicy):
 
     @property
     def period(self) -> float:  # type: ignore[override]  # of a class, an attribute
-        """Of the other."""
+        """Period of the guarded policy."""
         period = self._made.period
         if not period > 0.0:
             raise ValueError(f"planner {self._name!r}: expected a period above 0, got {period!r}")

@@ -145,7 +145,7 @@ class ScalingTarget:
 
     replicas: int
     cores: int
-    """Of each replica."""
+    """Cores of each replica."""
     batch: int
     """Most rows in one batch."""
     late: int = 0
@@ -153,7 +153,7 @@ class ScalingTarget:
     reason: str = ""
     """Why, in a few words for people and metrics, such as `deadlines` or `rate`."""
     start_cores: int = 0
-    """Of each replica that does not serve yet; 0: like the others."""
+    """Cores of each replica that does not serve yet; 0: like the others."""
     needed: int = 0
     """Replicas that the load forecast needs, even if the limits allow fewer; 0: not looked at, or
     no number of them would do."""

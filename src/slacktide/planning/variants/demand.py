@@ -19,7 +19,7 @@ from slacktide.domain import Request
 from slacktide.planning.sessions import SessionMeasured, SessionOpened
 
 BYTES_PER_PIXEL = 0.6
-"""Of JPEG pictures 128 pixels wide, until a client's are known."""
+"""Bytes per pixel of JPEG pictures 128 pixels wide, until a client's are known."""
 PIXELS = 128 * 128
 POWER = 0.83
 """Bytes of a picture grow with this power of its pixels."""

@@ -36,7 +36,7 @@ class Family:
     planner: str = "variants"
     """Or `none`: then no variants planner has the model."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """Of that planner."""
+    """Options of that planner."""
     resident: int = 5
     """Most variants that a lane keeps loaded, where they have memory of their own."""
     memory: int | None = None

@@ -122,10 +122,10 @@ class Fleet:
         self.accuracy = np.array([variant.accuracy for variant in variants])
         self.weight = np.array([client.weight for client in clients])
         self.value = self.weight * np.array([client.rate for client in clients])
-        """Of a client, to be multiplied by the accuracy it gets."""
+        """Value of a client, to be multiplied by the accuracy it gets."""
         self._worth = tuple(zip(self.weight.tolist(), self.value.tolist(), strict=True))
         self.pairs = np.tril_indices(len(variants))
-        """Of variants: (the first, the second), which is no larger."""
+        """Pairs of variants: (the first, the second), which is no larger."""
         self._throughput = np.zeros((len(variants), self.batches + 1))
         """(variant, b): the most frames per second in batches of b or less."""
         for at, variant in enumerate(variants):
@@ -135,7 +135,7 @@ class Fleet:
         self.step = _step([client.rate for client in clients], float(self._throughput.max()))
         """Frames per second between two columns of the grid."""
         self.rates = tuple(math.ceil(client.rate / self.step - 1e-9) for client in clients)
-        """Of each client, in columns."""
+        """Rate of each client, in columns."""
         self.limits = self._limits()
         """(client, variant): the largest batch that its budget allows; 0: not even one row."""
         self.columns = np.floor(self._throughput / self.step + 1e-9).astype(np.int64)

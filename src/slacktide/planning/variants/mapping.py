@@ -39,7 +39,7 @@ def map_clients(
 
 
 def _fullest(order: tuple[tuple[int, int, int], ...], assigned_replicas: list[int]) -> list[int]:
-    """Of the clients not yet taken, the set with the largest sum of rates."""
+    """Clients not yet assigned, with the largest sum of rates that fits."""
     sums, steps = 1, []
     for client, rate, within in order:
         if sums > within:

@@ -35,7 +35,7 @@ ANSWER_GAP = 0.005
 SEARCHING = 3.0
 """A search that took n seconds is followed by the next after 3 n: it shares its processor."""
 CROWDED = 1.0
-"""The same where a session finds no room in the plan in force: it has no answer before."""
+"""Like `SEARCHING`, where a session finds no room in the plan in force: it waits for an answer."""
 PLACED_AT_ONCE = 250
 """Sessions that are given a place in one turn of the loop, at 10 to 32 µs each."""
 URGENT_GAP = 0.1
@@ -90,9 +90,9 @@ class PlannedFamily:
         self.mapped: dict[str, int] = {}
         """The variant of each session, or UNMAPPED."""
         self.plain: int | None = None
-        """Of the plain route; None: as in the base plan."""
+        """Variant of the plain route; None: as in the base plan."""
         self.requests: dict[int, SessionlessRequests] = {}
-        """Those without a session, by the variant they ask for, or UNMAPPED."""
+        """Requests without a session, by the variant they ask for, or UNMAPPED."""
         self.answer: SearchResult | None = None
         """What is in force."""
         self.ready: SearchResult | Exception | None = None

@@ -162,7 +162,7 @@ class SearchResult:
         free = [got for variant, got in zip(plain, mapped, strict=True) if variant == UNMAPPED]
         least = 0 if question.within is None else question.within[0]
         self.plain = max(least, min(free)) if free else None
-        """Of requests without a session; None: there are none."""
+        """Variant for requests without a session; None: there are none."""
         self.moved: dict[str, int] = {}
         """Sessions that have made room for others since, and their variant now."""
         self._may_lower = question.family.switches_free

@@ -30,7 +30,7 @@ _PART = 16
 _IMPROVED = 6
 """Candidates that are improved by moves."""
 _IMPROVED_OF_FEW = 10
-"""The same on at most four replicas: there each of them counts for more, and costs less."""
+"""Candidates that are improved on at most four replicas: each counts for more and costs less."""
 _PAIRS = 1000
 """Effort that goes into dividing the clients of two replicas anew, up to half a part: with more
 replicas it gains some 0.2 % and takes half as long again."""
@@ -44,7 +44,7 @@ _TEMPERATURES = (0.0125, 0.0005)
 """At the beginning and the end of the annealing (paper, §4.3)."""
 
 _STEPS = np.array((-1, 0, 0, 0, 1))
-"""Of a replica, in annealing: most stay."""
+"""Steps of a replica in annealing: most stay."""
 
 Variants = tuple[int, ...]
 """A candidate: variants in rising order."""

@@ -21,7 +21,7 @@ from math import inf
 from slacktide.planning.variants.fleet import UNMAPPED, AssignmentScore, Client, Fleet
 
 LOAD = 0.8
-"""Of the lanes' time, at the p99 of rows alone: what is left absorbs frames that come together."""
+"""Share of the lanes' time, at the p99 of single rows: the rest absorbs simultaneous frames."""
 
 
 @dataclass(slots=True)
