@@ -39,19 +39,19 @@ def replay_recording(
         recording = Recording(path)
         notes = Notes(_teller(recording, request)) if decisions or request is not None else None
         watchers: tuple[Watcher, ...] = () if notes is None else (notes,)
-        found = replay(recording, *watchers, pools=None if notes is None else notes.pools)
+        run = replay(recording, *watchers, pools=None if notes is None else notes.pools)
     except RecordingError as error:
         fail(str(error))
     for warning in recording.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    difference = found.difference
+    difference = run.difference
     if json:
         print_json(
             {
                 "identical": difference is None,
-                "calls": found.calls,
-                "events": found.events,
-                "commands": found.commands,
+                "calls": run.calls,
+                "events": run.events,
+                "commands": run.commands,
                 "difference": None
                 if difference is None
                 else {
@@ -65,7 +65,7 @@ def replay_recording(
             }
         )
     else:
-        counted = f"{found.events} events in {found.calls} calls, {found.commands} commands"
+        counted = f"{run.events} events in {run.calls} calls, {run.commands} commands"
         lines = [f"identical: {counted}"] if difference is None else _told(difference, counted)
         for line in lines:
             console().print(line, markup=False)
@@ -121,7 +121,7 @@ def predict_recording(
 
     try:
         recording = Recording(path)
-        found = predict(
+        prediction = predict(
             recording,
             seeds=seeds or SEEDS,
             provenance=gather(),
@@ -131,7 +131,7 @@ def predict_recording(
     except (RecordingError, SimulationError) as error:
         fail(str(error))
     if json:
-        print_json(prediction_document(found))
+        print_json(prediction_document(prediction))
     else:
-        console().print(render_prediction(found))
+        console().print(render_prediction(prediction))
     return 0

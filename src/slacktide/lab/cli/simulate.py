@@ -174,7 +174,7 @@ def simulate(
 
     Example: slacktide simulate --predict server.rec --after 30s
     """
-    known = frozenset(parameter.name or "" for parameter in context.command.params)
+    parameters = frozenset(parameter.name or "" for parameter in context.command.params)
     if replay is not None or predict is not None:
         from slacktide.models import admit_all, offer_entry_points
 
@@ -184,12 +184,12 @@ def simulate(
     if replay is not None:
         from slacktide.lab.cli.recordings import replay_recording
 
-        _refuse(context, known - _OF_REPLAY, "--replay")
+        _refuse(context, parameters - _OF_REPLAY, "--replay")
         raise typer.Exit(replay_recording(replay, decisions=decisions, request=request, json=json))
     if predict is not None:
         from slacktide.lab.cli.recordings import predict_recording
 
-        _refuse(context, known - _OF_PREDICT, "--predict")
+        _refuse(context, parameters - _OF_PREDICT, "--predict")
         begin = seconds_of("--after", after)
         raise typer.Exit(
             predict_recording(
@@ -252,17 +252,17 @@ def _deliver(
         console().print(render_sweep(sweep) if report is None else render(report))
 
 
-def _refuse(context: typer.Context, names: frozenset[str], what: str) -> None:
-    """Fail if the command line gives one of these parameters, which `what` would pass over.
+def _refuse(context: typer.Context, names: frozenset[str], mode: str) -> None:
+    """Fail if the command line gives one of these parameters, which `mode` would ignore.
 
     The environment may give them: it is set for many calls, of which this is one.
     """
     for parameter in context.command.params:
         if parameter.name in names:
-            given = context.get_parameter_source(parameter.name)
-            if given is not None and given.name == "COMMANDLINE":
+            source = context.get_parameter_source(parameter.name)
+            if source is not None and source.name == "COMMANDLINE":
                 flag = "SCENARIO.yaml" if parameter.name == "scenario" else parameter.opts[0]
-                fail(f"{flag} has no effect with {what}: leave it out")
+                fail(f"{flag} has no effect with {mode}: leave it out")
 
 
 def _run(

@@ -35,9 +35,9 @@ class Canvas:
 
     def copy(self) -> Canvas:
         """A canvas with the same picture and light, that notes nothing yet."""
-        other = copy.copy(self)
-        other._packed, other._known, other._noted = self._packed.copy(), self._known.copy(), None
-        return other
+        canvas = copy.copy(self)
+        canvas._packed, canvas._known, canvas._noted = self._packed.copy(), self._known.copy(), None
+        return canvas
 
     def take_box(self) -> PixelBox | None:
         """The box around all drawn since the last call (gradients apart), None if nothing was."""
@@ -113,17 +113,17 @@ class Canvas:
 
     def pixels(self, rng: np.random.Generator, *, noise: float) -> NDArray[np.uint8]:
         """The picture (size, size, 3), RGB, with the noise of a sensor (standard deviation)."""
-        seen = self._packed.view(np.uint8).reshape(self.size, self.size, 4)[:, :, :3]
-        values = rng.standard_normal(min(seen.size, _NOISE_VALUES), dtype=np.float32)
-        grain = np.resize((values * (255 * noise)).astype(np.int16), seen.shape)
-        grain += seen
+        picture = self._packed.view(np.uint8).reshape(self.size, self.size, 4)[:, :, :3]
+        values = rng.standard_normal(min(picture.size, _NOISE_VALUES), dtype=np.float32)
+        grain = np.resize((values * (255 * noise)).astype(np.int16), picture.shape)
+        grain += picture
         return np.clip(grain, 0, 255, out=grain).astype(np.uint8)
 
     def _exposed(self, colour: Colour, *, glows: bool = False) -> int:
         """The colour as this light shows it: bytes red, green, blue from the lowest up."""
-        known = self._known.get((colour, glows))
-        if known is not None:
-            return known
+        cached = self._known.get((colour, glows))
+        if cached is not None:
+            return cached
         packed = 0
         for i, (light, tint) in enumerate(zip(colour, self._tint, strict=True)):
             level = light if glows else light * tint

@@ -215,9 +215,9 @@ def _of_road_users(name: str, summary: str) -> ExampleModel:
     question = road_users.QUESTIONS[name]
 
     def drawn(count: int, rng: np.random.Generator) -> Samples:
-        seen = list(islice(road_users.crops(question, rng), count))
-        labels = np.array([question.label(user) for _, user, _ in seen])
-        return _of("image", (crop for crop, _, _ in seen), labels)
+        crops = list(islice(road_users.crops(question, rng), count))
+        labels = np.array([question.label(user) for _, user, _ in crops])
+        return _of("image", (crop for crop, _, _ in crops), labels)
 
     return ExampleModel(name, summary, question.answers, 64, drawn)
 
@@ -322,6 +322,6 @@ def make_stream(model: str, stream: str, start: int = 0, stop: int | None = None
     """
     chosen = example(model)
     if chosen.stream is None or stream not in chosen.streams:
-        known = ", ".join(chosen.streams) or "it has none"
-        raise ExamplesError(f"{model} has no stream called {stream!r} (all: {known})")
+        available = ", ".join(chosen.streams) or "it has none"
+        raise ExamplesError(f"{model} has no stream called {stream!r} (all: {available})")
     return chosen.stream(stream, start, chosen.stream_length if stop is None else stop)

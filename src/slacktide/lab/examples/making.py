@@ -57,7 +57,7 @@ def make_repository(
     """
     root = Path(directory)
     chosen = _chosen((*MODELS, *PIPELINES) if models is None else models)
-    if pictures and not any(isinstance(one, ExampleModel) and one.pictures for one in chosen):
+    if pictures and not any(isinstance(model, ExampleModel) and model.pictures for model in chosen):
         seeing = ", ".join(model.name for model in MODELS.values() if model.pictures)
         raise ExamplesError(f"none of these models takes pictures; those that do: {seeing}")
     _refuse_foreign(root)
@@ -80,12 +80,12 @@ def make_repository(
 
 def _chosen(names: Iterable[str]) -> list[ExampleModel | ExamplePipeline]:
     """Those of these names, each once; the models of a pipeline in front of it."""
-    found: dict[str, ExampleModel | ExamplePipeline] = {}
+    listed: dict[str, ExampleModel | ExamplePipeline] = {}
     for name in names:
         if (pipeline := PIPELINES.get(name)) is not None:
-            found |= {model: example(model) for model in pipeline.models if model not in found}
-        found[name] = example(name) if pipeline is None else pipeline
-    return list(found.values())
+            listed |= {model: example(model) for model in pipeline.models if model not in listed}
+        listed[name] = example(name) if pipeline is None else pipeline
+    return list(listed.values())
 
 
 def _refuse_foreign(root: Path) -> None:
@@ -155,7 +155,7 @@ def _readme() -> str:
         + (f" Classes: {', '.join(model.classes)}." if model.classes else "")
         for model in MODELS.values()
     )
-    listed += "".join(f"\n- `{one.name}`: {one.summary}." for one in PIPELINES.values())
+    listed += "".join(f"\n- `{graph.name}`: {graph.summary}." for graph in PIPELINES.values())
     return f"""# Slacktide's example models
 
 Made by `slacktide models make`, with no download. Serve them with `slacktide serve` and this

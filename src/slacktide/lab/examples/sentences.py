@@ -131,32 +131,32 @@ def text(label: int, tokens: int, rng: np.random.Generator, digressing: float = 
     """A text of exactly `tokens` tokens with [cls]; its last clause may be cut short. It is
     `digressing` after that share of clauses. Digressions make up at most a third of the words
     before the cut, and never come first."""
-    own = _TOPICS[TOPICS[label]]
-    words = _clause(own, rng).split()
+    topic = _TOPICS[TOPICS[label]]
+    words = _clause(topic, rng).split()
     digressed = 0
     while len(words) < tokens - 1:
         if rng.random() < digressing and digressed < len(words) // 3 - 6:
-            other = TOPICS[(label + int(rng.integers(1, len(TOPICS)))) % len(TOPICS)]
-            aside = f"{_DIGRESSION} {_clause(_TOPICS[other], rng)}".split()
+            aside_topic = TOPICS[(label + int(rng.integers(1, len(TOPICS)))) % len(TOPICS)]
+            aside = f"{_DIGRESSION} {_clause(_TOPICS[aside_topic], rng)}".split()
             digressed += len(aside)
             words += aside
         else:
-            words += _clause(own, rng).split()
+            words += _clause(topic, rng).split()
     return " ".join(words[: tokens - 1])
 
 
 def _clause(topic: _Topic, rng: np.random.Generator) -> str:
     """One clause with one to four words of the topic, ending in a full stop."""
-    noun, other = pick(topic.nouns, rng), pick(topic.nouns, rng)
+    noun, second = pick(topic.nouns, rng), pick(topic.nouns, rng)
     adjective, verb = pick(topic.adjectives, rng), pick(topic.verbs, rng)
     link, ending = pick(_LINKS, rng), pick(_ENDINGS, rng)
     someone, plain = pick(_PEOPLE, rng), pick(_PLAIN_VERBS, rng)
     clause = pick(
         (
-            f"the {adjective} {noun} {verb} {link} the {other} {ending} .",
-            f"{someone} {verb} {link} the {noun} and the {adjective} {other} .",
+            f"the {adjective} {noun} {verb} {link} the {second} {ending} .",
+            f"{someone} {verb} {link} the {noun} and the {adjective} {second} .",
             f"{pick(_OPENINGS, rng)} {someone} {plain} a {adjective} {noun} {ending} .",
-            f"the {noun} {verb} , and {someone} {plain} the {other} {link} the {noun} .",
+            f"the {noun} {verb} , and {someone} {plain} the {second} {link} the {noun} .",
         ),
         rng,
     )

@@ -65,7 +65,7 @@ def stories(
 def story(label: int, level: str, rng: np.random.Generator, longest: int = LONGEST) -> str:
     """A story of this level whose answer is this place."""
     tokens = int(np.exp(rng.uniform(np.log(SHORTEST), np.log(longest + 1))))
-    thing, *others = _shuffled(_THINGS, rng)
+    thing, *other_things = _shuffled(_THINGS, rng)
     people = _shuffled(_PEOPLE, rng)
     places = [place for place in _shuffled(PLACES, rng) if place != PLACES[label]]
     answer = PLACES[label]
@@ -82,28 +82,28 @@ def story(label: int, level: str, rng: np.random.Generator, longest: int = LONGE
     words = sum(len(sentence.split()) for sentence in thread) + 6
     filler: list[str] = []
     while words < tokens - 1 - 7:
-        sentence = _aside(hard, others, people[1:], rng)
+        sentence = _aside(hard, other_things, people[1:], rng)
         filler.append(sentence)
         words += len(sentence.split())
     # The deciding sentences keep their order among the others.
     at = set(rng.choice(len(thread) + len(filler), len(thread), replace=False).tolist())
-    deciding, rest = iter(thread), iter(filler)
-    told = [next(deciding) if i in at else next(rest) for i in range(len(thread) + len(filler))]
-    return " ".join([*told, f"where is the {thing} ?"])
+    deciding, fill = iter(thread), iter(filler)
+    texts = [next(deciding) if i in at else next(fill) for i in range(len(thread) + len(filler))]
+    return " ".join([*texts, f"where is the {thing} ?"])
 
 
 def _aside(
-    hard: int, others: Sequence[str], people: Sequence[str], rng: np.random.Generator
+    hard: int, other_things: Sequence[str], people: Sequence[str], rng: np.random.Generator
 ) -> str:
     """A sentence that decides nothing, but misleads where the story is hard."""
-    someone, thing = pick(people, rng), pick(others, rng)
+    someone, thing = pick(people, rng), pick(other_things, rng)
     if hard and rng.random() < 0.6:
         place = pick(PLACES, rng)
         if hard == 3 and rng.random() < 0.4:
             return f"{someone} went to the {place} ."
         return _put(someone, thing, place)
-    other = pick(_PEOPLE, rng)
-    choices = (f"{someone} {pick(_DEEDS, rng)} the {thing} .", f"{someone} met {other} .")
+    friend = pick(_PEOPLE, rng)
+    choices = (f"{someone} {pick(_DEEDS, rng)} the {thing} .", f"{someone} met {friend} .")
     return pick((*choices, f"{pick(_LINKS, rng)} it was quiet ."), rng)
 
 

@@ -176,15 +176,15 @@ class Street:
         if self._empty is None or self._empty.size != size:
             self._empty = self._drawn_empty(size)
         canvas = self._empty.copy()
-        seen = []
+        users = []
         for number, strip in enumerate(self._strips):
             for slot in range(strip.slots):
                 user = self._draw(canvas, number, strip, slot, frame * FRAME_SECONDS)
                 if user is not None:
-                    seen.append(user)
+                    users.append(user)
         grain = np.random.default_rng((self._seed, 2, frame))
         picture = canvas.pixels(grain, noise=0.015 + 0.025 * (1 - self._daylight))
-        return Scene(picture, tuple(_visible(seen)))
+        return Scene(picture, tuple(_visible(users)))
 
     def _laid_out(self, rng: np.random.Generator) -> tuple[_Strip, ...]:
         """Strips from far to near; what is nearer is larger, as in perspective."""
@@ -233,8 +233,8 @@ class Street:
         """Draw what is at a place of a strip now; return it if its middle is in the picture."""
         lap, way = divmod(slot * strip.spacing + strip.speed * seconds, strip.slots * strip.spacing)
         rng = random.Random(f"{self._seed} {number} {slot} {int(lap)}")
-        taken, shift, red, green, blue, kind_draw, first, second = (rng.random() for _ in range(8))
-        if taken >= (0.4 * self._traffic**0.5 if strip.on_foot else self._traffic):
+        luck, shift, red, green, blue, kind_draw, first, second = (rng.random() for _ in range(8))
+        if luck >= (0.4 * self._traffic**0.5 if strip.on_foot else self._traffic):
             return None
         # A shift of up to 20 units leaves the longest vehicles apart, which are 68 long.
         x = way + (20 * shift - 60) * strip.scale
@@ -294,11 +294,11 @@ _EMBLEM_DOTS = {
 }
 
 
-def _visible(seen: list[RoadUser]) -> list[RoadUser]:
-    """Those, from far to near, of which no nearer one hides half or more."""
-    boxes = np.array([user.box for user in seen]).reshape(-1, 4)
+def _visible(users: list[RoadUser]) -> list[RoadUser]:
+    """Road users of which no nearer one hides half or more, from far to near."""
+    boxes = np.array([user.box for user in users]).reshape(-1, 4)
     low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
     hidden = np.triu(np.prod(np.clip(high - low, 0, None), axis=2), 1).max(1, initial=0.0)
     area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
-    return [user for user, much in zip(seen, hidden >= area / 2, strict=True) if not much]
+    return [user for user, much in zip(users, hidden >= area / 2, strict=True) if not much]

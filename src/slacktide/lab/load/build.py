@@ -58,7 +58,7 @@ MOST_LENGTHS = 16
 """Lengths that a range such as 8..200 stands for."""
 
 
-_AS_GIVEN = {each.name for each in fields(LoadSpec)} - {"target", "streams", "link"}
+_AS_GIVEN = {field.name for field in fields(LoadSpec)} - {"target", "streams", "link"}
 """What of a run is just what its flag says."""
 
 
@@ -72,17 +72,17 @@ def build_spec(target: str, **flags: Any) -> LoadSpec:
     """
     stated = {name: value for name, value in flags.items() if value is not None}
     try:
-        given = read_options(LoadFlags, stated)
+        options = read_options(LoadFlags, stated)
     except OptionError as error:
-        name, told = error.problems[0]
-        raise LoadSpecError(f"--{name.replace('_', '-')}", told) from None
+        name, message = error.problems[0]
+        raise LoadSpecError(f"--{name.replace('_', '-')}", message) from None
     defaults: dict[str, list[str]] = {}
     for key in _STREAM_KEYS:
-        value = getattr(given, key, "")  # the name has no flag
+        value = getattr(options, key, "")  # the name has no flag
         defaults[key] = list(value) if key in _REPEATED else [str(value)]
-    if given.stream:
+    if options.stream:
         streams = []
-        for number, text in enumerate(given.stream, start=1):
+        for number, text in enumerate(options.stream, start=1):
             with _inside(f"--stream {number}"):
                 streams.append(_stream({**defaults, **_words(text)}))
     else:
@@ -90,10 +90,10 @@ def build_spec(target: str, **flags: Any) -> LoadSpec:
             streams = [_stream(defaults)]
     with _inside(""):
         return LoadSpec(
-            target=parse_target(target, token_file=given.token_file, ca_file=given.ca_file),
+            target=parse_target(target, token_file=options.token_file, ca_file=options.ca_file),
             streams=tuple(streams),
-            link=_link(given.link, given.rtt),
-            **{name: getattr(given, name) for name in _AS_GIVEN},
+            link=_link(options.link, options.rtt),
+            **{name: getattr(options, name) for name in _AS_GIVEN},
         )
 
 
@@ -174,16 +174,16 @@ def _words(text: str) -> dict[str, list[str]]:
         words = shlex.split(text)
     except ValueError as error:
         raise LoadSpecError("stream", f"{error} in {text!r}") from None
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in _STREAM_KEYS:
             expected = f"expected KEY=VALUE, got {word!r}{did_you_mean(key, _STREAM_KEYS)}"
             raise LoadSpecError("stream", f"{expected} (keys: {', '.join(_STREAM_KEYS)})")
-        if key in found and key not in _REPEATED:
+        if key in values and key not in _REPEATED:
             raise LoadSpecError(key, "given twice")
-        found.setdefault(key, []).append(value)
-    return found
+        values.setdefault(key, []).append(value)
+    return values
 
 
 def _shapes(text: str) -> tuple[str, tuple[Shape, ...]]:
@@ -215,7 +215,7 @@ def _shape(choice: str, text: str) -> Shape:
 
 
 def _payload(text: str) -> Payload:
-    kind, _, rest = text.partition(":")
+    kind, _, options = text.partition(":")
     if kind != "random":
         paths = tuple(Path(part) for part in text.split(",") if part)
         for path in paths:
@@ -224,7 +224,7 @@ def _payload(text: str) -> Payload:
                 raise LoadSpecError("payload", f"expected {expected}, got {str(path)!r}")
         return FilePayload(paths)
     values = {"integers": RandomPayload().integers, "variety": RandomPayload().variety}
-    for item in rest.split(":") if rest else []:
+    for item in options.split(":") if options else []:
         key, equals, value = item.partition("=")
         if not equals or key not in values:
             raise LoadSpecError("payload", f"expected random:integers=N:variety=N, got {text!r}")

@@ -38,14 +38,14 @@ async def model_names(target: Target) -> list[str]:
     try:
         async with asyncio.timeout(_TIMEOUT):
             if target.transport is Transport.HTTP:
-                found = await _get(target, "/v2/models/stats", "statistics")
-                return sorted({str(each["name"]) for each in found["model_stats"]})
+                document = await _get(target, "/v2/models/stats", "statistics")
+                return sorted({str(model["name"]) for model in document["model_stats"]})
             from slacktide.wire.proto import messages as m
 
             async with _grpc(target) as call:
                 read = m.ModelStatisticsResponse.FromString
                 answer = await call("ModelStatistics", m.ModelStatisticsRequest(), read)
-                return sorted({each.name for each in answer.model_stats})
+                return sorted({model.name for model in answer.model_stats})
     except TimeoutError:
         raise TargetError(f"{target.url} did not answer within {_TIMEOUT:g} s") from None
     except (KeyError, TypeError) as error:
@@ -73,18 +73,18 @@ async def _ask_http(target: Target, model: str, version: str | None) -> RemoteMo
 async def _ask_grpc(target: Target, model: str, version: str | None) -> RemoteModel:
     from slacktide.wire.proto import messages as m
 
-    wanted = {"name": model, "version": version or ""}
+    model_key = {"name": model, "version": version or ""}
     async with _grpc(target) as call:
         described: m.ModelMetadataResponse = await call(
-            "ModelMetadata", m.ModelMetadataRequest(**wanted), m.ModelMetadataResponse.FromString
+            "ModelMetadata", m.ModelMetadataRequest(**model_key), m.ModelMetadataResponse.FromString
         )
         max_batch: int | None = None
         with contextlib.suppress(TargetError):  # an extension; not every server has it
             answer = await call(
-                "ModelConfig", m.ModelConfigRequest(**wanted), m.ModelConfigResponse.FromString
+                "ModelConfig", m.ModelConfigRequest(**model_key), m.ModelConfigResponse.FromString
             )
             max_batch = int(answer.config.max_batch_size)
-    inputs = [(one.name, one.datatype, list(one.shape)) for one in described.inputs]
+    inputs = [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in described.inputs]
     return _served(model, inputs, max_batch)
 
 
@@ -121,15 +121,15 @@ def _served(
     return RemoteModel(model, specs, free if max_batch is None else max_batch > 0)
 
 
-async def _get(target: Target, path: str, what: str) -> Any:
+async def _get(target: Target, path: str, subject: str) -> Any:
     status, body = await fetch(target, path)
     if status == 200:
-        return _json(body, what)
-    raise TargetError(f"{target.url}: {what}: {status} {error_text(body, 200)}")
+        return _json(body, subject)
+    raise TargetError(f"{target.url}: {subject}: {status} {error_text(body, 200)}")
 
 
-def _json(body: bytes, what: str) -> Any:
+def _json(body: bytes, subject: str) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise TargetError(f"{what}: the answer is not JSON") from None
+        raise TargetError(f"{subject}: the answer is not JSON") from None

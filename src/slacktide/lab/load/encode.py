@@ -136,12 +136,12 @@ def http_json(target: Target, stream: Stream, path: Path, *, batches: bool) -> H
         raise LoadSpecError("payload", f"{path.name} is not JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("inputs"), list):
         raise LoadSpecError("payload", f"{path.name}: expected an object with a list 'inputs'")
-    own = document.pop("parameters", {})
-    if not isinstance(own, dict):
+    stated = document.pop("parameters", {})
+    if not isinstance(stated, dict):
         raise LoadSpecError("payload", f"{path.name}: 'parameters' must be an object")
-    own.pop("timeout", None)
+    stated.pop("timeout", None)
     return _http(
-        target, stream, {**own, **_parameters(stream)}, document, None, _rows(document, batches)
+        target, stream, {**stated, **_parameters(stream)}, document, None, _rows(document, batches)
     )
 
 
@@ -193,12 +193,12 @@ def format_head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
 
 
 def _parameters(stream: Stream) -> Mapping[str, Parameter]:
-    own: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     if stream.application:
-        own["application"] = stream.application
+        parameters["application"] = stream.application
     if stream.priority:
-        own["priority"] = stream.priority
-    return {**own, **stream.parameters}
+        parameters["priority"] = stream.priority
+    return {**parameters, **stream.parameters}
 
 
 def _http(
@@ -210,9 +210,9 @@ def _http(
     rows: int,
 ) -> HttpRequest:
     """`binary` None: all of the request is JSON."""
-    rest = orjson.dumps(parameters)[1:]  # without its opening brace
+    encoded = orjson.dumps(parameters)[1:]  # without its opening brace
     before = b'{"parameters":{"timeout":'
-    after = (b"," if parameters else b"") + rest + b"," + orjson.dumps(document)[1:]
+    after = (b"," if parameters else b"") + encoded + b"," + orjson.dumps(document)[1:]
     length = len(before) + _WIDTH + len(after)
     headers = {"Content-Type": "application/json"}
     if binary is not None:

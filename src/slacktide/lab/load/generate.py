@@ -68,9 +68,9 @@ async def prepare(spec: LoadSpec) -> Prepared:
         key = (stream.model, stream.version)
         if key not in served:
             served[key] = await discover(spec.target, *key)
-        made = _encode(spec, stream, number, served[key])
-        requests += made
-        counts.append(len(made))
+        encoded = _encode(spec, stream, number, served[key])
+        requests += encoded
+        counts.append(len(encoded))
     schedule = make_schedule(spec, counts)
     return Prepared(spec, schedule, tuple(requests))
 
@@ -85,15 +85,15 @@ def _encode(spec: LoadSpec, stream: Stream, number: int, model: RemoteModel) -> 
     if isinstance(payload, RandomPayload):
         rng = generator(spec.seed, Purpose.CONTENTS, number)
         return [encode(tensors) for tensors in random_tensors(stream, model, payload, rng)]
-    made: list[Request] = []
+    encoded: list[Request] = []
     for path in payload.paths:
         if path.suffix != ".json":
-            made.append(encode(file_tensors(path, model)))
+            encoded.append(encode(file_tensors(path, model)))
         elif http:
-            made.append(http_json(spec.target, stream, path, batches=model.batches))
+            encoded.append(http_json(spec.target, stream, path, batches=model.batches))
         else:
             raise LoadSpecError("payload", f"{path.name}: a .json body needs an http:// target")
-    return made
+    return encoded
 
 
 async def run_load(
@@ -180,14 +180,14 @@ async def _link(spec: LoadSpec) -> AsyncIterator[LinkProcess | None]:
 def _sender(prepared: Prepared, target: Target, log: RequestLog, clock: StartClock) -> Sender:
     spec, over_link = prepared.spec, prepared.spec.link is not None
     if target.transport is Transport.HTTP:
-        http = [one for one in prepared.requests if isinstance(one, HttpRequest)]
+        http = [request for request in prepared.requests if isinstance(request, HttpRequest)]
         return HttpSender(
             target, http, log, clock, spec.connections, spec.upload, over_link=over_link
         )
     require_grpc()
     from slacktide.lab.load.grpc_sender import GrpcSender
 
-    grpc = [one for one in prepared.requests if isinstance(one, GrpcRequest)]
+    grpc = [request for request in prepared.requests if isinstance(request, GrpcRequest)]
     return GrpcSender(target, grpc, log, clock, spec.connections, over_link=over_link)
 
 
@@ -204,9 +204,9 @@ def make_report(
     request must have ended."""
     window = Window(spec.warmup, max(spec.warmup, end.sent_until) - spec.warmup)
     sent = slice(0, log.submitted)
-    due, stream_of = schedule.due[sent], schedule.stream[sent]
+    sends, stream_of = schedule.due[sent], schedule.stream[sent]
     columns = (
-        due,
+        sends,
         log.latency(),
         np.array(rows, dtype=np.int64)[schedule.payload[sent]],
         log.endings(),
@@ -215,7 +215,7 @@ def make_report(
     for number, score in enumerate(scores):
         score.add(*(column[stream_of == number] for column in columns))
     total = scores[0].merged(scores[1:])
-    inside = (due >= window.start) & (due < window.end)
+    inside = (sends >= window.start) & (sends < window.end)
     lateness, network = percentiles(log.lateness()[inside]), log.network()[inside]
     return Report(
         kind="load",

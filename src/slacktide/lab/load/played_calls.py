@@ -34,7 +34,7 @@ class CallBody(NamedTuple):
 
 def call_body(row: Row, outputs: Sequence[str], **parameters: object) -> CallBody:
     """A call that asks for these outputs."""
-    types = {each.dtype: each.wire_name for each in Datatype}
+    types = {datatype.dtype: datatype.wire_name for datatype in Datatype}
     inputs = [
         {
             "name": name,
@@ -44,8 +44,8 @@ def call_body(row: Row, outputs: Sequence[str], **parameters: object) -> CallBod
         }
         for name, tensor in row.items()
     ]
-    wanted = [{"name": name} for name in outputs]
-    document = {"inputs": inputs, "outputs": wanted, "parameters": parameters}
+    requested = [{"name": name} for name in outputs]
+    document = {"inputs": inputs, "outputs": requested, "parameters": parameters}
     return CallBody(json.dumps(document).encode(), b"".join(t.tobytes() for t in row.values()))
 
 
@@ -67,8 +67,8 @@ def play_calls(
     begin = time.monotonic() + 0.2
 
     def ask(number: int) -> ReadT:
-        due = begin + instants[number]
-        time.sleep(max(0.0, due - time.monotonic()))
+        due_at = begin + instants[number]
+        time.sleep(max(0.0, due_at - time.monotonic()))
         connection = idle.get()
         try:
             head, tensors = bodies[number]
@@ -77,7 +77,7 @@ def play_calls(
             })  # fmt: skip
             response = connection.getresponse()
             answer = json.loads(response.read())
-            seconds = time.monotonic() - due
+            seconds = time.monotonic() - due_at
         finally:
             idle.put(connection)
         return read(number, response.status, seconds, answer)
@@ -103,9 +103,9 @@ def get_metrics(port: int) -> list[MetricSample]:
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10.0) as answer:
         page = answer.read().decode()
     return [
-        MetricSample(found[1], dict(_LABEL.findall(found[2] or "")), float(found[3]))
-        for found in map(_SAMPLE.fullmatch, page.splitlines())
-        if found is not None
+        MetricSample(match[1], dict(_LABEL.findall(match[2] or "")), float(match[3]))
+        for match in map(_SAMPLE.fullmatch, page.splitlines())
+        if match is not None
     ]
 
 

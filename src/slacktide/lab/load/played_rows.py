@@ -43,8 +43,8 @@ def play_rows(
     up to `CONNECTIONS` at a time, over HTTP. `classes`: of the output that is asked for; others may
     come at the model's end alone. Without a deadline, raises ProcessError if one is refused."""
     output = _scores(get_json(target, f"/v2/models/{model}"), classes)
-    asked = {"report_timing": True, "timeout": round(1e6 * (deadline_s or TIMEOUT_S))}
-    bodies = [call_body(row, [output], **asked) for row in rows]
+    parameters = {"report_timing": True, "timeout": round(1e6 * (deadline_s or TIMEOUT_S))}
+    bodies = [call_body(row, [output], **parameters) for row in rows]
 
     def read(number: int, status: int, seconds: float, answer: Any) -> PlayedRow:
         if deadline_s is not None and (status != 200 or seconds > deadline_s):
@@ -65,5 +65,5 @@ def exit_stats(target: Target, model: str) -> dict[str, Any]:
 
 def _scores(metadata: Mapping[str, Any], classes: int) -> str:
     """The output with a score for each class."""
-    (name, *_) = [each["name"] for each in metadata["outputs"] if each["shape"][-1] == classes]
+    (name, *_) = [spec["name"] for spec in metadata["outputs"] if spec["shape"][-1] == classes]
     return str(name)

@@ -95,9 +95,9 @@ _GRPC: Mapping[str, Result] = {
 
 def of_http(status: int) -> Result:
     """The result that an HTTP status stands for."""
-    known = _HTTP.get(status)
-    if known is not None:
-        return known
+    mapped = _HTTP.get(status)
+    if mapped is not None:
+        return mapped
     return Result.BAD_REQUEST if 400 <= status < 500 else Result.SERVER_ERROR
 
 
@@ -189,15 +189,15 @@ class RequestLog:
         """The request leaves. What it may tell the server: the microseconds left until its
         deadline (at least 1), or None if nothing. What the link takes of them is taken off."""
         self._departed[index] = now
-        left = self.due[index] + self.allowance[index] - now
+        budget = self.due[index] + self.allowance[index] - now
         if self._link is not None:
             delay = self._link.delay(index, self.payload[index], now=now)
             self._on_link[index] = delay.whole
-            if left != float("inf"):
-                left -= delay.unseen
-        if not self._send_deadlines or left == float("inf"):
+            if budget != float("inf"):
+                budget -= delay.unseen
+        if not self._send_deadlines or budget == float("inf"):
             return None
-        return int(max(1.0, left * 1e6))
+        return int(max(1.0, budget * 1e6))
 
     def ended(self, index: int, result: Result, *, now: float, detail: str = "") -> bool:
         """The request ended; False, changing nothing, if it had ended before."""
@@ -210,18 +210,18 @@ class RequestLog:
             self.on_time += now <= self.due[index] + self.allowance[index]
         elif detail:
             text = f"{result.value}: {detail[:_MAX_DETAIL]}"
-            known = text in self._errors or len(self._errors) < _MAX_ERRORS
-            self._errors[text if known else "others"] += 1
+            is_listed = text in self._errors or len(self._errors) < _MAX_ERRORS
+            self._errors[text if is_listed else "others"] += 1
         return True
 
     def overdue(self, patience: float, *, now: float) -> list[int]:
         """Open requests whose deadline (best effort: due time) is `patience` seconds past."""
-        due, allowance, unlimited = self.due, self.allowance, float("inf")
+        sends, allowance, unlimited = self.due, self.allowance, float("inf")
         return [
             index
             for index in self.open
-            if due[index] + patience <= now
-            and (allowance[index] == unlimited or due[index] + allowance[index] + patience <= now)
+            if sends[index] + patience <= now
+            and (allowance[index] == unlimited or sends[index] + allowance[index] + patience <= now)
         ]
 
     def errors(self) -> Mapping[str, int]:
@@ -231,8 +231,8 @@ class RequestLog:
     def lateness(self) -> NDArray[np.float64]:
         """Actual minus intended send of every submitted request (which never left: its end)."""
         pairs = zip(self._departed[: self.submitted], self._ended, strict=False)
-        left = np.array([end if sent is None else sent for sent, end in pairs], dtype=np.float64)
-        late: NDArray[np.float64] = left - np.array(self.due[: self.submitted], dtype=np.float64)
+        actual = np.array([end if sent is None else sent for sent, end in pairs], dtype=np.float64)
+        late: NDArray[np.float64] = actual - np.array(self.due[: self.submitted], dtype=np.float64)
         return np.maximum(late, 0.0)
 
     def network(self) -> NDArray[np.float64]:
@@ -243,19 +243,19 @@ class RequestLog:
     def latency(self) -> NDArray[np.float64]:
         """End minus intended send of every submitted request."""
         ended = np.array(self._ended[: self.submitted], dtype=np.float64)
-        taken: NDArray[np.float64] = ended - np.array(self.due[: self.submitted], dtype=np.float64)
-        return taken
+        spent: NDArray[np.float64] = ended - np.array(self.due[: self.submitted], dtype=np.float64)
+        return spent
 
     def endings(self) -> NDArray[np.int64]:
         """Index into ENDINGS of every submitted request. All must have ended."""
-        found = np.empty(self.submitted, dtype=np.int64)
+        indices = np.empty(self.submitted, dtype=np.int64)
         for index in range(self.submitted):
             result = self._result[index]
             if result is None:
                 raise RuntimeError(f"request {index} has not ended")
             if result is Result.ANSWERED:
                 deadline = self.due[index] + self.allowance[index]
-                found[index] = 0 if self._ended[index] <= deadline else 1
+                indices[index] = 0 if self._ended[index] <= deadline else 1
             else:
-                found[index] = ENDING_OF[result]
-        return found
+                indices[index] = ENDING_OF[result]
+        return indices

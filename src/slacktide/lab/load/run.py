@@ -129,26 +129,26 @@ class Pacer:
     async def _send(self) -> None:
         """Hand every request over when it is due; several at once if they are."""
         requests, sender, clock = self.requests, self.sender, self.clock
-        due, count = requests.due, len(requests)
+        sends, count = requests.due, len(requests)
         timer = TimerQueue()
         try:
             while requests.submitted < count:
-                await self._wait(timer, due[requests.submitted])
+                await self._wait(timer, sends[requests.submitted])
                 now = clock()
                 last = min(count, requests.submitted + _BURST)
-                while requests.submitted < last and due[requests.submitted] <= now:
+                while requests.submitted < last and sends[requests.submitted] <= now:
                     sender.submit(requests.submit())
             await self._wait(timer, self.spec.length)
         finally:
             timer.close()
 
-    async def _wait(self, timer: TimerQueue, due: float) -> None:
+    async def _wait(self, timer: TimerQueue, instant: float) -> None:
         if not self.spec.spin:
-            await timer.until(self.clock.origin + due)
+            await timer.until(self.clock.origin + instant)
             return
         while True:
             await asyncio.sleep(0)
-            if self.clock() >= due:
+            if self.clock() >= instant:
                 return
 
     async def _tend(self) -> None:

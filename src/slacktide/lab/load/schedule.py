@@ -50,24 +50,24 @@ class Schedule:
 def make_schedule(spec: LoadSpec, payloads: Sequence[int]) -> Schedule:
     """The schedule of `spec`, where stream i has `payloads[i]` payloads to choose from. Requests
     that are due at the same instant keep the order of their streams."""
-    due, stream, payload, allowance = [], [], [], []
+    sends, stream, payload, allowance = [], [], [], []
     first = 0
-    for number, (one, choices) in enumerate(zip(spec.streams, payloads, strict=True)):
-        times = one.arrivals.times(spec.length, generator(spec.seed, Purpose.ARRIVALS, number))
+    for number, (source, choices) in enumerate(zip(spec.streams, payloads, strict=True)):
+        times = source.arrivals.times(spec.length, generator(spec.seed, Purpose.ARRIVALS, number))
         count = times.size
-        due.append(times)
+        sends.append(times)
         stream.append(np.full(count, number, dtype=np.int64))
         choose = generator(spec.seed, Purpose.CHOICE, number)
         payload.append(first + choose.integers(choices, size=count))
         first += choices
-        if one.deadlines is None:
+        if source.deadlines is None:
             allowance.append(np.full(count, np.inf))
         else:
             rng = generator(spec.seed, Purpose.DEADLINES, number)
-            allowance.append(one.deadlines.draw(count, rng))
-    order = np.argsort(np.concatenate(due), kind="stable")
+            allowance.append(source.deadlines.draw(count, rng))
+    order = np.argsort(np.concatenate(sends), kind="stable")
     return Schedule(
-        due=np.concatenate(due)[order],
+        due=np.concatenate(sends)[order],
         stream=np.concatenate(stream)[order],
         payload=np.concatenate(payload)[order],
         allowance=np.concatenate(allowance)[order],

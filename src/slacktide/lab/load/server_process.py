@@ -27,14 +27,14 @@ class ProcessError(Exception):
     """A process that did not do what it was started for; the text ends in what it said."""
 
 
-def split_cores(wanted: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(server's, client's) cores: the first `wanted` of those allowed, and the rest.
+def split_cores(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(server's, client's) cores: the first `count` of those allowed, and the rest.
 
     If the server takes all of them, the client shares them.
     """
     allowed = allowed_processors()
-    server = allowed[:wanted]
-    return server, allowed[wanted:] or server
+    server = allowed[:count]
+    return server, allowed[count:] or server
 
 
 def slacktide(arguments: Sequence[str], cores: Sequence[int], log: Path) -> str:
@@ -52,7 +52,7 @@ class Listening(dict[Transport, Target]):
     """Where a server listens, by protocol."""
 
     def __init__(self, ports: Mapping[str, int]) -> None:
-        super().__init__({each: Target(each, "127.0.0.1", ports[each.value]) for each in Transport})
+        super().__init__({kind: Target(kind, "127.0.0.1", ports[kind.value]) for kind in Transport})
         self.metrics_port = ports["metrics"]
 
 
@@ -68,8 +68,8 @@ def serving(
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
     arguments = ["serve", str(repository), *ports, "--log-format=json", *flags]
     with log.open("wb") as errors, _started(arguments, cores, errors) as process:
-        found = _wait(process, log)
-        yield Listening(found)
+        bound_ports = _wait(process, log)
+        yield Listening(bound_ports)
 
 
 @contextmanager

@@ -56,14 +56,14 @@ def random_tensors(
     if not model.batches and stream.rows != (1,):
         raise LoadSpecError("rows", f"model {model.name!r} has no batch axis")
     combinations = list(product(stream.rows, _shape_choices(stream, model)))
-    made: list[Tensors] = []
+    payloads: list[Tensors] = []
     for copy in range(payload.variety):
         for rows, shapes in combinations:
-            made.append(_draw(model, rows, shapes, payload.integers, rng))
-        size = sum(len(tensor.data) for one in made for tensor in one.inputs)
+            payloads.append(_draw(model, rows, shapes, payload.integers, rng))
+        size = sum(len(tensor.data) for tensors in payloads for tensor in tensors.inputs)
         if copy and size * (copy + 2) / (copy + 1) > _MEMORY:
             break
-    return made
+    return payloads
 
 
 def file_tensors(path: Path, model: RemoteModel) -> Tensors:
@@ -77,8 +77,8 @@ def file_tensors(path: Path, model: RemoteModel) -> Tensors:
         array = arrays.pop(spec.name)
         where = f"{path.name}, input {spec.name!r}"
         if not fits(array.shape, spec.shape):
-            told = f"{where}: expected shape {spec.shape}, got {array.shape}"
-            raise LoadSpecError("payload", told)
+            message = f"{where}: expected shape {spec.shape}, got {array.shape}"
+            raise LoadSpecError("payload", message)
         if model.batches:
             if rows not in (None, array.shape[0]):
                 raise LoadSpecError("payload", f"{where}: {array.shape[0]} rows, others {rows}")
@@ -99,11 +99,11 @@ def _shape_choices(stream: Stream, model: RemoteModel) -> Iterator[Sequence[Shap
         yield [_tail(spec, stream.shapes.get(spec.name), choice, model) for spec in model.inputs]
 
 
-def _tail(spec: TensorSpec, given: tuple[Shape, ...] | None, choice: int, m: RemoteModel) -> Shape:
+def _tail(spec: TensorSpec, shapes: tuple[Shape, ...] | None, choice: int, m: RemoteModel) -> Shape:
     declared = spec.shape[1:] if m.batches else spec.shape
-    if given is None:
+    if shapes is None:
         return tuple(1 if axis < 0 else axis for axis in declared)
-    shape = given[choice % len(given)]  # those with a single shape keep it
+    shape = shapes[choice % len(shapes)]  # those with a single shape keep it
     if not fits(shape, declared):
         axes = "x".join("?" if axis < 0 else str(axis) for axis in declared) or "a scalar"
         got = "x".join(map(str, shape))

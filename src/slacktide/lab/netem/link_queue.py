@@ -77,13 +77,13 @@ class LinkQueue(Generic[SomeFlow]):
 
     def take(self, *, now: float) -> list[Piece[SomeFlow]]:
         """What has left by `now`, in order."""
-        left = []
+        pieces = []
         while self._moving is not None and self._moving.left_at <= now:
-            left.append(self._moving)
+            pieces.append(self._moving)
             self._free_at = self._moving.left_at
             self._moving = None
             self._start()
-        return left
+        return pieces
 
     def _start(self) -> None:
         """Let the next piece move, if any waits."""

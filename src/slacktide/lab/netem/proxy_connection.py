@@ -173,6 +173,6 @@ class ProxyConnection(Flow):
         transport.write_eof()
         self._ended += 1
         if self._ended == 2:
-            for each in (self.client, self.server):
-                if each.transport is not None:
-                    each.transport.close()
+            for peer in (self.client, self.server):
+                if peer.transport is not None:
+                    peer.transport.close()

@@ -196,25 +196,25 @@ class ObservedScheduler:
         explain = getattr(self._scheduler, "explain", None)
         words = () if explain is None else tuple(explain(replica, now=now))
         cores = max(1, len(replica.cores))
-        asked = ProposalRecord(self._pool, replica, now, len(pending), words)
+        record = ProposalRecord(self._pool, replica, now, len(pending), words)
         if isinstance(answer, Proposal):
             took = self._times.of(answer.rows, cores, answer.members)
             members = tuple(
-                Member(one, None, None)
-                if one.best_effort
-                else Member(one, one.deadline - now, took.on_time(one.deadline - now))
-                for one in answer.members
+                Member(request, None, None)
+                if request.best_effort
+                else Member(request, request.deadline - now, took.on_time(request.deadline - now))
+                for request in answer.members
             )
-            asked = replace(
-                asked,
+            record = replace(
+                record,
                 chosen=self._choice(answer.members, cores, now),
                 p99=took.p99,
                 members=members,
                 others=tuple(self._others(pending, answer, replica, cores, now)),
             )
         elif isinstance(answer, WaitUntil):
-            asked = replace(asked, wait_until=answer.at)
-        self._tell(asked)
+            record = replace(record, wait_until=answer.at)
+        self._tell(record)
         return answer
 
     def _choice(self, members: Sequence[Request], cores: int, now: float) -> PricedBatch:
@@ -236,16 +236,16 @@ class ObservedScheduler:
     ) -> list[PricedBatch]:
         signature = answer.members[0].signature
         alike = sorted(
-            (one for one in pending if one.signature == signature),
-            key=lambda one: (one.deadline, one.id),
+            (request for request in pending if request.signature == signature),
+            key=lambda request: (request.deadline, request.id),
         )
-        chosen = {one.id for one in answer.members}
+        chosen = {request.id for request in answer.members}
         firsts = (alike[: 1 << power] for power in range(len(alike).bit_length()))
         fitting = takewhile(lambda first: sum(o.rows for o in first) <= replica.max_batch, firsts)
         return [
             self._choice(first, cores, now)
             for first in fitting
-            if {one.id for one in first} != chosen
+            if {request.id for request in first} != chosen
         ]
 
 
@@ -257,9 +257,9 @@ class ObservedPools(RecordedPools):
         self._tell = tell
 
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        made = super().parts(pool, max_batch, view)
+        parts = super().parts(pool, max_batch, view)
         return replace(
-            made, scheduler=ObservedScheduler(made.scheduler, pool, made.times, self._tell)
+            parts, scheduler=ObservedScheduler(parts.scheduler, pool, parts.times, self._tell)
         )
 
 
@@ -276,12 +276,12 @@ class ExitsSeen:
         """A batch has ended."""
         policy, ramps = self.policy, report.ramps
         limit = {} if policy is None else dict(zip(policy.ramps, policy.thresholds, strict=True))
-        for unsure, agrees, left in zip(
+        for unsure, agrees, place in zip(
             report.uncertainty, report.agrees, report.left, strict=True
         ):
             self.rows += 1
-            if left >= 0:
-                self.left[ramps[left]] += 1
+            if place >= 0:
+                self.left[ramps[place]] += 1
             if len(agrees) < len(ramps):
                 continue
             self.judged += 1
@@ -300,7 +300,7 @@ class Notes(Watcher):
     """Tells `tell` of every decision of a replay; give `pools` to that replay too."""
 
     def __init__(self, tell: Callable[[Decision], None]) -> None:
-        self.pools = ObservedPools(lambda asked: self._asked.append(asked))
+        self.pools = ObservedPools(lambda record: self._asked.append(record))
         self._tell = tell
         self._asked: list[ProposalRecord] = []
         self._known: dict[int, Request | Notice] = {}
@@ -345,17 +345,17 @@ class Notes(Watcher):
                 kind = command.kind
                 if request is not None and kind not in (OutcomeKind.SERVED, OutcomeKind.LATE):
                     self._tell(self._ended(request, command, engine))
-        for asked in self._asked:
-            if asked.wait_until is not None:
-                self._tell(Waited(call.now, asked))
+        for record in self._asked:
+            if record.wait_until is not None:
+                self._tell(Waited(call.now, record))
 
     def _planned(self, plan: Plan, why: str, now: float) -> None:
         """Tell what runs elsewhere and how requests leave early from now on."""
         places: dict[str, tuple[str, ...]] = {}
-        for one in plan.deployments:
-            known = places.get(one.pool.model, ())
-            places[one.pool.model] = (*known, *((one.lane,) if one.lane not in known else ()))
-        stages = {f"{one.pipeline}/{one.stage}": (one.device,) for one in plan.places}
+        for place in plan.deployments:
+            lanes = places.get(place.pool.model, ())
+            places[place.pool.model] = (*lanes, *((place.lane,) if place.lane not in lanes else ()))
+        stages = {f"{place.pipeline}/{place.stage}": (place.device,) for place in plan.places}
         gone = {name: () for name in self._places if "/" in name and name not in stages}
         for name, after in {**places, **gone, **stages}.items():
             before = self._places.get(name, ())
@@ -364,21 +364,21 @@ class Notes(Watcher):
         self._places = places | stages
         policies = {policy.pool: policy for policy in plan.exits}
         for pool in {**self._exits, **policies}:
-            seen, policy = self._exits.get(pool, ExitsSeen(None)), policies.get(pool)
-            if policy != seen.policy:
-                self._tell(seen.changed(pool, policy, now=now))
+            exits, policy = self._exits.get(pool, ExitsSeen(None)), policies.get(pool)
+            if policy != exits.policy:
+                self._tell(exits.changed(pool, policy, now=now))
                 self._exits[pool] = ExitsSeen(policy)
 
     def _ran(self, command: RunBatch, because: tuple[str, ...], unmeasured: bool) -> Ran:
         batch = command.batch
         mine, rivals = None, []
-        for asked in self._asked:
-            if asked.replica.lane != batch.replica.lane or asked.chosen is None:
+        for record in self._asked:
+            if record.replica.lane != batch.replica.lane or record.chosen is None:
                 continue
-            if asked.replica.id == batch.replica.id:
-                mine = asked
+            if record.replica.id == batch.replica.id:
+                mine = record
             else:
-                rivals.append(asked)
+                rivals.append(record)
         return Ran(batch.started, batch, mine, tuple(rivals), because, unmeasured)
 
     def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:

@@ -67,7 +67,7 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
             f"{_ms(decision.took)}; expected {_ms(decision.expected)}, p99 {_ms(decision.p99)}"
         )
     elif isinstance(decision, PlacesChanged):
-        before, after = (", ".join(each) or "here" for each in (decision.before, decision.after))
+        before, after = (", ".join(names) or "here" for names in (decision.before, decision.after))
         why = f": {decision.why}" if decision.why else ""
         yield f"{at}{decision.what} is placed on {after}, before on {before}{why}"
     elif isinstance(decision, ExitsChanged):
@@ -79,30 +79,30 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
 
 
 def _ran(ran: Ran) -> str:
-    asked, batch, lane = ran.asked, ran.batch, ran.batch.replica.lane
+    record, batch, lane = ran.asked, ran.batch, ran.batch.replica.lane
     first = f"request {batch.members[0].id} alone"
-    if asked is None or asked.chosen is None:
+    if record is None or record.chosen is None:
         why = "again, to learn how long it is" if batch.solo else "after a crash"
         if ran.unmeasured:
             why = "to learn how long requests of its shape take"
         return f"batch {batch.id} on {lane}: {first}, {why}"
-    chosen, what = asked.chosen, f"batch {batch.id} of {asked.pool} on {lane}"
+    chosen, head = record.chosen, f"batch {batch.id} of {record.pool} on {lane}"
     if ran.isolated:
-        others = f"the {chosen.requests - 1} proposed with it"
-        return f"{what}: {first}, to learn how long it is, before {others}"
-    return f"{what}: {chosen.requests} of {asked.pending} waiting, {chosen.rows} rows"
+        remainder = f"the {chosen.requests - 1} proposed with it"
+        return f"{head}: {first}, to learn how long it is, before {remainder}"
+    return f"{head}: {chosen.requests} of {record.pending} waiting, {chosen.rows} rows"
 
 
 def _reasons(ran: Ran) -> Iterator[str]:
     yield f"now, because of {', '.join(ran.because)}"
-    asked = ran.asked
-    if asked is None or asked.chosen is None:
+    record = ran.asked
+    if record is None or record.chosen is None:
         return
     yield (
-        f"expected {_ms(asked.chosen.expected)}, p99 {_ms(asked.p99)}; "
-        f"{asked.chosen.on_time:.2f} expected on time; worth {asked.chosen.worth:.3g}"
+        f"expected {_ms(record.chosen.expected)}, p99 {_ms(record.p99)}; "
+        f"{record.chosen.on_time:.2f} expected on time; worth {record.chosen.worth:.3g}"
     )
-    for member in asked.members[:MEMBERS_SHOWN]:
+    for member in record.members[:MEMBERS_SHOWN]:
         request = member.request
         tag = f" of {request.application}" if request.application else ""
         if member.budget is None:
@@ -110,14 +110,14 @@ def _reasons(ran: Ran) -> Iterator[str]:
         else:
             chance = f"P(on time) {member.on_time:.2f}"
             yield f"  request {request.id}{tag}: {_ms(member.budget)} left, {chance}"
-    if len(asked.members) > MEMBERS_SHOWN:
-        yield f"  and {len(asked.members) - MEMBERS_SHOWN} more"
-    if asked.others:
-        yield "instead, by deadline: " + "; ".join(map(_other, asked.others))
+    if len(record.members) > MEMBERS_SHOWN:
+        yield f"  and {len(record.members) - MEMBERS_SHOWN} more"
+    if record.others:
+        yield "instead, by deadline: " + "; ".join(map(_other, record.others))
     for rival in ran.rivals:
         assert rival.chosen is not None
         yield f"passed over {rival.pool}: {_other(rival.chosen)}"
-    yield from asked.words
+    yield from record.words
 
 
 def _exits_changed(changed: ExitsChanged) -> str:
@@ -140,17 +140,17 @@ def _positions(policy: ExitPolicy) -> str:
 
 
 def _thresholds(policy: ExitPolicy) -> str:
-    each = zip(policy.ramps, policy.thresholds, strict=True)
-    found = ", ".join(f"{threshold:.3g} at {ramp}" for ramp, threshold in each) or "none"
+    pairs = zip(policy.ramps, policy.thresholds, strict=True)
+    text = ", ".join(f"{threshold:.3g} at {ramp}" for ramp, threshold in pairs) or "none"
     judged = f"{policy.mode.value}, {policy.feedback:.0%} of the batches judged"
-    return f"thresholds {found}; {judged}"
+    return f"thresholds {text}; {judged}"
 
 
 def _exits_seen(changed: ExitsChanged) -> str:
-    left = [f"{rows} at {ramp}" for ramp, rows in sorted(changed.left.items())]
+    exits = [f"{rows} at {ramp}" for ramp, rows in sorted(changed.left.items())]
     wrong = sum(changed.differed.values())
     return (
-        f"since the last change {changed.rows} rows, answered early: {', '.join(left) or 'none'}; "
+        f"since the last change {changed.rows} rows, answered early: {', '.join(exits) or 'none'}; "
         f"{changed.judged} judged, of which {wrong} would have had another answer than the model's"
     )
 
@@ -164,9 +164,9 @@ def _other(choice: PricedBatch) -> str:
 
 def _ended(ended: Ended) -> str:
     request, outcome = ended.request, ended.outcome
-    what = "request" if isinstance(request, Request) else "announced request"
-    told = [f"{outcome.kind.value} {what} {request.id} of {request.model}"]
-    told.append(f"{outcome.reason.label}: {_WHY.get(outcome.reason, outcome.detail)}")
+    kind = "request" if isinstance(request, Request) else "announced request"
+    clauses = [f"{outcome.kind.value} {kind} {request.id} of {request.model}"]
+    clauses.append(f"{outcome.reason.label}: {_WHY.get(outcome.reason, outcome.detail)}")
     if outcome.kind in (OutcomeKind.DROPPED, OutcomeKind.REJECTED):
         facts = []
         if outcome.budget_s is not None:
@@ -175,8 +175,8 @@ def _ended(ended: Ended) -> str:
             facts.append(f"needs {_ms(ended.alone)} alone")
         if ended.free_in is not None and math.isfinite(ended.free_in):
             facts.append(f"a lane is free in {_ms(ended.free_in)}")
-        told.append(", ".join([*facts, f"{ended.pending} waiting"]))
-    return "; ".join(told)
+        clauses.append(", ".join([*facts, f"{ended.pending} waiting"]))
+    return "; ".join(clauses)
 
 
 def _ms(seconds: float) -> str:

@@ -59,16 +59,16 @@ class RecordedPools:
 
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         """The engine's `PoolFactory`. Raises RecordingError for a pool that was not recorded."""
-        known = self.opened.get(pool)
-        if known is None:
+        opened = self.opened.get(pool)
+        if opened is None:
             raise RecordingError(f"pool {pool} is opened, but not recorded")
         times = self._in_use.get(pool)
         if times is None:
             times = self._in_use[pool] = self.times(pool)
         try:
-            return known.recipe.parts(times, max_batch=max_batch, view=view)
+            return opened.recipe.parts(times, max_batch=max_batch, view=view)
         except ValueError as error:  # an unknown policy or option, or a value out of range
-            why = _why_unknown(known.recipe.scheduler) or str(error).removeprefix("name: ")
+            why = _why_unknown(opened.recipe.scheduler) or str(error).removeprefix("name: ")
             raise RecordingError(f"pool {pool}: {why}") from None
 
     def times(self, pool: PoolId) -> BatchTimes:
@@ -146,12 +146,12 @@ def replay(
             if done != list(record.commands):
                 place = _first_difference(record.commands, done)
                 call, first = Call(record.now, (), record.commands), engine.events_seen
-                found = Difference(line, call, first, place, record.commands, tuple(done))
-                return Replayed(calls, engine.events_seen, count, found, engine)
+                difference = Difference(line, call, first, place, record.commands, tuple(done))
+                return Replayed(calls, engine.events_seen, count, difference, engine)
             continue
-        if (told := frames.untold(record.events)) is not None:
-            found = Difference(line, record, engine.events_seen, 0, ([str(told)],), ())
-            return Replayed(calls, engine.events_seen, count, found, engine)
+        if (event := frames.untold(record.events)) is not None:
+            difference = Difference(line, record, engine.events_seen, 0, ([str(event)],), ())
+            return Replayed(calls, engine.events_seen, count, difference, engine)
         for watcher in watchers:
             watcher.before(record, engine)
         first = engine.events_seen
@@ -161,8 +161,8 @@ def replay(
         replayed = recording.reader.recorded(as_read)
         if replayed != list(record.commands):
             place = _first_difference(record.commands, replayed)
-            found = Difference(line, record, first, place, record.commands, tuple(replayed))
-            return Replayed(calls, engine.events_seen, count, found, engine)
+            difference = Difference(line, record, first, place, record.commands, tuple(replayed))
+            return Replayed(calls, engine.events_seen, count, difference, engine)
         for watcher in watchers:
             watcher.after(record, engine, commands)
         calls += 1
@@ -186,19 +186,19 @@ class ReplayedFrames:
             ended, self.ended = self.ended, []
         try:
             if call.what == "due":
-                told, done = self._frames.expire(now=call.now)
+                engine_events, done = self._frames.expire(now=call.now)
             else:
                 events = () if call.event is None else (call.event,)
-                told, done = self._frames.handle(events, ended, now=call.now)
+                engine_events, done = self._frames.handle(events, ended, now=call.now)
         except ValueError:  # as it did in the server, which went on with what there was by then
-            told, done = self._frames.taken()
-        self._told += told
+            engine_events, done = self._frames.taken()
+        self._told += engine_events
         return frame_commands(done)
 
     def untold(self, events: Sequence[Event]) -> Event | None:
         """The first that the engine should have been told with these and was not; None: it was."""
-        told, self._told = self._told, []
-        return next((event for event in told if event not in events), None)
+        engine_events, self._told = self._told, []
+        return next((event for event in engine_events if event not in events), None)
 
 
 def handled(engine: Engine, call: Call) -> list[Command]:

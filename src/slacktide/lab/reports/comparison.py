@@ -32,12 +32,12 @@ class Comparison:
     entries: tuple[ComparedRun, ...]
 
     def __post_init__(self) -> None:
-        seen = set()
+        keys = set()
         for entry in self.entries:
             key = (entry.policy, entry.load)
-            if key in seen:
+            if key in keys:
                 raise ReportError(f"two reports for policy {key[0]!r} at load {key[1]!r}")
-            seen.add(key)
+            keys.add(key)
 
     @classmethod
     def of(cls, title: str, entries: Iterable[tuple[str, str, Report]]) -> Comparison:
@@ -54,8 +54,8 @@ class Comparison:
 
     def get(self, policy: str, load: str) -> Report | None:
         key = (policy, load)
-        found = (one.report for one in self.entries if (one.policy, one.load) == key)
-        return next(found, None)
+        reports = (entry.report for entry in self.entries if (entry.policy, entry.load) == key)
+        return next(reports, None)
 
     def goodput(self, policy: str, load: str) -> float | None:
         report = self.get(policy, load)
@@ -63,22 +63,22 @@ class Comparison:
 
     def best(self, load: str) -> str:
         """The policy with the highest goodput at `load`; the first of equals."""
-        found = [entry for entry in self.entries if entry.load == load]
-        if not found:
+        entries = [entry for entry in self.entries if entry.load == load]
+        if not entries:
             raise ReportError(f"no report at load {load!r}")
-        return max(found, key=lambda entry: entry.report.goodput).policy
+        return max(entries, key=lambda entry: entry.report.goodput).policy
 
-    def times_as_many(self, policy: str, other: str) -> str | None:
-        """How many times as many requests `policy` answered on time as `other`, over the loads:
+    def times_as_many(self, policy: str, rival: str) -> str | None:
+        """How many times as many requests `policy` answered on time as `rival`, over the loads:
         `2.5 to 10 times as many`.
 
-        Where `other` answered fewer than `FEWEST`, it is taken to have answered that many, and the
+        Where `rival` answered fewer than `FEWEST`, it is taken to have answered that many, and the
         text says `at least` or `or more`. A load where neither answered that many, or that only one
         of them was run under, does not count; None if no load does.
         """
-        on_time = {(one.policy, one.load): one.report.total.on_time for one in self.entries}
-        loads = [load for load in self.loads if {(policy, load), (other, load)} <= on_time.keys()]
-        pairs = [(on_time[policy, load], on_time[other, load]) for load in loads]
+        on_time = {(entry.policy, entry.load): entry.report.total.on_time for entry in self.entries}
+        loads = [load for load in self.loads if {(policy, load), (rival, load)} <= on_time.keys()]
+        pairs = [(on_time[policy, load], on_time[rival, load]) for load in loads]
         times = [(a / max(b, FEWEST), b < FEWEST) for a, b in pairs if max(a, b) >= FEWEST]
         if not times:
             return None

@@ -64,7 +64,7 @@ def comparison_page(comparison: Comparison, notes: Sequence[str] = (), headline:
 
 
 def _body(report: Report) -> str:
-    asked = orjson.dumps(dict(report.configuration), option=orjson.OPT_INDENT_2).decode()
+    configuration = orjson.dumps(dict(report.configuration), option=orjson.OPT_INDENT_2).decode()
     return "\n".join(
         (
             f"<p>{escape(summary(report))}</p>",
@@ -77,7 +77,7 @@ def _body(report: Report) -> str:
             *_section(TextTable("Reasons", ("stream", "reason", "requests"), _reasons(report))),
             html_list("errors", (f"{count} × {text}" for text, count in report.errors.items())),
             "<details><summary>Configuration</summary>",
-            f"<pre>{escape(asked)}</pre></details>",
+            f"<pre>{escape(configuration)}</pre></details>",
         )
     )
 
@@ -99,10 +99,10 @@ def html_document(title: str, sub: str, body: str) -> str:
 
 def origin(report: Report) -> str:
     """When, where and from what a report was made, in one line."""
-    made = report.provenance
-    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
-    commit = f", commit {made.commit}" if made.commit else ""
-    return f"{made.started} on {made.machine}; seed {report.seed}{commit}; {versions}"
+    provenance = report.provenance
+    versions = ", ".join(f"{name} {version}" for name, version in provenance.versions.items())
+    commit = f", commit {provenance.commit}" if provenance.commit else ""
+    return f"{provenance.started} on {provenance.machine}; seed {report.seed}{commit}; {versions}"
 
 
 def _reasons(report: Report) -> list[tuple[str, str, str]]:

@@ -68,7 +68,7 @@ def latency_curves(report: Report) -> str:
     drawn = []
     for number, stream in enumerate(listed(report)):
         if seconds := stream.latency_curve:
-            ms = tuple(max(each * 1e3, 1e-3) for each in seconds)
+            ms = tuple(max(latency_s * 1e3, 1e-3) for latency_s in seconds)
             drawn.append(Curve(stream.name, ms, tuple(range(len(ms))), number))
     x_label = f"latency from the {report.latency_from} (ms)"
     return curves(drawn, x_label=x_label, y_label="% of answers", log="x", size=(8.0, 2.8))
@@ -177,15 +177,15 @@ def bars(some: Sequence[Bar], *, x_label: str, x_most: float | None = None) -> s
     def draw(axes: Any) -> None:
         drawn = axes.barh(
             range(len(some)),
-            [one.length for one in some],
-            xerr=[one.error for one in some],
+            [bar.length for bar in some],
+            xerr=[bar.error for bar in some],
             height=0.7,
             color=GOOD,
             ecolor=OFFERED,
             capsize=2.0,
         )
         axes.bar_label(drawn, fmt="%.1f", fontsize=8, padding=4)
-        axes.set_yticks(range(len(some)), [_literal(one.label) for one in some])
+        axes.set_yticks(range(len(some)), [_literal(bar.label) for bar in some])
         axes.invert_yaxis()
         axes.set_xlim(0, x_most)
         axes.set_xlabel(x_label)

@@ -95,7 +95,7 @@ def sweep_page(sweep: Sweep) -> str:
 
 def _cores_differ(sweep: Sweep) -> bool:
     """Whether some cells were given more cores than others, or more at times."""
-    means = {found.mean for row in sweep.rows if (found := row.figure(_CORES)) is not None}
+    means = {cores.mean for row in sweep.rows if (cores := row.figure(_CORES)) is not None}
     return len(means) > 1 or any(mean != int(mean) for mean in means)
 
 
@@ -128,12 +128,12 @@ def _curves(sweep: Sweep, key: str) -> str:
     """Goodput along `key`, a line for each choice of the other keys."""
     groups: dict[str, list[SweepRow]] = {}
     for row in sweep.rows:
-        others = [label for other, label in row.labels.items() if other != key]
-        groups.setdefault(", ".join(others) or TOTAL, []).append(row)
-    made = []
+        labels = [label for name, label in row.labels.items() if name != key]
+        groups.setdefault(", ".join(labels) or TOTAL, []).append(row)
+    lines = []
     for number, (label, rows) in enumerate(groups.items()):
         rows = sorted(rows, key=lambda row: float(row.labels[key]))
-        made.append(
+        lines.append(
             plots.Curve(
                 label,
                 tuple(float(row.labels[key]) for row in rows),
@@ -142,7 +142,7 @@ def _curves(sweep: Sweep, key: str) -> str:
                 error=tuple((row.goodput.se or 0.0) * 100 for row in rows),
             )
         )
-    return plots.curves(made, x_label=key, y_label="goodput (%)", y_most=102)
+    return plots.curves(lines, x_label=key, y_label="goodput (%)", y_most=102)
 
 
 def _numbers(sweep: Sweep, key: str) -> bool:

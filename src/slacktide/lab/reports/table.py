@@ -33,7 +33,7 @@ class TextTable(NamedTuple):
 
 def rich_table(table: TextTable, *, gap: int = 1, styles: Mapping[str, str] = {}) -> Table:
     """The table with `gap` cells between its columns; `styles` are those of single words."""
-    made = Table(
+    grid = Table(
         title=Text(table.title) if table.title else None,
         title_justify="left",
         box=SIMPLE,
@@ -43,10 +43,10 @@ def rich_table(table: TextTable, *, gap: int = 1, styles: Mapping[str, str] = {}
     for number, name in enumerate(table.headings):
         justify: JustifyMethod = "left" if number < table.words else "right"
         one_line = number == 0 or (gap == 0 and table.words == 1)
-        made.add_column(Text(name), justify=justify, no_wrap=one_line)
+        grid.add_column(Text(name), justify=justify, no_wrap=one_line)
     for line in table.lines:
-        made.add_row(*(Text(cell, style=styles.get(cell, "")) for cell in line))
-    return made
+        grid.add_row(*(Text(cell, style=styles.get(cell, "")) for cell in line))
+    return grid
 
 
 def render(report: Report) -> Group:
@@ -143,8 +143,8 @@ def milliseconds(samples: Percentiles) -> tuple[str, ...]:
 def bar(share: float, width: int = _BAR) -> str:
     """`share` (0 to 1) as a bar of at most `width` characters, to an eighth of one."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+    full, remainder = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[remainder] if remainder else "")).ljust(width)
 
 
 def _goodput_cell(comparison: Comparison, policy: str, load: str) -> Text:

@@ -54,32 +54,32 @@ def _pairs(prediction: Prediction) -> list[tuple[StreamReport, list[StreamReport
         return {stream.name: stream for stream in listed(report)}
 
     drawn = [by_name(report) for report in prediction.predicted]
-    return [(stream, [one[stream.name] for one in drawn]) for stream in listed(prediction.recorded)]
+    return [(stream, [run[stream.name] for run in drawn]) for stream in listed(prediction.recorded)]
 
 
 def _rows(
     recorded: StreamReport, predicted: Sequence[StreamReport]
 ) -> list[tuple[str, tuple[str, str, str]]]:
     """(what, its cells); outcomes and latencies of no request are left out."""
-    found = [
+    rows = [
         ("submitted", (str(recorded.submitted), str(predicted[0].submitted), "")),
-        ("goodput", _cells(recorded, predicted, lambda one: one.goodput * 100, "{:.1f} %")),
+        ("goodput", _cells(recorded, predicted, lambda stream: stream.goodput * 100, "{:.1f} %")),
     ]
     for kind in OUTCOME_COLUMNS:
-        if any(one.outcomes.get(kind, 0) for one in (recorded, *predicted)):
+        if any(stream.outcomes.get(kind, 0) for stream in (recorded, *predicted)):
 
-            def count(one: StreamReport, kind: str = kind) -> float:
-                return one.outcomes.get(kind, 0)
+            def count(stream: StreamReport, kind: str = kind) -> float:
+                return stream.outcomes.get(kind, 0)
 
-            found.append((kind, _cells(recorded, predicted, count, "{:.0f}")))
+            rows.append((kind, _cells(recorded, predicted, count, "{:.0f}")))
     for level in _LEVELS:
 
-        def latency(one: StreamReport, level: str = level) -> float | None:
-            samples: Percentiles | None = one.latency
+        def latency(stream: StreamReport, level: str = level) -> float | None:
+            samples: Percentiles | None = stream.latency
             return None if samples is None else getattr(samples, level) * 1e3
 
-        found.append((f"latency {level}", _cells(recorded, predicted, latency, "{:.1f} ms")))
-    return found
+        rows.append((f"latency {level}", _cells(recorded, predicted, latency, "{:.1f} ms")))
+    return rows
 
 
 def _cells(
@@ -90,10 +90,10 @@ def _cells(
 ) -> tuple[str, str, str]:
     """Recorded, mean of the predicted, and its standard error."""
     live = of(recorded)
-    drawn = [value for one in predicted if (value := of(one)) is not None]
-    found = mean(drawn) if drawn else None
+    drawn = [value for stream in predicted if (value := of(stream)) is not None]
+    predicted_mean = mean(drawn) if drawn else None
     return (
         "–" if live is None else form.format(live),
-        "–" if found is None else form.format(found.mean),
-        "" if found is None or found.se is None else f"{found.se:.1f}",
+        "–" if predicted_mean is None else form.format(predicted_mean.mean),
+        "" if predicted_mean is None or predicted_mean.se is None else f"{predicted_mean.se:.1f}",
     )

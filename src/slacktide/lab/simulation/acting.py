@@ -101,13 +101,13 @@ class SimulatedClients:
         if plan.inputs == before.inputs:
             return
         self._inputs = {
-            each.client: Advice(
-                size=self._all[each.client].sides.get(each.variant, 0),
-                variant=each.variant,
-                mapped=bool(each.variant),
+            input_size.client: Advice(
+                size=self._all[input_size.client].sides.get(input_size.variant, 0),
+                variant=input_size.variant,
+                mapped=bool(input_size.variant),
             )
-            for each in plan.inputs
-            if each.client in self._all
+            for input_size in plan.inputs
+            if input_size.client in self._all
         }
         for acting in self._all.values():
             acting.told(now)
@@ -156,7 +156,7 @@ class _Acting:
         self._wakes = math.inf
         self._last: Advice | None = None
         """Advice that it has been told."""
-        self.sides = {each.name: each.size for each in client.variants}
+        self.sides = {variant.name: variant.size for variant in client.variants}
         self._least = float(client.frame_bytes(client.variants[0].size))
 
     # ── the client ───────────────────────────────────────────────────────────────────────────
@@ -188,10 +188,10 @@ class _Acting:
     def _savable(self, jitter: float, now: float) -> bool:
         """The smallest frame over a link that it has to itself, then the fastest variant alone."""
         client = self.client
-        there = client.link.deliver(self._least * jitter, sent=now).complete_at
-        if there == math.inf:
+        arrival = client.link.deliver(self._least * jitter, sent=now).complete_at
+        if arrival == math.inf:
             return False
-        done = there + client.alone
+        done = arrival + client.alone
         return self._back(done) <= now + client.slo
 
     def _back(self, at: float) -> float:
@@ -230,10 +230,10 @@ class _Acting:
         client = self.client
         match action:
             case Connect():
-                told = tuple((each.name, each.size, each.accuracy) for each in client.variants)
+                forms = tuple((form.name, form.size, form.accuracy) for form in client.variants)
                 at = now + 2.0 * client.link.way_back
                 self._last = self._all.advise(client.id)
-                self._later(at, Connected(told, self._last))
+                self._later(at, Connected(forms, self._last))
             case EncodeFrame():
                 frame = self._frames[action.id]
                 record = frame.record
@@ -303,18 +303,18 @@ class _Acting:
     def _received(self, frame: _Frame, now: float) -> Told:
         client, measured = self.client, self._measured
         record = frame.record
-        told: list[Event | SessionEvent] = []
+        events: list[Event | SessionEvent] = []
         news = measured.received(
             record.nbytes, record.side, now - frame.begun, frame.stated, now=now
         )
         if news is not None:
-            told.append(news)
+            events.append(news)
         self._later(now + client.link.way_back, FrameAcknowledged(frame.id, now - frame.begun))
         late = measured.network_time(record.nbytes, now=now)
         if late is None:
             deadline = self._deadline(frame)
             if frame.request not in self._all._asked:
-                return told  # it had its answer before it was complete
+                return events  # it had its answer before it was complete
         else:
             deadline = now - late + client.slo
             self._all._asked[frame.request] = frame
@@ -328,8 +328,8 @@ class _Acting:
             network_time=frame.begun - frame.sent,
             size=record.side,
         )
-        told.append(Submitted(request))
-        return told
+        events.append(Submitted(request))
+        return events
 
     def answer(self, frame: _Frame, outcome: Outcome) -> None:
         """The server has its outcome, which now goes back."""

@@ -71,14 +71,14 @@ class DeviceParts:
         """Hand a part over."""
         part = command.part
         frames = self._frames
-        here = frames.frames[part.parent or 0]
+        frame = frames.frames[part.parent or 0]
         to = self._devices.frames_on(command.device)
         link = self._devices.link(frames.name, command.device)
         until = math.inf if part.best_effort else part.deadline - self._rest(part)
-        sent = SentPart(self, here, part, to, here.base(command.feeds[0]))
+        sent = SentPart(self, frame, part, to, frame.base(command.feeds[0]))
         self.open[part.id] = sent
         nbytes = float(part.nbytes)
-        if part.stage == here.seen.rows.pipeline.source:
+        if part.stage == frame.seen.rows.pipeline.source:
             sent.share = frames.shrunk.get(part.pipeline, 1.0)
             nbytes *= sent.share
         self._offer(Sending(sent, nbytes, until), link, now)
@@ -93,7 +93,7 @@ class DeviceParts:
         plan = self._frames.plan()
         if plan is not self._rests_of:
             self._rests_of = plan
-            self._rests = {(each.pipeline, each.stage): each.p99 for each in plan.places}
+            self._rests = {(place.pipeline, place.stage): place.p99 for place in plan.places}
         return self._rests.get((part.pipeline, part.stage), 0.0)
 
     def cancel(self, command: CancelPart, now: float) -> None:
@@ -111,15 +111,15 @@ class DeviceParts:
             if at < math.inf:
                 sent.to.put(at, FrameCancelled(sent.there, command.reason))
 
-    def answer(self, sent: SentPart, there: HereFrame, command: AnswerFrame, now: float) -> None:
+    def answer(self, sent: SentPart, frame: HereFrame, command: AnswerFrame, now: float) -> None:
         """The other device has answered a part: its answer sets out for here."""
         if sent.part.id not in self.open:
             return  # nothing waits for it any more
         sent.answer = command
         if command.reason.kind in HAS_RESULT:
-            sent.sunk, sent.nbytes, sent.worth = there.sunk, there.nbytes, there.worth
+            sent.sunk, sent.nbytes, sent.worth = frame.sunk, frame.nbytes, frame.worth
         link = self._devices.link(sent.to.name, self._frames.name)
-        self._offer(Sending(sent, sent.nbytes, there.seen.deadline), link, now)
+        self._offer(Sending(sent, sent.nbytes, frame.seen.deadline), link, now)
 
     def arrived(self, sent: SentPart, at: float) -> None:
         """All of a part, or of its answer, has left, and is there at `at`."""

@@ -39,13 +39,13 @@ class ExitCourse:
     def until(self, seconds: float) -> ExitReport:
         """What is known if it is stopped then: no row has reached the end."""
         report = self.report
-        seen = sum(each <= seconds for each in report.stage_s)
+        stages = sum(stage_end <= seconds for stage_end in report.stage_s)
         return ExitReport(
             ramps=report.ramps,
-            uncertainty=tuple(row[:seen] for row in report.uncertainty),
+            uncertainty=tuple(row[:stages] for row in report.uncertainty),
             agrees=((),) * len(report.agrees),
-            left=tuple(ramp if ramp < seen else -1 for ramp in report.left),
-            stage_s=report.stage_s[:seen],
+            left=tuple(ramp if ramp < stages else -1 for ramp in report.left),
+            stage_s=report.stage_s[:stages],
         )
 
 
@@ -76,27 +76,27 @@ def played(
     if policy.enlarge and shrinks and policy.ramps:
         leaves = _enlarged(batch, leaves, policy.thresholds[-1], uncertainty, chain)
     members = list(zip(leaves, batch.members, strict=True))
-    left = tuple([ramp for ramp, member in members for _ in range(member.rows)])
+    exits = tuple([ramp for ramp, member in members for _ in range(member.rows)])
     stages, end = chain(batch.rows)
-    ends: tuple[bool, ...] = (True,) * len(left)
+    ends: tuple[bool, ...] = (True,) * len(exits)
     if shrinks and max(leaves) >= 0:
-        stages, end = _shrunk(left, len(policy.ramps), chain)
-        ends = tuple([ramp < 0 for ramp in left])
+        stages, end = _shrunk(exits, len(policy.ramps), chain)
+        ends = tuple([ramp < 0 for ramp in exits])
     released = []
     for number in sorted({ramp for ramp in leaves if ramp >= 0}):
         ids = tuple([member.id for ramp, member in members if ramp == number])
         event = RowsReleased(batch.id, ids, policy.ramps[number])
         released.append((stages[number], event))
-    said = zip(uncertainty, agrees, left, ends, strict=True)
-    kept = [
+    said = zip(uncertainty, agrees, exits, ends, strict=True)
+    row_reports = [
         (tuple(row), tuple(right)) if stays else (tuple(row[: ramp + 1]), ())
         for row, right, ramp, stays in said
     ]
     report = ExitReport(
         ramps=policy.ramps,
-        uncertainty=tuple([row for row, _ in kept]),
-        agrees=tuple([right for _, right in kept]),
-        left=left,
+        uncertainty=tuple([row for row, _ in row_reports]),
+        agrees=tuple([right for _, right in row_reports]),
+        left=exits,
         stage_s=tuple(stages),
     )
     return ExitCourse(end, tuple(released), report)
@@ -104,7 +104,7 @@ def played(
 
 def _leaving(batch: Batch, policy: ExitPolicy, uncertainty: Sequence[Sequence[float]]) -> list[int]:
     """By member: the first ramp (by its place in the policy) that is sure of all its rows; −1."""
-    found = []
+    leaves = []
     first = 0
     for member in batch.members:
         rows = uncertainty[first : first + member.rows]
@@ -115,8 +115,8 @@ def _leaving(batch: Batch, policy: ExitPolicy, uncertainty: Sequence[Sequence[fl
                 if all(row[number] < threshold for row in rows):
                     sure = number
                     break
-        found.append(sure)
-    return found
+        leaves.append(sure)
+    return leaves
 
 
 def _enlarged(
@@ -129,8 +129,8 @@ def _enlarged(
     """`leaves` of a batch that is planned to end at its last ramp, whose threshold is `limit`."""
     last = len(uncertainty[0]) - 1
     owners = [place for place, member in enumerate(batch.members) for _ in range(member.rows)]
-    there = [row for row, owner in enumerate(owners) if not 0 <= leaves[owner] < last]
-    if not there:
+    remaining = [row for row, owner in enumerate(owners) if not 0 <= leaves[owner] < last]
+    if not remaining:
         return list(leaves)
 
     def seconds(rows: int, stage: int) -> float:
@@ -139,30 +139,30 @@ def _enlarged(
         return ends[stage + 1] - ends[stage]
 
     gone = [[0 <= leaves[owner] < stage for owner in owners].count(True) for stage in range(last)]
-    present = [*[len(owners) - each for each in gone], len(there)]
-    unsure = [uncertainty[row][last] for row in there]
-    held = {at for at, row in enumerate(there) if batch.members[owners[row]].final}
-    found = [
+    present = [*[len(owners) - count for count in gone], len(remaining)]
+    unsure = [uncertainty[row][last] for row in remaining]
+    held = {at for at, row in enumerate(remaining) if batch.members[owners[row]].final}
+    enlarged = [
         last if ramp < 0 and not member.final else ramp
         for ramp, member in zip(leaves, batch.members, strict=True)
     ]
     for at in going_on(unsure, held, present, seconds):
         if not unsure[at] < limit:
-            found[owners[there[at]]] = -1
-    return found
+            enlarged[owners[remaining[at]]] = -1
+    return enlarged
 
 
-def _shrunk(left: Sequence[int], ramps: int, chain: Callable[[int], Chain]) -> Chain:
+def _shrunk(exits: Sequence[int], ramps: int, chain: Callable[[int], Chain]) -> Chain:
     """A chain that rows leave for good: what comes after has fewer, and ends with the last."""
     at = 0.0
     stages: list[float] = []
-    present = len(left)
+    present = len(exits)
     for number in range(ramps):
-        there, _ = chain(present)
-        at += there[number] - (there[number - 1] if number else 0.0)
+        answers, _ = chain(present)
+        at += answers[number] - (answers[number - 1] if number else 0.0)
         stages.append(at)
-        present -= sum([ramp == number for ramp in left])
+        present -= sum([ramp == number for ramp in exits])
         if not present:
             return stages, at
-    there, end = chain(present)
-    return stages, at + end - there[-1]
+    answers, end = chain(present)
+    return stages, at + end - answers[-1]

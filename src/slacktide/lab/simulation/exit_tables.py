@@ -93,7 +93,7 @@ class ExitTable:
     @property
     def times(self) -> LatencyTable:
         """Of the unsplit model, on one core or however many it was measured with."""
-        seconds = [[each] for each in self.whole.tolist()]
+        seconds = [[whole_s] for whole_s in self.whole.tolist()]
         return LatencyTable.from_grid(tuple(self.sizes.tolist()), (1,), seconds, seconds)
 
     def seconds(self, of: Floats, rows: int) -> Floats:
@@ -116,7 +116,7 @@ class ExitTable:
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all. Raises OSError."""
-        arrays = {each.name: getattr(self, each.name) for each in fields(self)}
+        arrays = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         partial = path.with_name(f"{path.name}.partial")
         with partial.open("wb") as file:
             np.savez_compressed(file, layout=np.int64(LAYOUT), **arrays)
@@ -128,19 +128,19 @@ def read_exit_table(path: Path) -> ExitTable:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-        found = read_npz(data, most_bytes=MAX_BYTES, where=path.name)
-        layout = int(found.pop("layout"))
+        columns = read_npz(data, most_bytes=MAX_BYTES, where=path.name)
+        layout = int(columns.pop("layout"))
         if layout != LAYOUT:
             raise ExitTableError(f"exit table {path.name}: layout {layout}, expected {LAYOUT}")
         kinds = {"agrees": "b", "sizes": "i", "title": "U", "positions": "U"}
-        for each in fields(ExitTable):
-            if found[each.name].dtype.kind not in kinds.get(each.name, "f"):
-                raise _refuse(each.name, f"another type than {found[each.name].dtype}")
-        arrays = {name: array for name, array in found.items() if array.dtype.kind != "U"}
+        for attribute in fields(ExitTable):
+            if columns[attribute.name].dtype.kind not in kinds.get(attribute.name, "f"):
+                raise _refuse(attribute.name, f"another type than {columns[attribute.name].dtype}")
+        arrays = {name: array for name, array in columns.items() if array.dtype.kind != "U"}
         return ExitTable(
-            str(found["title"]),
+            str(columns["title"]),
             float(arrays.pop("rate")),
-            tuple(found["positions"].tolist()),
+            tuple(columns["positions"].tolist()),
             **arrays,
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -176,14 +176,14 @@ class TableExits:
 
     def _chain(self, rows: int, ramps: tuple[int, ...]) -> tuple[list[float], float]:
         """Seconds from the start to each ramp's answers, and to the end."""
-        found = self._stages.get((rows, ramps))
-        if found is None:
+        chain = self._stages.get((rows, ramps))
+        if chain is None:
             table, active = self._table, list(ramps)
             ramp = np.cumsum(table.seconds(table.ramp, rows)[active])
             stages = table.seconds(table.before, rows)[active] + ramp
             end = float(table.seconds(table.whole, rows)) + (float(ramp[-1]) if active else 0.0)
-            found = self._stages[rows, ramps] = stages.tolist(), end
-        return found
+            chain = self._stages[rows, ramps] = stages.tolist(), end
+        return chain
 
     def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
         table, active = self._table, list(policy.ramps)
@@ -195,12 +195,12 @@ class TableExits:
 
         def chain(rows: int) -> Chain:
             stages, end = self._chain(rows, policy.ramps)
-            return [scale * each for each in stages], scale * end
+            return [scale * stage_s for stage_s in stages], scale * end
 
         uncertainty = table.uncertainty[chosen].tolist()
         course = played(batch, policy, uncertainty, table.agrees[chosen].tolist(), chain)
-        asked = policy.features and is_judged(batch.id, policy.feature_share)
-        if not asked or (active and not all(course.report.agrees)):
+        records_features = policy.features and is_judged(batch.id, policy.feature_share)
+        if not records_features or (active and not all(course.report.agrees)):
             return course
         said, right = table.uncertainty[inputs].tolist(), table.agrees[inputs].tolist()
         everywhere = RampsJudged(

@@ -54,20 +54,20 @@ class PipelineScore:
 
     def percentile(self, level: float) -> float:
         """Milliseconds within which a share `level` of the answered frames was; 0 of none."""
-        rank, seen = level * sum(self.latency_ms), 0
-        for each, count in enumerate(self.latency_ms):
-            seen += count
-            if count and seen >= rank:
-                return float(each)
+        rank, total = level * sum(self.latency_ms), 0
+        for ms, count in enumerate(self.latency_ms):
+            total += count
+            if count and total >= rank:
+                return float(ms)
         return 0.0
 
-    def add(self, other: PipelineScore) -> None:
+    def add(self, score: PipelineScore) -> None:
         """Count what the other has counted, too."""
-        self.reasons += other.reasons
-        self.offered += other.offered
-        self.in_time += other.in_time
-        self.worth += other.worth
-        self.latency_ms = [a + b for a, b in zip(self.latency_ms, other.latency_ms, strict=True)]
+        self.reasons += score.reasons
+        self.offered += score.offered
+        self.in_time += score.in_time
+        self.worth += score.worth
+        self.latency_ms = [a + b for a, b in zip(self.latency_ms, score.latency_ms, strict=True)]
 
 
 class FrameScore:
@@ -121,8 +121,8 @@ class FrameScore:
     def total(self) -> PipelineScore:
         """Of all pipelines together."""
         total = PipelineScore()
-        for each in self.pipelines.values():
-            total.add(each)
+        for score in self.pipelines.values():
+            total.add(score)
         return total
 
     @property

@@ -18,9 +18,9 @@ class HereFrame:
 
     __slots__ = ("bases", "first", "id", "nbytes", "part", "seen", "sunk", "worth")
 
-    def __init__(self, id: int, seen: SeenFrame, first: int, part: SentPart | None) -> None:
+    def __init__(self, id: int, picture: SeenFrame, first: int, part: SentPart | None) -> None:
         self.id = id
-        self.seen = seen
+        self.seen = picture
         self.first = first
         """Of a part: which of its stage's rows is the first."""
         self.part = part

@@ -119,9 +119,9 @@ class OracleSlack(DeadlinePolicy):
         self._cost += COST_GAIN * (took / len(batch.members) - self._cost)
         super().take(batch)
 
-    def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:
+    def _refuse(self, request: Request | Notice, rows: int, now: float) -> Reason | None:
         if rows != 1:
-            raise ValueError(f"request {asked.id} has {rows} rows, not one")
+            raise ValueError(f"request {request.id} has {rows} rows, not one")
         return None
 
     def _due(self, entry: Entry) -> float:
@@ -168,5 +168,5 @@ def _spread(lengths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Sequence[f
     if lengths.size > MOST_LENGTHS:
         places = np.linspace(0, lengths.size - 1, MOST_LENGTHS)
         lengths = lengths[np.round(places).astype(np.int64)]
-    found: list[float] = lengths.tolist()
-    return found
+    sample: list[float] = lengths.tolist()
+    return sample

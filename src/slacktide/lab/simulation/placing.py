@@ -49,8 +49,8 @@ class SimulatedPlacing:
         pipelines = devices.pipelines
         for device in devices.devices.values():
             device.frames.arrivals = {
-                each.name: {stage.name: StageArrivals() for stage in each.stages}
-                for each in pipelines
+                pipeline.name: {stage.name: StageArrivals() for stage in pipeline.stages}
+                for pipeline in pipelines
             }
         devices.call_at(devices.begins + CHECK_S, self._tick)
 
@@ -80,10 +80,10 @@ class SimulatedPlacing:
             return
         self._revision = self._control.revision
         of = self._plan_of or (lambda plans, name: (plans.of(name, self._lanes[name]), {}))
-        found = {name: of(plans, name) for name in self._lanes}
+        device_plans = {name: of(plans, name) for name in self._lanes}
         self._devices.change_plans(
-            {name: plan for name, (plan, _) in found.items()},
+            {name: plan for name, (plan, _) in device_plans.items()},
             now=now,
-            stated={name: stated for name, (_, stated) in found.items()},
+            stated={name: stated for name, (_, stated) in device_plans.items()},
         )
         self._changed(now)

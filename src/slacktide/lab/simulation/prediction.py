@@ -64,26 +64,26 @@ def predict(
     With `after` > 0 the part before it is replayed, and teaches. With `hindsight` batches take
     what others took at the same moment of the recording. Raises RecordingError for a recording that
     is not what it says, SimulationError if nothing is left to predict."""
-    found = recorded_inputs(
+    inputs = recorded_inputs(
         (line.record for line in recording.lines()), after=after, plan=recording.header.plan
     )
-    if found.plan is None or not found.scored:
+    if inputs.plan is None or not inputs.scored:
         raise SimulationError(f"{recording.path}: no request to predict after {after:g} s")
     observed = Observations()
-    learnt = _learnt(recording, found.start, observed) if after > 0.0 else {}
+    learnt = _learnt(recording, inputs.start, observed) if after > 0.0 else {}
     if hindsight:
-        observed = _Later(found.start)
+        observed = _Later(inputs.start)
         _learnt(recording, math.inf, observed)
-    scores = _Scores(found)
-    for id in found.scored:
-        scores.ended(id, found.ended[id])
+    scores = _Scores(inputs)
+    for id in inputs.scored:
+        scores.ended(id, inputs.ended[id])
     recorded = scores.report(f"recorded in {recording.path}", seeds[0], provenance)
     predicted, guessed = [], 0
     for seed in seeds:
-        scores = _Scores(found)
-        guessed = _run(found, learnt, observed, recording.header.settings, seed, scores)
+        scores = _Scores(inputs)
+        guessed = _run(inputs, learnt, observed, recording.header.settings, seed, scores)
         predicted.append(scores.report(f"predicted from {recording.path}", seed, provenance))
-    notes = [*recording.warnings, *_notes(found, after, guessed, hindsight)]
+    notes = [*recording.warnings, *_notes(inputs, after, guessed, hindsight)]
     return Prediction(recorded, tuple(predicted), tuple(notes))
 
 
@@ -100,7 +100,7 @@ def _learnt(
 
 
 def _run(
-    found: RecordedInputs,
+    inputs: RecordedInputs,
     learnt: Mapping[PoolId, BatchTimes],
     observed: Observations,
     settings: EngineSettings,
@@ -109,26 +109,26 @@ def _run(
 ) -> int:
     """Run the engine once on what came from outside. Returns how many requests ran for a time that
     was guessed."""
-    assert found.plan is not None
+    assert inputs.plan is not None
     pools = RecordedPools(learnt)
-    for opened in found.opened:
+    for opened in inputs.opened:
         pools.add(opened)
     truth = {pool: pools.times(pool) for pool in pools.opened}
     execution = TrainedTimes(
         truth, observed, stream(seed, "batch times"), at_once=isinstance(observed, _Later)
     )
-    frames = RecordedFrames(found.frames, scores.ended, stream(seed, "frames"))
+    frames = RecordedFrames(inputs.frames, scores.ended, stream(seed, "frames"))
     # A plan that was in force already has its replicas up, and their models cut into stages, by the
     # time requests come.
-    begin = found.start - 2.0 * (found.start_s + ARRANGE_S)
+    begin = inputs.start - 2.0 * (inputs.start_s + ARRANGE_S)
     simulation = Simulation(
         Engine(pools.parts, settings),
-        found.plan,
+        inputs.plan,
         execution,
         answered=lambda request, outcome: scores.ended(request.id, outcome),
-        begin=begin if found.plan_at is None else found.plan_at,
-        start_s=found.start_s,
-        resize_s=found.resize_s,
+        begin=begin if inputs.plan_at is None else inputs.plan_at,
+        start_s=inputs.start_s,
+        resize_s=inputs.resize_s,
         exits=dict.fromkeys(
             (pool.model for pool in observed.exits),
             RecordedExits(observed.exits, truth, stream(seed, "exits")),
@@ -136,9 +136,9 @@ def _run(
         frames=frames,
     )
     frames.put = simulation.put
-    if found.frames.pipelines:
-        simulation.put(found.start, PipelinesChanged(found.frames.pipelines))
-    simulation.run(found.items)
+    if inputs.frames.pipelines:
+        simulation.put(inputs.start, PipelinesChanged(inputs.frames.pipelines))
+    simulation.run(inputs.items)
     return execution.guessed
 
 
@@ -157,9 +157,9 @@ class _Later(Observations):
 class _Scores:
     """Scores the same requests, whatever world they ended in."""
 
-    def __init__(self, found: RecordedInputs) -> None:
-        self._requests = found.scored
-        arrivals = [request.arrival for request in found.scored.values()]
+    def __init__(self, inputs: RecordedInputs) -> None:
+        self._requests = inputs.scored
+        arrivals = [request.arrival for request in inputs.scored.values()]
         self._first = min(arrivals)
         self._scorer = Scorer(
             warmup_s=self._first, duration_s=math.nextafter(max(arrivals), math.inf) - self._first
@@ -178,15 +178,15 @@ class _Scores:
         return replace(report, warmup_s=0.0)
 
 
-def _notes(found: RecordedInputs, after: float, guessed: int, hindsight: bool) -> Iterator[str]:
+def _notes(inputs: RecordedInputs, after: float, guessed: int, hindsight: bool) -> Iterator[str]:
     if hindsight:
         yield "no prediction: batches take what others took at the same moment"
     if after > 0.0:
         yield f"the first {after:g} s were replayed, and taught the times; they are not scored"
-    if found.turned_away:
-        yield f"{found.turned_away} requests that the server itself refused are not scored"
-    if found.open:
-        yield f"{found.open} requests had no outcome when the recording ended; they are left out"
+    if inputs.turned_away:
+        yield f"{inputs.turned_away} requests that the server itself refused are not scored"
+    if inputs.open:
+        yield f"{inputs.open} requests had no outcome when the recording ended; they are left out"
     if guessed:
         yield (
             f"{guessed} requests have shapes that nothing known before can judge: their times are "

@@ -69,14 +69,14 @@ class ObservedExits:
         shrinks = batch.leaving is Leaving.SHRINK and not batch.judged
         cores, before, expected = len(batch.replica.cores) or 1, 0.0, 0.0
         for number, ramp in enumerate((*report.ramps, -1)):
-            gone = [0 <= left < number for left in report.left].count(True) if shrinks else 0
+            gone = [0 <= place < number for place in report.left].count(True) if shrinks else 0
             if gone == len(report.left):
                 break
             ends = (*report.stage_s, seconds)[number]
             whole = times.of(len(report.left) - gone, cores).expected
             part = (ends - before) / whole
-            known = self.stages.setdefault(ramp, part)
-            self.stages[ramp] = known + 0.05 * (part - known)
+            average = self.stages.setdefault(ramp, part)
+            self.stages[ramp] = average + 0.05 * (part - average)
             before, expected = ends, expected + self.stages[ramp] * whole
         if expected > 0.0:
             self.ratios.append(seconds / expected)
@@ -109,10 +109,10 @@ class RecordedExits:
         pool = batch.replica.pool
         observed = self._observed.get(pool, ObservedExits())
         drawn: list[list[tuple[float, bool]]] = []
-        seen = observed.rows
-        first = int(self._generator.integers(len(seen))) if seen else 0
+        rows = observed.rows
+        first = int(self._generator.integers(len(rows))) if rows else 0
         for number in range(batch.rows):
-            row: Said = seen[(first + number) % len(seen)] if seen else {}
+            row: Said = rows[(first + number) % len(rows)] if rows else {}
             drawn.append([_nearest(row, ramp) for ramp in policy.ramps])
         uncertainty = [[said for said, _ in row] for row in drawn]
         chain = self._chain(batch, policy, observed, seconds)
@@ -123,19 +123,19 @@ class RecordedExits:
     ) -> Callable[[int], Chain]:
         times, cores = whole_passes(self._times[batch.replica.pool]), len(batch.replica.cores) or 1
         if observed.ratios:
-            known, ratios = observed.stages, observed.ratios
+            shares, ratios = observed.stages, observed.ratios
             ratio = ratios[int(self._generator.integers(len(ratios)))]
-            stages = [known.get(ramp, 0.0) for ramp in policy.ramps]
-            stages.append(known.get(-1, max(0.0, 1.0 - sum(stages))))
-            ends = [ratio * each for each in accumulate(stages)]
+            stages = [shares.get(ramp, 0.0) for ramp in policy.ramps]
+            stages.append(shares.get(-1, max(0.0, 1.0 - sum(stages))))
+            ends = [ratio * end for end in accumulate(stages)]
         else:
             ends = [self._share(observed, ramp) for ramp in policy.ramps] + [1.0]
             whole = times.of(batch.rows, cores).expected
-            ends = [each * seconds / whole if whole > 0.0 else 0.0 for each in ends]
+            ends = [end * seconds / whole if whole > 0.0 else 0.0 for end in ends]
 
         def chain(rows: int) -> Chain:
             whole = times.of(rows, cores).expected
-            return [each * whole for each in ends[:-1]], ends[-1] * whole
+            return [end * whole for end in ends[:-1]], ends[-1] * whole
 
         return chain
 
@@ -150,9 +150,9 @@ def _nearest(row: Said, ramp: int) -> tuple[float, bool]:
     """What a ramp says of a row; one that was not active there, what the last one before said."""
     if ramp in row:
         return row[ramp]
-    known = sorted(row)
-    place = bisect_right(known, ramp)
-    return row[known[place - 1]] if place else NEVER
+    active = sorted(row)
+    place = bisect_right(active, ramp)
+    return row[active[place - 1]] if place else NEVER
 
 
 def whole_passes(times: BatchTimes) -> BatchTimes:

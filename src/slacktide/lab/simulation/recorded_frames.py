@@ -43,7 +43,7 @@ from slacktide.pipelines import Pipeline
 from slacktide.recording import FramesCall
 from slacktide.recording.records import frame_answers, prepared
 
-_BOTH = {each.name for each in fields(Notice)} & {each.name for each in fields(Frame)}
+_BOTH = {slot.name for slot in fields(Notice)} & {slot.name for slot in fields(Frame)}
 _HAS_RESULT = (OutcomeKind.SERVED, OutcomeKind.LATE)
 
 
@@ -78,8 +78,8 @@ class RecordedRows:
             return count * end // self.rows - count * first // self.rows
 
         return tuple(
-            Yield(of(one.rows), one.signature, one.work_hint, of(one.nbytes), one.refused)
-            for one in self.yields
+            Yield(of(part.rows), part.signature, part.work_hint, of(part.nbytes), part.refused)
+            for part in self.yields
         )
 
 
@@ -158,7 +158,7 @@ class FrameInputsReader:
             self._waits.append(now - self._answered[event.request])
 
     def _came(self, event: FrameEvent, now: float) -> None:
-        found = self.found
+        inputs = self.found
         match event:
             case FrameAnnounced():
                 self._notices[event.notice.id] = event.notice, now
@@ -168,34 +168,34 @@ class FrameInputsReader:
                 self._pipelines[frame.id] = frame.pipeline
             case FrameRefused():
                 self.refused.add(event.id)
-                found.items.append(ExternalEvent(now, event))
+                inputs.items.append(ExternalEvent(now, event))
             case FrameCancelled() if event.id in self._notices or event.id in self._frames:
-                found.items.append(ExternalEvent(now, event))
+                inputs.items.append(ExternalEvent(now, event))
             case PipelinesChanged():
-                found.items.append(ExternalEvent(now, event))
+                inputs.items.append(ExternalEvent(now, event))
 
     def finish(self) -> FrameInputs:
-        found = self.found
-        found.reads_s = median(self._waits) if self._waits else 0.0
+        inputs = self.found
+        inputs.reads_s = median(self._waits) if self._waits else 0.0
         self.open = (self._notices.keys() | self._frames.keys()) - self.ended.keys()
         like = {frame.pipeline: frame for frame, _ in self._frames.values()}
         for id, (notice, at) in self._notices.items():
             if id not in self.ended:
                 continue
-            found.items.append(ExternalEvent(at, FrameAnnounced(notice)))
+            inputs.items.append(ExternalEvent(at, FrameAnnounced(notice)))
             if id not in self._frames and self.ended[id].at == at and notice.model in like:
                 # Turned away before its body was read, which was like those of others.
                 said = {name: getattr(notice, name) for name in _BOTH}
                 frame = like[notice.model]
-                whole = {each.name: getattr(frame, each.name) for each in fields(Frame)}
+                whole = {slot.name: getattr(frame, slot.name) for slot in fields(Frame)}
                 self._frames[id] = Frame(**(whole | said)), max(at, notice.complete_at)
             elif id not in self._frames:
                 self.asked[id] = _asked(notice, notice.model)
         for id, (frame, at) in self._frames.items():
             if id in self.ended:
-                found.items.append(ExternalEvent(at, FrameArrived(frame)))
+                inputs.items.append(ExternalEvent(at, FrameArrived(frame)))
                 self.asked[id] = _asked(frame, frame.pipeline)
-        return found
+        return inputs
 
 
 def _asked(frame: Frame | Notice, pipeline: str) -> Request:
@@ -207,14 +207,14 @@ class RecordedFrames:
 
     def __init__(
         self,
-        found: FrameInputs,
+        inputs: FrameInputs,
         ended: Callable[[int, Outcome], None],
         random: np.random.Generator,
     ) -> None:
         """`ended` hears what became of each frame."""
         self.put: Callable[[float, FrameEvent], None]
         """Have something happen, at absolute seconds; to be set before anything does."""
-        self._found = found
+        self._found = inputs
         self._ended = ended
         self._random = random
         self._over: set[int] = set()
@@ -233,34 +233,34 @@ class RecordedFrames:
                 self._pipelines[event.frame.id] = self._served[event.frame.pipeline]
             return event.frame.id not in self._over
         if isinstance(event, PipelinesChanged):
-            self._served |= {each.name: each for each in event.pipelines}
+            self._served |= {pipeline.name: pipeline for pipeline in event.pipelines}
         return True
 
     def answered(self, child: Answer, *, now: float) -> None:
         """What its outputs hand on comes once they have been read."""
-        made = self._children.pop(child.id, None)
-        if made is None or child.reason.kind not in _HAS_RESULT:
+        payload = self._children.pop(child.id, None)
+        if payload is None or child.reason.kind not in _HAS_RESULT:
             return
-        frame, rows = made.request.parent or 0, made.request.rows
+        frame, rows = payload.request.parent or 0, payload.request.rows
         pipeline = self._pipelines[frame]
-        if not pipeline.out_of[made.stage]:
+        if not pipeline.out_of[payload.stage]:
             return
-        key = frame, made.stage
+        key = frame, payload.stage
         if key not in self._of:
             self._of[key] = self._handed(pipeline.name, *key)
         handed, first = self._of[key], self._rows.get(key, 0)
         self._rows[key] = first + rows
         if handed is None:  # nothing like it was seen
-            yields = tuple(Yield(0) for _ in pipeline.out_of[made.stage])
+            yields = tuple(Yield(0) for _ in pipeline.out_of[payload.stage])
         else:
             yields = handed.between(first, first + rows)
         self.put(now + self._found.reads_s, StageYielded(child.id, yields))
 
     def _handed(self, pipeline: str, frame: int, stage: str) -> RecordedRows | None:
-        seen = self._found.handed.get(FrameInputs.key(pipeline, stage), {})
-        if frame in seen or not seen:
-            return seen.get(frame)
-        return seen[list(seen)[int(self._random.integers(len(seen)))]]
+        by_frame = self._found.handed.get(FrameInputs.key(pipeline, stage), {})
+        if frame in by_frame or not by_frame:
+            return by_frame.get(frame)
+        return by_frame[list(by_frame)[int(self._random.integers(len(by_frame)))]]
 
     def carry_out(self, command: FrameCommand, *, now: float) -> None:
         if isinstance(command, PreparePayload):

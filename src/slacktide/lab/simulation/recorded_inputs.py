@@ -112,103 +112,105 @@ class _Reader:
         self._frames.call(call, counts=float("-inf") < start <= call.now)
 
     def call(self, call: Call) -> None:
-        found = self.found
-        if found.start == float("-inf"):
-            found.start = call.now + self._after
-        live = call.now >= found.start
+        inputs = self.found
+        if inputs.start == float("-inf"):
+            inputs.start = call.now + self._after
+        live = call.now >= inputs.start
         self._frames.told(call.events)
         for event in call.events:
             if live:
                 self._event(event, call.now)
             elif isinstance(event, PlanChanged):
-                found.plan = event.plan
+                inputs.plan = event.plan
             if isinstance(event, ReplicaUp) and event.replica in self._starting:
                 self._took = self._took or call.now - self._starting[event.replica][0]
             if isinstance(event, LaneResized) and event.lane in self._resizing:
                 self._resizes.append(call.now - self._resizing.pop(event.lane))
-        for _, lane, *_rest in of_type(call, "ResizeLane"):
+        for _, lane, *_ in of_type(call, "ResizeLane"):
             self._resizing[lane] = call.now
         for replica in started(call):
             self._starting[replica.id] = (call.now, replica)
         for id, outcome in answers(call):
             if id in self._known:
-                found.ended[id] = outcome
+                inputs.ended[id] = outcome
             elif id < 0:
                 self._frames.answered(id, call.now)
 
     def _event(self, event: Event, now: float) -> None:
-        found = self.found
+        inputs = self.found
         match event:
             case Announced() if event.notice.id >= 0:  # others are of stages: to be predicted
                 self._known[event.notice.id] = _Known(event.notice, now)
             case Submitted() if event.request.id >= 0:
-                known = self._known.setdefault(event.request.id, _Known())
-                known.request, known.submitted_at = event.request, now
+                record = self._known.setdefault(event.request.id, _Known())
+                record.request, record.submitted_at = event.request, now
             case Refused():
                 self._refused.add(event.id)
-                found.turned_away += 1
-                found.items.append(ExternalEvent(now, event))
+                inputs.turned_away += 1
+                inputs.items.append(ExternalEvent(now, event))
             case Cancelled() if event.id in self._known:
-                found.items.append(ExternalEvent(now, event))
-            case PlanChanged() if found.plan is None:
-                found.plan, found.plan_at = event.plan, now
+                inputs.items.append(ExternalEvent(now, event))
+            case PlanChanged() if inputs.plan is None:
+                inputs.plan, inputs.plan_at = event.plan, now
             case PlanChanged():
-                found.items.append(ExternalEvent(now, event))
+                inputs.items.append(ExternalEvent(now, event))
             case ReplicaLost() if event.replica in self._starting:
                 _, replica = self._starting[event.replica]
-                found.items.append(
+                inputs.items.append(
                     Failure(now, replica.lane, replica.pool.model, event.detail, event.permanent)
                 )
             case _:
                 pass  # ends of batches, timers and what replicas report: to be predicted
 
     def finish(self) -> RecordedInputs:
-        found = self.found
-        found.start_s = self._took or 0.0
-        found.resize_s = median(self._resizes) if self._resizes else 0.0
-        requests = (known.request for known in self._known.values())
+        inputs = self.found
+        inputs.start_s = self._took or 0.0
+        inputs.resize_s = median(self._resizes) if self._resizes else 0.0
+        requests = (record.request for record in self._known.values())
         likely = {request.model: request for request in requests if request is not None}
-        for id, known in self._known.items():
-            if id not in found.ended:
-                found.open += 1
+        for id, record in self._known.items():
+            if id not in inputs.ended:
+                inputs.open += 1
                 continue
-            notice = known.notice
+            notice = record.notice
             if notice is not None:
-                at_once = known.request is None and found.ended[id].at == known.announced_at
-                found.items.append(_upload(known, likely.get(notice.model), at_once))
-            elif known.request is not None:
-                found.items.append(ExternalEvent(known.submitted_at, Submitted(known.request)))
+                at_once = record.request is None and inputs.ended[id].at == record.announced_at
+                inputs.items.append(_upload(record, likely.get(notice.model), at_once))
+            elif record.request is not None:
+                inputs.items.append(ExternalEvent(record.submitted_at, Submitted(record.request)))
             if id not in self._refused:
-                request = known.request or known.notice
+                request = record.request or record.notice
                 assert request is not None
-                found.scored[id] = request
+                inputs.scored[id] = request
         self._finish_frames()
-        found.items.sort(key=attrgetter("arrival"))
-        return found
+        inputs.items.sort(key=attrgetter("arrival"))
+        return inputs
 
     def _finish_frames(self) -> None:
-        found, frames = self.found, self._frames
-        found.frames = frames.finish()
-        found.items += found.frames.items
-        found.turned_away += len(frames.refused)
-        found.open += len(frames.open)
-        for id, asked in frames.asked.items():
-            found.ended[id] = frames.ended[id]
+        inputs, frames = self.found, self._frames
+        inputs.frames = frames.finish()
+        inputs.items += inputs.frames.items
+        inputs.turned_away += len(frames.refused)
+        inputs.open += len(frames.open)
+        for id, request in frames.asked.items():
+            inputs.ended[id] = frames.ended[id]
             if id not in frames.refused:
-                found.scored[id] = asked
+                inputs.scored[id] = request
 
 
-def _upload(known: _Known, like: Request | None, at_once: bool) -> SimulatedUpload:
+def _upload(record: _Known, like: Request | None, at_once: bool) -> SimulatedUpload:
     """An announced request. If it was rejected `at_once`, before its body was read, its shape is
     unknown: it is taken to be `like` others of its model, and complete when it was expected.
     """
-    notice = known.notice
+    notice = record.notice
     assert notice is not None
-    told = replace(notice, arrival=known.announced_at)
-    if known.request is not None:
-        return SimulatedUpload(told, known.request, max(known.submitted_at, known.announced_at))
+    upload = replace(notice, arrival=record.announced_at)
+    if record.request is not None:
+        return SimulatedUpload(
+            upload, record.request, max(record.submitted_at, record.announced_at)
+        )
     if like is None or not at_once:  # its body never came, or was refused when it did
-        return SimulatedUpload(told, None, known.announced_at)
-    known_of_it = {each.name for each in fields(Notice)} & {each.name for each in fields(Request)}
-    request = replace(like, **{name: getattr(notice, name) for name in known_of_it})
-    return SimulatedUpload(told, request, max(notice.complete_at, known.announced_at))
+        return SimulatedUpload(upload, None, record.announced_at)
+    shared = {slot.name for slot in fields(Notice)} & {slot.name for slot in fields(Request)}
+    request = replace(like, **{name: getattr(notice, name) for name in shared})
+    return SimulatedUpload(upload, request, max(notice.complete_at, record.announced_at))

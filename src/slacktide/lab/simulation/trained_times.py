@@ -65,8 +65,8 @@ class Observations(Watcher):
                     observed.note(batch, event.exits, call.now - batch.started, _own(engine, batch))
                 if batch.leaving is Leaving.SHRINK and not batch.judged:
                     continue  # rows have left it: no whole pass
-                kept = self._batches.setdefault(batch.replica.pool, deque(maxlen=self._latest))
-                kept.append((batch, running.cores, call.now - batch.started))
+                batches = self._batches.setdefault(batch.replica.pool, deque(maxlen=self._latest))
+                batches.append((batch, running.cores, call.now - batch.started))
 
     def of(self, pool: PoolId) -> Iterable[Observation]:
         """Those of one pool, oldest first."""
@@ -76,7 +76,7 @@ class Observations(Watcher):
 def _own(engine: Engine, batch: Batch) -> BatchTimes | None:
     """Times of whole passes of a model with exits of its own: none of its batches is judged."""
     pool = batch.replica.pool
-    policy = next((each for each in engine.plan.exits if each.pool == pool), None)
+    policy = next((exits for exits in engine.plan.exits if exits.pool == pool), None)
     if policy is None or policy.feedback > 0.0:
         return None
     return whole_passes(engine.snapshot().pools[pool].times)
@@ -108,17 +108,17 @@ class TrainedTimes:
         self._generator = generator
         self.guessed = 0
         """Requests that ran whose shape nothing known before could judge."""
-        seen: dict[Likeness, list[tuple[float, float]]] = {}
+        samples: dict[Likeness, list[tuple[float, float]]] = {}
         for batch, cores, seconds in chain.from_iterable(map(observed.of, times)):
             if seconds > 0.0:
                 ratio = seconds / self._forecast(batch, cores).expected
                 for kind in _kinds(batch):
-                    seen.setdefault(kind, []).append((batch.started, ratio))
+                    samples.setdefault(kind, []).append((batch.started, ratio))
         self._seen: dict[Likeness, tuple[Seconds, Ratios]] = {}
         """By likeness: when, ascending, and the ratios."""
-        for kind, found in seen.items():
-            if len(found) >= ENOUGH:
-                begun, ratios = np.array(sorted(found)).T
+        for kind, pairs in samples.items():
+            if len(pairs) >= ENOUGH:
+                begun, ratios = np.array(sorted(pairs)).T
                 self._seen[kind] = begun, ratios
         self._first = min((begun[0] for begun, _ in self._seen.values()), default=0.0)
         last = max((begun[-1] for begun, _ in self._seen.values()), default=0.0)
@@ -128,9 +128,9 @@ class TrainedTimes:
     def seconds(self, batch: Batch, cores: int) -> float:
         forecast = self._forecast(batch, cores)
         for kind in _kinds(batch):
-            seen = self._seen.get(kind)
-            if seen is not None:
-                begun, ratios = seen
+            sample = self._seen.get(kind)
+            if sample is not None:
+                begun, ratios = sample
                 place = int(begun.searchsorted(self._moment(batch.started))) - NEAR // 2
                 place = min(max(place, 0), ratios.size - NEAR)
                 return forecast.expected * float(ratios[place + self._generator.integers(NEAR)])

@@ -59,7 +59,7 @@ class OneRate(Arrivals):
     rate: float
 
     def __post_init__(self) -> None:
-        positive(**{each.name: getattr(self, each.name) for each in fields(self)})
+        positive(**{attribute.name: getattr(self, attribute.name) for attribute in fields(self)})
 
     def mean_rate(self, duration: float) -> float:
         return self.rate

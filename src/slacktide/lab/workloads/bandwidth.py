@@ -118,8 +118,8 @@ class BandwidthTrace:
         if goal <= crumb:  # whole turns: at the end of the last, not after the start of the next
             more, goal = more - 1.0, goal + whole
         step = min(bisect_left(self._moved, goal - crumb), len(self._rates)) - 1
-        left = (goal - self._moved[step]) / self._rates[step]
-        end = min(self._starts[step] + left, self._starts[step + 1])
+        seconds = (goal - self._moved[step]) / self._rates[step]
+        end = min(self._starts[step] + seconds, self._starts[step + 1])
         return max(begin, (turn + more) * self.period + end)
 
     def _place(self, at: float) -> tuple[float, int, float]:
@@ -174,11 +174,11 @@ def draw_5g(duration: float, rng: np.random.Generator) -> BandwidthTrace:
 def _walk(draws: NDArray[np.float64], memory: float) -> NDArray[np.float64]:
     """Standard normals, each correlated by `memory` with the one before."""
     level, fresh = float(draws[0]), float(np.sqrt(1.0 - memory**2))
-    made = [level]
+    levels = [level]
     for draw in draws[1:].tolist():
         level = memory * level + fresh * draw
-        made.append(level)
-    return np.array(made)
+        levels.append(level)
+    return np.array(levels)
 
 
 def _trace(megabits: NDArray[np.float64], source: str) -> BandwidthTrace:

@@ -45,30 +45,30 @@ def parse_bandwidths(
     """The trace in these lines of a CSV file called `name`. `only` keeps one trace_id, and must be
     said where there are several; `column` takes another one than bandwidth_mbps, of those that end
     in _mbps. Raises WorkloadError naming the file, the line and the column."""
-    rest = iter(lines)
-    first = next(rest, "")
+    unread = iter(lines)
+    first = next(unread, "")
     if len(first.split()) == len(_GHENT_LOG) and "," not in first:
         no_choice(name, only, column)
-        return _ghent_log(chain([first], rest), name)
-    table = read_rows(chain([first], rest), name)
-    known = [title for title in table.header if title.endswith("_mbps")]
-    if "time_s" not in table.header or not known:
+        return _ghent_log(chain([first], unread), name)
+    table = read_rows(chain([first], unread), name)
+    rate_columns = [title for title in table.header if title.endswith("_mbps")]
+    if "time_s" not in table.header or not rate_columns:
         expected = "expected a header such as time_s,bandwidth_mbps"
         raise WorkloadError(f"{name}, line 1", f"{expected}, got {','.join(table.header)[:100]!r}")
-    if column is not None and column not in known:
-        there = ", ".join(known)
-        raise WorkloadError(name, f"has no column {column!r} of megabits; there are: {there}")
+    if column is not None and column not in rate_columns:
+        available = ", ".join(rate_columns)
+        raise WorkloadError(name, f"has no column {column!r} of megabits; there are: {available}")
     columns = table.columns()
     if "trace_id" in columns:
-        kept = columns["trace_id"].chosen(only, one=True)
-        columns = {title: each.part(kept) for title, each in columns.items()}
+        indices = columns["trace_id"].chosen(only, single=True)
+        columns = {title: cells.part(indices) for title, cells in columns.items()}
     else:
         no_choice(name, only)
     if column is None and _EXACT.issubset(columns):
         return _by_interval(columns["bytes"], columns["interval_ms"], name)
-    if column is None and len(known) > 1 and _USUAL not in known:
-        raise WorkloadError(name, f"say which column: column={' | '.join(known)}")
-    levels = columns[column or (_USUAL if _USUAL in known else known[0])]
+    if column is None and len(rate_columns) > 1 and _USUAL not in rate_columns:
+        raise WorkloadError(name, f"say which column: column={' | '.join(rate_columns)}")
+    levels = columns[column or (_USUAL if _USUAL in rate_columns else rate_columns[0])]
     times = columns["time_s"].times(rising=True)
     return BandwidthTrace(times, levels.numbers() * MBIT, source=name)
 

@@ -82,13 +82,13 @@ class TraceLink:
 
     def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
         not_negative(payload_bytes=payload_bytes)
-        trace, back, there = self.trace, self.way_back, sent + self.offset
-        begin = trace.moving_from(there)
+        trace, back, start = self.trace, self.way_back, sent + self.offset
+        begin = trace.moving_from(start)
         if begin == NEVER:
             return Delivery(NEVER, NEVER, NEVER)
         # Counted from `sent`, so that a link that moves at once costs no rounding.
-        first = sent + (begin - there)
-        last = max(first, sent + (trace.finish(payload_bytes, start=there) - there))
+        first = sent + (begin - start)
+        last = max(first, sent + (trace.finish(payload_bytes, start=start) - start))
         return _journey(sent, first + back, last + back)
 
     @property

@@ -36,10 +36,10 @@ class ObjectCounts:
     def __post_init__(self) -> None:
         """Raises WorkloadError that names the class and the frame."""
         positive(rate=self.rate)
-        if len({len(each) for each in self.classes.values()}) != 1 or not self.frames:
+        if len({len(counts) for counts in self.classes.values()}) != 1 or not self.frames:
             raise WorkloadError("counts", "expected as many of each class, and one at least")
-        for name, each in self.classes.items():
-            for frame, count in enumerate(each):
+        for name, counts in self.classes.items():
+            for frame, count in enumerate(counts):
                 if count < 0:
                     where = f"counts: {name}, frame {frame}"
                     raise WorkloadError(where, f"must not be negative, got {count}")
@@ -56,8 +56,8 @@ class ObjectCounts:
     def of(self, name: str) -> Sequence[int]:
         """All counts of a class; as above."""
         if name not in self.classes:
-            there = ", ".join(self.classes)
-            raise WorkloadError("counts", f"no class {name!r} is counted; there are: {there}")
+            available = ", ".join(self.classes)
+            raise WorkloadError("counts", f"no class {name!r} is counted; there are: {available}")
         return self.classes[name]
 
 
@@ -74,8 +74,8 @@ def parse_object_counts(
         raise WorkloadError(f"{name}, line 1", f"{expected}, got {','.join(table.header)[:100]!r}")
     columns = table.columns()
     if "video" in columns:
-        kept = columns["video"].chosen(only, one=True)
-        columns = {title: each.part(kept) for title, each in columns.items()}
+        indices = columns["video"].chosen(only, single=True)
+        columns = {title: column.part(indices) for title, column in columns.items()}
     else:
         no_choice(name, only)
     order = columns["frame"]
@@ -83,7 +83,7 @@ def parse_object_counts(
         if frame != at:
             where = f"{name}, line {line}, frame"
             raise WorkloadError(where, f"expected {at}, got {frame:g}: frames are missing")
-    found = {}
+    counts = {}
     for title in titles:
         values = columns[title].numbers()
         wrong = np.flatnonzero((values != np.floor(values)) | (values > MOST_OBJECTS))
@@ -91,8 +91,8 @@ def parse_object_counts(
             where = f"{name}, line {order.lines[int(wrong[0])]}, {title}"
             expected = f"expected a whole number up to {MOST_OBJECTS}"
             raise WorkloadError(where, f"{expected}, got {values[wrong[0]]:g}")
-        found[title] = tuple(int(each) for each in values)
-    return ObjectCounts(found, rate)
+        counts[title] = tuple(int(count) for count in values)
+    return ObjectCounts(counts, rate)
 
 
 def draw_object_counts(
@@ -107,7 +107,7 @@ def draw_object_counts(
     WorkloadError."""
     positive(seconds=seconds, rate=rate, stays=stays)
     frames = max(1, round(seconds * rate))
-    found = {}
+    counts = {}
     for name, mean in means.items():
         not_negative(**{name: mean})
         if mean > MOST_OBJECTS:
@@ -119,5 +119,5 @@ def draw_object_counts(
         end = begin + rng.exponential(stays, begin.size)
         np.add.at(changes, np.ceil(begin * rate).astype(np.int64).clip(max=frames), 1)
         np.add.at(changes, np.ceil(end * rate).astype(np.int64).clip(max=frames), -1)
-        found[name] = tuple(np.cumsum(changes)[:frames].tolist())
-    return ObjectCounts(found, rate)
+        counts[name] = tuple(np.cumsum(changes)[:frames].tolist())
+    return ObjectCounts(counts, rate)

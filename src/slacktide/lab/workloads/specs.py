@@ -79,15 +79,15 @@ def parse_arrivals(
     """The process that `text` describes. This package opens no file and imports nothing by
     name: `read_trace` (path → arrivals) is called for `trace:FILE`, `admit` for names that are not
     built in. Raises WorkloadError naming the field."""
-    kind, _, rest = text.strip().partition(":")
+    kind, _, arguments = text.strip().partition(":")
     if kind == "trace":
-        return _from_file(kind, rest, read_trace)
+        return _from_file(kind, arguments, read_trace)
     if bare := _BARE_RATE.fullmatch(text.strip()):
         expected = f"expected a process such as poisson:{bare['rate']}"
         raise WorkloadError("arrivals", f"{expected}, got {text!r}")
     if kind in _PROCESSES:
         make, readers = _PROCESSES[kind]
-        return make(**_fields(kind, rest, readers))
+        return make(**_fields(kind, arguments, readers))
     place = _PLACE.match(text.strip())
     return _made_by_others(kind if place is None else place.group(), text.strip(), admit)
 
@@ -118,17 +118,17 @@ def _number_or_text(text: str) -> Any:
 def parse_deadlines(text: str) -> Deadlines | None:
     """The deadlines that `text` describes; None for `none` (best effort). Raises WorkloadError
     naming the field."""
-    kind, colon, rest = text.strip().partition(":")
+    kind, colon, arguments = text.strip().partition(":")
     if not colon and kind.lstrip("+-.")[:1].isdigit():
         return Fixed(parse_seconds(kind, "deadlines"))
     if kind == "none" and not colon:
         return None
     if kind == "fixed":
-        return Fixed(**_fields(kind, rest, {"seconds": parse_seconds}))
+        return Fixed(**_fields(kind, arguments, {"seconds": parse_seconds}))
     if kind == "uniform":
-        return Uniform(**_fields(kind, rest, {"low": parse_seconds, "high": parse_seconds}))
+        return Uniform(**_fields(kind, arguments, {"low": parse_seconds, "high": parse_seconds}))
     if kind == "mix":
-        return _mix(rest)
+        return _mix(arguments)
     raise WorkloadError("deadlines", _unknown("kind", kind, _DEADLINES))
 
 
@@ -136,18 +136,18 @@ def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = N
     """The source of lengths that `text` describes. This package opens no file: `read_lengths` (path
     → recorded lengths) is called for `trace:FILE`, which goes through them in their order, and
     `sample:FILE`, which draws from them by chance. Raises WorkloadError naming the field."""
-    kind, _, rest = text.strip().partition(":")
+    kind, _, arguments = text.strip().partition(":")
     if _BARE_RATE.fullmatch(text.strip()):
         expected = f"expected lengths such as constant:{text.strip()}"
         raise WorkloadError("lengths", f"{expected}, got {text!r}")
     if kind in ("trace", "sample"):
-        return replace(_from_file(kind, rest, read_lengths), in_order=kind == "trace")
+        return replace(_from_file(kind, arguments, read_lengths), in_order=kind == "trace")
     if kind == "constant":
-        return constant(**_fields(kind, rest, {"length": parse_number}))
+        return constant(**_fields(kind, arguments, {"length": parse_number}))
     if kind == "exponential":
-        return Exponential(**_fields(kind, rest, {"mean": parse_number}))
+        return Exponential(**_fields(kind, arguments, {"mean": parse_number}))
     if kind == "modes":
-        return Modes(tuple(map(_mode, rest.split(","))))
+        return Modes(tuple(map(_mode, arguments.split(","))))
     raise WorkloadError("lengths", _unknown("source", kind, _LENGTHS))
 
 
@@ -161,11 +161,11 @@ def _from_file(kind: str, path: str, read: Callable[[str], _Read] | None) -> _Re
 
 def _mode(text: str) -> Mode:
     """`short=3~1@9`: application, mean, σ and weight; all but the mean may be left out."""
-    application, equals, rest = text.rpartition("=")
+    application, equals, numbers = text.rpartition("=")
     if equals and not application.strip():
         raise WorkloadError("modes", f"expected [APPLICATION=]MEAN[~SIGMA][@WEIGHT], got {text!r}")
-    rest, at, weight = rest.partition("@")
-    mean, wave, sigma = rest.partition("~")
+    numbers, at, weight = numbers.partition("@")
+    mean, wave, sigma = numbers.partition("~")
     return Mode(
         parse_number(mean, "modes"),
         parse_number(sigma, "modes") if wave else 0.0,
@@ -216,8 +216,8 @@ def _shape(kind: str, order: list[str]) -> str:
     return ":".join([kind, *(name.upper() for name in order)])
 
 
-def _unknown(what: str, name: str, known: tuple[str, ...] | list[str]) -> str:
-    return f"unknown {what} {name!r}{did_you_mean(name, known)} (one of: {', '.join(known)})"
+def _unknown(kind: str, name: str, choices: tuple[str, ...] | list[str]) -> str:
+    return f"unknown {kind} {name!r}{did_you_mean(name, choices)} (one of: {', '.join(choices)})"
 
 
 ReadBandwidths = Callable[[str, str | None, str | None], BandwidthTrace]
@@ -256,8 +256,8 @@ def parse_bandwidth_trace(
     """The trace that `text` names, and the offset (seconds). Raises WorkloadError."""
     kind = text.partition(":")[0].strip()
     if kind in _DRAWN:
-        rest, fields = split_fields(text, _OF_DRAWN, "link")
-        if rest != kind:
+        head, fields = split_fields(text, _OF_DRAWN, "link")
+        if head != kind:
             expected = f"{kind}, {kind}:seed=N:length=TIME:offset=TIME"
             raise WorkloadError("link", f"expected {expected}, got {text!r}")
         seed = parse_number(fields.get("seed", "0"), "link seed")

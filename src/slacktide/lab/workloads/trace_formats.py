@@ -60,10 +60,10 @@ def parse_trace(lines: Iterable[str], name: str, *, only: str | None = None) -> 
 
 def _in_order(table: TraceRows, only: str | None) -> Trace:
     """Arrivals by start, with what else there is about each: its owner, lengths of any kind."""
-    first, *others = (columns := table.columns())
+    first, *titles = (columns := table.columns())
     times = columns[first].instants() if first == "TIMESTAMP" else columns[first].times()
-    owner = next((title for title in others if title in ("application", "function_id")), None)
-    lengths = [columns[title] for title in others if title != owner]
+    owner = next((title for title in titles if title in ("application", "function_id")), None)
+    lengths = [columns[title] for title in titles if title != owner]
     if owner is None:
         no_choice(table.name, only)
     return _events(table.name, times, lengths, columns[owner] if owner else None, only)
@@ -79,16 +79,16 @@ def _rates(table: TraceRows, only: str | None) -> Trace:
 
 def _segments(table: TraceRows, only: str | None) -> Trace:
     columns = table.columns()
-    kept = columns["segment"].chosen(only, one=True)
-    times = columns["time_s"].part(kept).times(rising=True)
-    return Trace(RateTrace(times, columns["rate_rps"].part(kept).numbers(), table.name))
+    indices = columns["segment"].chosen(only, single=True)
+    times = columns["time_s"].part(indices).times(rising=True)
+    return Trace(RateTrace(times, columns["rate_rps"].part(indices).numbers(), table.name))
 
 
 def _counts(table: TraceRows, only: str | None) -> Trace:
     columns = table.columns()
-    kept = columns["function_id"].chosen(only)
-    starts = columns["time_s"].part(kept).numbers()
-    counts = columns["invocations"].part(kept).numbers()
+    indices = columns["function_id"].chosen(only)
+    starts = columns["time_s"].part(indices).numbers()
+    counts = columns["invocations"].part(indices).numbers()
     distinct, places = np.unique(starts, return_inverse=True)
     window = float(distinct[1] - distinct[0]) if distinct.size > 1 else MINUTE
     whole = distinct / window
@@ -143,12 +143,12 @@ def _events(
 ) -> Trace:
     """Single arrivals, each with its lengths."""
     words = () if owners is None else owners.words()
-    kept = np.arange(times.size) if owners is None else owners.chosen(only)
-    names = tuple(words[index] for index in kept) if words else ()
+    indices = np.arange(times.size) if owners is None else owners.chosen(only)
+    names = tuple(words[index] for index in indices) if words else ()
     return Trace(
-        Replay(times[kept], name),
+        Replay(times[indices], name),
         {
-            column.title: Empirical(column.numbers()[kept], names, in_order=True)
+            column.title: Empirical(column.numbers()[indices], names, in_order=True)
             for column in lengths
         },
     )
@@ -173,10 +173,10 @@ def _unknown_header(header: Sequence[str]) -> str:
     """What to say of a header that no format has: the first column that is wrong, and the nearest
     format."""
     shapes = [",".join(columns) for columns in _FORMATS]
-    given = ",".join(header)
-    near = nearest(given, shapes)
-    known = {title for columns in _FORMATS for title in columns}
-    strange = [title for title in header if title not in known]
+    line = ",".join(header)
+    near = nearest(line, shapes)
+    titles = {title for columns in _FORMATS for title in columns}
+    strange = [title for title in header if title not in titles]
     column = f"unknown column {strange[0]!r}; " if strange else ""
     hint = f"; did you mean {near}?" if near else ""
-    return f"{column}expected a header such as time_s or time_s,rate_rps, got {given!r}{hint}"
+    return f"{column}expected a header such as time_s or time_s,rate_rps, got {line!r}{hint}"

@@ -85,22 +85,22 @@ class Column:
             self._refuse(index, f"{rule}, but comes after {before}")
         return values
 
-    def part(self, kept: Iterable[int]) -> Column:
+    def part(self, rows: Iterable[int]) -> Column:
         """The rows of these indices."""
-        lines, cells = zip(*((self.lines[index], self.cells[index]) for index in kept), strict=True)
+        lines, cells = zip(*((self.lines[index], self.cells[index]) for index in rows), strict=True)
         return replace(self, lines=lines, cells=cells)
 
     def words(self) -> tuple[str, ...]:
         return tuple(cell.strip() for cell in self.cells)
 
-    def chosen(self, only: str | None, *, one: bool = False) -> NDArray[np.int64]:
-        """Indices of the rows that hold the word `only`; all if None, unless it must be `one`."""
+    def chosen(self, only: str | None, *, single: bool = False) -> NDArray[np.int64]:
+        """Indices of the rows that hold `only`; all if None, unless `single` demands one word."""
         words = self.words()
-        known = sorted(set(words))
-        if only is None and one and len(known) > 1:
-            which = self.title.removesuffix("_id")
-            raise WorkloadError(self.name, f"say which {which}: only={' | '.join(known)}")
-        must_know(self.name, only, known)
+        distinct = sorted(set(words))
+        if only is None and single and len(distinct) > 1:
+            label = self.title.removesuffix("_id")
+            raise WorkloadError(self.name, f"say which {label}: only={' | '.join(distinct)}")
+        must_know(self.name, only, distinct)
         return np.flatnonzero([only is None or word == only for word in words])
 
     def _where(self, index: int) -> str:
@@ -110,17 +110,17 @@ class Column:
         raise WorkloadError(self._where(index), f"{why}, got {self.cells[index].strip()!r}")
 
 
-def must_know(name: str, only: str | None, known: Collection[str]) -> None:
+def must_know(name: str, only: str | None, words: Collection[str]) -> None:
     """Raise WorkloadError if `only` is none of those known."""
-    if only is not None and only not in known:
-        raise WorkloadError(name, f"nothing is called {only!r}; {suggestion(only, known)[:200]}")
+    if only is not None and only not in words:
+        raise WorkloadError(name, f"nothing is called {only!r}; {suggestion(only, words)[:200]}")
 
 
-def no_choice(name: str, *wanted: str | None) -> None:
+def no_choice(name: str, *choices: str | None) -> None:
     """Raise WorkloadError if anything is wanted of a file that has nothing to choose by."""
-    for each in wanted:
-        if each is not None:
-            raise WorkloadError(name, f"has no column to choose {each!r} by")
+    for choice in choices:
+        if choice is not None:
+            raise WorkloadError(name, f"has no column to choose {choice!r} by")
 
 
 def read_rows(lines: Iterable[str], name: str) -> TraceRows:

@@ -37,13 +37,13 @@ Times: TypeAlias = NDArray[np.float64]
 
 def column(field: str, values: ArrayLike) -> Times:
     """A read-only float64 copy, checked: one axis, not empty, finite, not negative."""
-    made = np.array(values, dtype=np.float64)
-    if made.ndim != 1 or made.size == 0:
-        raise WorkloadError(field, f"must be a non-empty list of numbers, got {made.shape}")
-    if not np.all(np.isfinite(made)) or np.any(made < 0.0):
+    array = np.array(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise WorkloadError(field, f"must be a non-empty list of numbers, got {array.shape}")
+    if not np.all(np.isfinite(array)) or np.any(array < 0.0):
         raise WorkloadError(field, "must be finite and not negative")
-    made.setflags(write=False)
-    return made
+    array.setflags(write=False)
+    return array
 
 
 def rising(starts: ArrayLike, values: ArrayLike, field: str) -> tuple[Times, Times]:
@@ -56,10 +56,10 @@ def rising(starts: ArrayLike, values: ArrayLike, field: str) -> tuple[Times, Tim
     return times, levels
 
 
-def set_fields(made: object, **values: Any) -> None:
+def set_fields(instance: object, **values: Any) -> None:
     """Give a frozen dataclass its fields, where it has an `__init__` of its own."""
     for field, value in values.items():
-        object.__setattr__(made, field, value)
+        object.__setattr__(instance, field, value)
 
 
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -86,17 +86,17 @@ def parse_number(text: str, field: str) -> float:
     return value
 
 
-def split_fields(text: str, names: tuple[str, ...], what: str) -> tuple[str, dict[str, str]]:
-    """What stands before the fields `:name=value` (a path may hold colons), and the fields. Raises
-    WorkloadError if one of `names` stands twice; `what` they belong to is for the message."""
-    rest = text.strip()
+def split_fields(text: str, names: tuple[str, ...], subject: str) -> tuple[str, dict[str, str]]:
+    """The text before the fields `:name=value` (a path may hold colons), and the fields. Raises
+    WorkloadError if one of `names` stands twice; the message calls it a field of `subject`."""
+    head = text.strip()
     fields: dict[str, str] = {}
     while True:
-        before, colon, last = rest.rpartition(":")
+        before, colon, last = head.rpartition(":")
         name, equals, value = last.partition("=")
         if not colon or not equals or name not in names:
-            return rest, fields
+            return head, fields
         if name in fields:
-            raise WorkloadError(f"{what} {name}", "given twice")
+            raise WorkloadError(f"{subject} {name}", "given twice")
         fields[name] = value
-        rest = before
+        head = before

@@ -53,13 +53,13 @@ class OnOff(Arrivals):
         on_first = bool(stays.uniform() * (self.mean_on + self.mean_off) < self.mean_on)
         means = (self.mean_on, self.mean_off) if on_first else (self.mean_off, self.mean_on)
         rates = (self.rate_on, self.rate_off) if on_first else (self.rate_off, self.rate_on)
-        found: list[Times] = []
+        parts: list[Times] = []
         total = 0.0
         while total < duration:
             pairs = stays.exponential(means, (CHUNK, 2))
-            found.append(pairs.reshape(-1))
+            parts.append(pairs.reshape(-1))
             total += float(pairs.sum())
-        lengths = np.concatenate(found)
+        lengths = np.concatenate(parts)
         starts = np.concatenate(([0.0], np.cumsum(lengths)[:-1]))
         yield from modulated(starts, np.tile(rates, lengths.size // 2), duration, clicks)
 

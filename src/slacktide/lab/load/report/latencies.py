@@ -85,8 +85,8 @@ class Latencies:
         if not self.count:
             raise ValueError("there are no samples")
         if self._bins is None:
-            found = np.quantile(np.concatenate(self._kept), levels, method="inverted_cdf")
-            return tuple(float(value) for value in found)
+            seconds = np.quantile(np.concatenate(self._kept), levels, method="inverted_cdf")
+            return tuple(float(value) for value in seconds)
         ranks = np.maximum(np.ceil(np.asarray(levels) * self.count), 1.0)
         bins = np.searchsorted(np.cumsum(self._bins), ranks)
         edges = np.where(bins > 0, LOWEST_S * np.exp2(bins / PER_DOUBLING), 0.0)

@@ -65,15 +65,15 @@ class StreamScore:
         """By bin: arrivals, on time, refused, other."""
 
     def add(
-        self, due: Seconds, latency: Seconds, rows: NDArray[np.int64], ending: NDArray[np.int64]
+        self, sends: Seconds, latency: Seconds, rows: NDArray[np.int64], ending: NDArray[np.int64]
     ) -> None:
-        """Count requests; those due outside the window are passed over. `due` is when each should
-        have been sent, `latency` its end minus that, `ending` the number of its ending. Raises
-        ValueError if the arrays are not equally long."""
-        if len({array.size for array in (due, latency, rows, ending)}) > 1:
+        """Count requests; those due outside the window are passed over. `sends` are the times
+        at which each should have been sent, `latency` its end minus that, `ending` the number of
+        its ending. Raises ValueError if the arrays are not equally long."""
+        if len({array.size for array in (sends, latency, rows, ending)}) > 1:
             raise ValueError("arrays of unequal length")
-        inside = (due >= self._window.start) & (due < self._window.end)
-        due, latency, rows, ending = due[inside], latency[inside], rows[inside], ending[inside]
+        inside = (sends >= self._window.start) & (sends < self._window.end)
+        sends, latency, rows, ending = sends[inside], latency[inside], rows[inside], ending[inside]
         served, refused = self._served[ending], self._refused[ending]
         self._counts += np.bincount(ending, minlength=len(self._endings))
         self._rows += int(rows.sum())
@@ -81,16 +81,16 @@ class StreamScore:
         self._answers.add(latency[self._answered[ending]])
         self._refusals.add(latency[refused])
         bins = self._window.bins
-        place = ((due - self._window.start) / self._window.bin_s).astype(np.int64)
-        which = np.where(served, 1, np.where(refused, 2, 3))
-        counts = np.bincount(np.minimum(place, bins - 1) * 4 + which, minlength=4 * bins)
+        place = ((sends - self._window.start) / self._window.bin_s).astype(np.int64)
+        group = np.where(served, 1, np.where(refused, 2, 3))
+        counts = np.bincount(np.minimum(place, bins - 1) * 4 + group, minlength=4 * bins)
         by_bin = counts.reshape(bins, 4)
         by_bin[:, 0] = by_bin.sum(axis=1)
         self._timeline += by_bin
 
-    def merged(self, others: Sequence[StreamScore]) -> StreamScore:
-        """Together with `others`, of the same endings and window. Changes none of them."""
-        parts = (self, *others)
+    def merged(self, scores: Sequence[StreamScore]) -> StreamScore:
+        """Together with `scores`, of the same endings and window. Changes none of them."""
+        parts = (self, *scores)
         total = StreamScore(self._endings, self._window, exact=self._exact)
         total._counts = np.sum([part._counts for part in parts], axis=0)
         total._timeline = np.sum([part._timeline for part in parts], axis=0)
@@ -127,5 +127,5 @@ class StreamScore:
 
     def timeline(self, cores: tuple[float, ...] = ()) -> Timeline:
         """The requests by the bin in which they were due; `cores` are those allocated, by bin."""
-        arrivals, on_time, refused, other = (tuple(one.tolist()) for one in self._timeline.T)
-        return Timeline(arrivals, on_time, refused, other, self._window.bin_s, cores)
+        arrivals, on_time, refused, unserved = (tuple(bins.tolist()) for bins in self._timeline.T)
+        return Timeline(arrivals, on_time, refused, unserved, self._window.bin_s, cores)

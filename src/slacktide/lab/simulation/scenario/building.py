@@ -84,9 +84,9 @@ class _Builder:
 
     def world(self) -> World:
         scenario = self._scenario
-        found = {name: self._profile(name, model) for name, model in scenario.models.items()}
+        profiles = {name: self._profile(name, model) for name, model in scenario.models.items()}
         settings = {
-            name: self._settings(name, model, found[name][1])
+            name: self._settings(name, model, profiles[name][1])
             for name, model in scenario.models.items()
         }
         try:
@@ -101,7 +101,7 @@ class _Builder:
         for name in scenario.models:
             cores = min(sizes[lane] for lane in layout.lanes_of[name])
             most = limits[name].cores_max if name in limits else cores
-            models[name] = self._model(name, found[name][0], settings[name], (cores, most))
+            models[name] = self._model(name, profiles[name][0], settings[name], (cores, most))
             family = scenario.models[name].variants
             pools = [PoolId(name, _VERSION, variant) for variant in family or ("",)]
             routes.append(Route(name, pools[0]))
@@ -129,29 +129,31 @@ class _Builder:
             scenario.start_s,
             scenario.resize_s,
             self._families(),
-            tuple(self._group(name, one) for name, one in scenario.clients.items()),
-            {name: self._exits(one) for name, one in scenario.models.items() if one.exits},
+            tuple(self._group(name, group) for name, group in scenario.clients.items()),
+            {name: self._exits(model) for name, model in scenario.models.items() if model.exits},
         )
 
     # ── families and their clients ───────────────────────────────────────────────────────────
 
     def _families(self) -> dict[str, ServedFamily]:
-        found = {}
+        families = {}
         for name, model in self._scenario.models.items():
             if model.variants:
                 with self._named(("models", name, "variants")):
-                    profiles = {key: stated(one.latency) for key, one in model.variants.items()}
+                    profiles = {
+                        key: stated(variant.latency) for key, variant in model.variants.items()
+                    }
                 members = tuple(
-                    FamilyVariant(key, one.accuracy, one.size)
-                    for key, one in model.variants.items()
+                    FamilyVariant(key, variant.accuracy, variant.size)
+                    for key, variant in model.variants.items()
                 )
-                for one, other in pairwise(members):
-                    if not (one.size < other.size and one.accuracy < other.accuracy):
-                        why = f"expected size and accuracy to rise from {one.name!r}"
-                        raise self._refuse(("models", name, "variants", other.name), why)
+                for variant, larger in pairwise(members):
+                    if not (variant.size < larger.size and variant.accuracy < larger.accuracy):
+                        why = f"expected size and accuracy to rise from {variant.name!r}"
+                        raise self._refuse(("models", name, "variants", larger.name), why)
                 family = Family(members, options=model.variants_planner)
-                found[name] = ServedFamily(family, profiles)
-        return found
+                families[name] = ServedFamily(family, profiles)
+        return families
 
     def _exits(self, model: SimulatedModel) -> ServedExits:
         assert model.exits is not None
@@ -205,14 +207,14 @@ class _Builder:
         from slacktide.models.repository import ProfileStore, Repository
 
         definition = Repository(folder.parent).read(folder.name)[-1]
-        known = ProfileCache(ProfileStore()).find(definition, cores)
-        if known is None:
+        stored = ProfileCache(ProfileStore()).find(definition, cores)
+        if stored is None:
             sizes = " and ".join(map(str, cores))
             raise ProfileError(
                 f"{folder.name} has no stored profile for {sizes} cores of this machine; "
                 "run slacktide profile first, or name a file with 'profile'"
             )
-        return TableProfile(known.record), definition
+        return TableProfile(stored.record), definition
 
     def _settings(
         self, name: str, model: SimulatedModel, definition: ModelDefinition | None
@@ -222,9 +224,12 @@ class _Builder:
             stated = {"cores": model.cores, "replicas": model.replicas, "scaling": model.scaling}
             ModelSettings.model_validate(stated, context={"imports": True})  # read and admitted
         except ValidationError as error:
-            found = validation_problems(error, ModelSettings)
-            told = (ValidationProblem(("models", name, *each.path), each.message) for each in found)
-            raise self._cell.positions.error(*told) from None
+            problems = validation_problems(error, ModelSettings)
+            model_problems = (
+                ValidationProblem(("models", name, *problem.path), problem.message)
+                for problem in problems
+            )
+            raise self._cell.positions.error(*model_problems) from None
         folder = definition.settings if definition is not None else None
         changes: dict[str, object] = {
             "device": "cpu",
@@ -300,8 +305,8 @@ class _Builder:
             for row in application.rows
         }
         if not isinstance(profile, PaddedProfile) or rows - {1}:
-            own = self._scenario.models[name].scheduler is not None
-            place: Place = ("models", name, "scheduler") if own else ("scheduler",)
+            has_scheduler = self._scenario.models[name].scheduler is not None
+            place: Place = ("models", name, "scheduler") if has_scheduler else ("scheduler",)
             why = f"oracle_slack needs a padded model and requests of one row, unlike {name!r}"
             raise self._refuse(place, why)
         return choice.options
@@ -394,9 +399,9 @@ class _Builder:
 
     def _all_told(self, models: Mapping[str, ServedModel], streams: tuple[Traffic, ...]) -> None:
         """A padded model is known by its applications: it cannot do without one."""
-        asked = {one.model for one in streams}
+        used_models = {stream.model for stream in streams}
         for name, model in models.items():
-            if isinstance(model.profile, PaddedProfile) and name not in asked:
+            if isinstance(model.profile, PaddedProfile) and name not in used_models:
                 raise self._refuse(("models", name), "no application uses it")
 
     # ── errors and files ─────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ class EitherSection(Section):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        one, other = list(type(self).model_fields)[:2]
-        if (getattr(self, one) is None) == (getattr(self, other) is None):
-            raise ValueError(f"expected either {one!r} or {other!r}")
+        first, second = list(type(self).model_fields)[:2]
+        if (getattr(self, first) is None) == (getattr(self, second) is None):
+            raise ValueError(f"expected either {first!r} or {second!r}")
         return self

@@ -50,38 +50,38 @@ class ClientGroup:
 
     def clients(self, served: ServedFamily, *, length: float, seed: int) -> list[SimulatedClient]:
         """All of them, for a run of `length` seconds."""
-        one = self.section
+        section = self.section
         random = stream(seed, f"clients {self.name}")
         variants = served.family.variants
-        found = []
-        for number in range(one.count):
+        clients = []
+        for number in range(section.count):
             id = f"{self.name}:{number}"
-            link: ConstantLink | TraceLink = ConstantLink(self.bandwidth, one.link.rtt)
+            link: ConstantLink | TraceLink = ConstantLink(self.bandwidth, section.link.rtt)
             if self.trace is not None:
                 offset = float(random.uniform(0.0, self.trace.period))
-                link = TraceLink(self.trace, one.link.rtt, offset)
-            settings = ClientSettings(slo=one.slo, rate=one.rate)
-            found.append(
+                link = TraceLink(self.trace, section.link.rtt, offset)
+            settings = ClientSettings(slo=section.slo, rate=section.rate)
+            clients.append(
                 SimulatedClient(
                     id=id,
-                    model=one.model,
+                    model=section.model,
                     logic=ClientCore(settings, Random(f"{seed} {id}")),
                     link=link,
-                    rate=one.rate,
-                    slo=one.slo,
+                    rate=section.rate,
+                    slo=section.slo,
                     variants=variants,
                     alone=served.profiles[variants[0].name].p99_alone(None, 1),
                     frame_bytes=self._bytes,
-                    jitter=_jitter(one.jitter, stream(seed, f"frames of {id}")),
-                    joins=one.join_every * number,
+                    jitter=_jitter(section.jitter, stream(seed, f"frames of {id}")),
+                    joins=section.join_every * number,
                     leaves=length,
-                    camera=one.camera,
-                    floor=one.accuracy_floor,
-                    weight=one.weight,
+                    camera=section.camera,
+                    floor=section.accuracy_floor,
+                    weight=section.weight,
                     application=self.name,
                 )
             )
-        return found
+        return clients
 
     def _bytes(self, side: int) -> float:
         width, height = self.section.camera
@@ -103,12 +103,12 @@ def noted(answered: Answered) -> Callable[[SimulatedClient, FrameRecord], None]:
 
     def note(client: SimulatedClient, record: FrameRecord) -> None:
         assert record.outcome is not None
-        due = record.captured + client.slo
+        deadline = record.captured + client.slo
         request = Request(
             id=0,
             model=client.model,
             arrival=record.captured,
-            deadline=due,
+            deadline=deadline,
             application=client.application,
         )
         reason = _REASONS[record.outcome.result]

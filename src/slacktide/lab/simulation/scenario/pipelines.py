@@ -64,16 +64,16 @@ class PipelinesWorld:
         self._tables = {name: self._table(name) for name in scenario.models}
         self._recipes = {name: self._recipe(name) for name in scenario.models}
         self._links = dict(self._made_links())
-        self.rows = {name: self._rows(name, one) for name, one in scenario.pipelines.items()}
-        for name, one in scenario.pipelines.items():  # what cannot be is found now
-            self._camera(name, one, 0)
+        self.rows = {name: self._rows(name, spec) for name, spec in scenario.pipelines.items()}
+        for name, spec in scenario.pipelines.items():  # what cannot be is found now
+            self._camera(name, spec, 0)
         self._check_links()
         self._asked(0)
 
     def run(
-        self, seed: int, provenance: Provenance, told: Callable[[float], None] | None = None
+        self, seed: int, provenance: Provenance, progress: Callable[[float], None] | None = None
     ) -> Report:
-        """What comes of it. `told`: the share of its time that has passed."""
+        """What comes of it. `progress` is told the share of its time that has passed."""
         scenario = self._scenario
         scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
         score = _Noted(scorer, start=scenario.warmup, end=scenario.length)
@@ -82,35 +82,35 @@ class PipelinesWorld:
             {ends: (link.trace, 0.5 * link.rtt, link.offset) for ends, link in self._links.items()},
             score=score,
         )
-        asked = self._asked(seed)
+        question = self._asked(seed)
         placement = scenario.placement
         policy = make_placement(placement.planner.name, placement.planner.stated())
-        control = PlacementControl(asked, policy, interval=placement.every)
+        control = PlacementControl(question, policy, interval=placement.every)
         control.decide(now=0.0)
         assert control.plans is not None
-        lanes = {view.name: lanes_of(view) for view in asked.devices}
-        for view in asked.devices:
+        lanes = {view.name: lanes_of(view) for view in question.devices}
+        for view in question.devices:
             devices.add(
                 view.name,
                 Engine(self._engine_parts(scenario.devices[view.name])),
                 control.plans.of(view.name, lanes[view.name]),
                 self._hardware(view, lanes[view.name], seed),
                 cameras=[
-                    self._camera(name, one, seed)
-                    for name, one in scenario.pipelines.items()
-                    if one.device == view.name
+                    self._camera(name, spec, seed)
+                    for name, spec in scenario.pipelines.items()
+                    if spec.device == view.name
                 ],
                 begin=-scenario.start_s,
                 start_s=scenario.start_s,
             )
         SimulatedPlacing(devices, control, lanes, self._carried, until=scenario.length)
-        longest = max(one.slo for one in scenario.pipelines.values())
+        longest = max(spec.slo for spec in scenario.pipelines.values())
         end = scenario.length + longest + SETTLES_S
-        steps = 100 if told is not None else 1
+        steps = 100 if progress is not None else 1
         for step in range(1, steps + 1):
             devices.run(until=end * step / steps)
-            if told is not None:
-                told(step / steps)
+            if progress is not None:
+                progress(step / steps)
         labels = (f"{key}={value}" for key, value in self._cell.labels.items())
         report = scorer.report(
             title=" ".join((scenario.title, *labels)),
@@ -156,8 +156,8 @@ class PipelinesWorld:
             raise self._refuse(place, "expected 'latency' in a scenario with 'pipelines'")
         for key in ("cores", "lane", "replicas", "scaling", "window"):
             if key in model.model_fields_set:
-                told = "expected none in a scenario with 'pipelines': it is for the placement"
-                raise self._refuse((*place, key), told)
+                text = "expected none in a scenario with 'pipelines': it is for the placement"
+                raise self._refuse((*place, key), text)
         with self._named((*place, "latency")):
             return stated(model.latency).record.table
 
@@ -170,13 +170,13 @@ class PipelinesWorld:
         return PoolRecipe(choice.name, choice.spelt_out(), model.share or 1.0)
 
     def _made_links(self) -> Iterator[tuple[tuple[str, str], _SimulatedLink]]:
-        found: set[tuple[str, str]] = set()
+        pairs: set[tuple[str, str]] = set()
         for name, section in self._scenario.links.items():
             place = ("links", name)
             first, second = section.between
             for end in section.between:
                 self._known((*place, "between"), "device", end, self._scenario.devices)
-            if first == second or (first, second) in found:
+            if first == second or (first, second) in pairs:
                 raise self._refuse((*place, "between"), "expected two devices, and one link of two")
             if section.trace is None:
                 trace, offset = BandwidthTrace([0.0], [float(section.bandwidth or 0)]), 0.0
@@ -185,92 +185,92 @@ class PipelinesWorld:
                     trace, offset = parse_bandwidth_trace(section.trace, self._bandwidths)
             link = _SimulatedLink(trace, section.rtt, offset)
             for ends in ((first, second), (second, first)):
-                found.add(ends)
+                pairs.add(ends)
                 yield ends, link
 
     def _check_links(self) -> None:
         """Stages may be placed on every server, whichever policy places them."""
         devices = self._scenario.devices
-        servers = [name for name, each in devices.items() if each.server]
-        for begin in [*(one.device for one in self._scenario.pipelines.values()), *servers]:
+        servers = [name for name, device in devices.items() if device.server]
+        for begin in [*(section.device for section in self._scenario.pipelines.values()), *servers]:
             for end in servers:
                 if begin != end and (begin, end) not in self._links:
                     raise self._refuse(("links",), f"no link between {begin!r} and {end!r}")
 
-    def _rows(self, name: str, one: SimulatedPipeline) -> StageRows:
+    def _rows(self, name: str, spec: SimulatedPipeline) -> StageRows:
         place = ("pipelines", name)
-        self._known((*place, "device"), "device", one.device, self._scenario.devices)
-        for stage, each in one.stages.items():
-            self._known((*place, "stages", stage), "model", each.model, self._scenario.models)
-        stages = tuple(PipelineStage(stage, each.model) for stage, each in one.stages.items())
+        self._known((*place, "device"), "device", spec.device, self._scenario.devices)
+        for stage, node in spec.stages.items():
+            self._known((*place, "stages", stage), "model", node.model, self._scenario.models)
+        stages = tuple(PipelineStage(stage, node.model) for stage, node in spec.stages.items())
         fed: dict[str, str] = {}
-        for number, edge in enumerate(one.edges):
+        for number, edge in enumerate(spec.edges):
             before = fed.setdefault(edge.downstream, edge.upstream)
             if before != edge.upstream:
-                told = f"{edge.downstream} gets its rows from {before}; expected one stage for each"
-                raise self._refuse((*place, "edges", number), told)
+                text = f"{edge.downstream} gets its rows from {before}; expected one stage for each"
+                raise self._refuse((*place, "edges", number), text)
         try:
-            edges = tuple(Edge(each.upstream, each.downstream, BOX) for each in one.edges)
+            edges = tuple(Edge(edge.upstream, edge.downstream, BOX) for edge in spec.edges)
             pipeline = Pipeline(name, stages, edges)
         except PipelineError as error:
             raise self._refuse((*place, error.key), error.message) from None
         handed = {
-            (each.upstream, each.downstream): EdgeRows(float(each.row), each.each)
-            for each in one.edges
+            (edge.upstream, edge.downstream): EdgeRows(float(edge.row), edge.each)
+            for edge in spec.edges
         }
-        answers = {stage: float(each.answer) for stage, each in one.stages.items()}
+        answers = {stage: float(node.answer) for stage, node in spec.stages.items()}
         with self._named(place):
             return StageRows(pipeline, handed, answers)
 
-    def _camera(self, name: str, one: SimulatedPipeline, seed: int) -> PipelineCamera:
+    def _camera(self, name: str, spec: SimulatedPipeline, seed: int) -> PipelineCamera:
         scenario, rows = self._scenario, self.rows[name]
         pipeline = rows.pipeline
-        classes = {(each.upstream, each.downstream): each.classes for each in one.edges}
+        classes = {(edge.upstream, edge.downstream): edge.classes for edge in spec.edges}
         ends = [(edge.upstream, edge.downstream) for edge in pipeline.out_of[pipeline.source]]
-        for number, edge in enumerate(one.edges):
+        for number, edge in enumerate(spec.edges):
             if (edge.upstream == pipeline.source) != bool(edge.classes):
                 place = ("pipelines", name, "edges", number)
                 raise self._refuse(place, "expected 'classes' on edges from the first stage alone")
         with self._named(("pipelines", name)):
             return PipelineCamera(
                 rows,
-                self._counts(name, one, seed),
-                [classes[each] for each in ends],
-                one.slo,
-                one.rate,
-                float(one.frame),
-                start=float(stream(seed, f"start of {name}").uniform(0.0, 1.0 / one.rate)),
-                end=min(one.stops or scenario.length, scenario.length),
+                self._counts(name, spec, seed),
+                [classes[pair] for pair in ends],
+                spec.slo,
+                spec.rate,
+                float(spec.frame),
+                start=float(stream(seed, f"start of {name}").uniform(0.0, 1.0 / spec.rate)),
+                end=min(spec.stops or scenario.length, scenario.length),
             )
 
-    def _counts(self, name: str, one: SimulatedPipeline, seed: int) -> ObjectCounts:
-        if one.counts is not None:
+    def _counts(self, name: str, spec: SimulatedPipeline, seed: int) -> ObjectCounts:
+        if spec.counts is not None:
             with self._named(("pipelines", name, "counts")):
-                return read_object_counts(one.counts, self._cell.folder)
-        assert one.objects is not None
+                return read_object_counts(spec.counts, self._cell.folder)
+        assert spec.objects is not None
         seconds = min(self._scenario.length, _DRAWN_S)
-        return draw_object_counts(one.objects, seconds, stream(seed, f"objects of {name}"))
+        return draw_object_counts(spec.objects, seconds, stream(seed, f"objects of {name}"))
 
     def _asked(self, seed: int) -> PlacementQuestion:
         """What is known at the start: what objects are on average, and what links carry."""
         scenario = self._scenario
-        kinds = {section.speed: f"speed {section.speed:g}" for section in scenario.devices.values()}
+        kinds = {device.speed: f"speed {device.speed:g}" for device in scenario.devices.values()}
         forms = {name: self._form(name, kinds) for name in scenario.models}
         devices = [
             DeviceView(
                 name,
-                kinds[each.speed],
-                each.accelerators,
-                each.streams,
-                float("inf") if each.memory is None else float(each.memory),
-                each.utilisation,
-                each.server,
+                kinds[device.speed],
+                device.accelerators,
+                device.streams,
+                float("inf") if device.memory is None else float(device.memory),
+                device.utilisation,
+                device.server,
             )
-            for name, each in scenario.devices.items()
+            for name, device in scenario.devices.items()
         ]
         views = []
-        for name, one in scenario.pipelines.items():
-            camera, pipeline = self._camera(name, one, seed), self.rows[name].pipeline
+        for name, spec in scenario.pipelines.items():
+            camera, pipeline = self._camera(name, spec, seed), self.rows[name].pipeline
             order = list(pipeline.order)
             handed = dict(
                 zip(
@@ -281,19 +281,19 @@ class PipelinesWorld:
             )
             stages = []
             for stage in order:
-                model = one.stages[stage].model
-                inflows, size = [], float(one.frame)
+                model = spec.stages[stage].model
+                inflows, size = [], float(spec.frame)
                 for number, edge in enumerate(pipeline.edges):
                     if edge.downstream == stage:
                         rows = self.rows[name].edges[number]
                         each_row = handed.get(number, rows.each)
                         inflows.append(Inflow(order.index(edge.upstream), each_row))
                         size = rows.nbytes
-                answer = float(one.stages[stage].answer)
+                answer = float(spec.stages[stage].answer)
                 stages.append(
                     StageView(stage, (forms[model],), tuple(inflows), model, size, answer)
                 )
-            views.append(PipelineView(name, one.device, one.slo, one.rate, tuple(stages)))
+            views.append(PipelineView(name, spec.device, spec.slo, spec.rate, tuple(stages)))
         most = max(table.max_batch for table in self._tables.values())
         batches = tuple(2**n for n in range(most.bit_length()))
         links = self._carried(0.0)
@@ -323,10 +323,10 @@ class PipelinesWorld:
 
     # ── errors and files ─────────────────────────────────────────────────────────────────────
 
-    def _known(self, place: Place, what: str, name: str, known: object) -> None:
-        names = list(known)  # type: ignore[call-overload]
+    def _known(self, place: Place, kind: str, name: str, choices: object) -> None:
+        names = list(choices)  # type: ignore[call-overload]
         if name not in names:
-            raise self._refuse(place, f"no {what} {name!r}; {suggestion(name, names)}")
+            raise self._refuse(place, f"no {kind} {name!r}; {suggestion(name, names)}")
 
     def _bandwidths(self, path: str, only: str | None, column: str | None) -> BandwidthTrace:
         return read_bandwidths(str((self._cell.folder / path).resolve()), only, column)
@@ -381,18 +381,18 @@ class _Noted(FrameScore):
 
 
 def _slower(table: LatencyTable, factor: float) -> LatencyTable:
-    p50 = [[factor * each for each in row] for row in table.p50_s]
-    p99 = [[factor * each for each in row] for row in table.p99_s]
+    p50 = [[factor * seconds for seconds in row] for row in table.p50_s]
+    p99 = [[factor * seconds for seconds in row] for row in table.p99_s]
     return LatencyTable.from_grid(table.batches, table.cores, p50, p99)
 
 
 def _with_objects(report: Report, score: FrameScore) -> Report:
     """Rows are objects."""
     total, none = score.total, PipelineScore()
-    own = [score.pipelines.get(each.model, none) for each in report.streams]
+    scores = [score.pipelines.get(stream.model, none) for stream in report.streams]
     streams = tuple(
-        replace(each, rows_submitted=one.offered, rows_on_time=one.in_time)
-        for each, one in zip(report.streams, own, strict=True)
+        replace(stream, rows_submitted=stream_score.offered, rows_on_time=stream_score.in_time)
+        for stream, stream_score in zip(report.streams, scores, strict=True)
     )
     whole = replace(report.total, rows_submitted=total.offered, rows_on_time=total.in_time)
     return replace(report, total=whole, streams=streams)

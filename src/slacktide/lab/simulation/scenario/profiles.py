@@ -102,7 +102,7 @@ class TableProfile:
         if not signatures:
             return self.record.table.p99(1, cores)
         times = self.by_shape()
-        return max(times.of(1, cores, (_one_of(each),)).p99 for each in signatures)
+        return max(times.of(1, cores, (_one_of(signature),)).p99 for signature in signatures)
 
     def signatures(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Signature, ...]:
         """Of requests whose first input has a row of each of these shapes. Raises ProfileError."""
@@ -112,17 +112,17 @@ class TableProfile:
         if not reference:
             raise ProfileError("a table that is written out knows no shapes")
         times = self.by_shape()
-        found = []
+        signatures = []
         for shape in shapes:
             if len(shape) != len(reference[0]):
                 raise ProfileError(f"expected axes as in {list(reference[0])}, got {list(shape)}")
-            found.append((shape, *reference[1:]))
-            if not times.measured(_one_of(found[-1])):
+            signatures.append((shape, *reference[1:]))
+            if not times.measured(_one_of(signatures[-1])):
                 raise ProfileError(
                     f"the profile cannot judge {list(shape)}: slacktide profile measures it where "
                     "slacktide.yaml lists it under 'shapes' of its input"
                 )
-        return tuple(found)
+        return tuple(signatures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,15 +70,15 @@ class YamlPositions:
 
     def error(self, *problems: ValidationProblem) -> ScenarioError:
         """The error that says all of these."""
-        return ScenarioError([self._sentence(each) for each in problems])
+        return ScenarioError([self._sentence(problem) for problem in problems])
 
     def refuse(self, path: Path, message: str) -> ScenarioError:
         """The error for one thing."""
         return self.error(ValidationProblem(path, message))
 
-    def _sentence(self, each: ValidationProblem) -> str:
-        key = dotted(each.path)
-        text = f"{self.of(each.path)}: " + (f"{key}: " if key else "") + each.message
+    def _sentence(self, problem: ValidationProblem) -> str:
+        key = dotted(problem.path)
+        text = f"{self.of(problem.path)}: " + (f"{key}: " if key else "") + problem.message
         return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -145,8 +145,8 @@ def checked(
     except ValidationError as error:
         raise positions.error(*validation_problems(error, Scenario)) from None
     problems = []
-    senders = {("applications", name): one.model for name, one in scenario.applications.items()}
-    asking = {("clients", name): one.model for name, one in scenario.clients.items()}
+    senders = {("applications", name): spec.model for name, spec in scenario.applications.items()}
+    asking = {("clients", name): spec.model for name, spec in scenario.clients.items()}
     for (kind, name), model in (senders | asking).items():
         path = (kind, name, "model")
         if model not in scenario.models:
@@ -205,12 +205,12 @@ def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
 def _chosen(cell: Cell, key: str, index: int, value: object) -> Cell:
     """`cell` with one value of the grid."""
     path = find(cell.document, key)
-    own = ("grid", key)
-    words = cell.positions.of((*own, index))
+    place = ("grid", key)
+    words = cell.positions.of((*place, index))
     try:
         document = replaced(cell.document, path, value)
     except ValueError as error:
-        raise cell.positions.refuse(own, str(error)) from None
+        raise cell.positions.refuse(place, str(error)) from None
     return replace(
         cell,
         document=document,
@@ -224,8 +224,8 @@ def _label(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-        rest = [f"{key}={_label(each)}" for key, each in value.items() if key != "name"]
-        return " ".join((str(value["name"]), *rest))
+        options = [f"{key}={_label(option)}" for key, option in value.items() if key != "name"]
+        return " ".join((str(value["name"]), *options))
     return orjson.dumps(value).decode()
 
 
@@ -234,29 +234,29 @@ def find(document: Mapping[str, Any], dotted_key: str) -> Path:
     key that is there wins. What is not there yet is cut at its dots."""
     path: list[str] = []
     below: Any = document
-    rest = dotted_key
-    while rest:
-        known = below if isinstance(below, Mapping) else {}
-        fitting = [key for key in known if rest == key or rest.startswith(f"{key}.")]
-        key = max(fitting, key=len) if fitting else rest.partition(".")[0]
+    remainder = dotted_key
+    while remainder:
+        section = below if isinstance(below, Mapping) else {}
+        fitting = [key for key in section if remainder == key or remainder.startswith(f"{key}.")]
+        key = max(fitting, key=len) if fitting else remainder.partition(".")[0]
         path.append(key)
-        below = known.get(key)
-        rest = rest[len(key) + 1 :]
+        below = section.get(key)
+        remainder = remainder[len(key) + 1 :]
     return tuple(path)
 
 
 def replaced(document: Mapping[str, Any], path: Path, value: object) -> dict[str, Any]:
     """A copy of `document` with `value` at `path`; sections on the way are made if missing. Raises
     ValueError if something on the way is not a section."""
-    key, *rest = path
-    made = dict(document)
-    if not rest:
-        made[str(key)] = value
-        return made
-    below = made.get(str(key))
+    key, *tail = path
+    changed = dict(document)
+    if not tail:
+        changed[str(key)] = value
+        return changed
+    below = changed.get(str(key))
     if isinstance(below, str) and str(key) in _SHORT_FORMS:
         below = {_SHORT_FORMS[str(key)]: below}
     if below is not None and not isinstance(below, Mapping):
         raise ValueError(f"{dotted((key,))} is not a section")
-    made[str(key)] = replaced(below or {}, tuple(rest), value)
-    return made
+    changed[str(key)] = replaced(below or {}, tuple(tail), value)
+    return changed

@@ -60,10 +60,10 @@ def _best(
             raise ScenarioError(["--requests: a scenario with 'pipelines' lists no requests"])
         return PipelinesWorld(cell).run(seed, _provenance(), progress)
     world = world or build(cell)
-    found = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]
-    best = max(found, key=lambda report: report.goodput)
-    if requests is not None and best is not found[-1]:  # the file is about the run that counts
-        return _run(cell, seed, world, world.kappas[found.index(best)], progress, requests)
+    reports = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]
+    best = max(reports, key=lambda report: report.goodput)
+    if requests is not None and best is not reports[-1]:  # the file is about the run that counts
+        return _run(cell, seed, world, world.kappas[reports.index(best)], progress, requests)
     return best
 
 

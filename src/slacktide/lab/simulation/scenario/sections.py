@@ -97,12 +97,12 @@ class StatedTable(Section):
         """With one number of cores a row may be written without its brackets."""
         if not isinstance(document, dict):
             return document
-        made = dict(document)
+        expanded = dict(document)
         for key in ("p50", "p99"):
-            rows = made.get(key)
+            rows = expanded.get(key)
             if isinstance(rows, list):
-                made[key] = [row if isinstance(row, list) else [row] for row in rows]
-        return made
+                expanded[key] = [row if isinstance(row, list) else [row] for row in rows]
+        return expanded
 
 
 class PaddedLatency(Section):

@@ -72,10 +72,10 @@ class SweepRow:
 
     def figure(self, figure: Figure, stream: str = TOTAL) -> Mean | None:
         """A number of one stream over the seeds in which it has one; None if in none."""
-        found = [figure.of(one) for report in self.reports if (one := _stream(report, stream))]
+        figures = [figure.of(part) for report in self.reports if (part := _stream(report, stream))]
         if stream == TOTAL:
-            found += [figure.of_run(report) for report in self.reports]
-        values = [value for value in found if value is not None]
+            figures += [figure.of_run(report) for report in self.reports]
+        values = [value for value in figures if value is not None]
         return mean(values) if values else None
 
     @property
@@ -124,9 +124,11 @@ class Sweep:
         writer.writerow([*self.keys, "stream", "seeds", *columns])
         for row in self.rows:
             for stream in row.streams:
-                found = [row.figure(figure, stream) for figure in FIGURES]
+                estimates = [row.figure(figure, stream) for figure in FIGURES]
                 cells = [
-                    part for one in found for part in ((one.mean, one.se) if one else (None,) * 2)
+                    part
+                    for estimate in estimates
+                    for part in ((estimate.mean, estimate.se) if estimate else (None,) * 2)
                 ]
                 writer.writerow([*row.labels.values(), stream, len(row.reports), *cells])
         return out.getvalue()
@@ -149,15 +151,15 @@ def collected(
     without any report are left out."""
     rows = []
     for number, labels in enumerate(cells):
-        own = sorted(seed for cell, seed in reports if cell == number)
-        if own:
-            rows.append(SweepRow(labels, tuple(reports[number, seed] for seed in own)))
+        seeds = sorted(seed for cell, seed in reports if cell == number)
+        if seeds:
+            rows.append(SweepRow(labels, tuple(reports[number, seed] for seed in seeds)))
     return Sweep(title, tuple(rows))
 
 
 def _figures(row: SweepRow, stream: str) -> dict[str, dict[str, float | None] | None]:
-    found = ((figure.name, row.figure(figure, stream)) for figure in FIGURES)
-    return {name: None if one is None else asdict(one) for name, one in found}
+    estimates = ((figure.name, row.figure(figure, stream)) for figure in FIGURES)
+    return {name: None if estimate is None else asdict(estimate) for name, estimate in estimates}
 
 
 def _stream(report: Report, name: str) -> StreamReport | None:

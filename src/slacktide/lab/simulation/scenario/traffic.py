@@ -68,17 +68,17 @@ class ClientLink:
         under_way: list[tuple[float, float]] = []
 
         def of(sent: Column) -> LinkDelays:
-            each = [link.deliver(size, sent=at) for at in sent.tolist()]
+            journeys = [link.deliver(size, sent=at) for at in sent.tolist()]
             believed = []
-            for journey in each:
+            for journey in journeys:
                 first = journey.arrival
                 heappush(under_way, (journey.complete_at, first))
                 while under_way and under_way[0][0] <= first:
                     end, begin = heappop(under_way)
                     estimate.observe(size, end - begin, now=end)
                 believed.append(first + estimate.transfer_time(size, now=first))
-            arrival = np.array([journey.arrival for journey in each])
-            complete = np.array([journey.complete_at for journey in each])
+            arrival = np.array([journey.arrival for journey in journeys])
+            complete = np.array([journey.complete_at for journey in journeys])
             return LinkDelays(arrival, complete, np.array(believed) if secret else complete)
 
         return of
@@ -125,30 +125,30 @@ COLUMNS = 11
 def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Iterator[Item]:
     """All requests of all applications that are sent within `duration`, in order. Those of one
     instant keep the order of the applications."""
-    senders = [_Sender(one) for one in streams]
-    sources = [_drawn(one, duration, seed) for one in streams]
+    senders = [_Sender(traffic) for traffic in streams]
+    sources = [_drawn(traffic, duration, seed) for traffic in streams]
     drawn = [np.empty((COLUMNS, 0)) for _ in streams]
-    known = [-np.inf for _ in streams]
+    drawn_until = [-np.inf for _ in streams]
     """Until when all that begins is among `drawn`."""
     first = 0
     while senders:
-        until = min(known)
-        ready = [one[:, one[0] < until] for one in drawn] if until < np.inf else drawn
-        order = np.argsort(np.concatenate([one[0] for one in ready]), kind="stable")
+        until = min(drawn_until)
+        ready = [columns[:, columns[0] < until] for columns in drawn] if until < np.inf else drawn
+        order = np.argsort(np.concatenate([columns[0] for columns in ready]), kind="stable")
         ids = np.empty_like(order)
         ids[order] = np.arange(first, first + order.size)
-        edges = np.cumsum([one.shape[1] for one in ready])[:-1]
-        made: list[Item] = []
+        edges = np.cumsum([columns.shape[1] for columns in ready])[:-1]
+        items: list[Item] = []
         for sender, part, mine in zip(senders, ready, np.split(ids, edges), strict=True):
-            made += sender.items(mine.tolist(), part)
-        yield from [made[place] for place in order.tolist()]
+            items += sender.items(mine.tolist(), part)
+        yield from [items[place] for place in order.tolist()]
         if until == np.inf:
             return
         first += order.size
         for number, source in enumerate(sources):
             drawn[number] = drawn[number][:, drawn[number][0] >= until]
-            if known[number] == until:
-                known[number], more = next(source, (np.inf, np.empty((COLUMNS, 0))))
+            if drawn_until[number] == until:
+                drawn_until[number], more = next(source, (np.inf, np.empty((COLUMNS, 0))))
                 drawn[number] = np.hstack((drawn[number], more))
 
 
@@ -157,34 +157,34 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
     lengths: dict[Key, list[Column]] = {}
     shares: dict[Key, float] = {}
     samples = []
-    for one in streams:
-        assert one.lengths is not None, "only padded models have lengths"
-        drawn = one.lengths.draw(TRAINING, stream(seed, f"training lengths of {one.name}"))
-        hints = _hints(one.hint, drawn.lengths, stream(seed, f"training hints of {one.name}"))
-        samples.append((one, drawn, hints))
+    for source in streams:
+        assert source.lengths is not None, "only padded models have lengths"
+        drawn = source.lengths.draw(TRAINING, stream(seed, f"training lengths of {source.name}"))
+        hints = _hints(source.hint, drawn.lengths, stream(seed, f"training hints of {source.name}"))
+        samples.append((source, drawn, hints))
     stated = [hints[~np.isnan(hints)] for _, _, hints in samples]
-    edges = _edges(np.concatenate(stated)) if any(each.size for each in stated) else ()
-    for one, drawn, hints in samples:
+    edges = _edges(np.concatenate(stated)) if any(column.size for column in stated) else ()
+    for source, drawn, hints in samples:
         bins = np.where(np.isnan(hints), NO_HINT, np.searchsorted(edges, hints, side="right"))
-        weight = one.arrivals.mean_rate(duration) / TRAINING
+        weight = source.arrivals.mean_rate(duration) / TRAINING
         for mode, bin in sorted({*zip(drawn.modes.tolist(), bins.tolist(), strict=True)}):
             chosen = drawn.lengths[(drawn.modes == mode) & (bins == bin)]
-            key = (one.owner(mode), bin)
+            key = (source.owner(mode), bin)
             lengths.setdefault(key, []).append(chosen)
             shares[key] = shares.get(key, 0.0) + weight * chosen.size
     return Training({key: np.concatenate(some) for key, some in lengths.items()}, shares, edges)
 
 
-def _drawn(one: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:
+def _drawn(traffic: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:
     """(until when all that begins has been drawn, what has been drawn last)."""
     row_numbers, hints, deadlines, lengths, shapes = (
-        stream(seed, f"{purpose} of {one.name}")
+        stream(seed, f"{purpose} of {traffic.name}")
         for purpose in ("rows", "hints", "deadlines", "lengths", "shapes")
     )
-    draw_lengths = one.lengths.drawer(lengths) if one.lengths is not None else None
-    delays_of = one.link.delays() if one.link is not None else None
-    way_back = one.link.link.way_back if one.link is not None else 0.0
-    chunks = one.arrivals.chunks(duration, stream(seed, f"arrivals of {one.name}"))
+    draw_lengths = traffic.lengths.drawer(lengths) if traffic.lengths is not None else None
+    delays_of = traffic.link.delays() if traffic.link is not None else None
+    way_back = traffic.link.link.way_back if traffic.link is not None else 0.0
+    chunks = traffic.arrivals.chunks(duration, stream(seed, f"arrivals of {traffic.name}"))
     try:
         for sent in filter(np.size, chunks):
             count = sent.size
@@ -192,29 +192,29 @@ def _drawn(one: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Dr
             if draw_lengths is not None:
                 drawn = draw_lengths(count)
                 length, mode = drawn.lengths, drawn.modes.astype(np.float64)
-            if one.deadlines is None:
-                allowance = np.full(count, one.patience)
+            if traffic.deadlines is None:
+                allowance = np.full(count, traffic.patience)
             else:
-                allowance = one.deadlines.draw(count, deadlines)
+                allowance = traffic.deadlines.draw(count, deadlines)
             begins = arrival = complete = believed = sent
             if delays_of is not None:
                 delays = delays_of(sent)
                 begins = arrival = delays.arrival
                 complete, believed = delays.complete, delays.believed
                 network = arrival - sent
-            elif one.notice is not None:
-                begins = np.maximum(sent - one.notice, 0.0)
+            elif traffic.notice is not None:
+                begins = np.maximum(sent - traffic.notice, 0.0)
             deadline = sent + allowance - way_back
-            rows = np.array(one.rows)[row_numbers.integers(len(one.rows), size=count)]
-            hint = _hints(one.hint, length, hints)
+            rows = np.array(traffic.rows)[row_numbers.integers(len(traffic.rows), size=count)]
+            hint = _hints(traffic.hint, length, hints)
             shape = np.zeros(count)
-            if len(one.signatures) > 1:
-                shape += shapes.integers(len(one.signatures), size=count)
+            if len(traffic.signatures) > 1:
+                shape += shapes.integers(len(traffic.signatures), size=count)
             columns = (begins, arrival, complete, believed, network, deadline, rows, length, hint)
             # What is sent later begins no earlier than it is sent, or announced.
-            yield float(sent[-1]) - (one.notice or 0.0), np.stack((*columns, mode, shape))
+            yield float(sent[-1]) - (traffic.notice or 0.0), np.stack((*columns, mode, shape))
     except WorkloadError as error:  # more of something than building could know
-        raise ScenarioError([f"applications.{one.name}.arrivals: {error}"]) from None
+        raise ScenarioError([f"applications.{traffic.name}.arrivals: {error}"]) from None
 
 
 def _hints(hint: Hint | None, lengths: Column, generator: np.random.Generator) -> Column:
@@ -244,33 +244,33 @@ _REST = [
 class _Sender:
     """Makes the items of one application: what they have in common is looked up once."""
 
-    def __init__(self, one: Traffic) -> None:
-        self._traffic = one
-        modes = 1 if one.lengths is None else len(one.lengths.names)
-        self._owners = [one.owner(mode) for mode in range(modes)]
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        modes = 1 if traffic.lengths is None else len(traffic.lengths.names)
+        self._owners = [traffic.owner(mode) for mode in range(modes)]
         self._payload, self._reserve = 0, 0.0
-        if one.link is not None:
-            self._payload, self._reserve = one.link.payload_bytes, one.link.link.way_back
+        if traffic.link is not None:
+            self._payload, self._reserve = traffic.link.payload_bytes, traffic.link.link.way_back
 
     def items(self, ids: Sequence[int], drawn: Drawn) -> Iterable[Item]:
         """Requests; uploads where they are announced before they are complete."""
-        one = self._traffic
-        model, penalty, none = repeat(one.model), repeat(one.penalty), repeat(None)
+        traffic = self._traffic
+        model, penalty, none = repeat(traffic.model), repeat(traffic.penalty), repeat(None)
         begins, arrival, complete, believed, network, deadline = drawn[:6].tolist()
         rows, owners, shapes = drawn[[6, 9, 10]].astype(np.int64).tolist()
         length, hint = drawn[7:9].tolist()
         owned = [self._owners[owner] for owner in owners]
-        whose = (repeat(one.deadlines is None), none, owned, repeat(one.name))
+        whose = (repeat(traffic.deadlines is None), none, owned, repeat(traffic.name))
         # By position, a column at a time: keywords would cost as much again.
-        hinted = none if one.hint is None else hint
+        hinted = none if traffic.hint is None else hint
         work = (hinted, repeat(self._reserve), network, *_REST, length)
-        signatures: Iterable[Signature] = repeat(one.signatures[0])
-        if len(one.signatures) > 1:
-            signatures = map(one.signatures.__getitem__, shapes)
+        signatures: Iterable[Signature] = repeat(traffic.signatures[0])
+        if len(traffic.signatures) > 1:
+            signatures = map(traffic.signatures.__getitem__, shapes)
         head = (ids, model, arrival, deadline, rows, penalty, signatures)
-        made = map(DrawnRequest, *head, *whose, *work)
-        if one.link is None and one.notice is None:
-            return made
+        drawn_requests = map(DrawnRequest, *head, *whose, *work)
+        if traffic.link is None and traffic.notice is None:
+            return drawn_requests
         body = (repeat(self._payload), believed, penalty)
         notices = map(Notice, ids, model, begins, deadline, *body, *whose)
-        return map(SimulatedUpload, notices, made, complete)
+        return map(SimulatedUpload, notices, drawn_requests, complete)

@@ -96,9 +96,9 @@ class World:
         planners: list[Planner] = [ScalingPlanner(self.cores)] if self.scaled else []
         if self.families:
             planners.append(VariantsPlanner())
-        early = {name: one for name, one in self.exits.items() if one.stated is not None}
-        for name, one in early.items():
-            stated[name] = (stated[name], one.stated) if name in stated else one.stated
+        early = {name: exits for name, exits in self.exits.items() if exits.stated is not None}
+        for name, exits in early.items():
+            stated[name] = (stated[name], exits.stated) if name in stated else exits.stated
         if early:
             planners.append(ExitsPlanner())
         simulation = Simulation(
@@ -113,10 +113,10 @@ class World:
             planners=planners,
             stated=stated,
             job_s=PLAN_S,
-            exits={name: TableExits(one.table) for name, one in early.items()},
+            exits={name: TableExits(exits.table) for name, exits in early.items()},
         )
         if self.clients:
-            found = [
+            clients = [
                 client
                 for group in self.clients
                 for client in group.clients(
@@ -124,7 +124,7 @@ class World:
                 )
             ]
             note = None if answered is None else noted(answered)
-            simulation.join(SimulatedClients(found, simulation.put_turn, recorded=note))
+            simulation.join(SimulatedClients(clients, simulation.put_turn, recorded=note))
         return simulation
 
     def engine(self, seed: int, kappa: float = KAPPAS[0]) -> Engine:
@@ -132,19 +132,19 @@ class World:
 
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
             model = self.models[pool.model]
-            known = Training({}, {})
+            model_training = Training({}, {})
             if isinstance(model.profile, PaddedProfile):
-                own = [one for one in self.streams if one.model == pool.model]
-                known = training(own, duration=self.length, seed=seed)
+                model_streams = [traffic for traffic in self.streams if traffic.model == pool.model]
+                model_training = training(model_streams, duration=self.length, seed=seed)
             served = self.families.get(pool.model)
-            times = self._profile(pool).times(known, model.cores)
+            times = self._profile(pool).times(model_training, model.cores)
             if isinstance(model.scheduler, PoolRecipe):
                 parts = model.scheduler.parts(
                     times, max_batch=max_batch, view=view, failed=partial(_stop, pool.model)
                 )
                 if served is None:
                     return parts
-                sizes = {each.name: each.size for each in served.family.variants}
+                sizes = {variant.name: variant.size for variant in served.family.variants}
                 smaller = served.family.smaller(pool.variant)
                 return replace(parts, size=sizes[pool.variant], rescue=smaller)
             assert isinstance(model.profile, PaddedProfile)
@@ -153,7 +153,7 @@ class World:
                 options = replace(options, deferral_discount=kappa)
             oracle = OracleSlack(
                 model.profile.latency,
-                mean_length=known.mean,
+                mean_length=model_training.mean,
                 max_batch=max_batch,
                 times=times,
                 view=view,
@@ -165,7 +165,10 @@ class World:
 
     def execution(self, seed: int) -> Execution:
         """The hardware under every pool."""
-        pools = {each.pool: each.pool.variant or each.pool.model for each in self.plan.deployments}
+        pools = {
+            deployment.pool: deployment.pool.variant or deployment.pool.model
+            for deployment in self.plan.deployments
+        }
         return ByPool(
             {
                 pool: self._profile(pool).execution(stream(seed, f"batch times of {name}"))
@@ -182,6 +185,6 @@ class World:
         return requests(self.streams, duration=self.length, seed=seed)
 
 
-def _stop(model: str, told: str) -> NoReturn:
+def _stop(model: str, message: str) -> NoReturn:
     """A scheduler that broke its contract ends the run: its figures would mean nothing."""
-    raise ScenarioError([f"models.{model}: {told}"])
+    raise ScenarioError([f"models.{model}: {message}"])

@@ -82,25 +82,25 @@ class DeviceFrames:
         heads: list[tuple[float, int, SeenFrame, Iterator[tuple[float, SeenFrame]]]] = []
         for number, camera in enumerate(cameras):
             frames = camera.frames()
-            for at, seen in frames:
-                heads.append((at, number, seen, frames))
+            for at, picture in frames:
+                heads.append((at, number, picture, frames))
                 break
         heads.sort(key=lambda head: head[:2])
         while heads:
-            at, number, seen, frames = heads.pop(0)
-            yield ExternalEvent(at, self._arrives(at, seen, cameras[number]))
+            at, number, picture, frames = heads.pop(0)
+            yield ExternalEvent(at, self._arrives(at, picture, cameras[number]))
             for following, next_seen in frames:
                 heads.append((following, number, next_seen, frames))
                 if len(heads) > 1:
                     heads.sort(key=lambda head: head[:2])
                 break
 
-    def _arrives(self, at: float, seen: SeenFrame, camera: PipelineCamera) -> FrameArrived:
+    def _arrives(self, at: float, picture: SeenFrame, camera: PipelineCamera) -> FrameArrived:
         self._next_id += 1
         id = self._next_id
-        self.frames[id] = HereFrame(id, seen, 0, None)
-        name, nbytes = seen.rows.pipeline.name, round(camera.nbytes)
-        return FrameArrived(Frame(id, name, at, seen.deadline, client=name, nbytes=nbytes))
+        self.frames[id] = HereFrame(id, picture, 0, None)
+        name, nbytes = picture.rows.pipeline.name, round(camera.nbytes)
+        return FrameArrived(Frame(id, name, at, picture.deadline, client=name, nbytes=nbytes))
 
     # ── what the simulation asks ─────────────────────────────────────────────────────────────
 
@@ -112,28 +112,28 @@ class DeviceFrames:
         """What the outputs of a request hand on."""
         if child.reason.kind not in HAS_RESULT:
             return None
-        here = self.children[child.id]
-        frame = here.frame
-        seen, rows = frame.seen, frame.seen.rows
-        edges = rows.out_of[here.stage]
-        exact = 1.0 if self.accuracy is None else self.accuracy(here, child.id)
-        if here.stage == rows.pipeline.source:
-            seen.accuracy = exact
+        request = self.children[child.id]
+        frame = request.frame
+        picture, rows = frame.seen, frame.seen.rows
+        edges = rows.out_of[request.stage]
+        exact = 1.0 if self.accuracy is None else self.accuracy(request, child.id)
+        if request.stage == rows.pipeline.source:
+            picture.accuracy = exact
             exact = 1.0
         if not edges:
-            frame.sunk += here.rows
-            frame.worth += here.rows * exact * seen.accuracy
-            frame.nbytes += here.rows * rows.answers.get(here.stage, 0.0)
+            frame.sunk += request.rows
+            frame.worth += request.rows * exact * picture.accuracy
+            frame.nbytes += request.rows * rows.answers.get(request.stage, 0.0)
             return None
         yields = []
         for edge in edges:
-            first, end = rows.span(seen, edge, here.first, here.first + here.rows)
+            first, end = rows.span(picture, edge, request.first, request.first + request.rows)
             if first:
                 frame.bases[child.id, edge] = first
             count = end - first
             handed = rows.edges[edge]
             yields.append(
-                Yield(count, handed.shape(seen.spin), nbytes=round(count * handed.nbytes))
+                Yield(count, handed.shape(picture.spin), nbytes=round(count * handed.nbytes))
             )
         return StageYielded(child.id, tuple(yields))
 
@@ -181,18 +181,18 @@ class DeviceFrames:
         self._score.rows += request.rows
 
     def _answer(self, command: AnswerFrame, now: float) -> None:
-        here = self.frames[command.id]
-        seen, sent = here.seen, here.part
+        frame = self.frames[command.id]
+        picture, sent = frame.seen, frame.part
         if sent is None:
             reason = command.reason
-            seen.ended_at = now
+            picture.ended_at = now
             served = reason.kind is OutcomeKind.SERVED
-            in_time, worth = (here.sunk, here.worth) if served else (0, 0.0)
+            in_time, worth = (frame.sunk, frame.worth) if served else (0, 0.0)
             self._score.ended(
-                command.pipeline, seen.arrival, seen.offered, in_time, reason, now, worth
+                command.pipeline, picture.arrival, picture.offered, in_time, reason, now, worth
             )
             return
-        sent.begin.answer(sent, here, command, now)
+        sent.begin.answer(sent, frame, command, now)
 
     def _free(self, command: FreeFrame, now: float) -> None:
         del self.frames[command.id]

@@ -23,8 +23,8 @@ class Sending(Generic[Sent]):
 
     __slots__ = ("nbytes", "until", "what")
 
-    def __init__(self, what: Sent, nbytes: float, until: float) -> None:
-        self.what = what
+    def __init__(self, sent: Sent, nbytes: float, until: float) -> None:
+        self.what = sent
         self.nbytes = nbytes
         self.until = until
         """When it must have arrived, absolute seconds; infinite: whenever."""

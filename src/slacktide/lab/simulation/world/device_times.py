@@ -57,9 +57,9 @@ class DeviceTimes:
         self._accelerator_of = accelerator_of
         self._medians: dict[PoolId, Sequence[float]] = {}
         self._sigmas: dict[PoolId, Sequence[float]] = {}
-        self._shares = {pool: each.utilisation for pool, each in pools.items()}
-        for pool, each in pools.items():
-            table, rows = each.table, range(1, each.table.max_batch + 1)
+        self._shares = {pool: model.utilisation for pool, model in pools.items()}
+        for pool, model in pools.items():
+            table, rows = model.table, range(1, model.table.max_batch + 1)
             self._medians[pool] = medians = [slower * table.expected(n, 1) for n in rows]
             self._sigmas[pool] = [
                 math.log(max(1.0, slower * table.p99(n, 1) / median)) / _P99
@@ -78,14 +78,14 @@ class DeviceTimes:
         seconds = self._medians[pool][at] * factor
         share = self._shares[pool]
         accelerator = self._accelerator_of[replica.lane]
-        now, wanted = batch.started, share
+        now, demand = batch.started, share
         running = []
-        for one in self._running.get(accelerator, ()):
-            if one[0] > now and one[1] != replica.lane:
-                running.append(one)
-                wanted += one[2]
-        if wanted > self._most + 1e-9:
-            seconds *= self._contention * wanted / self._most
+        for run in self._running.get(accelerator, ()):
+            if run[0] > now and run[1] != replica.lane:
+                running.append(run)
+                demand += run[2]
+        if demand > self._most + 1e-9:
+            seconds *= self._contention * demand / self._most
         running.append((now + seconds, replica.lane, share))
         self._running[accelerator] = running
         return seconds

@@ -69,7 +69,7 @@ class SimulatedDevices:
         self.pipelines = tuple(pipelines)
         self._check = check
         self._links: dict[tuple[str, str], DeviceLink] = {
-            ends: DeviceLink(*one) for ends, one in links.items()
+            ends: DeviceLink(*arguments) for ends, arguments in links.items()
         }
         self._heap: list[tuple[float, int, int, object]] = []
         self._order: list[SimulatedDevice] = []
@@ -141,7 +141,7 @@ class SimulatedDevices:
             base = plan, device.base[1] if stated is None else stated.get(name, {})
             if base == device.base:
                 continue
-            before = {each.pool for each in device.base[0].deployments}
+            before = {deployment.pool for deployment in device.base[0].deployments}
             device.base = base
             frames.put(now, PlanChanged(device.simulation.runtime.rebase(*base, now=now)))
             for learnt in device.simulation.learnt(plan):
@@ -152,7 +152,7 @@ class SimulatedDevices:
         """Let everything happen until just after `until` (absolute seconds)."""
         heap = self._heap
         while heap and heap[0][0] <= until:
-            at, kind, number, what = heappop(heap)
+            at, kind, number, call = heappop(heap)
             if kind == _DEVICE:
                 device = self._order[number]
                 if at != device.due:
@@ -169,8 +169,8 @@ class SimulatedDevices:
                     self.link_changed(link, now=at)
             else:
                 self.now = at
-                assert callable(what)
-                what(at)
+                assert callable(call)
+                call(at)
 
     def _turn(self, device: SimulatedDevice) -> None:
         # Since `due` was asked for, nothing has happened on it but what was put on its heap.
@@ -191,17 +191,17 @@ class SimulatedDevices:
 
     def frames_on(self, device: str) -> DeviceFrames:
         """Raises SimulationError if there is none of this name."""
-        found = self.devices.get(device)
-        if found is None:
+        simulated = self.devices.get(device)
+        if simulated is None:
             raise SimulationError(f"there is no device {device!r}")
-        return found.frames
+        return simulated.frames
 
     def link(self, begin: str, end: str) -> DeviceLink:
         """Raises SimulationError if there is none."""
-        found = self._links.get((begin, end))
-        if found is None:
+        link = self._links.get((begin, end))
+        if link is None:
             raise SimulationError(f"there is no link from {begin!r} to {end!r}")
-        return found
+        return link
 
     def link_changed(self, link: DeviceLink, *, now: float) -> None:
         """Something was sent over it, or taken off it."""

@@ -234,7 +234,7 @@ class Simulation:
 
     def learnt(self, plan: Plan) -> Iterator[RampsLearnt]:
         """What planners are told of the early exits of what `plan` has run."""
-        for pool in dict.fromkeys(each.pool for each in plan.deployments):
+        for pool in dict.fromkeys(deployment.pool for deployment in plan.deployments):
             exits = self._exits.get(pool.model)
             learnt = None if exits is None else exits.learnt(pool)
             if learnt is not None:
@@ -354,14 +354,14 @@ class Simulation:
         at, kind, _, first = heappop(heap)
         self.now = at
         if isinstance(first, _ClientTurn):
-            told = first.turn(at)
-            for each in told:
-                if isinstance(each, Submitted):
-                    self._open[each.request.id] = each.request
-                elif isinstance(each, Announced):
-                    self._open[each.notice.id] = each.notice
-            if told:
-                self._deliver(told, at)
+            turn_events = first.turn(at)
+            for news in turn_events:
+                if isinstance(news, Submitted):
+                    self._open[news.request.id] = news.request
+                elif isinstance(news, Announced):
+                    self._open[news.notice.id] = news.notice
+            if turn_events:
+                self._deliver(turn_events, at)
             return
         if kind not in _TOGETHER:
             event = self._event(first)
@@ -373,35 +373,35 @@ class Simulation:
             if _announced_in(together, heap[0][3]):
                 break  # its sender learns first whether the body is wanted
             together.append(heappop(heap)[3])
-        events = [event for each in together if (event := self._event(each)) is not None]
+        events = [event for happening in together if (event := self._event(happening)) is not None]
         if events:
             self._deliver(events, at)
 
-    def _event(self, what: _Happens) -> RuntimeEvent | None:
+    def _event(self, happening: _Happens) -> RuntimeEvent | None:
         """What the engine gets; None if it has come to nothing meanwhile."""
-        if isinstance(what, Report):
-            return what if self.hardware.happens(what, now=self.now) else None
-        if isinstance(what, _ClientTurn):
+        if isinstance(happening, Report):
+            return happening if self.hardware.happens(happening, now=self.now) else None
+        if isinstance(happening, _ClientTurn):
             return None  # `_step` takes them
-        if isinstance(what, Submitted):
-            self._open[what.request.id] = what.request
-        elif isinstance(what, SimulatedUpload):
-            if what.request is None or what.request.id not in self._open:
+        if isinstance(happening, Submitted):
+            self._open[happening.request.id] = happening.request
+        elif isinstance(happening, SimulatedUpload):
+            if happening.request is None or happening.request.id not in self._open:
                 return None  # its sender has its outcome and sends no more
-            return Submitted(what.request)
-        elif isinstance(what, Failure):
-            return self.hardware.fails(what, now=self.now)
-        elif self._frames is not None and type(what) in _FRAME_EVENTS:
-            return what if self._frames.wanted(cast(FrameEvent, what)) else None
-        return what
+            return Submitted(happening.request)
+        elif isinstance(happening, Failure):
+            return self.hardware.fails(happening, now=self.now)
+        elif self._frames is not None and type(happening) in _FRAME_EVENTS:
+            return happening if self._frames.wanted(cast(FrameEvent, happening)) else None
+        return happening
 
     def _deliver(self, events: Sequence[RuntimeEvent], at: float) -> None:
         self.now = at
-        given = self.runtime.handle(events, now=at)
-        commands = cast(Sequence[Command], given)
+        runtime_commands = self.runtime.handle(events, now=at)
+        commands = cast(Sequence[Command], runtime_commands)
         yields: Sequence[StageYielded] = ()
         if self.runtime.frames is not None:
-            commands, yields = self._framed(given, at)
+            commands, yields = self._framed(runtime_commands, at)
         clients = self._clients
         if clients is not None and clients.plan is not self.engine.plan:
             clients.plan_changed(self.engine.plan, now=at)
@@ -430,25 +430,25 @@ class Simulation:
         """What is left for the hardware once frames have had their part, and what stages yield."""
         frames = self._frames
         assert frames is not None, "a run with pipelines needs to know what their stages give"
-        others: list[Command] = []
+        hardware_commands: list[Command] = []
         yields: list[StageYielded] = []
         for command in commands:
             if type(command) in _OF_FRAMES:
                 frames.carry_out(cast(FrameCommand, command), now=at)
                 continue
-            others.append(cast(Command, command))
+            hardware_commands.append(cast(Command, command))
             if type(command) is Answer and command.id < 0:
                 yielded = frames.answered(command, now=at)
                 if yielded is not None:
                     yields.append(yielded)
-        frames.told(others, now=at)
+        frames.told(hardware_commands, now=at)
         if self._check and self.runtime.frames is not None:
             self.runtime.frames.check()
-        return others, yields
+        return hardware_commands, yields
 
 
-def _announced_in(events: Sequence[_Happens], what: object) -> bool:
-    """Whether `what` is the body of a request that one of `events` announces."""
-    return isinstance(what, SimulatedUpload) and any(
-        isinstance(event, Announced) and event.notice.id == what.notice.id for event in events
+def _announced_in(events: Sequence[_Happens], happening: object) -> bool:
+    """Whether `happening` is the body of a request that one of `events` announces."""
+    return isinstance(happening, SimulatedUpload) and any(
+        isinstance(event, Announced) and event.notice.id == happening.notice.id for event in events
     )

@@ -80,8 +80,8 @@ def scatter(times: BatchTimes, batch: Batch, cores: int) -> TimeDistribution:
     """The time of `batch` if predictions are right. How sure they are of that is not part of it."""
     if isinstance(times, ExitTimes):
         times = times.inner
-    asked = times.scatter if isinstance(times, ShapedTimes) else times.of
-    return asked(batch.rows, cores, batch.members)
+    distribution_of = times.scatter if isinstance(times, ShapedTimes) else times.of
+    return distribution_of(batch.rows, cores, batch.members)
 
 
 class ByLength:
@@ -306,8 +306,8 @@ class Hardware:
         policy = self._policies.get(batch.replica.id)
         if policy is not None and (ramps or policy.features) and seconds < math.inf:
             if policy.ramps != ramps:  # what it asks for is not open yet
-                known = self._thresholds[batch.replica.id]
-                thresholds = tuple([known.get(ramp, 0.0) for ramp in ramps])
+                by_ramp = self._thresholds[batch.replica.id]
+                thresholds = tuple([by_ramp.get(ramp, 0.0) for ramp in ramps])
                 policy = replace(policy, ramps=ramps, thresholds=thresholds, costs=())
             course = self._exits[batch.replica.pool.model].course(batch, policy, seconds)
             running.course, running.ends_at = course, now + course.seconds
@@ -340,8 +340,8 @@ class Hardware:
             return
         before = self._policies.get(replica.id)
         self._policies[replica.id] = policy
-        known = self._thresholds.get(replica.id, {})
-        self._thresholds[replica.id] = policy.thresholds_after(known)
+        by_ramp = self._thresholds.get(replica.id, {})
+        self._thresholds[replica.id] = policy.thresholds_after(by_ramp)
         if policy.ramps != (() if before is None else before.ramps):
             self._put(now + ARRANGE_S, exits.arranged(replica, policy))
 

@@ -95,12 +95,12 @@ class StageRows:
         self.sinks = frozenset(pipeline.sinks)
         self._source_edges = self.out_of[pipeline.source]
 
-    def span(self, seen: SeenFrame, edge: int, first: int, end: int) -> tuple[int, int]:
+    def span(self, picture: SeenFrame, edge: int, first: int, end: int) -> tuple[int, int]:
         """(first, end) of the rows that rows `first` to `end` hand on."""
         if edge in self._source_edges:
-            return 0, seen.handed[self._source_edges.index(edge)]
-        each = self.edges[edge].each
-        return int(first * each + seen.spin), int(end * each + seen.spin)
+            return 0, picture.handed[self._source_edges.index(edge)]
+        fan_out = self.edges[edge].each
+        return int(first * fan_out + picture.spin), int(end * fan_out + picture.spin)
 
     def offered(self, handed: Sequence[int], spin: float) -> int:
         """Rows at the sinks, if everything is served."""
@@ -145,9 +145,9 @@ class PipelineCamera:
             raise WorkloadError(where, f"{expected}, got {len(self.classes)}")
         for name in (name for names in self.classes for name in names):
             self.counts.of(name)
-        for what, value in (("slo", self.slo), ("rate", self.rate)):
+        for key, value in (("slo", self.slo), ("rate", self.rate)):
             if not 0.0 < value < math.inf:
-                raise WorkloadError(f"{where}: {what}", f"must be positive, got {value}")
+                raise WorkloadError(f"{where}: {key}", f"must be positive, got {value}")
         if not 0.0 <= self.nbytes < math.inf:
             raise WorkloadError(f"{where}: nbytes", f"must not be negative, got {self.nbytes}")
 
@@ -161,7 +161,7 @@ class PipelineCamera:
             frame = int(first + number * step + 1e-6) % total
             level = self.level(at)
             spin = (number * GOLDEN) % 1.0
-            handed = [int(level * sum([each[frame] for each in n]) + spin) for n in by_edge]
+            handed = [int(level * sum([series[frame] for series in n]) + spin) for n in by_edge]
             yield at, SeenFrame(self.rows, handed, spin, at, self.slo)
             number += 1
 
