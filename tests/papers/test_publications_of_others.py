@@ -81,15 +81,15 @@ def test_the_help_lists_them_without_an_import(install: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("no:PAPER", "publication 'no:PAPER' cannot be used: ModuleNotFoundError"),
         ("quarters:play", "publication 'quarters:play' cannot be used: expected a Publication, "),
         ("broken", "publication 'broken' (no:PAPER of shop-papers 1.0) cannot be used: ModuleNot"),
     ],
 )
-def test_what_is_none_is_named(install: Any, name: str, told: str) -> None:
+def test_what_is_none_is_named(install: Any, name: str, message: str) -> None:
     install("shop-papers", "1.0", "publications", broken="no:PAPER")
     result = invoke(name)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr

@@ -29,8 +29,8 @@ def test_a_result_is_there_the_next_time_in_whatever_order_its_keys_are(tmp_path
 def test_results_of_other_code_do_not_count_and_stay(tmp_path):
     path = tmp_path / "state.jsonl"
     kept(path, "old", ONE, {"finish": 0.5})
-    new = Results(path, "new")
-    assert (len(new), new.get(ONE)) == (0, None)
+    results = Results(path, "new")
+    assert (len(results), results.get(ONE)) == (0, None)
     kept(path, "new", ONE, {"finish": 0.6})
     assert Results(path, "old").get(ONE) == {"finish": 0.5}
     assert Results(path, "new").get(ONE) == {"finish": 0.6}

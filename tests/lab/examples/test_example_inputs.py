@@ -47,10 +47,10 @@ def same(a: Samples, b: Samples) -> bool:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_inputs_follow_from_the_seed(name: str) -> None:
-    once, again, other = (make_inputs(name, 6, seed) for seed in (1, 1, 2))
+    once, again, reseeded = (make_inputs(name, 6, seed) for seed in (1, 1, 2))
     assert same(once, again)
     key = next(iter(once.requests[0]))
-    assert not np.array_equal(once.requests[0][key], other.requests[0][key])
+    assert not np.array_equal(once.requests[0][key], reseeded.requests[0][key])
 
 
 @pytest.mark.parametrize("name", ["mlp", "residual", "text", "vehicles"])
@@ -127,7 +127,7 @@ def test_a_stream_is_the_same_in_any_order_and_hardly_changes_between_frames(nam
     again, same_label = _VIDEOS[name].frame(9_001)
     assert np.array_equal(again, first)
     assert same_label == label
-    near, apart = (np.abs(first.astype(int) - other).mean() for other in (second, far))
+    near, apart = (np.abs(first.astype(int) - picture).mean() for picture in (second, far))
     assert 0 < near < apart
 
 
@@ -193,8 +193,8 @@ def test_streams_of_texts_change_their_topics_slowly_or_at_once() -> None:
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), label=st.integers(0, len(PLACES) - 1))
 def test_stories_can_be_followed_to_their_answer(level: str, seed: int, label: int) -> None:
-    told = story(label, level, np.random.default_rng(seed))
-    sentences = [sentence.split() for sentence in told.replace("?", ".").split(" . ")]
+    text = story(label, level, np.random.default_rng(seed))
+    sentences = [sentence.split() for sentence in text.replace("?", ".").split(" . ")]
     thing = sentences[-1][3]
     place, carrier = "", ""
     for words in sentences[:-1]:
@@ -205,8 +205,8 @@ def test_stories_can_be_followed_to_their_answer(level: str, seed: int, label: i
         elif words[1] == "went" and words[0] == carrier:
             place = words[-1]
     assert place == PLACES[label]
-    assert len(stories.encode(told)) <= stories.LONGEST
-    named = sum(told.count(f"the {place}") for place in PLACES)
+    assert len(stories.encode(text)) <= stories.LONGEST
+    named = sum(text.count(f"the {place}") for place in PLACES)
     assert named == 1 if level == "plain" else named >= 1
 
 

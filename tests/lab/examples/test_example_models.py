@@ -69,9 +69,9 @@ INTERFACES: dict[str, tuple[Axes, Axes]] = {
         {
             **DETECTIONS,
             "depth1/quality": ("tensor(float)", ["batch"]),
-            **{f"depth1/{name}": told for name, told in DETECTIONS.items()},
+            **{f"depth1/{name}": output for name, output in DETECTIONS.items()},
             "depth2/quality": ("tensor(float)", ["batch"]),
-            **{f"depth2/{name}": told for name, told in DETECTIONS.items()},
+            **{f"depth2/{name}": output for name, output in DETECTIONS.items()},
         },
     ),
     "vehicles": (
@@ -208,10 +208,12 @@ def test_the_order_of_sentences_decides_where_a_thing_is(open_session: Open) -> 
     """The same words, told backwards, have another answer: no bag of words could give both."""
     right = []
     for row in stories.stories(100, np.random.default_rng(16), mix=(0, 0, 1, 0))[0]:
-        *told, question = " ".join(stories.VOCABULARY[i] for i in row[1:]).split(" . ")
+        *story, question = " ".join(stories.VOCABULARY[i] for i in row[1:]).split(" . ")
         thing = question.split()[3]
-        for sentences in (told, told[::-1]):
-            *_, last = [one.split()[-1] for one in sentences if f"put the {thing}" in one]
+        for sentences in (story, story[::-1]):
+            *_, last = [
+                sentence.split()[-1] for sentence in sentences if f"put the {thing}" in sentence
+            ]
             ids = stories.encode(" . ".join([*sentences, question]))[None]
             feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
             (logits,) = open_session("whereabouts").run(None, feed)

@@ -43,4 +43,4 @@ def test_characters_of_plates_are_told_apart() -> None:
         for _, user, _ in islice(crops(QUESTIONS["plate"], np.random.default_rng(6)), 40)
     ]
     assert np.array(labels).shape == (40, 4)
-    assert len({tuple(np.atleast_1d(each)) for each in labels}) > 30
+    assert len({tuple(np.atleast_1d(label)) for label in labels}) > 30

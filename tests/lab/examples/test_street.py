@@ -55,7 +55,7 @@ def test_a_box_is_as_small_as_what_is_drawn(size: int) -> None:
 @pytest.mark.parametrize("size", [SIZE, 1280])
 def test_nothing_is_drawn_outside_the_boxes(size: int) -> None:
     """But those cut off at the edges, which have no box; here none hides another."""
-    seen = 0
+    count = 0
     for seed in range(30):
         scene = Street(seed, traffic=0.04).scene(size=size)
         changed = drawn(seed, 0, scene)
@@ -64,8 +64,8 @@ def test_nothing_is_drawn_outside_the_boxes(size: int) -> None:
             changed[y0:y1, x0:x1] = False
         edge = size // 6
         assert not changed[:, edge:-edge].any()
-        seen += len(scene.road_users)
-    assert seen > 60
+        count += len(scene.road_users)
+    assert count > 60
 
 
 @settings(max_examples=10)
@@ -99,9 +99,9 @@ def test_road_users_of_a_video_move_on_without_jumps() -> None:
                 if not 0.2 < (x0 + x1) / 2 < 0.8:
                     continue
                 ways = [
-                    other.box[0] - x0
-                    for other in after.road_users
-                    if identity(other) == identity(user) and abs(other.box[3] - y1) < 1e-6
+                    later.box[0] - x0
+                    for later in after.road_users
+                    if identity(later) == identity(user) and abs(later.box[3] - y1) < 1e-6
                 ]
                 way = min(ways, key=abs)
                 assert abs(way) < 0.08
@@ -114,13 +114,13 @@ def test_nothing_appears_in_the_middle_of_a_video() -> None:
     """What is new in a frame has come in from an edge."""
     for seed in range(4):
         video = Street(seed, traffic=0.5)
-        known = [(*identity(user), user.box[3]) for user in video.scene(0).road_users]
+        earlier = [(*identity(user), user.box[3]) for user in video.scene(0).road_users]
         for frame in range(1, 40):
             now = video.scene(frame).road_users
             for user in now:
-                if (*identity(user), user.box[3]) not in known:
+                if (*identity(user), user.box[3]) not in earlier:
                     assert min(user.box[0], 1 - user.box[2]) < 0.09
-            known += [(*identity(user), user.box[3]) for user in now]
+            earlier += [(*identity(user), user.box[3]) for user in now]
 
 
 def test_vehicles_carry_brands_and_plates_and_people_wear_colours() -> None:

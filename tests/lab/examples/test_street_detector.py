@@ -51,12 +51,12 @@ def test_larger_pictures_are_worth_their_time(open_session: Open) -> None:
     truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]
     scores = {}
     for size in (128, 256, SIZE):
-        found = []
+        detections = []
         for scene in scenes:
             rows = open_session("street").run(None, {"image": shrunk(scene.picture, size)[None]})
             boxes, confidence, kinds = (row[0] for row in rows)
-            found.append(Boxes(boxes, kinds, confidence))
-        scores[size] = score_detections(found, truth).mean_average_precision
+            detections.append(Boxes(boxes, kinds, confidence))
+        scores[size] = score_detections(detections, truth).mean_average_precision
     assert scores[SIZE] >= 0.6
     assert scores[SIZE] >= 2 * scores[128]
     assert scores[128] < scores[256] < scores[SIZE]
@@ -65,28 +65,28 @@ def test_larger_pictures_are_worth_their_time(open_session: Open) -> None:
 def test_later_stages_find_more_and_judges_know_where(open_session: Open) -> None:
     scenes = [Street(40_000 + seed).scene() for seed in range(40)]
     truth = [Boxes(scene.boxes(), scene.kinds()) for scene in scenes]
-    found: list[list[Boxes]] = [[], [], []]
+    by_depth: list[list[Boxes]] = [[], [], []]
     quality = []
     for scene in scenes:
         session = open_session("street_depth")
         names = [output.name for output in session.get_outputs()]
         rows = session.run(None, {"image": shrunk(scene.picture, 416)[None]})
         said = {name: row[0] for name, row in zip(names, rows, strict=True)}
-        for boxes, prefix in zip(found, ("depth1/", "depth2/", ""), strict=True):
+        for boxes, prefix in zip(by_depth, ("depth1/", "depth2/", ""), strict=True):
             at = [said[f"{prefix}{name}"] for name in ("boxes", "classes", "scores")]
             boxes.append(Boxes(*at))
         quality.append([said["depth1/quality"], said["depth2/quality"]])
-    scores = [score_detections(each, truth).mean_average_precision for each in found]
+    scores = [score_detections(depth, truth).mean_average_precision for depth in by_depth]
     assert scores[0] < scores[1] < scores[2] - 0.01
     assert np.min(quality) >= 0
     assert np.max(quality) <= 1
     # What the first judge lets go is nearer to the whole chain than what it holds back.
-    order = np.argsort([-each[0] for each in quality])
+    order = np.argsort([-depth[0] for depth in quality])
     lost = []
     for part in (order[:20], order[20:]):
         shallow, deep = (
-            score_detections([each[i] for i in part], [truth[i] for i in part])
-            for each in (found[0], found[2])
+            score_detections([depth[i] for i in part], [truth[i] for i in part])
+            for depth in (by_depth[0], by_depth[2])
         )
         lost.append(deep.mean_average_precision - shallow.mean_average_precision)
     assert lost[0] < lost[1]

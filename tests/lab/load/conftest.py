@@ -75,7 +75,7 @@ def wait_for_the_body(number: int, headers: dict[str, str]) -> Reply | None:
     return None
 
 
-async def answer_at_once(number: int, seen: Seen) -> Reply:
+async def answer_at_once(number: int, call: Seen) -> Reply:
     return Reply()
 
 
@@ -156,9 +156,9 @@ class FakeServer:
             else:
                 if first:
                     mine, self.connections, first = self.connections, self.connections + 1, False
-                seen = Seen(mine, path, headers, body, time.monotonic())
-                self.seen.append(seen)
-                reply = await self._think(reader, self.script(len(self.seen) - 1, seen))
+                call = Seen(mine, path, headers, body, time.monotonic())
+                self.seen.append(call)
+                reply = await self._think(reader, self.script(len(self.seen) - 1, call))
             if reply.cut:
                 writer.write(reply.part)
                 await writer.drain()
@@ -209,8 +209,8 @@ def make_spec(target: Target, **changes: Any) -> LoadSpec:
     stream = Stream("m", Constant(100.0), Fixed(5.0))
     names = set(Stream.__dataclass_fields__)
     stream = replace(stream, **{k: v for k, v in changes.items() if k in names})
-    rest = {k: v for k, v in changes.items() if k not in names}
-    return LoadSpec(**{"target": target, "streams": (stream,), "duration": 0.1, **rest})
+    run_fields = {k: v for k, v in changes.items() if k not in names}
+    return LoadSpec(**{"target": target, "streams": (stream,), "duration": 0.1, **run_fields})
 
 
 async def run_with_ledger(spec: LoadSpec, **options: Any) -> tuple[Report, RequestLog]:

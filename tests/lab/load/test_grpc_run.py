@@ -228,11 +228,11 @@ async def test_over_a_link_each_message_is_announced(kit: Kit) -> None:
 
 async def test_tls(kit: Kit, tmp_path: Path) -> None:
     authority = trustme.CA()
-    own = authority.issue_cert("127.0.0.1")
-    chain = b"".join(blob.bytes() for blob in own.cert_chain_pems)
+    certificate = authority.issue_cert("127.0.0.1")
+    chain = b"".join(blob.bytes() for blob in certificate.cert_chain_pems)
     ca_file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(ca_file)
-    tls = grpc.ssl_server_credentials([(own.private_key_pem.bytes(), chain)])
+    tls = grpc.ssl_server_credentials([(certificate.private_key_pem.bytes(), chain)])
 
     async with FakeGrpcServer(tls=tls) as server:
         target = Target(Transport.GRPC, "127.0.0.1", server.port, tls=True)

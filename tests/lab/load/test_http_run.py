@@ -54,40 +54,40 @@ def test_requests_say_what_they_should(kit: Kit) -> None:
             await kit.run(spec)
             return list(server.seen)
 
-    for seen in asyncio.run(main()):
-        assert seen.path == "/v2/models/m/versions/3/infer"
-        parameters = seen.document["parameters"]
-        assert 0 < seen.timeout_us <= 1_500_000
+    for call in asyncio.run(main()):
+        assert call.path == "/v2/models/m/versions/3/infer"
+        parameters = call.document["parameters"]
+        assert 0 < call.timeout_us <= 1_500_000
         assert parameters["application"] == "cam"
         assert parameters["priority"] == 1
         assert parameters["late"] == "discard"
         assert parameters["binary_data_output"] is True
-        shapes = {one["name"]: one["shape"] for one in seen.document["inputs"]}
+        shapes = {tensor["name"]: tensor["shape"] for tensor in call.document["inputs"]}
         assert shapes == {"ids": [2, 7], "x": [2, 4]}
-        head = int(seen.headers["inference-header-content-length"])
-        assert len(seen.body) - head == 2 * 7 * 8 + 2 * 4 * 4
-        assert "authorization" not in seen.headers
+        head = int(call.headers["inference-header-content-length"])
+        assert len(call.body) - head == 2 * 7 * 8 + 2 * 4 * 4
+        assert "authorization" not in call.headers
 
 
 async def test_the_deadline_can_be_kept_secret(kit: Kit) -> None:
     async with kit.server() as server:
         report, _ = await kit.run(kit.spec(server.target, send_deadlines=False))
-        seen = list(server.seen)
-    assert {one.timeout_us for one in seen} == {0}
+        calls = list(server.seen)
+    assert {call.timeout_us for call in calls} == {0}
     assert report.goodput == 1.0
 
 
 async def test_the_timeout_sent_is_what_is_left_of_the_deadline(kit: Kit) -> None:
     """Both requests are due at once, but one connection carries one after the other."""
 
-    async def slow(number: int, seen: Any) -> Any:
+    async def slow(number: int, call: Any) -> Any:
         await asyncio.sleep(0.02)
         return kit.reply()
 
     async with kit.server(slow) as server:
         spec = kit.spec(server.target, arrivals=Replay([0.0, 0.0]), connections=1)
         await kit.run(spec)
-        first, second = [one.timeout_us for one in server.seen]
+        first, second = [sent.timeout_us for sent in server.seen]
     assert second <= first - 20_000
 
 
@@ -104,7 +104,7 @@ async def test_the_timeout_sent_is_what_is_left_of_the_deadline(kit: Kit) -> Non
     ],
 )
 async def test_statuses_become_outcomes(kit: Kit, status: int, kind: str, reason: str) -> None:
-    async def refuse(number: int, seen: Any) -> Any:
+    async def refuse(number: int, call: Any) -> Any:
         return kit.error(status, "no <b>room</b>")
 
     async with kit.server(refuse) as server:
@@ -119,7 +119,7 @@ async def test_statuses_become_outcomes(kit: Kit, status: int, kind: str, reason
 
 
 async def test_a_late_answer_is_late_and_best_effort_is_never_late(kit: Kit) -> None:
-    async def slow(number: int, seen: Any) -> Any:
+    async def slow(number: int, call: Any) -> Any:
         await asyncio.sleep(0.03)
         return kit.reply()
 
@@ -149,7 +149,7 @@ async def test_no_coordinated_omission(kit: Kit, monkeypatch: pytest.MonkeyPatch
 
     passed = asyncio.Event()
 
-    async def script(number: int, seen: Any) -> Any:
+    async def script(number: int, call: Any) -> Any:
         if number == 20:
             stall.append(time.monotonic())
             await asyncio.sleep(0.3)
@@ -166,15 +166,15 @@ async def test_no_coordinated_omission(kit: Kit, monkeypatch: pytest.MonkeyPatch
     assert report.total.submitted == report.total.outcomes["served"] == 80
 
     # Whatever was due during the stall left during or after it, so it cannot have ended before.
-    due, latency = np.array(ledger.due), ledger.latency()
-    during = (due >= begins) & (due < ends)
+    due_times, latency = np.array(ledger.due), ledger.latency()
+    during = (due_times >= begins) & (due_times < ends)
     assert during.sum() >= 10
-    assert np.all(latency[during] >= ends - due[during])
+    assert np.all(latency[during] >= ends - due_times[during])
     assert report.total.latency is not None
     assert report.total.latency.max >= ends - begins
 
     # With both connections busy the others waited in line: lateness shows it, warnings say so.
-    late = ledger.lateness()[during] >= ends - due[during]
+    late = ledger.lateness()[during] >= ends - due_times[during]
     assert late.sum() >= during.sum() - 2
     assert any("all 2 connections were busy" in warning for warning in report.warnings)
     assert any("the generator itself was late" in warning for warning in report.warnings)
@@ -197,7 +197,7 @@ async def test_connections_are_kept_alive_and_reused(kit: Kit) -> None:
 async def test_as_many_connections_open_as_requests_wait(kit: Kit) -> None:
     gathered = asyncio.Event()
 
-    async def script(number: int, seen: Any) -> Any:
+    async def script(number: int, call: Any) -> Any:
         if number == 9:
             gathered.set()
         await gathered.wait()
@@ -212,7 +212,7 @@ async def test_as_many_connections_open_as_requests_wait(kit: Kit) -> None:
 async def test_a_server_that_closes_after_each_answer_costs_nothing_but_connections(
     kit: Kit,
 ) -> None:
-    async def closing(number: int, seen: Any) -> Any:
+    async def closing(number: int, call: Any) -> Any:
         return kit.reply(close=True)
 
     async with kit.server(closing) as server:
@@ -228,7 +228,7 @@ async def test_a_server_that_closes_after_each_answer_costs_nothing_but_connecti
 async def test_a_broken_connection_is_a_transport_error_and_the_run_goes_on(
     kit: Kit, part: bytes
 ) -> None:
-    async def script(number: int, seen: Any) -> Any:
+    async def script(number: int, call: Any) -> Any:
         return kit.reply(cut=True, part=part) if number % 2 else kit.reply()
 
     async with kit.server(script) as server:
@@ -247,7 +247,7 @@ async def test_a_server_that_goes_away_is_a_transport_error(kit: Kit) -> None:
 
 
 async def test_patience_ends_and_the_server_sees_its_client_leave(kit: Kit) -> None:
-    async def never(number: int, seen: Any) -> Any:
+    async def never(number: int, call: Any) -> Any:
         await asyncio.Event().wait()
 
     async with kit.server(never) as server:
@@ -260,7 +260,7 @@ async def test_patience_ends_and_the_server_sees_its_client_leave(kit: Kit) -> N
 
 
 async def test_the_warm_up_is_not_scored(kit: Kit) -> None:
-    async def cold(number: int, seen: Any) -> Any:
+    async def cold(number: int, call: Any) -> Any:
         return kit.error(503, "cold") if number < 10 else kit.reply()
 
     async with kit.server(cold) as server:
@@ -271,8 +271,8 @@ async def test_the_warm_up_is_not_scored(kit: Kit) -> None:
 
 
 async def test_streams_are_reported_apart_and_together(kit: Kit) -> None:
-    async def picky(number: int, seen: Any) -> Any:
-        guest = seen.document["parameters"].get("application") == "guest"
+    async def picky(number: int, call: Any) -> Any:
+        guest = call.document["parameters"].get("application") == "guest"
         return kit.error(429, "busy") if guest else kit.reply()
 
     async with kit.server(picky) as server:
@@ -292,7 +292,7 @@ async def test_streams_are_reported_apart_and_together(kit: Kit) -> None:
 async def test_stopping_ends_with_a_report_of_what_was_done(kit: Kit) -> None:
     stop = asyncio.Event()
 
-    async def script(number: int, seen: Any) -> Any:
+    async def script(number: int, call: Any) -> Any:
         if number == 5:
             stop.set()
         return kit.reply()
@@ -344,10 +344,10 @@ async def test_the_token_travels_and_stays_out_of_the_report(kit: Kit) -> None:
     async with kit.server() as server:
         target = Target(Transport.HTTP, "127.0.0.1", server.port, token="hush")
         report, _ = await kit.run(kit.spec(target))
-        seen = list(server.seen)
-    assert {one.headers["authorization"] for one in seen} == {"Bearer hush"}
+        calls = list(server.seen)
+    assert {call.headers["authorization"] for call in calls} == {"Bearer hush"}
     assert b"hush" not in report.to_json()
-    assert "hush" not in repr(seen and report.configuration)
+    assert "hush" not in repr(calls and report.configuration)
 
 
 async def test_an_unknown_model_or_a_missing_server_ends_the_run_before_it_starts(kit: Kit) -> None:
@@ -362,7 +362,7 @@ async def test_an_unknown_model_or_a_missing_server_ends_the_run_before_it_start
 async def test_a_server_without_configuration_is_understood_from_its_shapes(kit: Kit) -> None:
     async with kit.server(config=None) as server:
         await kit.run(kit.spec(server.target, rows=(3,)))
-        shapes = {tuple(one.document["inputs"][1]["shape"]) for one in list(server.seen)}
+        shapes = {tuple(call.document["inputs"][1]["shape"]) for call in list(server.seen)}
     assert shapes == {(3, 4)}
 
 

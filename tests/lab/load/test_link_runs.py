@@ -39,15 +39,15 @@ async def test_the_server_is_told_what_the_link_leaves_and_hears_it_first(kit: K
     assert report.total.reasons == {"on_time": 10}
     assert report.configuration["link"] == "0.8 Mbit/s, 20 ms there and back"
     # 3 s from when the client had the input, less what it waited itself, less both ways.
-    told = sorted(seen.timeout_us / 1e6 for seen in server.seen)
-    assert told == pytest.approx(sorted(3.0 - 0.02 - ledger.lateness()), abs=2e-6)
-    size = max(len(seen.body) for seen in server.seen)
-    for seen in server.seen:
-        assert float(seen.headers["x-request-timeout-seconds"]) * 1e6 == pytest.approx(
-            seen.timeout_us, abs=2
+    timeouts = sorted(call.timeout_us / 1e6 for call in server.seen)
+    assert timeouts == pytest.approx(sorted(3.0 - 0.02 - ledger.lateness()), abs=2e-6)
+    size = max(len(call.body) for call in server.seen)
+    for call in server.seen:
+        assert float(call.headers["x-request-timeout-seconds"]) * 1e6 == pytest.approx(
+            call.timeout_us, abs=2
         )
-        assert seen.headers["slacktide-application"] == "cam"
-        assert seen.headers["host"] == server.target.authority
+        assert call.headers["slacktide-application"] == "cam"
+        assert call.headers["host"] == server.target.authority
     assert report.network is not None
     assert report.network.count == 10
     assert report.network.p50 > 0.02 + size / 100_000.0
@@ -66,10 +66,10 @@ async def test_requests_sent_in_an_outage_wait_for_its_end(kit: Kit) -> None:
     assert report.total.reasons == {"on_time": 2}
     assert np.all(ledger.latency() >= [0.15, 0.10])
     # The wait is counted: the server believes no more is left than there is.
-    told = sorted(seen.timeout_us / 1e6 for seen in server.seen)
-    due = np.array(ledger.due)
-    first_byte = np.maximum(0.15, due + ledger.lateness())
-    assert told == pytest.approx(sorted(due + 5.0 - first_byte), abs=2e-6)
+    timeouts = sorted(call.timeout_us / 1e6 for call in server.seen)
+    due_times = np.array(ledger.due)
+    first_byte = np.maximum(0.15, due_times + ledger.lateness())
+    assert timeouts == pytest.approx(sorted(due_times + 5.0 - first_byte), abs=2e-6)
 
 
 async def test_over_a_link_that_never_carries_anything_requests_are_given_up(kit: Kit) -> None:
@@ -137,7 +137,7 @@ def test_a_proxy_that_dies_breaks_connections_and_the_report_says_so(kit: Kit) -
         return await start(self)
 
     async def main() -> Report:
-        async def script(number: int, seen: Any) -> Any:
+        async def script(number: int, call: Any) -> Any:
             if number == 3:
                 processes[0]._process.kill()
             return kit.reply()
@@ -180,7 +180,7 @@ async def test_an_interrupt_ends_a_run_over_a_link_in_order(kit: Kit) -> None:
 
     enough = asyncio.Event()
 
-    async def script(number: int, seen: Any) -> Any:
+    async def script(number: int, call: Any) -> Any:
         if number == 10:
             enough.set()
         return kit.reply()
@@ -200,7 +200,7 @@ async def test_an_interrupt_ends_a_run_over_a_link_in_order(kit: Kit) -> None:
     report = Report.from_json(out)
     assert report.interrupted
     assert report.goodput == 1.0
-    assert not [each for each in report.warnings if "link failed" in each]
+    assert not [warning for warning in report.warnings if "link failed" in warning]
 
 
 # ── what is asked for ────────────────────────────────────────────────────────────────────────────
@@ -247,11 +247,11 @@ def test_which_link_a_request_takes(kit: Kit) -> None:
     for spec, trips in expected:
         model = LinkModel.of(spec, [1000, 500])
         assert model is not None
-        found = [model.delay(index, payload, now=0.0) for index, payload in enumerate((0, 1, 0))]
-        assert [trip.whole for trip in found] == pytest.approx(trips)
+        delays = [model.delay(index, payload, now=0.0) for index, payload in enumerate((0, 1, 0))]
+        assert [trip.whole for trip in delays] == pytest.approx(trips)
         # The server counts from the first byte: the body's own time is no secret to it.
         sizes = (1.0, 0.5, 1.0)
-        unseen = [trip.whole - own for trip, own in zip(found, sizes, strict=True)]
-        assert [trip.unseen for trip in found] == pytest.approx(unseen)
+        unseen = [trip.whole - body_s for trip, body_s in zip(delays, sizes, strict=True)]
+        assert [trip.unseen for trip in delays] == pytest.approx(unseen)
     never = LinkModel([TraceLink(BandwidthTrace([0.0], [0.0]))], [1])
     assert never.delay(0, 0, now=0.0) == (math.inf, math.inf)

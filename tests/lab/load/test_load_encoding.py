@@ -41,8 +41,8 @@ TENSORS = Tensors(
 def read(request: HttpRequest, timeout_us: int | None) -> tuple[str, dict[str, str], InferCall]:
     """(request line, headers, call), by the server's own parser."""
     head, _, body = b"".join(request.parts(timeout_us)).partition(b"\r\n\r\n")
-    line, *rest = head.decode().split("\r\n")
-    headers = dict(item.split(": ", 1) for item in rest)
+    line, *header_lines = head.decode().split("\r\n")
+    headers = dict(item.split(": ", 1) for item in header_lines)
     assert int(headers["Content-Length"]) == len(body)
     length = headers.get("Inference-Header-Content-Length")
     call, _ = parse_infer("m", None, body, None if length is None else int(length))
@@ -71,8 +71,8 @@ def test_headers_that_travel_ahead_name_timeout_and_application(timeout_us: int 
     request = http_tensors(TARGET, STREAM, TENSORS)
     headers, body = b"".join(request.notice(timeout_us)), b"".join(request.body(timeout_us))
     whole = b"".join(request.parts(timeout_us))
-    plain, _, rest = whole.partition(b"\r\n\r\n")
-    assert (headers.startswith(plain), body) == (True, rest)
+    plain, _, payload = whole.partition(b"\r\n\r\n")
+    assert (headers.startswith(plain), body) == (True, payload)
     pairs = [line.split(": ", 1) for line in headers.decode().rstrip().split("\r\n")[1:]]
     fields = read_headers((name.lower(), value) for name, value in pairs)
     assert fields.parameters == {"application": "cam"}

@@ -24,7 +24,7 @@ sys.stdout.buffer.write(run_load_sync(spec).to_json())
 async def test_one_interrupt_ends_the_run_with_its_report(kit: Kit) -> None:
     enough = asyncio.Event()
 
-    async def script(number: int, seen: Any) -> Any:
+    async def script(number: int, call: Any) -> Any:
         if number == 10:
             enough.set()
         return kit.reply()

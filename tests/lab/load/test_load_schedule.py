@@ -50,18 +50,18 @@ def test_payloads_are_drawn_evenly_from_the_streams_own() -> None:
 
 
 def test_the_seed_decides_and_streams_do_not_disturb_each_other() -> None:
-    one = Stream("a", Poisson(50.0), Mix((0.1, 0.2)))
+    first = Stream("a", Poisson(50.0), Mix((0.1, 0.2)))
     two = Stream("b", Poisson(50.0), Mix((0.1, 0.2)))
-    alone = make_schedule(spec(one), (3,))
-    again = make_schedule(spec(one), (3,))
-    other = make_schedule(spec(one, seed=1), (3,))
-    both = make_schedule(spec(one, two), (3, 3))
-    tighter = make_schedule(spec(replace(one, deadlines=Fixed(0.1))), (3,))
+    alone = make_schedule(spec(first), (3,))
+    again = make_schedule(spec(first), (3,))
+    reseeded = make_schedule(spec(first, seed=1), (3,))
+    both = make_schedule(spec(first, two), (3, 3))
+    tighter = make_schedule(spec(replace(first, deadlines=Fixed(0.1))), (3,))
     for field in ("due", "payload", "allowance"):
         mine = getattr(both, field)[both.stream == 0]
         assert np.array_equal(getattr(alone, field), getattr(again, field))
         assert np.array_equal(getattr(alone, field), mine)
-    assert not np.array_equal(alone.due[:10], other.due[:10])
+    assert not np.array_equal(alone.due[:10], reseeded.due[:10])
     assert not np.array_equal(both.due[both.stream == 1][:10], alone.due[:10])
     assert np.array_equal(alone.due, tighter.due)
     assert np.array_equal(alone.payload, tighter.payload)

@@ -32,22 +32,22 @@ def stream(**fields: Any) -> Stream:
     return Stream("text", Constant(1.0), **fields)
 
 
-def draw(one: Stream, model: RemoteModel = TEXT, seed: int = 0, **fields: Any) -> list[Any]:
-    return random_tensors(one, model, RandomPayload(**fields), np.random.default_rng(seed))
+def draw(source: Stream, model: RemoteModel = TEXT, seed: int = 0, **fields: Any) -> list[Any]:
+    return random_tensors(source, model, RandomPayload(**fields), np.random.default_rng(seed))
 
 
 def test_free_axes_are_one_unless_given() -> None:
-    (made,) = draw(stream(), variety=1)
-    assert [tensor.shape for tensor in made.inputs] == [(1, 1), (1, 1), (1, 2)]
+    (payload,) = draw(stream(), variety=1)
+    assert [tensor.shape for tensor in payload.inputs] == [(1, 1), (1, 1), (1, 2)]
 
 
 def test_shapes_with_as_many_choices_are_drawn_together() -> None:
-    one = stream(shapes={"ids": ((16,), (64,)), "mask": ((16,), (64,))}, rows=(1, 3))
-    made = draw(one, variety=2)
-    assert len(made) == 2 * 2 * 2
-    seen = {tuple(tensor.shape for tensor in tensors.inputs) for tensors in made}
-    assert seen == {((r, n), (r, n), (r, 2)) for r in (1, 3) for n in (16, 64)}
-    assert {tensors.rows for tensors in made} == {1, 3}
+    source = stream(shapes={"ids": ((16,), (64,)), "mask": ((16,), (64,))}, rows=(1, 3))
+    payloads = draw(source, variety=2)
+    assert len(payloads) == 2 * 2 * 2
+    shapes = {tuple(tensor.shape for tensor in tensors.inputs) for tensors in payloads}
+    assert shapes == {((r, n), (r, n), (r, 2)) for r in (1, 3) for n in (16, 64)}
+    assert {tensors.rows for tensors in payloads} == {1, 3}
 
 
 @given(st.sampled_from(list(Datatype)), st.integers(0, 1000), st.integers(1, 300))
@@ -55,23 +55,23 @@ def test_every_datatype_is_laid_out_as_the_wire_wants_it(
     datatype: Datatype, seed: int, integers: int
 ) -> None:
     model = RemoteModel("any", (TensorSpec("x", datatype, (-1, 3)),), batches=True)
-    for made in draw(stream(rows=(2,)), model, seed, variety=2, integers=integers):
-        (tensor,) = made.inputs
+    for payload in draw(stream(rows=(2,)), model, seed, variety=2, integers=integers):
+        (tensor,) = payload.inputs
         check_raw(tensor.data, datatype, tensor.shape, "x")
 
 
 def test_integers_stay_below_their_limit_and_bytes_are_letters() -> None:
-    (made,) = draw(stream(shapes={"ids": ((500,),)}), integers=3, variety=1)
-    assert set(np.frombuffer(made.inputs[0].data, "<i8").tolist()) == {0, 1, 2}
+    (payload,) = draw(stream(shapes={"ids": ((500,),)}), integers=3, variety=1)
+    assert set(np.frombuffer(payload.inputs[0].data, "<i8").tolist()) == {0, 1, 2}
     words = RemoteModel("w", (TensorSpec("w", Datatype.BYTES, (-1,)),), batches=True)
-    (made,) = draw(stream(rows=(4,)), words, variety=1)
-    assert all(word.isalpha() for word in split_strings(made.inputs[0].data, 4))
+    (payload,) = draw(stream(rows=(4,)), words, variety=1)
+    assert all(word.isalpha() for word in split_strings(payload.inputs[0].data, 4))
 
 
 def test_the_seed_decides_the_contents() -> None:
-    first, again, other = draw(stream()), draw(stream()), draw(stream(), seed=1)
+    first, again, reseeded = draw(stream()), draw(stream()), draw(stream(), seed=1)
     assert [t.inputs[2].data for t in first] == [t.inputs[2].data for t in again]
-    assert first[0].inputs[2].data != other[0].inputs[2].data
+    assert first[0].inputs[2].data != reseeded[0].inputs[2].data
     assert first[0].inputs[2].data != first[1].inputs[2].data
 
 

@@ -24,7 +24,7 @@ REFUSAL = {"error": "no time"}
 @pytest.fixture
 def timeouts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A server that answers after 10 ms, after 2 s, and not at all; the timeouts it was sent."""
-    seen: list[int] = []
+    sent: list[int] = []
 
     def play(
         target: Target,
@@ -35,7 +35,7 @@ def timeouts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         *,
         connections: int,
     ) -> list[PlayedRow]:
-        seen.extend(json.loads(body.head)["parameters"]["timeout"] for body in bodies)
+        sent.extend(json.loads(body.head)["parameters"]["timeout"] for body in bodies)
         replies: list[tuple[int, float, Any]] = [
             (200, 0.01, ANSWER),
             (200, 2.0, ANSWER),
@@ -46,7 +46,7 @@ def timeouts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     outputs = {"outputs": [{"name": "scores", "shape": [-1, 2]}]}
     monkeypatch.setattr(played_rows, "get_json", lambda target, path: outputs)
     monkeypatch.setattr(played_rows, "play_calls", play)
-    return seen
+    return sent
 
 
 def test_what_misses_its_deadline_has_no_answer(timeouts: list[int]) -> None:

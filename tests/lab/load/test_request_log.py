@@ -18,7 +18,7 @@ def ledger(*requests: tuple[float, float], send_deadlines: bool = True) -> Reque
     zeros = np.zeros(count, dtype=np.int64)
     return RequestLog(
         Schedule(
-            np.array([due for due, _ in requests]),
+            np.array([due_at for due_at, _ in requests]),
             zeros,
             zeros,
             np.array([allowance for _, allowance in requests]),

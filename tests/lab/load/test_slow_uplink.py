@@ -22,12 +22,12 @@ async def test_bodies_leave_later_than_their_headers(kit: Kit) -> None:
         report, ledger = await kit.run(spec)
     assert report.total.reasons == {"on_time": 1}
     assert report.configuration["upload_s"] == 0.02
-    (seen,) = server.seen
+    (call,) = server.seen
     # From when the headers left, which may have been late: the answer cannot be earlier.
     assert ledger.latency()[0] - ledger.lateness()[0] >= 0.02 - 1e-9
-    assert seen.document["inputs"]
-    assert seen.timeout_us / 1e6 == pytest.approx(
-        float(seen.headers["x-request-timeout-seconds"]), abs=2e-6
+    assert call.document["inputs"]
+    assert call.timeout_us / 1e6 == pytest.approx(
+        float(call.headers["x-request-timeout-seconds"]), abs=2e-6
     )
 
 
@@ -79,10 +79,10 @@ def test_the_server_is_told_nothing_ahead_that_it_is_not_to_know(kit: Kit) -> No
             await kit.run(spec)
             return server
 
-    for seen in uvloop.run(main()).seen:
-        assert "x-request-timeout-seconds" not in seen.headers
-        assert seen.headers["slacktide-application"] == "cam"
-        assert seen.timeout_us == 0
+    for call in uvloop.run(main()).seen:
+        assert "x-request-timeout-seconds" not in call.headers
+        assert call.headers["slacktide-application"] == "cam"
+        assert call.timeout_us == 0
 
 
 def test_a_delay_that_cannot_be_is_refused(kit: Kit) -> None:

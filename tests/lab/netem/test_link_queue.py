@@ -106,13 +106,13 @@ def test_the_end_of_a_flow_comes_behind_its_bytes() -> None:
 
 def test_what_is_dropped_does_not_hold_up_the_others() -> None:
     queue: LinkQueue[Flow] = LinkQueue(link((1.0, 1e6)))
-    gone, other = Flow(), Flow()
+    gone, second = Flow(), Flow()
     queue.offer(gone, memoryview(bytes(500_000)), now=0.0)
-    queue.offer(other, memoryview(bytes(2_000)), now=0.0)
+    queue.offer(second, memoryview(bytes(2_000)), now=0.0)
     queue.drop(gone)
     queue.drop(Flow())
     pieces = everything(queue)
-    assert [(piece.flow, len(piece.data)) for piece in pieces] == [(gone, 2_000), (other, 2_000)]
+    assert [(piece.flow, len(piece.data)) for piece in pieces] == [(gone, 2_000), (second, 2_000)]
     assert gone.size == 0
 
 
@@ -137,7 +137,7 @@ offers = st.lists(
 
 @given(steps, offers, st.floats(0.0, 3.0))
 def test_no_more_leaves_than_the_trace_moves_and_nothing_is_lost(
-    parts: list[tuple[float, float]], given_: list[tuple[float, int, int]], offset: float
+    parts: list[tuple[float, float]], sendings: list[tuple[float, int, int]], offset: float
 ) -> None:
     assume(any(rate for _, rate in parts))
     way = link(*parts, offset=offset)
@@ -146,17 +146,17 @@ def test_no_more_leaves_than_the_trace_moves_and_nothing_is_lost(
     sent: list[bytes] = [b"", b"", b""]
     pieces: list[Piece[Flow]] = []
     now = 0.0
-    for gap, which, size in given_:
+    for gap, flow_number, size in sendings:
         now += gap
         pieces += everything(queue, until=now)
-        data = bytes([len(sent[which]) % 251]) * size
-        sent[which] += data
-        queue.offer(flows[which], memoryview(data), now=now)
+        data = bytes([len(sent[flow_number]) % 251]) * size
+        sent[flow_number] += data
+        queue.offer(flows[flow_number], memoryview(data), now=now)
     pieces += everything(queue)
     for flow, bytes_sent in zip(flows, sent, strict=True):
         assert joined(pieces, flow) == bytes_sent
-    left = [piece.left_at for piece in pieces]
-    assert left == sorted(left)
+    departures = [piece.left_at for piece in pieces]
+    assert departures == sorted(departures)
     through = np.cumsum([len(piece.data) for piece in pieces])
-    moved = way.trace.moved(np.array(left) + offset) - way.trace.moved(offset)
+    moved = way.trace.moved(np.array(departures) + offset) - way.trace.moved(offset)
     assert np.all(through <= moved + 1.0)

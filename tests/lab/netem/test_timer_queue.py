@@ -54,13 +54,13 @@ async def test_a_cancelled_sleeper_leaves_the_queue_usable() -> None:
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.usefixtures("run")
 async def test_calls_come_in_order_and_never_early() -> None:
-    made: list[tuple[str, float]] = []
+    calls: list[tuple[str, float]] = []
 
     timers, done = TimerQueue(), asyncio.Event()
     begin = time.monotonic()
 
     def note(name: str) -> Callable[[], None]:
-        return lambda: made.append((name, time.monotonic() - begin))
+        return lambda: calls.append((name, time.monotonic() - begin))
 
     def first() -> None:
         note("b")()
@@ -79,9 +79,9 @@ async def test_calls_come_in_order_and_never_early() -> None:
     await done.wait()
     timers.close()
     timers.close()
-    assert [name for name, _ in made] == ["at once", "a", "b", "d", "c", "e", "f"]
-    for (_, at), due in zip(made[1:], (0.001, 0.002, 0.003, 0.004, 0.005, 0.005), strict=True):
-        assert at >= due
+    assert [name for name, _ in calls] == ["at once", "a", "b", "d", "c", "e", "f"]
+    for (_, at), due_at in zip(calls[1:], (0.001, 0.002, 0.003, 0.004, 0.005, 0.005), strict=True):
+        assert at >= due_at
 
 
 async def test_what_a_call_raises_is_not_swallowed() -> None:

@@ -47,19 +47,21 @@ class Records:
 
 def make_records(name: str, triples: list[tuple[float, float, int]], rows: Any = None) -> Records:
     """From (intended, latency, ending) triples."""
-    due, latency, ending = (
+    due_times, latency, ending = (
         (np.array(column) for column in zip(*triples, strict=True))
         if triples
         else [np.empty(0)] * 3
     )
-    ones = np.ones(len(triples), dtype=np.int64)
-    return Records(name, due, latency, ones if rows is None else rows, ending.astype(np.int64))
+    single_rows = np.ones(len(triples), dtype=np.int64)
+    return Records(
+        name, due_times, latency, single_rows if rows is None else rows, ending.astype(np.int64)
+    )
 
 
 def make_report(*parts: Records, duration: float = 2.0, **overrides: Any) -> Report:
     window = Window(0.0, duration)
-    first, *others = scores = [part.score(window) for part in parts]
-    every = first.merged(others)
+    first, *later_scores = scores = [part.score(window) for part in parts]
+    every = first.merged(later_scores)
     fields: dict[str, Any] = {
         "kind": "load",
         "title": "a run",

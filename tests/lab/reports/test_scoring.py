@@ -78,17 +78,17 @@ def test_the_timeline_counts_by_the_second_of_the_intended_send(records: Build) 
 
 
 def test_percentiles_are_samples() -> None:
-    found = percentiles(np.arange(1.0, 1001.0))
-    assert found is not None
-    assert (found.p50, found.p90, found.p99, found.p999) == (500.0, 900.0, 990.0, 999.0)
-    assert (found.count, found.mean, found.max) == (1000, 500.5, 1000.0)
+    summary = percentiles(np.arange(1.0, 1001.0))
+    assert summary is not None
+    assert (summary.p50, summary.p90, summary.p99, summary.p999) == (500.0, 900.0, 990.0, 999.0)
+    assert (summary.count, summary.mean, summary.max) == (1000, 500.5, 1000.0)
 
 
 @given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=50))
 def test_percentiles_never_fall_and_are_always_samples(samples: list[float]) -> None:
-    found = percentiles(np.array(samples))
-    assert found is not None
-    levels = [found.p50, found.p90, found.p99, found.p999, found.max]
+    summary = percentiles(np.array(samples))
+    assert summary is not None
+    levels = [summary.p50, summary.p90, summary.p99, summary.p999, summary.max]
     assert levels == sorted(levels)
     assert set(levels) <= set(samples)
 
@@ -97,9 +97,11 @@ def test_percentiles_never_fall_and_are_always_samples(samples: list[float]) -> 
 def test_nothing_is_lost_between_records_and_report(rows: list[tuple[float, float, int]]) -> None:
     endings = tuple(Ending(f"r{number}", kind) for number, kind in enumerate(OutcomeKind))
     scored = StreamScore(endings, Window(0.0, 5.5))
-    due, latency = (np.array([row[place] for row in rows], dtype=np.float64) for place in (0, 1))
+    due_times, latency = (
+        np.array([row[place] for row in rows], dtype=np.float64) for place in (0, 1)
+    )
     ending = np.array([row[2] for row in rows], dtype=np.int64)
-    scored.add(due, latency, np.ones(len(rows), dtype=np.int64), ending)
+    scored.add(due_times, latency, np.ones(len(rows), dtype=np.int64), ending)
     stream = scored.report("s")
     assert sum(stream.outcomes.values()) == sum(stream.reasons.values()) == len(rows)
     line = scored.timeline()
@@ -108,10 +110,10 @@ def test_nothing_is_lost_between_records_and_report(rows: list[tuple[float, floa
 
 
 def test_merged_streams_add_up(records: Build) -> None:
-    one = records("one", [(0.0, 0.1, 0)])
+    first = records("one", [(0.0, 0.1, 0)])
     two = records("two", [(0.1, 0.2, 2), (0.2, 0.3, 0)])
     window = Window(0.0, 1.0)
-    parts = [part.score(window) for part in (one, two)]
+    parts = [part.score(window) for part in (first, two)]
     total = parts[0].merged(parts[1:]).report("total")
     assert total.submitted == 3
     assert total.on_time == 2

@@ -105,18 +105,18 @@ def _most_promising(states: set[_State], width: int, end: float, case: Case) -> 
 
 def _following(case: Case, state: _State, *, may_wait: bool) -> list[_State]:
     """Every state that one step leads to."""
-    found = []
+    states = []
     for members in _batches(case, state):
         took = case.latency.seconds(len(members), max(case.lengths[i] for i in members))
         gone = set(members)
-        left = tuple(i for i in state.pending if i not in gone)
-        found.append(
-            _moved(case, state.at + took, left, state.arrived, state.finished + len(members))
+        remaining = tuple(i for i in state.pending if i not in gone)
+        states.append(
+            _moved(case, state.at + took, remaining, state.arrived, state.finished + len(members))
         )
-    if (may_wait or not found) and state.arrived < len(case.arrivals):
+    if (may_wait or not states) and state.arrived < len(case.arrivals):
         at = max(state.at, case.arrivals[state.arrived])
-        found.append(_moved(case, at, state.pending, state.arrived, state.finished))
-    return found
+        states.append(_moved(case, at, state.pending, state.arrived, state.finished))
+    return states
 
 
 def _batches(case: Case, state: _State) -> set[tuple[int, ...]]:
@@ -126,17 +126,17 @@ def _batches(case: Case, state: _State) -> set[tuple[int, ...]]:
     if len(lengths) > MOST_LENGTHS:
         last = len(lengths) - 1
         lengths = [lengths[last * i // (MOST_LENGTHS - 1)] for i in range(MOST_LENGTHS)]
-    found = set()
+    batches = set()
     for longest in lengths:
         fitting = [i for i in state.pending if case.lengths[i] <= longest]
         for size in case.sizes:
             end = state.at + latency.seconds(size, longest)
             able = [i for i in fitting if deadlines[i] >= end][:size]
             if able:
-                found.add(tuple(able))
+                batches.add(tuple(able))
             if size >= len(fitting):
                 break
-    return found
+    return batches
 
 
 def _moved(case: Case, at: float, pending: Sequence[int], arrived: int, finished: int) -> _State:
@@ -144,5 +144,5 @@ def _moved(case: Case, at: float, pending: Sequence[int], arrived: int, finished
     latency, lengths, deadlines = case.latency, case.lengths, case.deadlines
     now_here = bisect_right(case.arrivals, at)
     everybody = [*pending, *range(arrived, now_here)]
-    kept = [i for i in everybody if deadlines[i] >= at + latency.seconds(1, lengths[i])]
-    return _State(at, tuple(sorted(kept, key=lambda i: (deadlines[i], i))), now_here, finished)
+    able = [i for i in everybody if deadlines[i] >= at + latency.seconds(1, lengths[i])]
+    return _State(at, tuple(sorted(able, key=lambda i: (deadlines[i], i))), now_here, finished)

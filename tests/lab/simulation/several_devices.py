@@ -36,13 +36,13 @@ def steady(megabits: float) -> BandwidthTrace:
     return BandwidthTrace([0.0], [megabits * MBIT])
 
 
-def rows_of(name: str, each: float = 0.5) -> StageRows:
+def rows_of(name: str, fan_out: float = 0.5) -> StageRows:
     pipeline = Pipeline(
         name,
         tuple(PipelineStage(model, model) for model in TABLES),
         tuple(Edge(*ends) for ends in EDGES),
     )
-    handed = {ends: EdgeRows(8e3, each) for ends in EDGES}
+    handed = {ends: EdgeRows(8e3, fan_out) for ends in EDGES}
     return StageRows(pipeline, handed, {"brand": 100.0, "owner": 100.0})
 
 

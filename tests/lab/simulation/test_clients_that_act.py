@@ -87,7 +87,7 @@ class Sender:
 
 
 def client(logic: Any, **more: Any) -> SimulatedClient:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": "s:1",
         "model": "m",
         "logic": logic,
@@ -100,7 +100,7 @@ def client(logic: Any, **more: Any) -> SimulatedClient:
         "jitter": repeat(1.0),
         "leaves": 0.35,
     }
-    return SimulatedClient(**{**given, **more})
+    return SimulatedClient(**{**defaults, **more})
 
 
 def play(world: Any, *clients: SimulatedClient, **more: Any) -> SimulatedClients:
@@ -115,10 +115,10 @@ def test_a_frame_takes_its_way_its_batch_and_the_way_back(make: Any) -> None:
     frames = play(world, client(sender)).frames
     # 10 ms for 10,000 bytes, 5 ms each way, 20 ms in the batch, and the bytes of the answer.
     took = 0.01 + 0.01 + 0.02 + ANSWER_BYTES / 1e6
-    assert [each.captured for each in frames] == pytest.approx([0.1, 0.2, 0.3])
-    assert [each.outcome.seconds for each in frames if each.outcome] == pytest.approx([took] * 3)
-    assert [each.missed for each in frames] == [False] * 3
-    assert {(each.side, each.nbytes, each.variant, each.accuracy) for each in frames} == {
+    assert [frame.captured for frame in frames] == pytest.approx([0.1, 0.2, 0.3])
+    assert [frame.outcome.seconds for frame in frames if frame.outcome] == pytest.approx([took] * 3)
+    assert [frame.missed for frame in frames] == [False] * 3
+    assert {(frame.side, frame.nbytes, frame.variant, frame.accuracy) for frame in frames} == {
         (100, 10_000, "", 0.5)
     }
     assert sender.times(FrameAcknowledged) == pytest.approx([0.12, 0.22, 0.32])
@@ -148,18 +148,18 @@ def test_the_server_hears_of_a_frame_before_it_is_there(make: Any) -> None:
 def test_a_frame_gets_its_size_when_it_is_sent(make: Any) -> None:
     world, sender = make.world(fixed=0.02, per_row=0.0), Sender()
     plan = Plan(world.plan.lanes, world.plan.deployments, world.plan.routes)
-    told = Plan(plan.lanes, plan.deployments, plan.routes, (InputSize("m", "s:1", "large"),))
+    advised = Plan(plan.lanes, plan.deployments, plan.routes, (InputSize("m", "s:1", "large"),))
     acting = SimulatedClients([client(sender)], world.simulation.put_turn)
     world.simulation.join(acting)
-    world.simulation.run([ExternalEvent(0.16, PlanChanged(told))])
-    assert [(each.side, each.nbytes) for each in acting.frames] == [
+    world.simulation.run([ExternalEvent(0.16, PlanChanged(advised))])
+    assert [(frame.side, frame.nbytes) for frame in acting.frames] == [
         (100, 10_000),
         (200, 40_000),
         (200, 40_000),
     ]
     # Pushed alone, since nothing was being answered; the variant that ran is the smaller.
     assert sender.times(AdviceChanged) == pytest.approx([0.165])
-    assert [each.accuracy for each in acting.frames] == [0.5, 0.5, 0.5]
+    assert [frame.accuracy for frame in acting.frames] == [0.5, 0.5, 0.5]
 
 
 def test_what_no_policy_could_save_is_marked(make: Any) -> None:
@@ -167,8 +167,8 @@ def test_what_no_policy_could_save_is_marked(make: Any) -> None:
     trace = BandwidthTrace([0.0, 0.25], [8 * MBIT, 1 * MBIT], 0.5)
     world = make.world(fixed=0.01, per_row=0.0)
     frames = play(world, client(Sender(), link=TraceLink(trace, 0.01))).frames
-    assert [each.savable for each in frames] == [True, True, False]
-    assert [each.missed for each in frames] == [False, False, True]
+    assert [frame.savable for frame in frames] == [True, True, False]
+    assert [frame.missed for frame in frames] == [False, False, True]
 
 
 def test_frames_of_a_client_follow_one_another_on_its_link(make: Any) -> None:
@@ -186,7 +186,9 @@ def test_one_that_is_refused_at_its_announcement_is_acknowledged_all_the_same(ma
     assert world.reasons == {FIRST_ID: Reason.SHORTER_THAN_ALONE}
     assert sender.times(FrameAnswered) == pytest.approx([0.105 + 0.005 + ANSWER_BYTES / 1e6])
     assert sender.times(FrameAcknowledged) == pytest.approx([0.12])
-    assert [each.outcome.result for each in acting.frames if each.outcome] == [FrameResult.REFUSED]
+    assert [frame.outcome.result for frame in acting.frames if frame.outcome] == [
+        FrameResult.REFUSED
+    ]
 
 
 def test_planners_hear_of_sessions(make: Any) -> None:
@@ -213,7 +215,7 @@ def test_planners_hear_of_sessions(make: Any) -> None:
     simulation.run()
     assert heard[0] == SessionOpened("s:1", "m", 5.0, 0.1, 0.2)
     assert heard[-1] == SessionClosed("s:1")
-    measured = [each for each in heard if isinstance(each, SessionMeasured)]
+    measured = [event for event in heard if isinstance(event, SessionMeasured)]
     assert len(measured) == 3
     assert measured[-1].bytes_per_s == pytest.approx(1e6, rel=0.3)
     assert measured[-1].rtt == pytest.approx(0.01)
@@ -231,14 +233,14 @@ def test_the_sdks_client_ends_each_frame_once_whatever_its_link_does(
     make: Any, seed: int, rates: list[float], slo: float
 ) -> None:
     steps = [max(rates[0], 0.5), *rates[1:]]
-    trace = BandwidthTrace(range(len(steps)), [each * MBIT for each in steps])
+    trace = BandwidthTrace(range(len(steps)), [rate * MBIT for rate in steps])
     ends: dict[tuple[str, float], int] = {}
 
     def run() -> list[Any]:
         world = make.world(scheduler="slack", fixed=0.01, per_row=0.002, lanes=2)
 
-        def note(one: SimulatedClient, record: Any) -> None:
-            ends[one.id, record.captured] = ends.get((one.id, record.captured), 0) + 1
+        def note(sender: SimulatedClient, record: Any) -> None:
+            ends[sender.id, record.captured] = ends.get((sender.id, record.captured), 0) + 1
 
         clients = [
             client(
@@ -267,9 +269,9 @@ def test_the_sdks_client_ends_each_frame_once_whatever_its_link_does(
 def test_connecting_takes_a_round_trip_and_names_the_variants(make: Any) -> None:
     world, sender = make.world(fixed=0.02, per_row=0.0), Sender()
     play(world, client(sender), advise=lambda session: Advice(size=200, variant="large"))
-    ((at, connected),) = [each for each in sender.heard if isinstance(each[1], Connected)]
+    ((at, connected),) = [pair for pair in sender.heard if isinstance(pair[1], Connected)]
     assert at == pytest.approx(0.01)
     assert connected == Connected(
         (("", 100, 0.5), ("large", 200, 0.9)), Advice(size=200, variant="large")
     )
-    assert PoolId("m", "1") in {each.pool for each in world.plan.deployments}
+    assert PoolId("m", "1") in {deployment.pool for deployment in world.plan.deployments}

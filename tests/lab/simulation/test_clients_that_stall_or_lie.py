@@ -50,23 +50,25 @@ def notice(id: int, at: float, takes: float, client: str) -> Notice:
     return Notice(id, "m", at, at + SLO, 1000, complete_at=at + takes, client=client)
 
 
-def stalls(told: Notice, rng: np.random.Generator) -> SimulatedUpload:
+def stalls(notice: Notice, rng: np.random.Generator) -> SimulatedUpload:
     """Nothing comes after the headers; complete any moment now, it says."""
-    return SimulatedUpload(told, None, told.arrival)
+    return SimulatedUpload(notice, None, notice.arrival)
 
 
-def trickles(told: Notice, rng: np.random.Generator) -> SimulatedUpload:
+def trickles(notice: Notice, rng: np.random.Generator) -> SimulatedUpload:
     """Byte by byte: complete long after the deadline."""
-    return SimulatedUpload(told, request_of(told), told.arrival + 10 * SLO)
+    return SimulatedUpload(notice, request_of(notice), notice.arrival + 10 * SLO)
 
 
-def dawdles(told: Notice, rng: np.random.Generator) -> SimulatedUpload:
+def dawdles(notice: Notice, rng: np.random.Generator) -> SimulatedUpload:
     """Up to three times as long as it says, some of them too late."""
-    return SimulatedUpload(told, request_of(told), told.arrival + float(rng.uniform(0.006, 0.014)))
+    return SimulatedUpload(
+        notice, request_of(notice), notice.arrival + float(rng.uniform(0.006, 0.014))
+    )
 
 
-def request_of(told: Notice) -> Request:
-    return Request(told.id, "m", told.arrival, told.deadline, client=told.client)
+def request_of(notice: Notice) -> Request:
+    return Request(notice.id, "m", notice.arrival, notice.deadline, client=notice.client)
 
 
 def liar(body: Body, rate: float, clients: int = 1) -> Iterator[SimulatedUpload]:
@@ -77,7 +79,9 @@ def liar(body: Body, rate: float, clients: int = 1) -> Iterator[SimulatedUpload]
 
 def run(make: SimpleNamespace, *streams: Any) -> Any:
     world = make.world(fixed=FIXED, per_row=PER_ROW, scheduler="slack", max_batch=8)
-    return world.run_all(sorted([item for one in streams for item in one], key=lambda i: i.arrival))
+    return world.run_all(
+        sorted([item for stream in streams for item in stream], key=lambda i: i.arrival)
+    )
 
 
 def goodput(world: Any, *, of_liar: bool = False) -> float:
@@ -110,8 +114,8 @@ def test_a_client_that_says_soon_and_comes_late_gains_nothing_by_it(make: Simple
     """Beside one that sends the same bodies at the same times and announces nothing."""
     bodies = list(liar(dawdles, RATE / 4))
     silent = [
-        Request(one.notice.id, "m", one.complete_at, one.notice.deadline, client="bad0")
-        for one in bodies
+        Request(body.notice.id, "m", body.complete_at, body.notice.deadline, client="bad0")
+        for body in bodies
     ]
     said = run(make, honest(True), bodies)
     unsaid = run(make, honest(True), silent)

@@ -18,53 +18,53 @@ def link(*rates: float, latency: float = 0.0) -> PartLink[str]:
 
 
 def test_what_comes_first_leaves_first() -> None:
-    one = link(100.0)
+    wire = link(100.0)
     a, b = Sending("a", 50.0, math.inf), Sending("b", 25.0, math.inf)
-    one.offer(a, now=0.0)
-    one.offer(b, now=0.1)
-    assert one.leaves_at == pytest.approx(0.5)
-    assert one.take(now=0.2) is None
-    assert one.take(now=one.leaves_at) is a
-    assert one.leaves_at == pytest.approx(0.75)
-    assert one.take(now=one.leaves_at) is b
-    assert (one.leaves_at, len(one), one.carried) == (math.inf, 0, 75.0)
+    wire.offer(a, now=0.0)
+    wire.offer(b, now=0.1)
+    assert wire.leaves_at == pytest.approx(0.5)
+    assert wire.take(now=0.2) is None
+    assert wire.take(now=wire.leaves_at) is a
+    assert wire.leaves_at == pytest.approx(0.75)
+    assert wire.take(now=wire.leaves_at) is b
+    assert (wire.leaves_at, len(wire), wire.carried) == (math.inf, 0, 75.0)
 
 
 def test_what_is_dropped_makes_room() -> None:
-    one = link(100.0)
+    wire = link(100.0)
     sent = [Sending(name, 50.0, math.inf) for name in "abc"]
-    for each in sent:
-        one.offer(each, now=0.0)
-    one.drop(sent[1], now=0.1)
-    one.drop(sent[0], now=0.2)
-    one.drop(sent[0], now=0.2)
-    assert one.leaves_at == pytest.approx(0.7)
-    assert one.take(now=one.leaves_at) is sent[2]
-    one.drop(sent[2], now=0.8)
-    assert len(one) == 0
+    for sending in sent:
+        wire.offer(sending, now=0.0)
+    wire.drop(sent[1], now=0.1)
+    wire.drop(sent[0], now=0.2)
+    wire.drop(sent[0], now=0.2)
+    assert wire.leaves_at == pytest.approx(0.7)
+    assert wire.take(now=wire.leaves_at) is sent[2]
+    wire.drop(sent[2], now=0.8)
+    assert len(wire) == 0
 
 
 def test_what_cannot_arrive_is_given_up_when_its_turn_comes() -> None:
-    one = link(100.0, latency=0.2)
+    wire = link(100.0, latency=0.2)
     a, b = Sending("a", 50.0, 1.0), Sending("b", 50.0, 1.0)
-    one.offer(a, now=0.0)
-    one.offer(b, now=0.0)
-    assert one.given_up == []
-    assert one.take(now=0.5) is a
-    assert one.given_up == [b]
-    assert one.leaves_at == math.inf
+    wire.offer(a, now=0.0)
+    wire.offer(b, now=0.0)
+    assert wire.given_up == []
+    assert wire.take(now=0.5) is a
+    assert wire.given_up == [b]
+    assert wire.leaves_at == math.inf
 
 
 def test_what_a_link_no_longer_carries_is_given_up_in_time() -> None:
-    one = link(100.0, 0.0, 100.0)
+    wire = link(100.0, 0.0, 100.0)
     a, b = Sending("a", 90.0, 1.5), Sending("b", 10.0, math.inf)
-    one.offer(a, now=0.5)
-    one.offer(b, now=0.5)
-    assert one.leaves_at == 1.5
-    assert one.take(now=1.5) is None
-    assert one.given_up == [a]
-    assert one.leaves_at == pytest.approx(2.1)
-    assert one.message_at(now=1.2) == 2.0
+    wire.offer(a, now=0.5)
+    wire.offer(b, now=0.5)
+    assert wire.leaves_at == 1.5
+    assert wire.take(now=1.5) is None
+    assert wire.given_up == [a]
+    assert wire.leaves_at == pytest.approx(2.1)
+    assert wire.message_at(now=1.2) == 2.0
 
 
 def test_a_negative_latency_is_named() -> None:
@@ -82,29 +82,29 @@ def test_a_negative_latency_is_named() -> None:
 def test_everything_offered_has_one_end(
     rates: list[float], sent: list[tuple[float, float, float]], dropped: set[int]
 ) -> None:
-    one = link(*rates, latency=0.01)
+    wire = link(*rates, latency=0.01)
     arrived, withdrawn = [], []
 
     def pass_until(now: float) -> None:
-        while one.leaves_at <= now:
-            at = one.leaves_at
-            found = one.take(now=at)
-            if found is not None:
-                assert at + one.latency <= found.until + 1e-9
-                arrived.append(found)
+        while wire.leaves_at <= now:
+            at = wire.leaves_at
+            piece = wire.take(now=at)
+            if piece is not None:
+                assert at + wire.latency <= piece.until + 1e-9
+                arrived.append(piece)
 
     offered = []
-    for number, (at, nbytes, left) in enumerate(sorted(sent)):
+    for number, (at, nbytes, allowance) in enumerate(sorted(sent)):
         pass_until(at)
-        sending = Sending(number, nbytes, at + left)
+        sending = Sending(number, nbytes, at + allowance)
         offered.append(sending)
-        one.offer(sending, now=at)  # type: ignore[arg-type]
+        wire.offer(sending, now=at)  # type: ignore[arg-type]
         if number in dropped:
-            before = len(one)
-            one.drop(sending, now=at)  # type: ignore[arg-type]
-            if len(one) < before:
+            before = len(wire)
+            wire.drop(sending, now=at)  # type: ignore[arg-type]
+            if len(wire) < before:
                 withdrawn.append(sending)
     pass_until(100.0)
-    ended = [*arrived, *withdrawn, *one.given_up]
-    assert len(one) == 0
+    ended = [*arrived, *withdrawn, *wire.given_up]
+    assert len(wire) == 0
     assert sorted(map(id, ended)) == sorted(map(id, offered))

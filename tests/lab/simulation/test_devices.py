@@ -63,8 +63,8 @@ def test_frames_are_whole_where_there_is_room() -> None:
 def test_a_run_repeats_exactly() -> None:
     first, second = Testbed(cars=9.0, check=False).run(), Testbed(cars=9.0, check=False).run()
     assert (first.total, first.parts, first.ran_s) == (second.total, second.parts, second.ran_s)
-    other = Testbed(cars=9.0, seed=2, check=False).run()
-    assert other.ran_s != first.ran_s
+    reseeded = Testbed(cars=9.0, seed=2, check=False).run()
+    assert reseeded.ran_s != first.ran_s
 
 
 def test_the_device_alone_and_the_server_alone_see_the_same_objects() -> None:
@@ -72,7 +72,7 @@ def test_the_device_alone_and_the_server_alone_see_the_same_objects() -> None:
         Testbed(stages=stages, slo=2.0).run().total
         for stages in ((), ("detector", "brand", "plate", "owner"), ("plate", "owner"))
     ]
-    assert len({(each.offered, each.in_time, each.frames) for each in everywhere}) == 1
+    assert len({(total.offered, total.in_time, total.frames) for total in everywhere}) == 1
     assert everywhere[0].in_time == everywhere[0].offered
 
 
@@ -183,19 +183,21 @@ def test_a_plan_may_change_under_frames_in_flight() -> None:
 @given(
     cuts=st.lists(st.integers(0, 40), max_size=6),
     rows=st.integers(0, 40),
-    each=st.floats(0.0, 3.0),
+    fan_out=st.floats(0.0, 3.0),
     spin=st.floats(0.0, 0.999),
 )
 def test_however_rows_are_cut_they_hand_on_the_same(
-    cuts: list[int], rows: int, each: float, spin: float
+    cuts: list[int], rows: int, fan_out: float, spin: float
 ) -> None:
-    made = rows_of("p", each)
-    frame = PipelineCamera(made, ObjectCounts({"cars": [rows]}), CLASSES, 1.0, 1.0, 0.0).frames()
-    _, seen = next(frame)
-    seen.spin = spin
+    stage_rows = rows_of("p", fan_out)
+    frame = PipelineCamera(
+        stage_rows, ObjectCounts({"cars": [rows]}), CLASSES, 1.0, 1.0, 0.0
+    ).frames()
+    _, picture = next(frame)
+    picture.spin = spin
     edges = sorted({0, rows, *(cut for cut in cuts if cut < rows)})
-    spans = [made.span(seen, 2, a, b) for a, b in pairwise(edges)]
-    assert sum(end - first for first, end in spans) == (int(rows * each + spin) - int(spin))
+    spans = [stage_rows.span(picture, 2, a, b) for a, b in pairwise(edges)]
+    assert sum(end - first for first, end in spans) == (int(rows * fan_out + spin) - int(spin))
     for (_, end), (first, _) in pairwise(spans):
         assert end == first
 
@@ -225,14 +227,14 @@ def batch(id: int, lane: str, at: float, pool: PoolId = BRAND) -> Batch:
 
 def test_lanes_slow_one_another_only_beyond_what_there_is() -> None:
     def times(share: float, contention: float) -> tuple[float, ...]:
-        found = DeviceTimes(
+        device_times = DeviceTimes(
             {BRAND: ModelTimes(TABLES["brand"], share)},
             {"a": 0, "b": 0, "c": 1},
             generator(),
             contention=contention,
         )
-        found._sigmas[BRAND] = [0.0] * 8
-        return tuple(found.seconds(batch(at, lane, 0.0), 1) for at, lane in enumerate("abc"))
+        device_times._sigmas[BRAND] = [0.0] * 8
+        return tuple(device_times.seconds(batch(at, lane, 0.0), 1) for at, lane in enumerate("abc"))
 
     alone = TABLES["brand"].expected(1, 1)
     assert times(0.5, 1.6) == pytest.approx((alone, alone, alone))
@@ -242,9 +244,9 @@ def test_lanes_slow_one_another_only_beyond_what_there_is() -> None:
 
 def test_batch_times_have_the_percentiles_of_their_profile() -> None:
     times = DeviceTimes({BRAND: ModelTimes(TABLES["brand"])}, {"a": 0}, generator())
-    found = sorted(times.seconds(batch(at, "a", 10.0 * at), 1) for at in range(4_000))
-    assert found[2_000] == pytest.approx(TABLES["brand"].expected(1, 1), rel=0.02)
-    assert found[3_960] == pytest.approx(TABLES["brand"].p99(1, 1), rel=0.03)
+    seconds = sorted(times.seconds(batch(at, "a", 10.0 * at), 1) for at in range(4_000))
+    assert seconds[2_000] == pytest.approx(TABLES["brand"].expected(1, 1), rel=0.02)
+    assert seconds[3_960] == pytest.approx(TABLES["brand"].p99(1, 1), rel=0.03)
     with pytest.raises(SimulationError, match="contention: expected more than 0"):
         DeviceTimes({}, {}, generator(), contention=0.0)
 
@@ -281,8 +283,8 @@ def test_answers_are_worth_a_row_each_where_no_accuracies_are_known() -> None:
 def test_rows_of_a_frame_are_of_one_shape_and_all_shapes_come() -> None:
     shapes = tuple(((64, width, 3),) for width in (48, 112, 208))
     edge = EdgeRows(shapes=shapes)
-    seen = [edge.shape((at * 0.618034) % 1.0) for at in range(300)]
-    assert {seen.count(shape) for shape in shapes} <= set(range(85, 116))
+    drawn_shapes = [edge.shape((at * 0.618034) % 1.0) for at in range(300)]
+    assert {drawn_shapes.count(shape) for shape in shapes} <= set(range(85, 116))
     assert EdgeRows().shape(0.5) == ()
 
 
@@ -318,10 +320,10 @@ class Ranged:
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         return PoolRecipe("slack").parts(self.times(pool), max_batch=max_batch, view=view)
 
-    def plan(self, detector: str, others: str) -> Plan:
+    def plan(self, detector: str, stages: str) -> Plan:
         """The detector on one lane, all others on another."""
         deployed = [
-            Deployment(pool, detector if model == "detector" else others, 8)
+            Deployment(pool, detector if model == "detector" else stages, 8)
             for model, pool in POOLS.items()
         ]
         lanes = LaneSpec("a", (0, 1)), LaneSpec("b", (2, 3))
@@ -333,9 +335,9 @@ class Ranged:
         return {model: ScaledModel(limits) for model in POOLS}
 
     def watch(self, events: object, now: float, commands: object) -> None:
-        for each in commands:  # type: ignore[attr-defined]
-            if isinstance(each, ResizeLane):
-                self.resized.append((now, each.lane, len(each.cores)))
+        for command in commands:  # type: ignore[attr-defined]
+            if isinstance(command, ResizeLane):
+                self.resized.append((now, command.lane, len(command.cores)))
 
 
 def test_cores_move_on_a_device_while_its_placement_stays() -> None:
@@ -361,7 +363,10 @@ def test_planners_go_on_from_another_placement_within_its_bounds() -> None:
     assert sizes
     assert max(sizes) <= 3
     assert max((count for at, _, count in device.resized if at < 2.0), default=0) <= 2
-    on = {one.pool.model: one.lane for one in devices.frames_on("d").plan().deployments}
+    on = {
+        deployment.pool.model: deployment.lane
+        for deployment in devices.frames_on("d").plan().deployments
+    }
     assert on["detector"] == "b"
     assert devices.score.total.frames == 40
 
@@ -369,20 +374,20 @@ def test_planners_go_on_from_another_placement_within_its_bounds() -> None:
 def test_a_device_to_which_a_model_moves_is_told_of_its_ramps() -> None:
     class Told:
         def learnt(self, pool: PoolId) -> RampsLearnt:
-            told.append(pool.model)
+            models.append(pool.model)
             return RampsLearnt(pool, 1, ())
 
-    told: list[str] = []
+    models: list[str] = []
     bed = Testbed(edges=1, cars=2.0)
     simulation = bed.devices.devices["e0"].simulation
     simulation._exits = {"brand": Told()}  # type: ignore[dict-item]  # it is asked for nothing else
     without = plan(1)
     fewer = Plan(
         without.lanes,
-        tuple(one for one in without.deployments if one.pool.model != "brand"),
-        tuple(one for one in without.routes if one.model != "brand"),
+        tuple(part for part in without.deployments if part.pool.model != "brand"),
+        tuple(part for part in without.routes if part.model != "brand"),
     )
     bed.devices.change_plans({"e0": fewer}, now=0.0)
-    told.clear()
+    models.clear()
     bed.devices.change_plans({"e0": without}, now=0.0, stated={"e0": {"brand": StatedExits()}})
-    assert told == ["brand"]
+    assert models == ["brand"]

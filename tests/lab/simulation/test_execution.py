@@ -51,27 +51,27 @@ def test_a_drawn_request_is_checked_as_any_other_and_its_length_is_no_hint():
 def test_times_drawn_from_a_profile_have_its_median_and_its_p99():
     times = CorrectedTimes(LatencyTable.linear(0.004, 0.001, 8, spread=1.5))
     execution = ByProfile(times, stream(1, "batch times"))
-    one = batch(Request(1, "m", 0.0, 1.0))
-    found = np.array([execution.seconds(one, 1) for _ in range(20_000)])
-    assert np.mean(found <= times.of(1, 1).expected) == pytest.approx(0.5, abs=0.01)
-    assert np.mean(found <= times.of(1, 1).p99) == pytest.approx(0.99, abs=0.002)
+    single = batch(Request(1, "m", 0.0, 1.0))
+    seconds = np.array([execution.seconds(single, 1) for _ in range(20_000)])
+    assert np.mean(seconds <= times.of(1, 1).expected) == pytest.approx(0.5, abs=0.01)
+    assert np.mean(seconds <= times.of(1, 1).p99) == pytest.approx(0.99, abs=0.002)
 
 
 def test_each_pool_has_its_own_hardware():
     slow = AsExpected(CorrectedTimes(LatencyTable.linear(0.1, 0.1, 8)))
     fast = AsExpected(CorrectedTimes(LatencyTable.linear(0.001, 0.001, 8)))
     execution = ByPool({PoolId("slow", "1"): slow, PoolId("fast", "1"): fast})
-    one = Request(1, "m", 0.0, 1.0)
-    assert execution.seconds(batch(one, model="slow"), 1) == pytest.approx(0.2)
-    assert execution.seconds(batch(one, model="fast"), 1) == pytest.approx(0.002)
+    request = Request(1, "m", 0.0, 1.0)
+    assert execution.seconds(batch(request, model="slow"), 1) == pytest.approx(0.2)
+    assert execution.seconds(batch(request, model="fast"), 1) == pytest.approx(0.002)
 
 
 def test_a_stream_belongs_to_its_purpose_and_seed():
     first = stream(7, "arrivals").random(4).tolist()
     stream(7, "lengths").random(100)  # who draws for another purpose changes nothing
     assert stream(7, "arrivals").random(4).tolist() == first
-    others = [stream(7, "lengths"), stream(8, "arrivals"), stream(7, "arrivals of b")]
-    assert all(other.random(4).tolist() != first for other in others)
+    streams = [stream(7, "lengths"), stream(8, "arrivals"), stream(7, "arrivals of b")]
+    assert all(rng.random(4).tolist() != first for rng in streams)
 
 
 def test_streams_are_the_same_on_every_machine():

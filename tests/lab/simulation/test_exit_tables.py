@@ -99,25 +99,25 @@ def test_a_batch_that_all_rows_have_left_ends_there():
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "fields",
     [
         {"leaving": Leaving.NONE},
         {"final": True},
     ],
 )
-def test_what_may_not_leave_is_judged_all_the_same(kept):
-    course = TableExits(small()).course(batch(0, 1, **kept), policy(0.5, 0.5), 2.0)
+def test_what_may_not_leave_is_judged_all_the_same(fields):
+    course = TableExits(small()).course(batch(0, 1, **fields), policy(0.5, 0.5), 2.0)
     assert course.released == ()
     assert course.report.left == (-1, -1)
     assert course.report.agrees == ((True, True), (False, True))
 
 
 def test_a_judged_batch_runs_on_though_others_shrink():
-    one = TableExits(small()).course(
+    judged = TableExits(small()).course(
         batch(0, 1, leaving=Leaving.SHRINK, judged=True), policy(0.5, 0.5), 2.0
     )
-    other = TableExits(small()).course(batch(0, 1), policy(0.5, 0.5), 2.0)
-    assert one == other
+    plain = TableExits(small()).course(batch(0, 1), policy(0.5, 0.5), 2.0)
+    assert judged == plain
 
 
 def test_a_request_of_several_rows_leaves_once_all_of_them_would():
@@ -143,9 +143,11 @@ def test_a_stopped_batch_reports_what_was_known():
 )
 def test_every_row_leaves_at_its_first_sure_ramp_and_time_never_runs_back(ids, thresholds, leaving):
     table = DrawnExits(inputs=401, positions=5).table(3)
-    asked = ExitPolicy(POOL, (0, 2, 4), thresholds)
-    one = batch(*ids, leaving=leaving)
-    course = TableExits(table).course(one, asked, float(table.seconds(table.whole, len(ids))))
+    exit_policy = ExitPolicy(POOL, (0, 2, 4), thresholds)
+    drawn_batch = batch(*ids, leaving=leaving)
+    course = TableExits(table).course(
+        drawn_batch, exit_policy, float(table.seconds(table.whole, len(ids)))
+    )
     sure = table.uncertainty[np.ix_(ids, [0, 2, 4])] < np.array(thresholds)
     first = np.where(sure.any(axis=1), sure.argmax(axis=1), -1)
     expected = first.tolist() if leaving is not Leaving.NONE else [-1] * len(ids)
@@ -157,7 +159,7 @@ def test_every_row_leaves_at_its_first_sure_ramp_and_time_never_runs_back(ids, t
     times = [at for at, _ in course.released]
     assert times == sorted(times)
     assert all(at <= course.seconds + 1e-12 for at in times)
-    whole = TableExits(table).course(batch(*ids), asked, 1.0)
+    whole = TableExits(table).course(batch(*ids), exit_policy, 1.0)
     if leaving is Leaving.SHRINK:
         scaled = whole.seconds * float(table.seconds(table.whole, len(ids)))
         assert course.seconds <= scaled + 1e-12
@@ -167,8 +169,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     table = DrawnExits(inputs=50).table(1)
     table.save(tmp_path / "one.npz")
     again = read_exit_table(tmp_path / "one.npz")
-    for each in dataclasses.fields(ExitTable):
-        assert np.array_equal(getattr(again, each.name), getattr(table, each.name))
+    for field in dataclasses.fields(ExitTable):
+        assert np.array_equal(getattr(again, field.name), getattr(table, field.name))
     assert len(again.part(10, 30)) == 20
 
 
@@ -225,17 +227,17 @@ class Reports:
     def seconds(self, batch: Batch, cores: int) -> float:
         return self._seconds
 
-    def publish(self, asked: ExitPolicy, now: float) -> None:
-        self.hardware.carry_out(PublishExits(REPLICA, asked, 0), now=now)
+    def publish(self, exit_policy: ExitPolicy, now: float) -> None:
+        self.hardware.carry_out(PublishExits(REPLICA, exit_policy, 0), now=now)
 
-    def run(self, one: Batch, now: float) -> None:
-        self.hardware.carry_out(RunBatch(one, 0, 1.0, 1.0), now=now)
+    def run(self, drawn_batch: Batch, now: float) -> None:
+        self.hardware.carry_out(RunBatch(drawn_batch, 0, 1.0, 1.0), now=now)
 
     def until(self, end: float) -> list[tuple[float, object]]:
         """What comes to pass before `end`."""
-        due = sorted((each for each in self.waiting if each[0] < end), key=lambda each: each[0])
-        self.waiting = [each for each in self.waiting if each[0] >= end]
-        return [(at, one) for at, one in due if self.hardware.happens(one, now=at)]  # type: ignore[arg-type]
+        pending = sorted((pair for pair in self.waiting if pair[0] < end), key=lambda pair: pair[0])
+        self.waiting = [pair for pair in self.waiting if pair[0] >= end]
+        return [(at, report) for at, report in pending if self.hardware.happens(report, now=at)]  # type: ignore[arg-type]
 
 
 @pytest.mark.replaces_parts
@@ -251,8 +253,8 @@ def test_ramps_are_open_a_while_after_they_are_published():
     assert arranged.stage_s[0] == pytest.approx((0.375, 0.75, 1.25))
     assert unsplit == BatchFinished(7)
     reports.run(batch(0), 2.0)
-    (at, left), (end, done) = reports.until(9.0)
-    assert (at, left) == (2.375, RowsReleased(7, (0,), 0))
+    (at, released), (end, done) = reports.until(9.0)
+    assert (at, released) == (2.375, RowsReleased(7, (0,), 0))
     assert isinstance(done, BatchFinished)
     assert end == 3.25
     assert done.exits is not None
@@ -266,10 +268,10 @@ def test_thresholds_hold_from_the_next_batch_on_and_new_ramps_once_they_are_open
     reports.until(1.0)
     reports.publish(policy(0.0, 0.5), 1.0)
     reports.run(batch(0), 1.0)
-    assert RowsReleased(7, (0,), 1) in [one for _, one in reports.until(3.0)]
+    assert RowsReleased(7, (0,), 1) in [event for _, event in reports.until(3.0)]
     reports.publish(policy(0.1), 3.0)  # ramp 1 is still open, and asked for no more
     reports.run(batch(0), 3.0)
-    assert RowsReleased(7, (0,), 1) in [one for _, one in reports.until(5.0)]
+    assert RowsReleased(7, (0,), 1) in [event for _, event in reports.until(5.0)]
     reports.run(batch(1), 5.0)
     ((_, done),) = reports.until(9.0)
     assert isinstance(done, BatchFinished)
@@ -282,7 +284,9 @@ def test_a_policy_that_is_taken_back_before_it_is_open_is_never_reported():
     reports = Reports(small(), seconds=1.0)
     reports.publish(policy(0.5, 0.5), 0.0)
     reports.publish(policy(0.5), 0.1)
-    assert [one.ramps for _, one in reports.until(9.0) if isinstance(one, ExitsArranged)] == [(0,)]
+    assert [event.ramps for _, event in reports.until(9.0) if isinstance(event, ExitsArranged)] == [
+        (0,)
+    ]
 
 
 @pytest.mark.replaces_parts
@@ -290,10 +294,10 @@ def test_a_batch_in_stages_is_stopped_before_the_next_of_them():
     reports = Reports(small(), seconds=1.0)
     reports.publish(policy(0.5, 0.5), 0.0)
     reports.until(1.0)
-    one = batch(0)
-    reports.run(one, 1.0)
+    drawn_batch = batch(0)
+    reports.run(drawn_batch, 1.0)
     reports.until(1.5)
-    reports.hardware.carry_out(AbortBatch(one, 0), now=1.5)
+    reports.hardware.carry_out(AbortBatch(drawn_batch, 0), now=1.5)
     ((at, stopped),) = reports.until(9.0)
     assert at == pytest.approx(1.75)
     assert isinstance(stopped, BatchAborted)
@@ -316,19 +320,19 @@ def test_what_was_to_be_released_comes_to_nothing_once_the_replica_is_gone():
 @pytest.mark.replaces_parts
 def test_where_features_are_asked_for_ramps_at_all_positions_are_judged():
     reports = Reports(small(), seconds=1.0)
-    asked = dataclasses.replace(policy(0.5), features=True, feature_share=1.0)
-    reports.publish(asked, 0.0)
+    exit_policy = dataclasses.replace(policy(0.5), features=True, feature_share=1.0)
+    reports.publish(exit_policy, 0.0)
     reports.until(1.0)
     reports.run(batch(0), 1.0)
     reports.until(8.0)
-    (judged,) = [one for _, one in reports.until(9.0) if isinstance(one, RampsJudged)]
+    (judged,) = [event for _, event in reports.until(9.0) if isinstance(event, RampsJudged)]
     assert judged == RampsJudged(
-        asked.pool,
-        asked.revision,
+        exit_policy.pool,
+        exit_policy.revision,
         tuple(map(tuple, small().uncertainty[:1].tolist())),
         tuple(map(tuple, small().agrees[:1].tolist())),
     )
-    reports.publish(dataclasses.replace(asked, feature_share=0.0), 9.0)
+    reports.publish(dataclasses.replace(exit_policy, feature_share=0.0), 9.0)
     reports.run(batch(0), 9.0)
     reports.until(18.0)
-    assert not [one for _, one in reports.until(19.0) if isinstance(one, RampsJudged)]
+    assert not [event for _, event in reports.until(19.0) if isinstance(event, RampsJudged)]

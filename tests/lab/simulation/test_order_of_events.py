@@ -78,7 +78,7 @@ def test_timers_of_many_instants_are_no_timer_that_comes_again_and_again(make, m
     monkeypatch.setattr(driver, "_TURNS_MOST", 20)
     requests = [make.request(i, 0.004 * i, slo=4.0) for i in range(400)]
     world = make.world(scheduler="slack").run(*requests)
-    timers = [at for at, what in world.events if what == "TimerFired"]
+    timers = [at for at, kind in world.events if kind == "TimerFired"]
     arrivals = {request.arrival for request in requests}
     assert len([at for at in timers if at in arrivals]) > 20
     assert len(world.outcomes) == len(requests)

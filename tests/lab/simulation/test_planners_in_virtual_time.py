@@ -131,17 +131,17 @@ class TestScenariosWithPlanners:
 
     def test_a_planner_serves_as_much_as_the_machine_on_fewer_cores(self, tmp_path: Path) -> None:
         fixed = run_cell(self.read(tmp_path, "models.m.scaling={name: static, cores: 4}"), 1)
-        found = run_cell(self.read(tmp_path), 1)
+        scaled = run_cell(self.read(tmp_path), 1)
         assert fixed.mean_cores == 4.0
         assert fixed.core_seconds == 80.0
-        assert found.mean_cores is not None
-        assert found.mean_cores < 3.0
-        assert found.total.violation_rate <= fixed.total.violation_rate + 0.05
-        assert sum(found.timeline.cores) == pytest.approx(found.core_seconds)
-        assert found.cores is not None
-        assert found.cores < found.mean_cores, "busy ones are but a part of them"
-        document = found.to_dict()
-        assert document["total"]["violation_rate"] == 1.0 - found.goodput
+        assert scaled.mean_cores is not None
+        assert scaled.mean_cores < 3.0
+        assert scaled.total.violation_rate <= fixed.total.violation_rate + 0.05
+        assert sum(scaled.timeline.cores) == pytest.approx(scaled.core_seconds)
+        assert scaled.cores is not None
+        assert scaled.cores < scaled.mean_cores, "busy ones are but a part of them"
+        document = scaled.to_dict()
+        assert document["total"]["violation_rate"] == 1.0 - scaled.goodput
 
     @pytest.mark.parametrize("planner", ["vertical", "joint", "horizontal"])
     def test_requests_that_no_cores_can_save_take_none(self, tmp_path: Path, planner: str) -> None:
@@ -185,7 +185,7 @@ class TestScenariosWithPlanners:
         simulation.run(world.items(1))
 
     @pytest.mark.parametrize(
-        ("setting", "each"),
+        ("setting", "message"),
         [
             ("models.m.cores={min: 3, max: 2}", "models.m.cores: expected min at most max"),
             ("models.m.cores={min: 0, max: 2}", "models.m.cores.min: expected greater than or"),
@@ -207,13 +207,15 @@ class TestScenariosWithPlanners:
             ("models.m.latency.cores=[1, 2, 3]", "models.m.cores: the profile of 'm' "),
         ],
     )
-    def test_what_cannot_be_is_named(self, tmp_path: Path, setting: str, each: str | None) -> None:
-        if each is None:
+    def test_what_cannot_be_is_named(
+        self, tmp_path: Path, setting: str, message: str | None
+    ) -> None:
+        if message is None:
             build(self.read(tmp_path, setting))
             return
         with pytest.raises(ScenarioError) as caught:
             build(self.read(tmp_path, setting))
-        assert each in str(caught.value)
+        assert message in str(caught.value)
 
 
 class TestRecordings:
@@ -264,8 +266,8 @@ class TestRecordings:
         assert len(resizes) > 5
 
     def test_a_prediction_follows_the_recorded_plans(self, recording: Recording) -> None:
-        found = recorded_inputs(line.record for line in recording.lines())
-        assert found.resize_s == pytest.approx(0.002)
+        inputs = recorded_inputs(line.record for line in recording.lines())
+        assert inputs.resize_s == pytest.approx(0.002)
         prediction = predict(recording, seeds=(1, 2), provenance=Provenance("", {}, ""))
         assert abs(prediction.difference) < 0.05
 

@@ -75,12 +75,12 @@ def test_it_agrees_with_what_came(mode: ExitMode, rate: float, tmp_path: Path) -
     table = DrawnExits(inputs=6_000, memory=0.5).table(6)  # its halves are alike
     recording = record(tmp_path / "run.rec", table, StatedExits(mode=mode), rate)
     origin = Provenance("", {}, "")
-    found = predict(recording, seeds=(1, 2), provenance=origin, after=0.5 * 6_000 / rate)
-    recorded, drawn = found.recorded.total, found.predicted[0].total
+    prediction = predict(recording, seeds=(1, 2), provenance=origin, after=0.5 * 6_000 / rate)
+    recorded, drawn = prediction.recorded.total, prediction.predicted[0].total
     assert recorded.reasons["early_exit"] > 400
     early = recorded.reasons["early_exit"] / recorded.submitted
     assert drawn.reasons["early_exit"] / drawn.submitted == pytest.approx(early, abs=0.1)
-    assert abs(found.difference) <= 0.02
+    assert abs(prediction.difference) <= 0.02
 
 
 @pytest.mark.parametrize("enlarge", [False, True])
@@ -90,16 +90,16 @@ def test_exits_of_a_models_own_are_predicted_from_batches_that_rows_left(
 ) -> None:
     """None of their batches is judged, and with `enlarge` none ever runs whole."""
     table = DrawnExits(inputs=3_000, memory=0.5).table(6)
-    own: dict[str, Any] = {"ramps": (2, 6), "thresholds": (0.4, 0.2), "learnt": False}
-    stated = StatedExits(mode=ExitMode.SHRINK, enlarge=enlarge, **own)
+    fixed: dict[str, Any] = {"ramps": (2, 6), "thresholds": (0.4, 0.2), "learnt": False}
+    stated = StatedExits(mode=ExitMode.SHRINK, enlarge=enlarge, **fixed)
     recording = record(tmp_path / "run.rec", table, stated, rate)
-    found = predict(
+    prediction = predict(
         recording, seeds=(1, 2), provenance=Provenance("", {}, ""), after=0.5 * 3_000 / rate
     )
-    recorded, drawn = found.recorded.total, found.predicted[0].total
-    early = [each.reasons["early_exit"] / each.submitted for each in (recorded, drawn)]
+    recorded, drawn = prediction.recorded.total, prediction.predicted[0].total
+    early = [total.reasons["early_exit"] / total.submitted for total in (recorded, drawn)]
     assert early[1] == pytest.approx(early[0], abs=0.03)
-    assert abs(found.difference) <= 0.02
+    assert abs(prediction.difference) <= 0.02
 
 
 def batch(leaving: Leaving, judged: bool = False) -> Batch:

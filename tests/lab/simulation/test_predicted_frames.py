@@ -66,8 +66,8 @@ SERVED = ExternalEvent(0.0, PipelinesChanged((STREET,)))
 class Camera:
     """Of each frame, how many rows its stages hand on for each of theirs; and what became of it."""
 
-    def __init__(self, seen: dict[int, int]) -> None:
-        self.seen = seen
+    def __init__(self, counts: dict[int, int]) -> None:
+        self.seen = counts
         self.children: dict[int, PreparePayload] = {}
         self.reasons: dict[int, Reason] = {}
         self.over: set[int] = set()
@@ -78,12 +78,12 @@ class Camera:
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
         if child.kind not in (OutcomeKind.SERVED, OutcomeKind.LATE):
             return None  # it may have been announced, and never made
-        made = self.children[child.id]
-        edges = STREET.out_of[made.stage]
+        payload = self.children[child.id]
+        edges = STREET.out_of[payload.stage]
         if not edges:
             return None
-        rows = self.seen[made.request.parent or 0] if made.stage == "detect" else 1
-        return StageYielded(child.id, tuple(Yield(rows * made.request.rows) for _ in edges))
+        rows = self.seen[payload.request.parent or 0] if payload.stage == "detect" else 1
+        return StageYielded(child.id, tuple(Yield(rows * payload.request.rows) for _ in edges))
 
     def carry_out(self, command: FrameCommand, *, now: float) -> None:
         if isinstance(command, PreparePayload):
@@ -157,26 +157,26 @@ def complete(prediction: Prediction) -> tuple[float, float]:
 @pytest.mark.parametrize("after", [0.0, 3.0])
 @pytest.mark.parametrize("rate", [20.0, 40.0, 60.0])
 def test_as_many_frames_are_complete(tmp_path: Path, rate: float, after: float) -> None:
-    found = predicted(record(tmp_path / "r", frames(rate, 1000)), after=after)
-    assert [stream.name for stream in found.recorded.streams] == ["street"]
-    assert found.predicted[0].total.submitted == found.recorded.total.submitted
-    live, drawn = complete(found)
+    prediction = predicted(record(tmp_path / "r", frames(rate, 1000)), after=after)
+    assert [stream.name for stream in prediction.recorded.streams] == ["street"]
+    assert prediction.predicted[0].total.submitted == prediction.recorded.total.submitted
+    live, drawn = complete(prediction)
     assert abs(live - drawn) < 0.03
-    assert abs(found.difference) < 0.03
+    assert abs(prediction.difference) < 0.03
     if rate == 60.0:
         assert 0.1 < live < 0.9  # there is something to predict
 
 
 def test_what_frames_show_is_served_again(tmp_path: Path) -> None:
     recording = record(tmp_path / "r", frames(5.0, 40))
-    found = read(recording, after=0.05)
-    assert found.frames.pipelines == (STREET,)
-    detected = found.frames.handed[found.frames.key("street", "detect")]
+    inputs = read(recording, after=0.05)
+    assert inputs.frames.pipelines == (STREET,)
+    detected = inputs.frames.handed[inputs.frames.key("street", "detect")]
     assert {id: handed.yields[0].rows for id, handed in detected.items()} == {
         id: id % 4 for id in range(1, 41)
     }
-    assert {*found.scored} == set(range(1, 41))
-    assert all(one.reason is Reason.ON_TIME for one in found.ended.values())
+    assert {*inputs.scored} == set(range(1, 41))
+    assert all(outcome.reason is Reason.ON_TIME for outcome in inputs.ended.values())
 
 
 def test_announced_cancelled_and_refused_frames_come_again(tmp_path: Path) -> None:
@@ -193,10 +193,10 @@ def test_announced_cancelled_and_refused_frames_come_again(tmp_path: Path) -> No
         ExternalEvent(0.601, FrameCancelled(2003, Reason.DISCONNECTED)),
     ]
     recording = record(tmp_path / "r", items)
-    found = read(recording)
-    assert len(found.scored) == 43
-    assert found.turned_away == 1
-    assert found.ended[2001].reason is Reason.SHORTER_THAN_ALONE
+    inputs = read(recording)
+    assert len(inputs.scored) == 43
+    assert inputs.turned_away == 1
+    assert inputs.ended[2001].reason is Reason.SHORTER_THAN_ALONE
     for report in predicted(recording).predicted:
         assert report.total.submitted == 43
         assert report.total.reasons["shorter_than_alone"] == 1
@@ -206,9 +206,9 @@ def test_announced_cancelled_and_refused_frames_come_again(tmp_path: Path) -> No
 def test_a_later_part_says_which_pipelines_are_served(tmp_path: Path) -> None:
     recording = record(tmp_path / "r", frames(20.0, 600), limit=200_000)
     assert recording.header.part > 1  # the first is gone
-    found = predicted(recording)
-    assert found.recorded.total.submitted > 50
-    live, drawn = complete(found)
+    prediction = predicted(recording)
+    assert prediction.recorded.total.submitted > 50
+    live, drawn = complete(prediction)
     assert abs(live - drawn) < 0.05
 
 

@@ -132,14 +132,14 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("rate", [200.0, 400.0, 800.0])
 def test_it_agrees_where_the_profile_is_right(rate: float, path: Path) -> None:
-    found = predicted(record(path, poisson(rate, 1500), TABLE))
-    assert found.recorded.total.submitted == 1500
-    assert abs(found.difference) < 0.02
-    recorded, drawn = found.recorded.total, found.predicted[0].total
+    prediction = predicted(record(path, poisson(rate, 1500), TABLE))
+    assert prediction.recorded.total.submitted == 1500
+    assert abs(prediction.difference) < 0.02
+    recorded, drawn = prediction.recorded.total, prediction.predicted[0].total
     assert recorded.latency is not None
     assert drawn.latency is not None
     assert drawn.latency.p50 == pytest.approx(recorded.latency.p50, rel=0.05)
-    assert [stream.name for stream in found.recorded.streams] == ["m/a", "m/b"]
+    assert [stream.name for stream in prediction.recorded.streams] == ["m/a", "m/b"]
 
 
 def test_what_the_beginning_teaches_makes_up_for_a_profile_that_is_wrong(path: Path) -> None:
@@ -156,9 +156,9 @@ def test_what_the_beginning_teaches_makes_up_for_a_profile_that_is_wrong(path: P
 def test_phases_of_the_machine_come_as_they_did(path: Path) -> None:
     """A third of the time everything takes twice as long: too long, then, and else not."""
     recording = record(path, poisson(450.0, 13_500), TABLE, phases=0.0)
-    found = predict(recording, seeds=range(4), provenance=NOBODY, after=12.0)
-    assert 0.6 < found.recorded.total.goodput < 0.9
-    assert abs(found.difference) < 0.03
+    prediction = predict(recording, seeds=range(4), provenance=NOBODY, after=12.0)
+    assert 0.6 < prediction.recorded.total.goodput < 0.9
+    assert abs(prediction.difference) < 0.03
 
 
 def test_hindsight_tells_a_machine_that_changed_from_a_simulation_that_is_wrong(
@@ -166,26 +166,26 @@ def test_hindsight_tells_a_machine_that_changed_from_a_simulation_that_is_wrong(
 ) -> None:
     recording = record(path, poisson(450.0, 6_000), TABLE, phases=6.0)
     assert predicted(recording, after=6.0).difference > 0.05
-    found = predicted(recording, after=6.0, hindsight=True)
-    assert abs(found.difference) < 0.02
-    assert found.notes[0] == "no prediction: batches take what others took at the same moment"
+    prediction = predicted(recording, after=6.0, hindsight=True)
+    assert abs(prediction.difference) < 0.02
+    assert prediction.notes[0] == "no prediction: batches take what others took at the same moment"
 
 
 def test_what_is_predicted_is_not_looked_at(path: Path) -> None:
     """Other batch times after the beginning make the same prediction."""
     items = poisson(500.0, 1500)
-    one = predicted(record(path, items, SLOWER, seed=1), after=2.0)
+    prediction = predicted(record(path, items, SLOWER, seed=1), after=2.0)
     lines = path.read_bytes().splitlines(keepends=True)
-    other = record(path.with_name("other"), items, TABLE, seed=2)
-    start = next(i for i, each in enumerate(Recording(path).lines()) if _now(each.record) >= 2.0)
-    again = other.path.read_bytes().splitlines(keepends=True)
-    later = next(i for i, each in enumerate(other.lines()) if _now(each.record) >= 2.0)
+    second = record(path.with_name("other"), items, TABLE, seed=2)
+    start = next(i for i, line in enumerate(Recording(path).lines()) if _now(line.record) >= 2.0)
+    again = second.path.read_bytes().splitlines(keepends=True)
+    later = next(i for i, line in enumerate(second.lines()) if _now(line.record) >= 2.0)
     # The answers after it are those of a faster machine: only what is scored may differ.
     path.write_bytes(b"".join(lines[: start + 1] + again[later + 1 :]))
     mixed = predicted(Recording(path), after=2.0)
-    assert mixed.recorded.goodput > one.recorded.goodput
+    assert mixed.recorded.goodput > prediction.recorded.goodput
     assert [report.total for report in mixed.predicted] == [
-        report.total for report in one.predicted
+        report.total for report in prediction.predicted
     ]
 
 
@@ -207,13 +207,13 @@ def test_everything_from_outside_comes_again(path: Path) -> None:
     ]
     items.sort(key=lambda item: item.arrival)
     recording = record(path, items, TABLE)
-    found = recorded_inputs(line.record for line in recording.lines())
-    assert found.plan == PLAN
-    assert found.plan_at == 0.0
-    assert found.start_s == pytest.approx(0.01)
-    assert found.turned_away == 1
-    assert len(found.scored) == 302
-    kinds = [type(item.event if isinstance(item, ExternalEvent) else item) for item in found.items]
+    inputs = recorded_inputs(line.record for line in recording.lines())
+    assert inputs.plan == PLAN
+    assert inputs.plan_at == 0.0
+    assert inputs.start_s == pytest.approx(0.01)
+    assert inputs.turned_away == 1
+    assert len(inputs.scored) == 302
+    kinds = [type(item.event if isinstance(item, ExternalEvent) else item) for item in inputs.items]
     assert {Submitted, SimulatedUpload, Refused, Cancelled, Failure, PlanChanged} == set(kinds)
     whole = predicted(recording)
     assert whole.notes == ("1 requests that the server itself refused are not scored",)
@@ -246,9 +246,9 @@ def test_a_body_that_was_never_read_is_made_up_only_if_nobody_wanted_it() -> Non
 def test_parts_whose_beginning_is_gone_are_predicted_with_what_they_state(path: Path) -> None:
     recording = record(path, poisson(500.0, 3000), SLOWER, limit=160_000)
     assert not recording.whole
-    found = predicted(recording)
-    assert 500 < found.recorded.total.submitted < 1500
-    assert abs(found.difference) < 0.03
+    prediction = predicted(recording)
+    assert 500 < prediction.recorded.total.submitted < 1500
+    assert abs(prediction.difference) < 0.03
     with pytest.raises(RecordingError, match="needs all parts from the first on"):
         predicted(recording, after=0.1)
 
@@ -257,9 +257,9 @@ def test_who_was_still_waiting_as_the_recording_ended_is_left_out(path: Path) ->
     recording = record(path, poisson(300.0, 200), TABLE)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-3]))
-    found = predicted(Recording(path))
-    assert found.recorded.total.submitted < 200
-    assert any("had no outcome when the recording ended" in note for note in found.notes)
+    prediction = predicted(Recording(path))
+    assert prediction.recorded.total.submitted < 200
+    assert any("had no outcome when the recording ended" in note for note in prediction.notes)
     del recording
 
 
@@ -270,14 +270,14 @@ def test_nothing_to_predict_is_an_error(path: Path) -> None:
 
 
 def test_it_is_shown_beside_what_was_recorded(path: Path) -> None:
-    found = predicted(record(path, poisson(400.0, 300), TABLE))
+    prediction = predicted(record(path, poisson(400.0, 300), TABLE))
     console = Console(width=100, file=io.StringIO())
-    console.print(render_prediction(found))
+    console.print(render_prediction(prediction))
     text = console.file.getvalue()
     assert "goodput recorded" in text
     assert "latency p99" in text
-    document = prediction_document(found)
-    assert document["difference"] == found.difference
+    document = prediction_document(prediction)
+    assert document["difference"] == prediction.difference
     assert len(document["predicted"]) == 2
 
 
@@ -307,12 +307,12 @@ def ratios(taught: TrainedTimes, batch: Batch) -> set[float]:
 
 
 def test_what_is_drawn_are_ratios_that_batches_alike_have_had() -> None:
-    seen = [(batch_of(i, 1, "short"), 0.5) for i in range(ENOUGH)]
-    seen += [(batch_of(100 + i, 2, "short"), 0.6) for i in range(ENOUGH)]
-    seen += [(batch_of(200 + i, 1, "long"), 4.0) for i in range(ENOUGH)]
-    seen += [(batch_of(300 + i, 1, "hinted", 100.0), 2.0 + i % 2) for i in range(ENOUGH)]
-    seen += [(batch_of(400, 1, "rare"), 9.0)]
-    taught = taught_by(seen)
+    samples = [(batch_of(i, 1, "short"), 0.5) for i in range(ENOUGH)]
+    samples += [(batch_of(100 + i, 2, "short"), 0.6) for i in range(ENOUGH)]
+    samples += [(batch_of(200 + i, 1, "long"), 4.0) for i in range(ENOUGH)]
+    samples += [(batch_of(300 + i, 1, "hinted", 100.0), 2.0 + i % 2) for i in range(ENOUGH)]
+    samples += [(batch_of(400, 1, "rare"), 9.0)]
+    taught = taught_by(samples)
     assert ratios(taught, batch_of(1, 1, "short")) == {0.5}
     assert ratios(taught, batch_of(1, 2, "short")) == {0.6}
     assert ratios(taught, batch_of(1, 3, "short")) <= {0.5, 0.6}  # no batch had as many rows
@@ -324,23 +324,29 @@ def test_what_is_drawn_are_ratios_that_batches_alike_have_had() -> None:
 def test_what_is_drawn_are_those_of_one_moment_and_moments_follow_each_other() -> None:
     taught = taught_by([(batch_of(i, 1), 1.0 + i // 100) for i in range(400)])
     at = np.arange(0.0, 800.0)
-    drawn = [ratios(taught, replace(batch_of(1, 1), started=float(each))) for each in at]
-    assert all(max(each) - min(each) <= 1.0 or {1.0, 4.0} >= each for each in drawn)
-    assert sum(len(each) > 1 for each in drawn) <= 8 * NEAR  # two moments meet
+    drawn = [ratios(taught, replace(batch_of(1, 1), started=float(moment))) for moment in at]
+    assert all(
+        max(ratio_set) - min(ratio_set) <= 1.0 or {1.0, 4.0} >= ratio_set for ratio_set in drawn
+    )
+    assert sum(len(ratio_set) > 1 for ratio_set in drawn) <= 8 * NEAR  # two moments meet
     assert all({ratio} <= set.union(*drawn) for ratio in (1.0, 2.0, 3.0, 4.0))
-    changes = [a for a, b in pairwise(max(each) for each in drawn if len(each) == 1) if a != b]
+    changes = [
+        a
+        for a, b in pairwise(max(ratio_set) for ratio_set in drawn if len(ratio_set) == 1)
+        if a != b
+    ]
     assert 7 <= len(changes) <= 9
 
 
 def test_only_the_latest_batches_teach() -> None:
-    seen = [(batch_of(i, 1), 3.0) for i in range(100)]
-    seen += [(batch_of(100 + i, 1), 1.0) for i in range(LATEST)]
-    assert ratios(taught_by(seen), batch_of(1, 1)) == {1.0}
+    samples = [(batch_of(i, 1), 3.0) for i in range(100)]
+    samples += [(batch_of(100 + i, 1), 1.0) for i in range(LATEST)]
+    assert ratios(taught_by(samples), batch_of(1, 1)) == {1.0}
 
 
 def test_batches_whose_lane_was_resized_teach_nothing() -> None:
-    seen = [(batch_of(i, 1), 3.0) for i in range(100)]
-    drawn = [taught_by(seen, steady=False).seconds(batch_of(1, 1), 1) for _ in range(20)]
+    samples = [(batch_of(i, 1), 3.0) for i in range(100)]
+    drawn = [taught_by(samples, steady=False).seconds(batch_of(1, 1), 1) for _ in range(20)]
     assert max(drawn) < 3.0 * TABLE.expected(1, 1)
 
 

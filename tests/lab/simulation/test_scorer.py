@@ -36,22 +36,22 @@ def test_outcomes_reasons_rates_and_latencies_by_stream(make):
     end(scorer, make, 3, 2.75, Reason.BEHIND_WORK, 2.75, application="long")
     end(scorer, make, 4, 4.75, Reason.HOPELESS, 5.75, application="short")
     end(scorer, make, 5, 5.0, Reason.ON_TIME, 5.25)  # after the window
-    found = report(scorer)
-    assert (found.kind, found.warmup_s, found.duration_s) == ("simulate", 1.0, 4.0)
-    assert [one.name for one in found.streams] == ["m", "m/long", "m/short"]
-    _, long, short = found.streams
+    summary = report(scorer)
+    assert (summary.kind, summary.warmup_s, summary.duration_s) == ("simulate", 1.0, 4.0)
+    assert [stream.name for stream in summary.streams] == ["m", "m/long", "m/short"]
+    _, long, short = summary.streams
     assert short.reasons == {"on_time": 1, "hopeless": 1}
     assert (short.rows_submitted, short.rows_on_time, short.offered_rps) == (4, 3, 0.5)
     assert long.outcomes[OutcomeKind.LATE.value] == long.outcomes["rejected"] == 1
-    assert found.total.submitted == sum(found.total.outcomes.values()) == 4
-    assert found.goodput == 0.25
-    assert found.total.latency == percentiles(np.array([0.5, 2.0]))
-    assert found.total.refusal_latency == percentiles(np.array([0.0, 1.0]))
-    assert found.total.latency_curve == (0.5,) * 51 + (2.0,) * 50
-    line = found.timeline
+    assert summary.total.submitted == sum(summary.total.outcomes.values()) == 4
+    assert summary.goodput == 0.25
+    assert summary.total.latency == percentiles(np.array([0.5, 2.0]))
+    assert summary.total.refusal_latency == percentiles(np.array([0.0, 1.0]))
+    assert summary.total.latency_curve == (0.5,) * 51 + (2.0,) * 50
+    line = summary.timeline
     assert line.arrivals == (1, 2, 0, 1)
     assert (line.on_time, line.refused, line.other) == ((1, 0, 0, 0), (0, 1, 0, 1), (0, 1, 0, 0))
-    assert Report.from_json(found.to_json()) == found
+    assert Report.from_json(summary.to_json()) == summary
 
 
 def test_the_timeline_of_a_long_run_has_longer_bins(make):
@@ -63,9 +63,9 @@ def test_the_timeline_of_a_long_run_has_longer_bins(make):
 
 
 def test_an_empty_run_is_a_report_too():
-    found = report(Scorer(duration_s=1.0))
-    assert (found.total.submitted, found.goodput, found.total.latency) == (0, 0.0, None)
-    assert found.total.latency_curve == ()
+    summary = report(Scorer(duration_s=1.0))
+    assert (summary.total.submitted, summary.goodput, summary.total.latency) == (0, 0.0, None)
+    assert summary.total.latency_curve == ()
 
 
 @pytest.mark.parametrize("window", [(-1.0, 1.0), (0.0, 0.0), (0.0, float("inf"))])
@@ -84,10 +84,12 @@ def test_many_outcomes_are_counted_as_few_are(make):
     for arrival, latency, reason in zip(arrivals, latencies, kinds, strict=True):
         request = Request(1, "m", float(arrival), float(arrival) + 1.0)
         scorer.answered(request, Outcome(reason, float(arrival + latency)))
-    found = report(scorer)
-    assert found.total.submitted == sum(found.timeline.arrivals) == count
+    summary = report(scorer)
+    assert summary.total.submitted == sum(summary.timeline.arrivals) == count
     assert (
-        found.total.on_time == sum(found.timeline.on_time) == int((kinds == Reason.ON_TIME).sum())
+        summary.total.on_time
+        == sum(summary.timeline.on_time)
+        == int((kinds == Reason.ON_TIME).sum())
     )
     assert not any(scorer._notes.values())
 
@@ -106,14 +108,14 @@ def test_a_report_says_what_latency_counts_from_and_how_exact_it_is(make):
     older = many.to_dict()
     del older["latency_from"], older["total"]["latency"]["error"]
     assert Report.from_dict(older).latency_from == "intended send"
-    shown = [shown_text(each) for each in (few, many)]
+    shown = [shown_text(summary) for summary in (few, many)]
     assert all("Latency from the first byte (ms)" in text for text in shown)
     assert ["at most 0.5 % high, never low" in text for text in shown] == [False, True]
 
 
-def shown_text(found: Report) -> str:
+def shown_text(summary: Report) -> str:
     console = Console(width=120, record=True, file=StringIO())
-    console.print(render(found))
+    console.print(render(summary))
     return console.export_text()
 
 
@@ -126,11 +128,11 @@ def test_few_samples_are_exact(values):
     for value in values:
         latencies.add(np.array([value]))
     exact = np.quantile(values, (0.5, 0.99), method="inverted_cdf")
-    found = latencies.percentiles()
-    assert found is not None
-    assert found.mean == pytest.approx(np.mean(values))
-    assert (found.p50, found.p99, found.max) == (*exact, max(values))
-    assert found.error == 0.0
+    figures = latencies.percentiles()
+    assert figures is not None
+    assert figures.mean == pytest.approx(np.mean(values))
+    assert (figures.p50, figures.p99, figures.max) == (*exact, max(values))
+    assert figures.error == 0.0
 
 
 @given(samples, st.sampled_from([0.0, 0.01, 0.3, 0.5, 0.9, 0.999, 1.0]))
@@ -139,8 +141,8 @@ def test_many_samples_are_never_understated_and_hardly_overstated(values, level)
     repeated = np.repeat(np.array(values), EXACT // len(values) + 1)
     latencies.add(repeated)
     (exact,) = np.quantile(repeated, [level], method="inverted_cdf")
-    (found,) = latencies.quantiles([level])
-    assert exact * (1.0 - 1e-12) <= found <= exact * (1.0 + ERROR) * (1.0 + 1e-12)
+    (quantile,) = latencies.quantiles([level])
+    assert exact * (1.0 - 1e-12) <= quantile <= exact * (1.0 + ERROR) * (1.0 + 1e-12)
     assert ERROR <= 0.005
 
 
@@ -149,9 +151,9 @@ def test_times_beyond_the_bins_count_at_their_ends():
     latencies.add(np.concatenate([np.zeros(EXACT), np.full(EXACT, LOWEST_S / 2), [1e9]]))
     assert latencies.quantiles([0.0, 0.5, 0.9]) == (0.0, 0.0, 0.0)
     assert latencies.quantiles([1.0])[0] <= 1e9
-    found = latencies.percentiles()
-    assert found is not None
-    assert found.max == 1e9
+    figures = latencies.percentiles()
+    assert figures is not None
+    assert figures.max == 1e9
 
 
 @given(st.lists(st.sampled_from([1, 1000, EXACT]), min_size=1, max_size=4))

@@ -147,9 +147,9 @@ def goodput(policy: str, times: BatchTimes, slo: float, seed: int, *, first: flo
 @pytest.mark.parametrize("slo", [3.0, 10.0])
 def test_learnt_shapes_are_scheduled_as_well_as_known_ones(policy: str, slo: float) -> None:
     seeds = (1, 2, 3)
-    known = np.mean([goodput(policy, KnownTimes(), slo, seed) for seed in seeds])
+    baseline = np.mean([goodput(policy, KnownTimes(), slo, seed) for seed in seeds])
     with_learnt = np.mean([goodput(policy, learnt(), slo, seed) for seed in seeds])
-    assert with_learnt > known - 0.02
+    assert with_learnt > baseline - 0.02
     if policy == "slack" and slo == 10.0:
         assert with_learnt > 0.97
 
@@ -160,12 +160,12 @@ def test_new_shapes_with_slow_first_runs_cost_little_and_not_for_long(
 ) -> None:
     """One slow run must not have the tight deadlines of its shape refused from then on."""
     seeds = (0, 1, 2)
-    known = np.mean([goodput("slack", KnownTimes(), slo, seed) for seed in seeds])
+    baseline = np.mean([goodput("slack", KnownTimes(), slo, seed) for seed in seeds])
     fresh = [
         goodput("slack", ShapedTimes(TABLES[shape(100)], shape(100)), slo, seed, first=3.5)
         for seed in seeds
     ]
-    assert np.mean(fresh) > known - less
+    assert np.mean(fresh) > baseline - less
 
 
 def test_more_is_in_time_than_where_all_are_taken_for_the_profiled_shape() -> None:
@@ -185,8 +185,8 @@ def test_shapes_that_come_for_the_first_time_cost_next_to_nothing(guess: bool, s
         return ShapedTimes(TABLES[shape(100)], shape(100))
 
     seeds = (1, 2, 3)
-    known = np.mean([goodput("slack", KnownTimes(), slo, seed) for seed in seeds])
-    assert np.mean([goodput("slack", new(), slo, seed) for seed in seeds]) > known - 0.01
+    baseline = np.mean([goodput("slack", KnownTimes(), slo, seed) for seed in seeds])
+    assert np.mean([goodput("slack", new(), slo, seed) for seed in seeds]) > baseline - 0.01
 
 
 def recorded(path: Path, times: ShapedTimes) -> Recording:
@@ -213,18 +213,18 @@ def test_what_was_recorded_is_replayed(tmp_path: Path) -> None:
     times = learnt(2)
     again = ShapedTimes(times.table, times.reference)
     again.load(times.export())
-    found = replay(recorded(tmp_path / "a.rec", again))
-    assert found.difference is None
-    assert found.events > 600
+    outcome = replay(recorded(tmp_path / "a.rec", again))
+    assert outcome.difference is None
+    assert outcome.events > 600
 
 
 def test_a_prediction_takes_shapes_that_never_ran_in_proportion_to_their_size(
     tmp_path: Path,
 ) -> None:
     recording = recorded(tmp_path / "a.rec", ShapedTimes(TABLES[shape(100)], shape(100)))
-    found = predict(recording, seeds=(1, 2, 3), provenance=Provenance("", {}, ""))
-    assert abs(found.difference) < 0.1  # the largest is guessed 5 % too long
-    (note,) = [note for note in found.notes if "guessed" in note]
+    prediction = predict(recording, seeds=(1, 2, 3), provenance=Provenance("", {}, ""))
+    assert abs(prediction.difference) < 0.1  # the largest is guessed 5 % too long
+    (note,) = [note for note in prediction.notes if "guessed" in note]
     assert int(note.split()[0]) > 10
-    found = predict(recording, seeds=(1,), provenance=Provenance("", {}, ""), after=5.0)
-    assert not any("guessed" in note for note in found.notes)
+    prediction = predict(recording, seeds=(1,), provenance=Provenance("", {}, ""), after=5.0)
+    assert not any("guessed" in note for note in prediction.notes)

@@ -37,14 +37,14 @@ def noisy_world(make, policy, seed, **fields):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_seed_gives_the_same_log(make, policy):
-    first, again, other = (
+    first, again, reseeded = (
         noisy_world(make, policy, seed).run_all(
             arrivals(make, 300, rate=700.0, slo=0.05, seed=seed)
         )
         for seed in (1, 1, 2)
     )
     assert first.log == again.log
-    assert first.log != other.log
+    assert first.log != reseeded.log
     assert len(first.outcomes) == 300
 
 
@@ -62,8 +62,8 @@ def test_the_engine_says_the_same_if_its_events_are_fed_by_hand(make, policy):
     engine = world.fresh_engine()
     for now, events, commands in world.log:
         wakeup = engine.next_wakeup()
-        due = now if wakeup is None else max(wakeup, engine.state.now)
-        assert now <= due, "the timer was due before this event"
+        wakeup_at = now if wakeup is None else max(wakeup, engine.state.now)
+        assert now <= wakeup_at, "the timer was due before this event"
         assert engine.handle_all(events, now=now) == list(commands)
 
 

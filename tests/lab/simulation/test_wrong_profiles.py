@@ -66,8 +66,8 @@ def finished(
         ends[request.id] = outcome.kind
 
     def parts(pool, max_batch, view) -> PoolParts:
-        made = make_scheduler(policy, {}, max_batch=max_batch, times=times, view=view)
-        return PoolParts(made, times)
+        scheduler = make_scheduler(policy, {}, max_batch=max_batch, times=times, view=view)
+        return PoolParts(scheduler, times)
 
     plan = Plan((LaneSpec("l", (0,)),), (Deployment(POOL, "l", 16),), (Route("m", POOL),))
     simulation = Simulation(Engine(parts), plan, ByLength(LATENCY), answered=answered, check=check)
@@ -137,7 +137,7 @@ def test_nobody_is_lost_when_classes_change_all_the_time() -> None:
         if request.id % 3:
             items.append(request)
             continue
-        told = Notice(
+        notice = Notice(
             request.id,
             "m",
             request.arrival,
@@ -148,6 +148,6 @@ def test_nobody_is_lost_when_classes_change_all_the_time() -> None:
             client=f"c{request.id % 4}",
         )
         stalls = request.id % 12 == 0
-        items.append(SimulatedUpload(told, None if stalls else request, request.arrival + 0.3))
+        items.append(SimulatedUpload(notice, None if stalls else request, request.arrival + 0.3))
     restless = finished("slack", Restless(minds), items, check=True)
     assert restless > 0.4

@@ -61,8 +61,8 @@ def finished(case: Case, policy: str) -> int:
     def parts(pool, max_batch, view) -> PoolParts:
         times = FixedTimes(classes)
         if policy != "oracle_slack":
-            made = make_scheduler(policy, {}, max_batch=max_batch, times=times, view=view)
-            return PoolParts(made, times)
+            scheduler = make_scheduler(policy, {}, max_batch=max_batch, times=times, view=view)
+            return PoolParts(scheduler, times)
         mean = float(np.mean(case.lengths))
         oracle = OracleSlack(
             case.latency, mean_length=mean, max_batch=max_batch, times=times, view=view
@@ -93,15 +93,15 @@ def finished(case: Case, policy: str) -> int:
 Batches = Callable[[Case, float, Sequence[int]], Iterable[tuple[int, ...]]]
 
 
-def every(case: Case, at: float, here: Sequence[int]) -> Iterable[tuple[int, ...]]:
+def every(case: Case, at: float, pending: Sequence[int]) -> Iterable[tuple[int, ...]]:
     """Every set of those that are here."""
-    return (some for size in range(1, len(here) + 1) for some in combinations(here, size))
+    return (some for size in range(1, len(pending) + 1) for some in combinations(pending, size))
 
 
-def of_the_family(case: Case, at: float, here: Sequence[int]) -> Iterable[tuple[int, ...]]:
+def of_the_family(case: Case, at: float, pending: Sequence[int]) -> Iterable[tuple[int, ...]]:
     """For each length x and size k, the first k no longer than x that would be on time."""
-    in_order = sorted(here, key=lambda i: (case.deadlines[i], i))
-    for longest in {case.lengths[i] for i in here}:
+    in_order = sorted(pending, key=lambda i: (case.deadlines[i], i))
+    for longest in {case.lengths[i] for i in pending}:
         for size in range(1, case.max_batch + 1):
             end = at + case.latency.seconds(size, longest)
             able = [i for i in in_order if case.lengths[i] <= longest and case.deadlines[i] >= end]
@@ -113,7 +113,7 @@ def exhaustive(
     case: Case, batches: Batches, at: float = 0.0, done: frozenset[int] = frozenset()
 ) -> int:
     """The best of all schedules of such batches, now or after the next arrival."""
-    here = [
+    pending = [
         i
         for i, arrival in enumerate(case.arrivals)
         if arrival <= at
@@ -121,7 +121,7 @@ def exhaustive(
         and case.deadlines[i] >= at + case.latency.seconds(1, case.lengths[i])
     ]
     best = 0
-    for members in batches(case, at, here):
+    for members in batches(case, at, pending):
         end = at + case.latency.seconds(len(members), max(case.lengths[i] for i in members))
         if all(case.deadlines[i] >= end for i in members):
             best = max(best, len(members) + exhaustive(case, batches, end, done | set(members)))
@@ -184,16 +184,16 @@ def test_the_told_rule_takes_the_best_of_all_its_candidates(requests, c0, sizes)
     tau = len(waiting) * mean_alone + mean_alone
 
     def score(members: Sequence[Request]) -> float:
-        took = latency.seconds(len(members), max(one.length for one in members))
+        took = latency.seconds(len(members), max(request.length for request in members))
         total = 0.0
-        for one in members:
-            alone = latency.seconds(1, one.length)
-            spare = max(0.0, one.deadline - alone - took)
+        for request in members:
+            alone = latency.seconds(1, request.length)
+            spare = max(0.0, request.deadline - alone - took)
             total += (alone / mean_alone) ** 0.5 * (1.0 - 0.9 * (1.0 - exp(-spare / tau)))
         return total / took
 
     best = 0.0
-    for longest in {one.length for one in waiting}:
+    for longest in {request.length for request in waiting}:
         least = inf
         for size in sizes or (1, 2, 3, 4, 6, 8):
             per_row = latency.seconds(size, longest) / size
@@ -203,8 +203,8 @@ def test_the_told_rule_takes_the_best_of_all_its_candidates(requests, c0, sizes)
                 able = [o for o in waiting if o.length <= longest and o.deadline >= need][:size]
                 best = max(best, score(able) if able else 0.0)
     assert score(proposal.members) == pytest.approx(best)
-    end = latency.seconds(proposal.rows, max(one.length for one in proposal.members))
-    assert all(one.deadline >= end for one in proposal.members)
+    end = latency.seconds(proposal.rows, max(request.length for request in proposal.members))
+    assert all(request.deadline >= end for request in proposal.members)
 
 
 def test_a_larger_batch_that_hardly_pays_is_not_run() -> None:

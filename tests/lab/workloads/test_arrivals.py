@@ -63,8 +63,8 @@ def test_a_longer_run_begins_with_the_shorter_one(
 ) -> None:
     short = process.times(duration, np.random.default_rng(seed))
     long = process.times(duration * factor, np.random.default_rng(seed))
-    same = long[: short.size]
-    np.testing.assert_allclose(same, short, rtol=1e-9, atol=1e-9)
+    prefix = long[: short.size]
+    np.testing.assert_allclose(prefix, short, rtol=1e-9, atol=1e-9)
 
 
 @given(PROCESSES, st.integers(0, 2**31))

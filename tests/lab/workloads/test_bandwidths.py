@@ -157,15 +157,15 @@ def test_drawn_traces() -> None:
 
 
 def test_files_are_read_by_the_caller() -> None:
-    asked = []
+    calls = []
 
     def read(path: str, only: str | None, column: str | None) -> BandwidthTrace:
-        asked.append((path, only, column))
+        calls.append((path, only, column))
         return BandwidthTrace([0], [1e6], source="file")
 
     parse_link("a.csv", read_bandwidths=read)
     link = parse_link("c:/b.csv:only=4:column=uplink_mbps:offset=2s", read_bandwidths=read)
-    assert asked == [("a.csv", None, None), ("c:/b.csv", "4", "uplink_mbps")]
+    assert calls == [("a.csv", None, None), ("c:/b.csv", "4", "uplink_mbps")]
     assert isinstance(link, TraceLink)
     assert link.offset == 2.0
     assert link.describe() == "file from 2 s on (8 Mbit/s on average), 0 ms there and back"

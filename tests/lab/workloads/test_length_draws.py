@@ -58,8 +58,8 @@ def test_draws_one_after_another_are_those_of_one_draw(
     draw = source.drawer(np.random.default_rng(seed))
     parts = [draw(count) for count in counts]
     whole = source.draw(sum(counts), np.random.default_rng(seed))
-    assert [each for part in parts for each in part.lengths] == whole.lengths.tolist()
-    assert [each for part in parts for each in part.modes] == whole.modes.tolist()
+    assert [number for part in parts for number in part.lengths] == whole.lengths.tolist()
+    assert [number for part in parts for number in part.modes] == whole.modes.tolist()
 
 
 def test_a_mode_names_its_application_and_keeps_its_share() -> None:

@@ -77,8 +77,8 @@ def test_a_payload_that_just_fits_does_not_wait_for_the_outage_behind_it_to_end(
     # Thirds do not add up exactly; no crumb of rounding may wait two seconds.
     thirds = BandwidthTrace([0, 0.1, 0.3, 1.0], [1000 / 3, 100 / 3, 0, 7], period=2.0)
     for start in (0.0, 0.05, 0.13):
-        rest = float(thirds.moved(0.3) - thirds.moved(start))
-        assert thirds.finish(rest, start=start) == pytest.approx(0.3, abs=1e-9)
+        remaining = float(thirds.moved(0.3) - thirds.moved(start))
+        assert thirds.finish(remaining, start=start) == pytest.approx(0.3, abs=1e-9)
 
 
 def test_the_trace_begins_again_when_it_has_ended() -> None:
@@ -170,11 +170,11 @@ def nearly(seconds: float) -> float:
 
 @given(traces(), moments, moments, sizes, sizes, st.floats(0.0, 1.0))
 def test_later_or_larger_never_ends_earlier(
-    trace: BandwidthTrace, one: float, other: float, small: int, more: int, rtt: float
+    trace: BandwidthTrace, start: float, later: float, small: int, more: int, rtt: float
 ) -> None:
     assume(trace.mean > 0.0)
     link = TraceLink(trace, rtt)
-    first, last = sorted((one, other))
+    first, last = sorted((start, later))
     early, late = link.deliver(small, sent=first), link.deliver(small, sent=last)
     assert early.arrival <= late.arrival + nearly(late.arrival)
     assert early.complete_at <= late.complete_at + nearly(late.complete_at)
@@ -238,7 +238,9 @@ def test_payloads_that_share_a_link_leave_one_behind_the_other(
     alone, shared = TraceLink(trace, 0.2), SharedLink(TraceLink(trace, 0.2))
     slowest = float(trace.rates[trace.rates > 0.0].min())
     lengths = np.diff([*trace.starts, trace.period])
-    stretches = groupby([*zip(trace.rates == 0.0, lengths, strict=True)] * 2, lambda one: one[0])
+    stretches = groupby(
+        [*zip(trace.rates == 0.0, lengths, strict=True)] * 2, lambda segment: segment[0]
+    )
     pauses = [sum(length for _, length in stretch) for idle, stretch in stretches if idle]
     sent = before = busy_since = 0.0
     backlog = 0

@@ -53,14 +53,14 @@ def test_arrivals_are_read(text: str, process: Arrivals) -> None:
 
 
 def test_trace_files_are_read_by_the_caller() -> None:
-    seen = []
+    paths = []
 
     def read(path: str) -> Arrivals:
-        seen.append(path)
+        paths.append(path)
         return Replay([0.0])
 
     assert isinstance(parse_arrivals("trace:day:one.csv", read), Replay)
-    assert seen == ["day:one.csv"]
+    assert paths == ["day:one.csv"]
     with pytest.raises(WorkloadError, match="cannot be read here"):
         parse_arrivals("trace:day.csv")
 

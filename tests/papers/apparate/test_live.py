@@ -33,7 +33,7 @@ from slacktide_papers.harness.run import Reproduction
 from slacktide_papers.harness.show import render
 from slacktide_papers.harness.state import ReproduceError
 
-LEVELS = tuple(float(each) for each in range(101))
+LEVELS = tuple(float(level) for level in range(101))
 PREDICTED = PlayedExits(4, 4, 4, LEVELS, 1.0, 1.0, (1.0,), 0.5, 1.5, 2, 1.0, 0.5)
 ORDER = TableOrder(STREAMS["chained/day"], 8, 4)
 
@@ -45,31 +45,31 @@ def live() -> LiveStream:
 
 
 def test_what_came_stands_beside_what_was_predicted() -> None:
-    one = live()
-    assert one.exits == (pytest.approx(2 / 3), 0.5)
-    assert one.agreement == (pytest.approx(2 / 3), 1.0)
-    assert one.p50_ms == (pytest.approx(12.0), 50.0)
-    assert (one.ramps, one.alarms) == ((1, 1.5), 1)
+    stream = live()
+    assert stream.exits == (pytest.approx(2 / 3), 0.5)
+    assert stream.agreement == (pytest.approx(2 / 3), 1.0)
+    assert stream.p50_ms == (pytest.approx(12.0), 50.0)
+    assert (stream.ramps, stream.alarms) == ((1, 1.5), 1)
 
 
 def test_goals_hold_it_to_the_promise_and_to_two_points() -> None:
-    one = live()
-    goals = goals_of([], [], [one, replace(one, exits=(0.51, 0.5), agreement=(0.995, 1.0))])
+    stream = live()
+    goals = goals_of([], [], [stream, replace(stream, exits=(0.51, 0.5), agreement=(0.995, 1.0))])
     assert [goal.met for goal in goals] == [False, False, True, True]
     assert goals[1].measured == "+16.7%"
 
 
 def test_it_is_shown_and_written() -> None:
     figures = ExitFigures({}, [], [], [live()])
-    one = Reproduction(PAPER, ("live",), ExitScope(), [], [], figures, ORIGIN, 0, 0)
+    reproduction = Reproduction(PAPER, ("live",), ExitScope(), [], [], figures, ORIGIN, 0, 0)
     out = io.StringIO()
-    Console(file=out, width=120).print(render(one))
+    Console(file=out, width=120).print(render(reproduction))
     text = out.getvalue()
     assert "Live. The model itself, served" in text
     assert [line.split()[-5:-2] for line in text.splitlines() if "predicted " in line][:1] == [
         ["50.0%", "100.00%", "50.0"]
     ]
-    assert b'"exits":[0.66' in one.to_json().replace(b" ", b"").replace(b"\n", b"")
+    assert b'"exits":[0.66' in reproduction.to_json().replace(b" ", b"").replace(b"\n", b"")
 
 
 def test_it_is_played_only_where_it_is_asked_for_by_name() -> None:
@@ -103,8 +103,8 @@ def test_a_short_stream_is_played_to_a_server(
     order = TableOrder(STREAMS["text/drifting"], 340, 300)
     make_table(order)
     path = order.path(StreamFeatures(order.stream))
-    one = play_live(order, TableFile.of(order.name, path))
-    assert one.inputs == 40
-    assert one.agreement[0] == 1.0  # of rows that ran to the end, but for what is rounded
-    assert one.exits == (0.0, 0.0)  # too few were judged for any to leave
-    assert 0.0 < one.p50_ms[0] <= one.p99_ms[0]
+    stream = play_live(order, TableFile.of(order.name, path))
+    assert stream.inputs == 40
+    assert stream.agreement[0] == 1.0  # of rows that ran to the end, but for what is rounded
+    assert stream.exits == (0.0, 0.0)  # too few were judged for any to leave
+    assert 0.0 < stream.p50_ms[0] <= stream.p99_ms[0]

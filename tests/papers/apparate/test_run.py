@@ -62,8 +62,8 @@ def scope(tmp_path_factory: pytest.TempPathFactory) -> ExitScope:
 
 def cell(scope: ExitScope, contender: object, place: int = 0, **changed: object) -> ExitCell:
     table = scope.tables[place]
-    known = {"table": table.path, "digest": table.digest, "setting": table.name, "seed": 1}
-    return ExitCell(contender=contender, **{**known, **changed})  # type: ignore[arg-type]
+    fields = {"table": table.path, "digest": table.digest, "setting": table.name, "seed": 1}
+    return ExitCell(contender=contender, **{**fields, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("contender", [VANILLA, APPARATE, AUTO, OFFLINE, ONLINE[0], ONCE[2]])
@@ -78,7 +78,9 @@ def test_a_run_repeats(scope: ExitScope, contender: object) -> None:
 
 
 def test_managed_exits_save_time_and_keep_their_promise(scope: ExitScope) -> None:
-    vanilla, ours, best = (play(cell(scope, one)) for one in (VANILLA, APPARATE, OFFLINE))
+    vanilla, ours, best = (
+        play(cell(scope, contender)) for contender in (VANILLA, APPARATE, OFFLINE)
+    )
     assert vanilla.agreement == best.agreement == 1.0
     assert ours.agreement >= 0.99
     assert best.latency_ms[50] < ours.latency_ms[50] < vanilla.latency_ms[50]
@@ -95,20 +97,20 @@ def test_rows_goals_and_tables(scope: ExitScope, tmp_path: Path) -> None:
     names = ("figure-9", "figure-11", "figure-13", "figure-16", "table-2", "deadline")
     results = Results(tmp_path / "state", "code")
     small = replace(scope, inputs=600)
-    found = reproduce(PAPER, names, small, results, provenance=ORIGIN)
-    assert found.known == 0
-    assert {row.experiment for row in found.rows} == {*names} - {"figure-9", "figure-11"}
-    assert all(row.saved_p50 == 0.0 for row in found.rows if row.policy == "vanilla")
-    assert {goal.setting for goal in found.goals} == {"video", "text"}
+    reproduction = reproduce(PAPER, names, small, results, provenance=ORIGIN)
+    assert reproduction.known == 0
+    assert {row.experiment for row in reproduction.rows} == {*names} - {"figure-9", "figure-11"}
+    assert all(row.saved_p50 == 0.0 for row in reproduction.rows if row.policy == "vanilla")
+    assert {goal.setting for goal in reproduction.goals} == {"video", "text"}
     again = reproduce(PAPER, names, small, results, provenance=ORIGIN)
     assert again.known == again.cells
-    assert again.rows == found.rows
+    assert again.rows == reproduction.rows
     text = io.StringIO()
-    Console(file=text, width=200).print(render(found))
+    Console(file=text, width=200).print(render(reproduction))
     assert "tuned once, oracle" in text.getvalue()
     assert "+ 2 of the model's layers" in text.getvalue()
-    assert len(found.to_json()) > 1_000
-    assert found.to_csv().startswith("experiment,setting,case,policy")
+    assert len(reproduction.to_json()) > 1_000
+    assert reproduction.to_csv().startswith("experiment,setting,case,policy")
 
 
 def test_every_experiment_has_points_on_videos_or_texts(scope: ExitScope) -> None:
@@ -163,12 +165,12 @@ def test_optima_end_answers_where_they_could_have_ended() -> None:
     assert table.agrees[agreeing, best[agreeing]].all()
     assert not any(table.agrees[row, : best[row]].any() for row in range(len(table)))
     online = online_optimum(table, rows, (20, 80), 0.01)
-    left = online < len(table.positions)
-    assert (~table.agrees[left, online[left]]).sum() <= 0.01 * len(table)
-    assert not left[:40].any()
+    early = online < len(table.positions)
+    assert (~table.agrees[early, online[early]]).sum() <= 0.01 * len(table)
+    assert not early[:40].any()
     latency = rows.ending_at(table, online)
     assert rows.ending_at(table, best).mean() < latency.mean() < 0.05
-    assert (latency[~left] == 0.05).all()
+    assert (latency[~early] == 0.05).all()
 
 
 def test_arrivals_follow_the_counts_of_minutes(tmp_path: Path) -> None:
@@ -188,9 +190,9 @@ def test_arrivals_follow_the_counts_of_minutes(tmp_path: Path) -> None:
 
 def test_the_search_finds_what_a_grid_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slacktide_papers.apparate.tuning.STEPS", 11)
-    found = list(timed_searches("drawn", VIDEO.table(3), 0.01))
-    assert [one.ramps for one in found] == [2, 3, 8]
-    assert all(one.of_grid is None or one.of_grid >= 0.96 for one in found)
+    searches = list(timed_searches("drawn", VIDEO.table(3), 0.01))
+    assert [search.ramps for search in searches] == [2, 3, 8]
+    assert all(search.of_grid is None or search.of_grid >= 0.96 for search in searches)
 
 
 def test_a_table_is_made_by_its_model_and_resumed(
@@ -207,9 +209,9 @@ def test_a_table_is_made_by_its_model_and_resumed(
     next(stopped)
     next(stopped)
     assert sorted(path.name for path in features.folder.iterdir()) == ["0.npz", "96.npz"]
-    kept = (features.folder / "96.npz").stat().st_mtime_ns
+    modified = (features.folder / "96.npz").stat().st_mtime_ns
     make_table(order)
-    assert (features.folder / "96.npz").stat().st_mtime_ns == kept
+    assert (features.folder / "96.npz").stat().st_mtime_ns == modified
     assert sorted(int(path.stem) for path in features.folder.iterdir()) == [0, 96, 192, 288]
     table = load_table(order.path(features), "any")
     assert len(table) == 64
@@ -218,10 +220,10 @@ def test_a_table_is_made_by_its_model_and_resumed(
 
     deeper = replace(order, style=DEEBERT)
     make_table(deeper)
-    other = load_table(deeper.path(features), "other")
-    assert other.title == "whereabouts/drifting, DeeBERT, 352 inputs, ramps of the first 288"
-    assert other.agrees.shape == table.agrees.shape
-    assert (other.agreement != table.agreement).any()
+    deeper_table = load_table(deeper.path(features), "other")
+    assert deeper_table.title == "whereabouts/drifting, DeeBERT, 352 inputs, ramps of the first 288"
+    assert deeper_table.agrees.shape == table.agrees.shape
+    assert (deeper_table.agreement != table.agreement).any()
 
 
 def test_layers_of_their_own_part_what_a_line_cannot() -> None:
@@ -237,13 +239,13 @@ def test_layers_of_their_own_part_what_a_line_cannot() -> None:
 
 def test_styles_of_ramps_are_compared_under_one_budget() -> None:
     table = VIDEO.table(3)
-    found = compared_styles("drawn", {OURS: table}, 0.01)
-    assert [row.budget for row in found] == [0.05] * 3 + [0.2] * 3
-    ours, one, two = found[:3]
-    assert ours.ramps > one.ramps >= two.ramps
-    assert ours.cost < one.cost < two.cost
-    assert ours.saved > one.saved
-    assert all(row.exits == row.saved == 0.0 for row in found if not row.ramps)
+    styles = compared_styles("drawn", {OURS: table}, 0.01)
+    assert [row.budget for row in styles] == [0.05] * 3 + [0.2] * 3
+    ours, shallow, two = styles[:3]
+    assert ours.ramps > shallow.ramps >= two.ramps
+    assert ours.cost < shallow.cost < two.cost
+    assert ours.saved > shallow.saved
+    assert all(row.exits == row.saved == 0.0 for row in styles if not row.ramps)
     dear = replace(table, ramp=table.ramp + table.whole[:, None])
     assert not any(row.ramps for row in compared_styles("drawn", {OURS: dear}, 0.01))
 
@@ -268,8 +270,8 @@ def test_features_of_part_of_a_stream_are_those_of_its_inputs(
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     path.write_text("no")
-    found = CliRunner().invoke(command, ["apparate", "--table", str(path)])
-    assert found.exit_code == 2
-    assert "mine.npz" in found.output
-    found = CliRunner().invoke(command, ["apparate", "--table", str(tmp_path / "none.npz")])
-    assert found.exit_code == 2
+    run = CliRunner().invoke(command, ["apparate", "--table", str(path)])
+    assert run.exit_code == 2
+    assert "mine.npz" in run.output
+    run = CliRunner().invoke(command, ["apparate", "--table", str(tmp_path / "none.npz")])
+    assert run.exit_code == 2

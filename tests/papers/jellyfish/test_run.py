@@ -57,7 +57,7 @@ REPLICA = Replica(1, PoolId("detector", "1", "gpu-0"), "gpu-0", (0,), 12)
 def test_there_are_the_papers_settings():
     assert len(HOMOGENEOUS) == 3 * 24
     assert len(MIXED) == 6
-    assert len([one for one in LARGE.values() if one.clients == 32]) == 2
+    assert len([setting for setting in LARGE.values() if setting.clients == 32]) == 2
 
 
 @pytest.mark.parametrize("contender", [PUBLISHED, OURS, B_L, *DA, *EXITS, *LOADING[::2]], ids=str)
@@ -71,7 +71,7 @@ def test_a_run_repeats(contender: Any) -> None:
 
 
 def test_ours_is_at_least_as_accurate_as_the_published_system():
-    ours, theirs = (play(TraceCell(SETTING, one, 1, 8)) for one in (OURS, PUBLISHED))
+    ours, theirs = (play(TraceCell(SETTING, contender, 1, 8)) for contender in (OURS, PUBLISHED))
     assert ours.missed <= 0.01 * ours.frames
     assert theirs.missed <= 0.02 * theirs.frames
     assert ours.accuracy >= 0.98 * theirs.accuracy
@@ -79,7 +79,9 @@ def test_ours_is_at_least_as_accurate_as_the_published_system():
 
 def test_exits_answer_earlier_and_those_that_leave_cost_accuracy():
     setting = "wifi 1 x 4 at 15 fps, 150 ms"
-    without, leave, run_on = (play(TraceCell(setting, one, 1, 8)) for one in (OURS, *EXITS))
+    without, leave, run_on = (
+        play(TraceCell(setting, contender, 1, 8)) for contender in (OURS, *EXITS)
+    )
     assert leave.latency_ms[50] < without.latency_ms[50]
     assert leave.busy < without.busy
     assert leave.missed == run_on.missed == 0
@@ -87,14 +89,14 @@ def test_exits_answer_earlier_and_those_that_leave_cost_accuracy():
 
 
 def test_a_larger_share_that_leaves_saves_more_of_a_batch():
-    found = [each for each in figure_20() if each.batch == 8]
-    assert [each.share for each in found] == pytest.approx([0.25, 0.3, 0.35, 0.4])
-    saved = [1.0 - each.batch_ms / each.whole_ms for each in found]
-    first, rest = measured_exits().parts
-    for each, one in zip(found, saved, strict=True):
-        assert one == pytest.approx(1.0 - first - (1.0 - each.share) * rest, abs=0.1)
-        assert list(each.quantiles_ms) == sorted(each.quantiles_ms)
-        assert each.quantiles_ms[0] < 0.7 * each.whole_ms, "the first answers leave"
+    exits = [row for row in figure_20() if row.batch == 8]
+    assert [row.share for row in exits] == pytest.approx([0.25, 0.3, 0.35, 0.4])
+    saved = [1.0 - row.batch_ms / row.whole_ms for row in exits]
+    first, after = measured_exits().parts
+    for row, share in zip(exits, saved, strict=True):
+        assert share == pytest.approx(1.0 - first - (1.0 - row.share) * after, abs=0.1)
+        assert list(row.quantiles_ms) == sorted(row.quantiles_ms)
+        assert row.quantiles_ms[0] < 0.7 * row.whole_ms, "the first answers leave"
     assert measured_exits().kept(0.0) == 1.0
     assert measured_exits().kept(1.0) < measured_exits().kept(0.5) < 1.0
 
@@ -102,15 +104,17 @@ def test_a_larger_share_that_leaves_saves_more_of_a_batch():
 def test_rows_goals_and_tables(tmp_path: Path) -> None:
     results = Results(tmp_path / "state", "code")
     names = PAPER.chosen(("figure-10", "figure-11", "figure-18", "figure-20"))
-    made = reproduce(PAPER, names, TINY, results, provenance=ORIGIN)
-    assert [(row.setting, row.contender) for row in made.rows] == [
+    reproduction = reproduce(PAPER, names, TINY, results, provenance=ORIGIN)
+    assert [(row.setting, row.contender) for row in reproduction.rows] == [
         (SETTING, "ours"),
         (SETTING, "published"),
     ]
-    assert made.rows[1].printed == "≤ 1.00%"
-    assert {goal.what for goal in made.goals} >= {"accuracy over all frames, ours ÷ published"}
+    assert reproduction.rows[1].printed == "≤ 1.00%"
+    assert {goal.what for goal in reproduction.goals} >= {
+        "accuracy over all frames, ours ÷ published"
+    }
     console = Console(width=140, record=True, file=io.StringIO())
-    console.print(render(made))
+    console.print(render(reproduction))
     shown = console.export_text()
     assert "608" in shown
     assert "4 × 16" in shown
@@ -124,10 +128,10 @@ def test_goals_judge_what_rows_say():
     )
     theirs = replace(row, contender="published", miss_rate=0.05, printed="≤ 1.00%")
     resident = replace(row, contender="ours, 5 resident", hit_rate=0.95)
-    found = {(goal.setting, goal.what): goal for goal in goals_of([row, theirs, resident])}
-    assert not found["Figure 12, synthetic", "ours: misses that could be saved"].met
-    assert not found[SETTING, "published: misses"].met
-    assert found["WiFi and LTE", "prefetch hits, 5 resident"].met
+    goals = {(goal.setting, goal.what): goal for goal in goals_of([row, theirs, resident])}
+    assert not goals["Figure 12, synthetic", "ours: misses that could be saved"].met
+    assert not goals[SETTING, "published: misses"].met
+    assert goals["WiFi and LTE", "prefetch hits, 5 resident"].met
 
 
 # ── the published system ─────────────────────────────────────────────────────────────────────────
@@ -145,32 +149,32 @@ def frame(id: int, deadline: float, client: str = "a") -> Request:
 
 
 def test_a_worker_fills_its_batch_while_its_tightest_frame_has_time():
-    one, _ = queue()
-    assert isinstance(one.propose(REPLICA, now=0.0), Idle)
-    one.add(frame(1, 0.1), now=0.0)
-    waits = one.propose(REPLICA, now=0.0)
+    worker, _ = queue()
+    assert isinstance(worker.propose(REPLICA, now=0.0), Idle)
+    worker.add(frame(1, 0.1), now=0.0)
+    waits = worker.propose(REPLICA, now=0.0)
     assert isinstance(waits, WaitUntil)
     assert waits.at == pytest.approx(0.1 - 0.03 - 0.01)
-    one.add(frame(2, 0.2), now=0.0)
-    assert isinstance(one.propose(REPLICA, now=0.0), Proposal)
+    worker.add(frame(2, 0.2), now=0.0)
+    assert isinstance(worker.propose(REPLICA, now=0.0), Proposal)
 
 
 def test_a_frame_is_dropped_when_its_batch_would_be_five_ms_too_late():
-    one, _ = queue()
-    one.add(frame(1, 0.1), now=0.0)
-    due = one.next_expiry()
-    assert due == pytest.approx(0.1 + 0.005 - 0.03)
-    assert one.expire(now=0.074) == []
-    assert one.expire(now=0.0751) == [(1, Reason.EXPIRED)]
-    assert one.add(frame(2, 1.0, client="unmapped"), now=0.0) is Reason.BEHIND_WORK
+    worker, _ = queue()
+    worker.add(frame(1, 0.1), now=0.0)
+    expiry = worker.next_expiry()
+    assert expiry == pytest.approx(0.1 + 0.005 - 0.03)
+    assert worker.expire(now=0.074) == []
+    assert worker.expire(now=0.0751) == [(1, Reason.EXPIRED)]
+    assert worker.add(frame(2, 1.0, client="unmapped"), now=0.0) is Reason.BEHIND_WORK
 
 
 def test_the_client_estimates_its_link_and_steps_down():
     sizes = {128: 1e4, 256: 4e4, 512: 16e4}
     client = PublishedClient(tuple(sizes), sizes.__getitem__, rate=10.0, slo=0.1)
     client.handle(Connected(), now=0.0)
-    told = client.handle(FrameCaptured(1, 1280, 720, 0.0), now=0.0)
-    assert told == (EncodeFrame(1, 128),)
+    actions = client.handle(FrameCaptured(1, 1280, 720, 0.0), now=0.0)
+    assert actions == (EncodeFrame(1, 128),)
     assert client.handle(FrameEncoded(1, 10_000), now=0.0) == (SendFrame(1, 0.0, GUESS),)
     client.handle(FrameAcknowledged(1), now=0.02)
     answer = FrameAnswered(1)
@@ -199,12 +203,12 @@ def document() -> dict[str, Any]:
     return {
         "profile": [
             {
-                "name": each.name,
-                "accuracy": each.accuracy,
+                "name": variant.name,
+                "accuracy": variant.accuracy,
                 "frame_bytes": data.frame_bytes[side],
-                "batch_ms": [1e3 * seconds for seconds in each.seconds],
+                "batch_ms": [1e3 * seconds for seconds in variant.seconds],
             }
-            for each, side in zip(data.variants, SIDES, strict=True)
+            for variant, side in zip(data.variants, SIDES, strict=True)
         ],
         "instances": [
             {"workers": 2, "clients": [{"rate": 15, "slo_ms": 100, "mbps": 20}] * 4},
@@ -226,11 +230,11 @@ def test_instances_are_planned_by_each_planner(tmp_path: Path) -> None:
         command, ["jellyfish", "plan", "--instances", str(path), "--json", "-"]
     )
     assert ran.exit_code == 0
-    assert {one["planner"] for one in json.loads(ran.output)} >= {"search", "published"}
+    assert {row["planner"] for row in json.loads(ran.output)} >= {"search", "published"}
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda d: d["instances"][0].update(workers=0), "instances[0].workers"),
         (lambda d: d["instances"][1]["clients"][0].update(mbps=-1), "clients[0].mbps"),
@@ -241,14 +245,14 @@ def test_instances_are_planned_by_each_planner(tmp_path: Path) -> None:
         (lambda d: d.update(more=1), "more"),
     ],
 )
-def test_a_bad_file_is_refused_by_the_field(tmp_path: Path, change: Any, told: str) -> None:
-    made = document()
-    change(made)
+def test_a_bad_file_is_refused_by_the_field(tmp_path: Path, change: Any, message: str) -> None:
+    instances = document()
+    change(instances)
     path = tmp_path / "given.json"
-    path.write_text(json.dumps(made))
+    path.write_text(json.dumps(instances))
     with pytest.raises(ReproduceError) as refused:
         read_instances(path)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert str(refused.value).startswith("--instances: ")
 
 

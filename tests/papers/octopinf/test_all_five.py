@@ -59,16 +59,16 @@ def test_what_is_off_does_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "what"),
+    ("on", "action"),
     [
         ("exits", "rows that left early"),
         ("distribution", "plates told by width"),
         ("cores", "lanes resized"),
     ],
 )
-def test_each_mechanism_is_seen_to_act_alone(on: str, what: str) -> None:
+def test_each_mechanism_is_seen_to_act_alone(on: str, action: str) -> None:
     acted = play(cell(on, seconds=6)).acted
-    assert acted[what] > 0
+    assert acted[action] > 0
     assert len(acted) == 1
 
 
@@ -79,19 +79,23 @@ def test_variants_are_those_for_which_frames_are_sent() -> None:
     assert plans is not None
     for name in run.testbed.kinds:
         plan, stated = run._begun(plans, name)
-        names = {each.pool.variant for each in plan.deployments if each.pool.model == "detector"}
+        names = {
+            deployment.pool.variant
+            for deployment in plan.deployments
+            if deployment.pool.model == "detector"
+        }
         if not names:
             assert "detector" not in stated
             continue
         largest = run._largest(plans, name)
         assert names == {str(side) for side, _, _ in VARIANTS if FIXED <= side <= largest}
-        own = [
+        detectors = [
             (view.source == name, placed[0])
             for view, placed in zip(plans.question.pipelines, plans.answer.pipelines, strict=True)
             if placed[0].device == name
         ]
-        assert own
-        if all(here for here, _ in own):
+        assert detectors
+        if all(is_source for is_source, _ in detectors):
             assert largest == VARIANTS[-1][0]
 
 
@@ -130,7 +134,7 @@ def test_the_usual_variant_leaves_half_of_the_cores_idle_on_average() -> None:
     work = {}
     for kind in CORES:
         seconds = [
-            next(each for each in stage.forms[0].times if each.kind == kind).expected[0]
+            next(times for times in stage.forms[0].times if times.kind == kind).expected[0]
             for stage in view.stages
         ]
         work[kind] = len(question.pipelines) * sum(map(float.__mul__, rates, seconds))

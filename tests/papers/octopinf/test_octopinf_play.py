@@ -36,7 +36,7 @@ def test_every_contender_plays_the_same_frames_twice_alike(name: str) -> None:
     assert first.frames == 9 * 45
     assert 0 < first.in_time <= first.offered
     assert first.offered == play(cell("octopinf", edge=0)).offered
-    assert sum(sum(each) for each in first.timeline) == first.offered + first.in_time
+    assert sum(sum(counts) for counts in first.timeline) == first.offered + first.in_time
     assert first.memory_gb > 1.0
     assert len(first.instances) == 3
 
@@ -67,7 +67,7 @@ def test_what_is_made_for_a_surge_keeps_its_instances() -> None:
 
 
 def test_without_a_solver_there_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(asked: object) -> float:
+    def missing(question: object) -> float:
         raise SolverMissingError("it needs scipy")
 
     monkeypatch.setattr("slacktide_papers.octopinf.play.fluid_bound", missing)
@@ -119,13 +119,13 @@ def test_a_stream_needs_the_largest_of_what_runs_on_it_whoever_places() -> None:
         control.decide(now=0.0)
         plans = control.plans
         assert plans is not None
-        on = [each for each in plans.replicas if each.device == "server"]
+        on = [replica for replica in plans.replicas if replica.device == "server"]
         streams: dict[int, float] = {}
-        for each in on:
-            needed = form_of(each.model).intermediate
-            streams[each.stream] = max(streams.get(each.stream, 0.0), needed)
+        for replica in on:
+            needed = form_of(replica.model).intermediate
+            streams[replica.stream] = max(streams.get(replica.stream, 0.0), needed)
         before = memory_of(plans)
-        plans.replicas = tuple(replace(each, stream=0) for each in plans.replicas)
+        plans.replicas = tuple(replace(replica, stream=0) for replica in plans.replicas)
         saved = sum(streams.values()) - max(streams.values(), default=0.0)
         assert memory_of(plans) == pytest.approx(before - saved)
 

@@ -35,7 +35,7 @@ from slacktide_papers.octopinf.play import PlayedPipelines
 
 
 def run(in_time: int, *, bound: float = 0.0, timeline=((100, 90),), **fields) -> PlayedPipelines:
-    made = {
+    defaults = {
         "frames": 100,
         "complete": 80,
         "partial": 15,
@@ -56,7 +56,7 @@ def run(in_time: int, *, bound: float = 0.0, timeline=((100, 90),), **fields) ->
         "planning_s": 0.1,
         "cpu_s": 0.02,
     }
-    return PlayedPipelines(**{**made, **fields})
+    return PlayedPipelines(**{**defaults, **fields})
 
 
 def point(experiment: str, setting: str, contender, seeds: int = 1) -> Point[TraceCell]:
@@ -79,33 +79,38 @@ def goals(*measured) -> dict[str, tuple[str, str]]:
 
 
 def test_goals_of_the_base_setting():
-    served = dict(zip([each.label for each in ALL], [980, 970, 800, 700, 500], strict=True))
-    found = goals(
-        *((point("figure-6", "base", each), [run(served[each.label], bound=99.0)]) for each in ALL)
+    served = dict(
+        zip([contender.label for contender in ALL], [980, 970, 800, 700, 500], strict=True)
     )
-    assert found["pipeline ÷ best baseline (distream)"] == ("1.23", "met")
-    assert found["pipeline ÷ octopinf"] == ("1.01", "met")
-    assert found["pipeline ÷ fluid bound"] == ("0.99", "met")
-    assert found["pipeline: share in time"] == ("0.980", "met")
-    assert found["distream: share in time"] == ("0.80", "met")
-    assert found["rim: share in time"] == ("0.70", "met")
-    assert found["memory of pipeline"] == ("10.0 GB", "met")
+    marks = goals(
+        *(
+            (point("figure-6", "base", contender), [run(served[contender.label], bound=99.0)])
+            for contender in ALL
+        )
+    )
+    assert marks["pipeline ÷ best baseline (distream)"] == ("1.23", "met")
+    assert marks["pipeline ÷ octopinf"] == ("1.01", "met")
+    assert marks["pipeline ÷ fluid bound"] == ("0.99", "met")
+    assert marks["pipeline: share in time"] == ("0.980", "met")
+    assert marks["distream: share in time"] == ("0.80", "met")
+    assert marks["rim: share in time"] == ("0.70", "met")
+    assert marks["memory of pipeline"] == ("10.0 GB", "met")
 
 
 def test_goals_of_harder_settings():
     pair = [
-        (point("figure-9", "slo-100", each), [run(n)])
-        for each, n in ((PIPELINE, 600), (JELLYFISH, 100))
+        (point("figure-9", "slo-100", contender), [run(n)])
+        for contender, n in ((PIPELINE, 600), (JELLYFISH, 100))
     ]
-    found = goals(*pair)
-    assert found["pipeline ÷ jellyfish"] == ("6.00", "missed")
-    assert found["pipeline ÷ best baseline (jellyfish)"] == ("6.00", "met")
+    marks = goals(*pair)
+    assert marks["pipeline ÷ jellyfish"] == ("6.00", "missed")
+    assert marks["pipeline ÷ best baseline (jellyfish)"] == ("6.00", "met")
     pair = [
-        (point("figure-10", "base", each), [run(n)])
-        for each, n in ((OCTOPINF, 900), (NO_CORAL, 810))
+        (point("figure-10", "base", contender), [run(n)])
+        for contender, n in ((OCTOPINF, 900), (NO_CORAL, 810))
     ]
-    ((what, (measured, mark)),) = goals(*pair).items()
-    assert what.startswith("octopinf, no CORAL")
+    ((metric, (measured, mark)),) = goals(*pair).items()
+    assert metric.startswith("octopinf, no CORAL")
     assert (measured, mark) == ("-10.0 %", "")
 
 
@@ -119,16 +124,18 @@ def test_a_surge_counts_from_when_a_planner_can_have_seen_it():
         (point("surges", "surges", MADE), [run(1, timeline=perfect)]),
         (point("surges", "surges", PUBLISHED_MADE), [run(1, timeline=timeline)]),
     ]
-    found = goals(*runs)
-    assert found["pipeline ÷ made for the surge, 3 s into it"] == ("0.90", "missed")
-    assert found["octopinf ÷ made for the surge, 35 s into it"] == ("0.90", "missed")
-    assert found["octopinf ÷ octopinf, made for the surge, 35 s into it"] == ("1.00", "met")
-    assert found["pipeline: instances before and after"] == ("3, 3", "met")
+    marks = goals(*runs)
+    assert marks["pipeline ÷ made for the surge, 3 s into it"] == ("0.90", "missed")
+    assert marks["octopinf ÷ made for the surge, 35 s into it"] == ("0.90", "missed")
+    assert marks["octopinf ÷ octopinf, made for the surge, 35 s into it"] == ("1.00", "met")
+    assert marks["pipeline: instances before and after"] == ("3, 3", "met")
 
 
 def test_quick_runs_are_few_and_every_experiment_has_points():
-    whole = {name: list(each.points(OctopInfScope())) for name, each in EXPERIMENTS.items()}
-    quick = {name: list(each.points(QUICK)) for name, each in EXPERIMENTS.items()}
+    whole = {
+        name: list(experiment.points(OctopInfScope())) for name, experiment in EXPERIMENTS.items()
+    }
+    quick = {name: list(experiment.points(QUICK)) for name, experiment in EXPERIMENTS.items()}
     assert all(whole.values())
     cells = {cell for points in quick.values() for point in points for cell in point.cells}
     assert len(cells) <= 20
@@ -138,16 +145,16 @@ def test_quick_runs_are_few_and_every_experiment_has_points():
 
 def test_what_was_measured_is_shown():
     measured = [
-        (point("figure-6", "base", each), [run(900 - at, timeline=((100, 90), (100, 80)))])
-        for at, each in enumerate(ALL)
+        (point("figure-6", "base", contender), [run(900 - at, timeline=((100, 90), (100, 80)))])
+        for at, contender in enumerate(ALL)
     ]
-    rows, found, courses = PAPER.conclude(["figure-6"], QUICK, measured)
+    rows, goals, courses = PAPER.conclude(["figure-6"], QUICK, measured)
     result = Reproduction(
         PAPER,
         ("figure-6",),
         QUICK,
         rows,
-        found,
+        goals,
         courses,
         Provenance("now", {}, "here"),
         len(ALL),
@@ -164,10 +171,12 @@ def test_what_was_measured_is_shown():
 
 
 def test_a_quick_run_says_that_it_is_too_short_to_rank():
-    slow = [(point("figure-6", "base", each), [run(500 + at)]) for at, each in enumerate(ALL)]
-    rows, found, courses = PAPER.conclude(["figure-6"], QUICK, slow)
+    slow = [
+        (point("figure-6", "base", contender), [run(500 + at)]) for at, contender in enumerate(ALL)
+    ]
+    rows, goals, courses = PAPER.conclude(["figure-6"], QUICK, slow)
     provenance = Provenance("now", {}, "here")
-    whole = Reproduction(PAPER, ("figure-6",), QUICK, rows, found, courses, provenance, 5, 0)
+    whole = Reproduction(PAPER, ("figure-6",), QUICK, rows, goals, courses, provenance, 5, 0)
 
     def text_of(result):
         console = Console(width=200, record=True, file=io.StringIO())
@@ -195,7 +204,7 @@ def five(worth: float, **fields) -> PlayedPipelines:
 
 
 def test_all_five_are_to_be_no_worse_than_any_alone_or_any_without():
-    found = goals(
+    marks = goals(
         (point("all-five", "all-five", FIVE_ON), [five(700.0)]),
         (point("all-five", "all-five", WITHOUT["exits"]), [five(704.0)]),
         (point("all-five", "all-five", WITHOUT["cores"]), [five(706.0)]),
@@ -203,12 +212,12 @@ def test_all_five_are_to_be_no_worse_than_any_alone_or_any_without():
         (point("all-five", "all-five", ALONE["placement"]), [five(701.0)]),
         (point("all-five", "all-five", FIVE_NONE), [five(600.0)]),
     )
-    assert found["all on − best alone (placement alone)"] == ("-0.1 points", "missed")
-    assert found["all on − without exits"] == ("-0.4 points", "met")
-    assert found["all on − without cores"] == ("-0.6 points", "missed")
-    assert found["exits seen to act"] == ("7 rows that left early", "met")
-    assert found["cores seen to act"] == ("0 lanes resized", "missed")
-    assert found["variants seen to act"][1] == "met"
+    assert marks["all on − best alone (placement alone)"] == ("-0.1 points", "missed")
+    assert marks["all on − without exits"] == ("-0.4 points", "met")
+    assert marks["all on − without cores"] == ("-0.6 points", "missed")
+    assert marks["exits seen to act"] == ("7 rows that left early", "met")
+    assert marks["cores seen to act"] == ("0 lanes resized", "missed")
+    assert marks["variants seen to act"][1] == "met"
 
 
 def test_the_table_of_all_five_shows_what_acted():
@@ -216,12 +225,12 @@ def test_the_table_of_all_five_shows_what_acted():
         (point("all-five", "all-five", FIVE_ON, 2), [five(700.0), five(600.0)]),
         (point("all-five", "all-five", FIVE_NONE), [five(650.0, acted={})]),
     ]
-    rows, found, courses = PAPER.conclude(["all-five"], QUICK, measured)
+    rows, goals, courses = PAPER.conclude(["all-five"], QUICK, measured)
     assert rows[0].weighted == pytest.approx(0.65)
     assert rows[0].acted["rows that left early"] == 14
     assert (rows[0].cores, rows[0].cores_busy) == (9.0, 6.0)
     provenance = Provenance("now", {}, "here")
-    result = Reproduction(PAPER, ("all-five",), QUICK, rows, found, courses, provenance, 2, 0)
+    result = Reproduction(PAPER, ("all-five",), QUICK, rows, goals, courses, provenance, 2, 0)
     document = page(result)
     assert "all on" in document
     assert "weighted" in document
@@ -232,7 +241,7 @@ def test_the_table_of_all_five_shows_what_acted():
 
 def test_one_row_has_each_mechanism_off_and_one_has_it_alone():
     points = list(EXPERIMENTS["all-five"].points(OctopInfScope()))
-    on = {each.contender.label: {name for name, _ in each.contender.options} for each in points}
+    on = {point.contender.label: {name for name, _ in point.contender.options} for point in points}
     assert len(points) == 12
     everything = on["all on"]
     assert len(everything) == 5

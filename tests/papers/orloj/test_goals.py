@@ -32,18 +32,18 @@ Measured = list[tuple[Point[OrlojCell], list[Finish]]]
 
 
 def finishes(
-    found: list[Point[OrlojCell]], rate: Callable[[Point[OrlojCell], OrlojCell], float]
+    points: list[Point[OrlojCell]], rate: Callable[[Point[OrlojCell], OrlojCell], float]
 ) -> Measured:
     def finish(point: Point[OrlojCell], cell: OrlojCell) -> Finish:
         short = round(1000 * rate(point, cell)) - 250
         return Finish({"short": 500, "long": 500}, {"short": short, "long": 250})
 
-    return [(point, [finish(point, cell) for cell in point.cells]) for point in found]
+    return [(point, [finish(point, cell) for cell in point.cells]) for point in points]
 
 
 def goal(goals: list[Goal], start: str) -> Goal:
-    (found,) = [one for one in goals if one.what.startswith(start)]
-    return found
+    (match,) = [candidate for candidate in goals if candidate.what.startswith(start)]
+    return match
 
 
 def by_contender(rates: dict[str, float]) -> Callable[[Point[OrlojCell], OrlojCell], float]:
@@ -51,22 +51,22 @@ def by_contender(rates: dict[str, float]) -> Callable[[Point[OrlojCell], OrlojCe
 
 
 def test_a_scope_of_all_has_every_row_of_the_paper():
-    found = points("table-2", "table-3", settings=("P", "Q"), seeds=5)
-    orloj = [point for point in found if point.contender is ORLOJ]
+    all_points = points("table-2", "table-3", settings=("P", "Q"), seeds=5)
+    orloj = [point for point in all_points if point.contender is ORLOJ]
     assert len([point for point in orloj if point.setting == "P"]) == 65
     assert {len(point.cells) for point in orloj if point.setting == "P"} == {5}
     assert {len(point.cells) for point in orloj if point.setting == "Q"} == {3}
-    assert {len(point.cells) for point in found if point.contender is NOTICED} == {3}
-    fair = [point for point in found if point.contender is FAIR]
+    assert {len(point.cells) for point in all_points if point.contender is NOTICED} == {3}
+    fair = [point for point in all_points if point.contender is FAIR]
     assert {(point.case, point.first.slo) for point in fair} == {("two-modal", 2.0)}
     assert len(points("table-5")) == 50 * 8
     assert len(points("figure-13")) == 5 * 6
 
 
 def test_a_row_is_a_mean_with_its_error_beside_the_print():
-    found = points("table-3", cases=("two-modal",), slos=(2.0,))
-    known = finishes(found, lambda point, cell: 0.5 + 0.1 * cell.seed)
-    rows = [row_of(point, runs) for point, runs in known]
+    some_points = points("table-3", cases=("two-modal",), slos=(2.0,))
+    outcomes = finishes(some_points, lambda point, cell: 0.5 + 0.1 * cell.seed)
+    rows = [row_of(point, runs) for point, runs in outcomes]
     row = next(row for row in rows if row.scheduler == "orloj")
     assert (row.case, row.slo_x_p99, row.seeds, row.at) == ("two-modal", 2.0, 2, None)
     assert row.published == 0.75
@@ -78,7 +78,7 @@ def test_a_row_is_a_mean_with_its_error_beside_the_print():
 
 
 def test_gains_are_means_over_rows_with_an_error_over_seeds():
-    found = points("table-2", "table-3", slos=(2.0, 3.0))
+    some_points = points("table-2", "table-3", slos=(2.0, 3.0))
 
     def rate(point: Point[OrlojCell], cell: OrlojCell) -> float:
         gain = {
@@ -89,7 +89,7 @@ def test_gains_are_means_over_rows_with_an_error_over_seeds():
         }
         return 0.6 + gain.get(point.contender, 0.0) - (0.3 if point.contender is ORACLE else 0.0)
 
-    goals = goals_of(finishes(found, rate))
+    goals = goals_of(finishes(some_points, rate))
     shown = goal(goals, "slack over orloj at 2 ×")
     assert (shown.measured, shown.wanted, shown.met) == ("+9.0 ± 0.5", "–", True)
     two = goal(goals, "slack over orloj, by class at 2 ×")
@@ -108,9 +108,9 @@ def test_gains_are_means_over_rows_with_an_error_over_seeds():
 
 
 def test_orloj_must_be_the_best_and_close_to_the_print():
-    found = points("table-2", slos=(2.0,))
+    some_points = points("table-2", slos=(2.0,))
     exact = finishes(
-        found,
+        some_points,
         lambda point, cell: (
             printed_finish(point.case, point.first.slo, point.contender.label) or 0.6
         ),
@@ -120,7 +120,7 @@ def test_orloj_must_be_the_best_and_close_to_the_print():
     assert (best.measured, best.met) == ("5 of 5 rows (100%)", True)
     error = goal(goals, "mean absolute error of orloj against")
     assert (error.measured, error.met) == ("0.000", True)
-    worse = goals_of(finishes(found, by_contender({"orloj": 0.31, "nexus": 0.32})))
+    worse = goals_of(finishes(some_points, by_contender({"orloj": 0.31, "nexus": 0.32})))
     assert goal(worse, "orloj is the best").measured == "0 of 5 rows (0%)"
     assert not goal(worse, "orloj is the best").met
     assert not goal(worse, "mean absolute error of orloj against").met
@@ -128,24 +128,24 @@ def test_orloj_must_be_the_best_and_close_to_the_print():
 
 
 def test_one_row_below_orloj_is_found():
-    found = points("table-2", slos=(2.0,))
+    some_points = points("table-2", slos=(2.0,))
 
     def rate(point: Point[OrlojCell], cell: OrlojCell) -> float:
         lower = point.contender is SLACK and point.case == "std-2"
         return 0.48 if lower else 0.5
 
-    worst = goal(goals_of(finishes(found, rate)), "slack over orloj, by class, worst row")
+    worst = goal(goals_of(finishes(some_points, rate)), "slack over orloj, by class, worst row")
     assert (worst.measured, worst.met) == ("-2.0 (std-2 at 2 ×)", False)
 
 
 def test_the_long_class_is_compared_in_the_one_row_it_was_measured_in():
-    found = points("table-3", slos=(2.0,))
+    some_points = points("table-3", slos=(2.0,))
     poor = Finish({"short": 5, "long": 100}, {"short": 5, "long": 39})
-    known = [
+    outcomes = [
         (point, [poor] * len(runs) if point.contender is FAIR else runs)
-        for point, runs in finishes(found, lambda point, cell: 0.6)
+        for point, runs in finishes(some_points, lambda point, cell: 0.6)
     ]
-    long = goal(goals_of(known), "long class")
+    long = goal(goals_of(outcomes), "long class")
     assert (long.measured, long.wanted, long.met) == ("11.0", "≤ 10", False)
 
 

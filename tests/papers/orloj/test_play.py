@@ -25,7 +25,9 @@ CELL = OrlojCell(setting="P", contender=SLACK, seed=1, case="two-modal", slo=2.0
 
 
 @pytest.mark.parametrize(
-    "contender", [*PUBLISHED, ORLOJ_TEXT, SLACK, ORACLE, NOTICED, FAIR], ids=lambda one: one.label
+    "contender",
+    [*PUBLISHED, ORLOJ_TEXT, SLACK, ORACLE, NOTICED, FAIR],
+    ids=lambda policy: policy.label,
 )
 def test_every_contender_repeats_exactly_and_loses_nobody(contender):
     cell = replace(CELL, contender=contender)
@@ -49,10 +51,10 @@ def test_of_the_runs_of_the_yardstick_the_best_counts(monkeypatch):
 
 
 def test_requests_are_the_same_for_every_scheduler_and_slo():
-    one = play(CELL)
-    other = play(replace(CELL, slo=5.0, contender=PUBLISHED[0]))
-    assert one.submitted == other.submitted
-    assert one.submitted != play(replace(CELL, seed=2)).submitted
+    first = play(CELL)
+    second = play(replace(CELL, slo=5.0, contender=PUBLISHED[0]))
+    assert first.submitted == second.submitted
+    assert first.submitted != play(replace(CELL, seed=2)).submitted
 
 
 def test_with_all_the_time_in_the_world_everybody_finishes():

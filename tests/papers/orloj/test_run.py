@@ -34,10 +34,10 @@ def made(
 
 
 def test_rows_repeat_exactly(tmp_path):
-    one, other = made(tmp_path / "a.jsonl"), made(tmp_path / "b.jsonl")
-    assert one.rows == other.rows
-    assert one.goals == other.goals
-    assert [row.scheduler for row in one.rows] == [
+    first, second = made(tmp_path / "a.jsonl"), made(tmp_path / "b.jsonl")
+    assert first.rows == second.rows
+    assert first.goals == second.goals
+    assert [row.scheduler for row in first.rows] == [
         "clipper",
         "nexus",
         "clockwork",
@@ -80,21 +80,21 @@ class _Flaky:
 def test_cases_printed_twice_are_measured_once(tmp_path):
     scope = replace(TINY, cases=("two-modal", "std-1"), seeds=1)
     both = made(tmp_path / "a.jsonl", scope, "table-2", "table-3")
-    one = made(tmp_path / "b.jsonl", scope, "table-3")
-    assert both.cells == one.cells
-    assert len(both.rows) > len(one.rows)
+    single = made(tmp_path / "b.jsonl", scope, "table-3")
+    assert both.cells == single.cells
+    assert len(both.rows) > len(single.rows)
     rates = {(row.case, row.scheduler): row.measured_mean for row in both.rows}
     assert rates["std-1", "orloj"] == rates["two-modal", "orloj"]
 
 
 def test_progress_reaches_the_end(tmp_path):
-    told: list[tuple[float, str]] = []
-    made(tmp_path / "a.jsonl", moved=lambda share, text: told.append((share, text)))
-    shares = [share for share, _ in told]
+    steps: list[tuple[float, str]] = []
+    made(tmp_path / "a.jsonl", moved=lambda share, text: steps.append((share, text)))
+    shares = [share for share, _ in steps]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    assert told[0] == (0.0, "0 of 20 runs")
-    assert told[1][1].startswith("1 of 20 runs (P two-modal ")
+    assert steps[0] == (0.0, "0 of 20 runs")
+    assert steps[1][1].startswith("1 of 20 runs (P two-modal ")
 
 
 def test_every_experiment_has_rows_and_assumptions(tmp_path):

@@ -69,16 +69,16 @@ def test_a_real_task_has_the_mean_and_the_p99_of_table_1(setting, case):
 
 
 def test_cases_share_their_arrivals_and_seeds_do_not():
-    one = draw_requests(P, "one-modal", seed=1, requests=300)
-    other = draw_requests(P, "std-2/0.5", seed=1, requests=300)
+    first = draw_requests(P, "one-modal", seed=1, requests=300)
+    second = draw_requests(P, "std-2/0.5", seed=1, requests=300)
     again = draw_requests(P, "one-modal", seed=1, requests=300)
-    assert np.array_equal(one.arrivals, other.arrivals)
-    assert np.array_equal(one.lengths, again.lengths)
+    assert np.array_equal(first.arrivals, second.arrivals)
+    assert np.array_equal(first.lengths, again.lengths)
     assert not np.array_equal(
-        one.arrivals, draw_requests(P, "one-modal", seed=2, requests=300).arrivals
+        first.arrivals, draw_requests(P, "one-modal", seed=2, requests=300).arrivals
     )
-    assert one.arrivals.size == one.lengths.size == len(one.applications) == 300
-    assert np.all(np.diff(one.arrivals) >= 0.0)
+    assert first.arrivals.size == first.lengths.size == len(first.applications) == 300
+    assert np.all(np.diff(first.arrivals) >= 0.0)
 
 
 def test_a_sample_says_what_was_seen_before_and_how_long_p99_is():

@@ -24,28 +24,28 @@ def test_it_is_all_that_is_offered_where_there_is_room():
 def test_a_link_bounds_what_the_edge_cannot_do():
     """Frames of 100 kB at 1 MB/s: ten a second, where no stage can be at the edge."""
     stages = tuple(replace(stage, devices=("server",)) for stage in TRAFFIC.stages)
-    asked = question(replace(TRAFFIC, slo=0.5, stages=stages), bandwidth=1e6)
-    assert fluid_bound(asked) == pytest.approx(10 * 6.0)
+    query = question(replace(TRAFFIC, slo=0.5, stages=stages), bandwidth=1e6)
+    assert fluid_bound(query) == pytest.approx(10 * 6.0)
 
 
 def test_lanes_bound_it_and_a_branch_is_given_up_for_another():
     """At the edge a frame takes 4 × (4 ms + 4 brands of 1 ms + 2 plates of 4 ms), and a little."""
     heavy = replace(TRAFFIC.stages[2], forms=(form(0.001, 0.004),))
     stages = (*TRAFFIC.stages[:2], heavy)
-    asked = question(replace(TRAFFIC, rate=60.0, slo=9.0, stages=stages), bandwidth=0.0)
+    query = question(replace(TRAFFIC, rate=60.0, slo=9.0, stages=stages), bandwidth=0.0)
     detector, brands = 4 * (0.004 + 0.003 / 64), 16 * (0.001 + 0.001 / 64)
-    assert fluid_bound(asked) == pytest.approx(4 / (detector + brands))
+    assert fluid_bound(query) == pytest.approx(4 / (detector + brands))
 
 
 def test_a_path_that_cannot_be_in_time_does_not_count():
     """Over and back in 5 ms each, the detector in 7, a brand in 2; a plate takes 3."""
-    asked = question(replace(TRAFFIC, slo=0.0195), bandwidth=1e9)
-    assert fluid_bound(asked) == pytest.approx(60.0)
+    query = question(replace(TRAFFIC, slo=0.0195), bandwidth=1e9)
+    assert fluid_bound(query) == pytest.approx(60.0)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_that_is_placed_serves_more(seed):
-    asked = at_random(np.random.default_rng(seed), forms=2)
-    judge = PipelineEstimator(asked, asked.pipelines[0], WHOLE)
-    found = judge.estimate(judge.chosen(search(asked, WHOLE)[0]))
-    assert found.throughput <= fluid_bound(asked) + 1e-6
+    query = at_random(np.random.default_rng(seed), forms=2)
+    judge = PipelineEstimator(query, query.pipelines[0], WHOLE)
+    estimate = judge.estimate(judge.chosen(search(query, WHOLE)[0]))
+    assert estimate.throughput <= fluid_bound(query) + 1e-6

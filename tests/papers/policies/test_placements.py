@@ -24,22 +24,22 @@ from slacktide_papers.policies.placement_policies import distream, jellyfish, ri
 
 def at_source(placed) -> list[int]:
     """By pipeline: stages there."""
-    found = []
+    counts = []
     for stages in placed:
         count = sum(stage.device != "server" for stage in stages)
         assert all(stage.device != "server" for stage in stages[:count])
-        found.append(count)
-    return found
+        counts.append(count)
+    return counts
 
 
-def drawn(asked: PlacementQuestion, times: int = 200) -> np.ndarray:
+def drawn(query: PlacementQuestion, times: int = 200) -> np.ndarray:
     random = np.random.default_rng(1)
-    return np.array([at_source(distream(asked, random)) for _ in range(times)])
+    return np.array([at_source(distream(query, random)) for _ in range(times)])
 
 
 def test_distream_balances_devices_and_servers_in_expectation():
-    asked = question(replace(TRAFFIC, rate=60.0))
-    counts = drawn(asked)[:, 0]
+    query = question(replace(TRAFFIC, rate=60.0))
+    counts = drawn(query)[:, 0]
     assert len(set(counts.tolist())) == 2
     assert max(counts) - min(counts) == 1
     # detector: 60 rows/s at 5.5 × 4 ms each in pairs; 1.32 lanes of one at the edge, .33 of eight
@@ -53,9 +53,9 @@ def rest_on_server(share: float) -> float:
 
 
 def test_distream_gives_more_to_the_edge_where_servers_are_slow():
-    asked = question(TRAFFIC)
-    slow = replace(asked, devices=(replace(EDGE, kind="server"), replace(SERVER, kind="edge")))
-    assert drawn(slow, 50).mean() > drawn(asked, 50).mean() + 0.5
+    query = question(TRAFFIC)
+    slow = replace(query, devices=(replace(EDGE, kind="server"), replace(SERVER, kind="edge")))
+    assert drawn(slow, 50).mean() > drawn(query, 50).mean() + 0.5
 
 
 def test_rim_fills_the_edge_whatever_the_link():
@@ -78,10 +78,10 @@ def test_a_stage_stays_where_it_can_run():
     heavy = replace(TRAFFIC.stages[1], forms=(replace(form(0.001, 0.001), weights=9e9),))
     local = StageForm(times(0.001, 0.001, {"edge": 1.0}))
     stages = (replace(TRAFFIC.stages[0], forms=(local,)), heavy, TRAFFIC.stages[2])
-    asked = question(
+    query = question(
         replace(TRAFFIC, rate=1.0, stages=stages), devices=(EDGE, replace(SERVER, memory=2e10))
     )
-    for placed in (rim(asked), distream(asked, np.random.default_rng(1)), jellyfish(asked)):
+    for placed in (rim(query), distream(query, np.random.default_rng(1)), jellyfish(query)):
         assert at_source(placed) == [1]
 
 
@@ -94,7 +94,7 @@ def sized(bandwidths) -> PlacementQuestion:
     stages = [replace(TRAFFIC.stages[0], forms=forms, model="detector")]
     stages += [replace(stage, model=stage.name) for stage in TRAFFIC.stages[1:]]
     devices = tuple(replace(EDGE, name=f"e{k}") for k in range(len(bandwidths)))
-    asked = question(
+    query = question(
         *(
             replace(TRAFFIC, name=f"p{k}", source=f"e{k}", slo=0.15, stages=tuple(stages))
             for k in range(len(bandwidths))
@@ -104,9 +104,9 @@ def sized(bandwidths) -> PlacementQuestion:
     )
     link = question().links[0]
     return replace(
-        asked,
+        query,
         links=tuple(
-            replace(link, begin=f"e{k}", bandwidth=each) for k, each in enumerate(bandwidths)
+            replace(link, begin=f"e{k}", bandwidth=rate) for k, rate in enumerate(bandwidths)
         ),
     )
 
@@ -120,36 +120,38 @@ def test_jellyfish_sends_what_the_link_can_carry_in_time():
 
 
 def test_jellyfish_has_as_many_of_each_model_as_detectors():
-    asked = sized([40e6] * 6)
-    asked = replace(asked, pipelines=tuple(replace(each, rate=60.0) for each in asked.pipelines))
-    replicas = spread(asked, jellyfish(asked, detectors=2), merged=False)
+    query = sized([40e6] * 6)
+    query = replace(
+        query, pipelines=tuple(replace(pipeline, rate=60.0) for pipeline in query.pipelines)
+    )
+    replicas = spread(query, jellyfish(query, detectors=2), merged=False)
     models = [replica.model for replica in replicas]
     assert sorted(models) == ["brand"] * 2 + ["detector"] * 2 + ["plate"] * 2
 
 
 def test_replicas_are_spread_evenly_and_share_a_model():
-    asked = sized([40e6] * 6)
-    placed = distribute(asked)
-    replicas = spread(asked, placed)
+    query = sized([40e6] * 6)
+    placed = distribute(query)
+    replicas = spread(query, placed)
     assert {r.model for r in replicas} == {"detector", "brand", "plate"}
-    for device in asked.devices:
-        own = [r for r in replicas if r.device == device.name]
-        lanes = {(r.stream, r.model) for r in own}
-        assert len(lanes) == len(own)
-        assert all(0 <= r.stream < device.lanes for r in own)
+    for device in query.devices:
+        on_device = [r for r in replicas if r.device == device.name]
+        lanes = {(r.stream, r.model) for r in on_device}
+        assert len(lanes) == len(on_device)
+        assert all(0 <= r.stream < device.lanes for r in on_device)
     stages = [stage for r in replicas for stage in set(r.stages)]
-    assert set(stages) == {(p.name, at) for p in asked.pipelines for at in range(3)}
+    assert set(stages) == {(p.name, at) for p in query.pipelines for at in range(3)}
     on_server = [r.stream // SERVER.streams for r in replicas if r.device == "server"]
     assert abs(on_server.count(0) - on_server.count(1)) <= 1
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_every_baseline_answers_every_question(seed):
-    asked = at_random(np.random.default_rng(seed), forms=3)
+    query = at_random(np.random.default_rng(seed), forms=3)
     for placed in (
-        rim(asked),
-        distream(asked, np.random.default_rng(seed)),
-        jellyfish(asked, seed=seed),
+        rim(query),
+        distream(query, np.random.default_rng(seed)),
+        jellyfish(query, seed=seed),
     ):
-        assert len(placed[0]) == len(asked.pipelines[0].stages)
-        assert spread(asked, placed)
+        assert len(placed[0]) == len(query.pipelines[0].stages)
+        assert spread(query, placed)

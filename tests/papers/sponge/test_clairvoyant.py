@@ -17,17 +17,17 @@ def seconds(rows: int, cores: int) -> float:
     return (0.1 + 0.25 * rows) / cores + 0.05 * rows
 
 
-def fewest(ready: list[float], due: list[float], least: int) -> int | None:
+def fewest(ready: list[float], deadlines: list[float], least: int) -> int | None:
     """Core seconds of the best choice, by trying all of them; None if there is none."""
 
     def end_of(start: float, rows: int, cores: tuple[int, ...]) -> float:
-        at, left = start, 1.0
+        at, remaining = start, 1.0
         while True:
             size = cores[int(at)] if at < SECONDS else CORES
-            end, boundary = at + left * seconds(rows, size), int(at) + 1
+            end, boundary = at + remaining * seconds(rows, size), int(at) + 1
             if end <= boundary:
                 return end
-            left -= (boundary - at) / seconds(rows, size)
+            remaining -= (boundary - at) / seconds(rows, size)
             at = float(boundary)
 
     def works(done: int, free: float, cores: tuple[int, ...]) -> bool:
@@ -35,7 +35,7 @@ def fewest(ready: list[float], due: list[float], least: int) -> int | None:
             return True
         for rows in range(1, min(BATCH, len(ready) - done) + 1):
             end = end_of(max(free, ready[done + rows - 1]), rows, cores)
-            if end <= due[done] and works(done + rows, end, cores):
+            if end <= deadlines[done] and works(done + rows, end, cores):
                 return True
         return False
 
@@ -49,28 +49,30 @@ requests = st.lists(st.tuples(st.floats(0.0, 1.6), st.floats(0.2, 1.0)), min_siz
 @given(requests=requests, least=st.integers(1, 2))
 def test_no_choice_is_cheaper(requests: list[tuple[float, float]], least: int) -> None:
     ready = sorted(at for at, _ in requests)
-    due: list[float] = []
+    deadlines: list[float] = []
     for at, (_, budget) in zip(ready, requests, strict=True):
-        due.append(max(due[-1] if due else 0.0, at + budget))
+        deadlines.append(max(deadlines[-1] if deadlines else 0.0, at + budget))
     alone = [seconds(rows, CORES) for rows in range(1, BATCH + 1)]
-    kept = servable(ready, due, alone)
-    found = clairvoyant(
+    served = servable(ready, deadlines, alone)
+    choice = clairvoyant(
         ready,
-        due,
+        deadlines,
         seconds,
         cores_min=least,
         cores_max=CORES,
         batch_max=BATCH,
         duration=SECONDS,
     )
-    assert found.served == len(kept)
-    assert sum(found.cores) == fewest([ready[i] for i in kept], [due[i] for i in kept], least)
+    assert choice.served == len(served)
+    assert sum(choice.cores) == fewest(
+        [ready[i] for i in served], [deadlines[i] for i in served], least
+    )
 
 
 def test_nothing_to_do_takes_the_least():
-    found = clairvoyant([], [], seconds, cores_max=3, batch_max=2, duration=4)
-    assert found.cores == (1, 1, 1, 1)
-    assert (found.mean_cores, found.served) == (1.0, 0)
+    choice = clairvoyant([], [], seconds, cores_max=3, batch_max=2, duration=4)
+    assert choice.cores == (1, 1, 1, 1)
+    assert (choice.mean_cores, choice.served) == (1.0, 0)
 
 
 def test_what_even_all_cores_cannot_do_is_left_out():

@@ -53,8 +53,8 @@ def goals(*rows: CoresRow) -> dict[str, Goal]:
 
 
 def test_all_are_met_and_shown():
-    found = goals(BASE, *OTHERS)
-    assert {what: (goal.measured, goal.wanted) for what, goal in found.items()} == {
+    by_metric = goals(BASE, *OTHERS)
+    assert {metric: (goal.measured, goal.wanted) for metric, goal in by_metric.items()} == {
         "beyond the unavoidable, against static-16": ("0.10 %", "≤ 0.12 %"),
         "cores ÷ static-16": ("0.44 ×", "≤ 0.5 ×"),
         "cores ÷ clairvoyant (6.00)": ("1.17 ×", "≤ 1.2 ×"),
@@ -63,7 +63,7 @@ def test_all_are_met_and_shown():
         "beyond the unavoidable, fa2 ÷ ours": ("20.0 ×", "≥ 15 ×"),
         "joint ÷ vertical: cores; points of violations": ("0.99 ×; +0.05", "≤ 1 ×; +0.1"),
     }
-    assert all(goal.met for goal in found.values())
+    assert all(goal.met for goal in by_metric.values())
 
 
 @pytest.mark.parametrize(
@@ -84,19 +84,19 @@ def test_what_is_missed_is_missed(ours: dict[str, float], missed: str) -> None:
 
 
 def test_better_than_every_static_size_is_met():
-    found = goals(replace(BASE, violation_rate=0.0), *OTHERS)
-    assert found["cores, against the cheapest equal static size"].wanted == "none equal"
+    by_metric = goals(replace(BASE, violation_rate=0.0), *OTHERS)
+    assert by_metric["cores, against the cheapest equal static size"].wanted == "none equal"
 
 
 @pytest.mark.parametrize(("fa2", "met"), [(0.001, True), (0.0, False)])
 def test_none_beyond_the_unavoidable_is_fewer_than_any(fa2: float, met: bool) -> None:
-    found = goals(replace(BASE, beyond_rate=0.0), row("fa2", fa2, 6.0))
-    assert found["beyond the unavoidable, fa2 ÷ ours"].met is met
+    by_metric = goals(replace(BASE, beyond_rate=0.0), row("fa2", fa2, 6.0))
+    assert by_metric["beyond the unavoidable, fa2 ÷ ours"].met is met
 
 
 def test_where_the_load_outgrows_one_instance_joint_is_judged_alone():
-    here = {"setting": "4x-load", "needed": 5, "replicas": 6}
-    found = goals(row("vertical", 0.5, 16.0, **here), row("joint", 0.005, 30.0, **here))
-    assert found["joint after 60 s, 30.0 cores: violations"].met
-    assert found["joint says how many instances are needed"].measured == "5, had 6"
-    assert len(found) == 2
+    fields = {"setting": "4x-load", "needed": 5, "replicas": 6}
+    by_metric = goals(row("vertical", 0.5, 16.0, **fields), row("joint", 0.005, 30.0, **fields))
+    assert by_metric["joint after 60 s, 30.0 cores: violations"].met
+    assert by_metric["joint says how many instances are needed"].measured == "5, had 6"
+    assert len(by_metric) == 2

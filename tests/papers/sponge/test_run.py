@@ -58,37 +58,37 @@ def _shown(result: Result) -> str:
 
 
 def test_rows_repeat_and_are_resumed(tmp_path):
-    one = made(tmp_path / "a.jsonl", "figure-4")
+    first = made(tmp_path / "a.jsonl", "figure-4")
     again = made(tmp_path / "a.jsonl", "figure-4")
-    assert (one.known, one.cells) == (0, 2 * len(FEW))
-    assert again.known == again.cells == one.cells
-    assert again.rows == one.rows
-    assert again.goals == one.goals
-    by_policy = {row.policy: row for row in one.rows if row.setting == "figure-4"}
-    assert list(by_policy) == [one.label for one in FEW]
+    assert (first.known, first.cells) == (0, 2 * len(FEW))
+    assert again.known == again.cells == first.cells
+    assert again.rows == first.rows
+    assert again.goals == first.goals
+    by_policy = {row.policy: row for row in first.rows if row.setting == "figure-4"}
+    assert list(by_policy) == [contender.label for contender in FEW]
     assert by_policy["static-8"].mean_cores == pytest.approx(8.0)
     assert by_policy["static-16"].mean_cores == pytest.approx(16.0)
     assert by_policy["clairvoyant"].mean_cores == by_policy["vertical"].clairvoyant_cores
     assert {row.unavoidable_rate for row in by_policy.values()} == {0.0}
-    document = orjson.loads(one.to_json())
+    document = orjson.loads(first.to_json())
     assert {row["setting"] for row in document["rows"]} == {"figure-4", "figure-4-poisson"}
     for column in ("policy", "violation_rate", "unavoidable_rate", "mean_cores", "p99_ms"):
         assert column in document["rows"][0]
     assert not document["recorded"]
-    lines = list(csv.DictReader(io.StringIO(one.to_csv())))
-    assert [line["policy"] for line in lines] == [row.policy for row in one.rows]
-    shown = _shown(one)
+    lines = list(csv.DictReader(io.StringIO(first.to_csv())))
+    assert [line["policy"] for line in lines] == [row.policy for row in first.rows]
+    shown = _shown(first)
     for text in ("static-16", "clairvoyant", "Goals", "drawn from a seed", "< 12.8"):
         assert text in shown
-    assert page(one).count("<svg") == 4
+    assert page(first).count("<svg") == 4
 
 
 def test_figures_that_are_not_simulated(tmp_path):
     result = made(tmp_path / "a.jsonl", "figure-1", "table-1", "figure-3")
     assert result.cells == 0
-    assert [each.size_kb for each in result.extras.budgets] == [100, 200, 500]
+    assert [figure.size_kb for figure in result.extras.budgets] == [100, 200, 500]
     assert result.extras.budgets[0].mean > result.extras.budgets[2].mean
-    assert [each.printed_cores for each in result.extras.instances] == [6, 5, 6, 8, 8, 8]
+    assert [figure.printed_cores for figure in result.extras.instances] == [6, 5, 6, 8, 8, 8]
     shown = _shown(result)
     assert "Figure 3 needs the measured latencies" in shown
     assert page(result).count("<svg") == 2

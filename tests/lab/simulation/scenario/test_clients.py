@@ -32,7 +32,7 @@ def run(text: str, *settings: str, seed: int = 1) -> dict[str, object]:
 def test_the_example_counts_each_frame_as_its_client_saw_it():
     (cell,) = parse_scenario(EXAMPLE.read_text(), EXAMPLE.name, EXAMPLE.parent)
     report = run_cell(cell, 1)
-    counts = {each.name: each.submitted for each in report.streams}
+    counts = {stream.name: stream.submitted for stream in report.streams}
     # Captured within the 20 s that count, by four clients at 15 and two at 25 frames a second.
     assert counts == {"detector/gate": 1000, "detector/street": 1200}
     assert report.goodput > 0.97
@@ -49,12 +49,12 @@ def test_applications_may_stand_beside_clients():
     beside = SMALL + "applications:\n  other: {model: detector, arrivals: constant:5, slo: 90ms}\n"
     (cell,) = parse_scenario(beside, "small.yaml", Path())
     report = run_cell(cell, 1)
-    assert {each.name for each in report.streams} == {"detector/other", "detector/street"}
+    assert {stream.name for stream in report.streams} == {"detector/other", "detector/street"}
     assert report.goodput > 0.9
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("model: detector", "model: detectr"), "clients.street.model: no model 'detectr'"),
         (("rate: 10", "rate: 0"), "clients.street.rate"),
@@ -64,10 +64,10 @@ def test_applications_may_stand_beside_clients():
         (("clients:", "grid: {}\nclient:"), "client"),
     ],
 )
-def test_what_cannot_be_names_its_place(change: tuple[str, str], told: str) -> None:
+def test_what_cannot_be_names_its_place(change: tuple[str, str], message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         build(parse_scenario(SMALL.replace(*change), "small.yaml", Path())[0])
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_clients_need_a_family_and_a_scenario_some_traffic():

@@ -52,7 +52,7 @@ def test_frames_are_requests_and_objects_are_rows(read: Read) -> None:
     assert report.total.submitted == 60
     assert report.total.goodput > 0.95
     assert 0 < report.total.rows_on_time <= report.total.rows_submitted
-    assert [each.model for each in report.streams] == ["traffic"]
+    assert [stream.model for stream in report.streams] == ["traffic"]
     assert run_cell(cell, 1).total == report.total
     assert run_task(task_of(cell, 1))["total"]["rows_on_time"] == report.total.rows_on_time
 
@@ -164,8 +164,8 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
 )
 def test_what_cannot_be_is_named(read: Read, setting: str, message: str) -> None:
     if not message:  # it fits the server, whose memory is not stated; not once that is
-        told = refused(read, setting, "devices.server.memory=50GB")
-        assert "stage 'detector': fits no device (camera: memory of 4000000000 bytes" in told
+        refusal = refused(read, setting, "devices.server.memory=50GB")
+        assert "stage 'detector': fits no device (camera: memory of 4000000000 bytes" in refusal
     else:
         assert message in refused(read, setting)
 

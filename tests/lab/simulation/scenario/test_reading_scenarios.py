@@ -69,13 +69,13 @@ def test_the_title_is_the_files_name_unless_it_says_otherwise(read: Read) -> Non
     assert read("title=A day")[0].scenario.title == "A day"
 
 
-def lines_of(text: str, old: str, new: str) -> str:
-    assert old in text
-    return text.replace(old, new)
+def lines_of(text: str, before: str, after: str) -> str:
+    assert before in text
+    return text.replace(before, after)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "each"),
+    ("before", "after", "message"),
     [
         ("seeds: [1, 2]", "seeds: [1, 1]", "s.yaml, line 2: seeds: expected each seed once"),
         ("seeds: [1, 2]", "seed: 1", "s.yaml, line 2: seed: unknown key; did you mean 'seeds'?"),
@@ -95,14 +95,16 @@ def lines_of(text: str, old: str, new: str) -> str:
         ("duration: 1s", "[", "s.yaml: line "),
     ],
 )
-def test_mistakes_are_named_with_line_and_key(read: Read, old: str, new: str, each: str) -> None:
+def test_mistakes_are_named_with_line_and_key(
+    read: Read, before: str, after: str, message: str
+) -> None:
     with pytest.raises(ScenarioError) as caught:
-        read(text=lines_of(GRID, old, new))
-    assert each in str(caught.value)
+        read(text=lines_of(GRID, before, after))
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("setting", "each"),
+    ("setting", "message"),
     [
         ("duration", "--set: expected KEY=VALUE"),
         ("duration=2", "--set duration: duration: expected a duration"),
@@ -111,14 +113,14 @@ def test_mistakes_are_named_with_line_and_key(read: Read, old: str, new: str, ea
         ("grid.scheduler=[slak]", "--set grid.scheduler (grid): scheduler.name: expected a sched"),
     ],
 )
-def test_bad_settings_name_themselves(read: Read, setting: str, each: str) -> None:
+def test_bad_settings_name_themselves(read: Read, setting: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         read(setting)
-    assert each in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "each"),
+    ("settings", "message"),
     [
         (["applications.web.arrivals=poisson:-1"], "web.arrivals: rate: must be positive"),
         (["applications.web.arrivals=poison:1"], "did you mean 'poisson'"),
@@ -204,7 +206,7 @@ def test_bad_settings_name_themselves(read: Read, setting: str, each: str) -> No
     ],
 )
 def test_what_only_building_shows_is_named_too(
-    read: Read, tmp_path: Path, settings: list[str], each: str
+    read: Read, tmp_path: Path, settings: list[str], message: str
 ) -> None:
     (tmp_path / "empty.csv").write_text("time_s\n")
     (tmp_path / "back.csv").write_text("time_s\n2\n1\n")
@@ -212,7 +214,7 @@ def test_what_only_building_shows_is_named_too(
     (tmp_path / "zero.csv").write_text("time_s,bandwidth_mbps\n0,0\n1,0\n")
     with pytest.raises(ScenarioError) as caught:
         build(read(*settings)[0])
-    assert each in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_more_windows_than_can_be_are_refused_when_they_are_drawn(read: Read) -> None:

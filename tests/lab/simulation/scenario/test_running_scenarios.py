@@ -91,11 +91,11 @@ def test_learned_and_known_predictions_both_serve(read: Read) -> None:
 
 def test_the_yardstick_is_told_every_length(read: Read) -> None:
     busy = ("applications.web.arrivals=poisson:150", "applications.web.lengths=exponential:10")
-    told, *others = (
+    oracle, *goodputs = (
         run_cell(read(f"scheduler={name}", *busy)[0], 1).goodput
         for name in ("oracle_slack", "slack", "fifo")
     )
-    assert told > max(others)
+    assert oracle > max(goodputs)
 
 
 @pytest.mark.slow
@@ -114,19 +114,19 @@ def test_no_policy_is_ahead_of_the_yardstick_where_batches_hardly_pay(read: Read
     def goodput(scheduler: str) -> float:
         return run_cell(read(f"scheduler={scheduler}", *small)[0], 1).goodput
 
-    told = goodput("oracle_slack")
-    assert told > goodput("slack") > goodput("{name: edf, guarantee: p99}")
+    oracle = goodput("oracle_slack")
+    assert oracle > goodput("slack") > goodput("{name: edf, guarantee: p99}")
     # With the patience of `slack` it would not be; the better of two counts unless one is stated.
-    assert told > goodput("slack") > goodput("{name: oracle_slack, kappa: 0.9}")
-    assert told == goodput("{name: oracle_slack, kappa: 0.6}")
+    assert oracle > goodput("slack") > goodput("{name: oracle_slack, kappa: 0.9}")
+    assert oracle == goodput("{name: oracle_slack, kappa: 0.6}")
 
 
 def test_hints_are_known_by_bins(read: Read) -> None:
     (plain,), (hinted,) = read(), read("applications.web.hint=exact")
     for cell, edges in ((plain, ()), (hinted, (3.0, 17.0))):
         world = build(cell)
-        known = training(world.streams, duration=2.0, seed=1)
-        classes = world.models["m"].profile.times(known, 1).classes(1)
+        model_training = training(world.streams, duration=2.0, seed=1)
+        classes = world.models["m"].profile.times(model_training, 1).classes(1)
         assert classes is not None
         assert classes.hint_edges == edges
         assert len(classes) == 2

@@ -59,8 +59,8 @@ def test_a_shape_is_drawn_from_the_list(read: Read) -> None:
 @pytest.mark.usefixtures("detector")
 @pytest.mark.parametrize("side", [32, 64, 128, 96])
 def test_a_request_takes_the_time_of_its_shape(read: Read, side: int) -> None:
-    one = f"applications.web.shapes=[[3, {side}, {side}]]"
-    report = run_cell(read("applications.web.arrivals=constant:2", one, text=DETECTOR)[0], 0)
+    shapes = f"applications.web.shapes=[[3, {side}, {side}]]"
+    report = run_cell(read("applications.web.arrivals=constant:2", shapes, text=DETECTOR)[0], 0)
     assert report.total.latency is not None
     expected = SIDE.get(side, 8e-3 * (side / 64) ** 2)
     assert report.total.latency.p50 == pytest.approx(expected, rel=0.05)
@@ -75,7 +75,7 @@ def test_an_slo_in_times_alone_is_that_of_the_slowest_shape(read: Read) -> None:
 
 @pytest.mark.usefixtures("detector")
 @pytest.mark.parametrize(
-    ("settings", "each"),
+    ("settings", "message"),
     [
         (["applications.web.shapes=[[64, 64]]"], "web.shapes: expected axes as in [3, 64, 64]"),
         (["applications.web.shapes=[[3, 2048, 2048]]"], "web.shapes: the profile cannot judge"),
@@ -94,7 +94,7 @@ def test_an_slo_in_times_alone_is_that_of_the_slowest_shape(read: Read) -> None:
         ),
     ],
 )
-def test_shapes_that_cannot_be_are_named(read: Read, settings: list[str], each: str) -> None:
+def test_shapes_that_cannot_be_are_named(read: Read, settings: list[str], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         build(read(*settings, text=DETECTOR)[0])
-    assert each in str(caught.value)
+    assert message in str(caught.value)

@@ -27,14 +27,14 @@ def uploads(cell: Cell, seed: int = 1) -> list[SimulatedUpload]:
 
 
 def test_requests_come_in_order_with_ids_of_their_own(read: Read) -> None:
-    other = "applications.app={model: m, arrivals: 'constant:50', lengths: 'constant:5'}"
-    found = drawn(read(other)[0])
-    arrivals = [request.arrival for request in found]
+    application = "applications.app={model: m, arrivals: 'constant:50', lengths: 'constant:5'}"
+    drawn_requests = drawn(read(application)[0])
+    arrivals = [request.arrival for request in drawn_requests]
     assert arrivals == sorted(arrivals)
-    assert [request.id for request in found] == list(range(len(found)))
-    assert {request.application for request in found} == {"short", "long", "app"}
-    assert {request.client for request in found} == {"web", "app"}
-    assert sum(request.client == "app" for request in found) == 100
+    assert [request.id for request in drawn_requests] == list(range(len(drawn_requests)))
+    assert {request.application for request in drawn_requests} == {"short", "long", "app"}
+    assert {request.client for request in drawn_requests} == {"web", "app"}
+    assert sum(request.client == "app" for request in drawn_requests) == 100
 
 
 def test_a_mode_gives_length_and_application(read: Read) -> None:
@@ -51,9 +51,9 @@ def test_best_effort_is_ordered_by_its_patience(read: Read) -> None:
 
 
 def test_rows_and_penalty(read: Read) -> None:
-    found = drawn(read("applications.web.rows=[1, 2]", "applications.web.penalty=3")[0])
-    assert {request.rows for request in found} == {1, 2}
-    assert {request.penalty for request in found} == {3.0}
+    drawn_requests = drawn(read("applications.web.rows=[1, 2]", "applications.web.penalty=3")[0])
+    assert {request.rows for request in drawn_requests} == {1, 2}
+    assert {request.penalty for request in drawn_requests} == {3.0}
 
 
 def test_hints_are_exact_off_or_claimed(read: Read) -> None:
@@ -68,10 +68,10 @@ def test_hints_are_exact_off_or_claimed(read: Read) -> None:
 
 def test_a_link_announces_at_the_first_byte_and_takes_its_time(read: Read) -> None:
     link = "applications.web.link={bandwidth: 1MB, rtt: 4ms, payload: 10kB}"
-    found = uploads(read(link)[0])
+    sent_uploads = uploads(read(link)[0])
     plain = drawn(read()[0])
-    assert len(found) == len(plain)
-    for upload, request in zip(found, plain, strict=True):
+    assert len(sent_uploads) == len(plain)
+    for upload, request in zip(sent_uploads, plain, strict=True):
         assert upload.request is not None
         assert upload.arrival == upload.request.arrival == pytest.approx(request.arrival + 0.002)
         assert upload.complete_at == pytest.approx(request.arrival + 0.012)
@@ -89,11 +89,11 @@ TRACE = "time_s,bandwidth_mbps\n0,8\n0.5,0\n1,0.8\n1.5,8\n"
 def test_a_link_of_a_trace_is_waited_for_in_an_outage(read: Read, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(TRACE)
     link = "applications.web.link={trace: t.csv, rtt: 4ms, payload: 10kB}"
-    found = uploads(read(link)[0])
-    by_id = sorted(found, key=lambda upload: upload.notice.id)
-    assert [upload.arrival for upload in by_id] == sorted(upload.arrival for upload in found)
+    sent_uploads = uploads(read(link)[0])
+    by_id = sorted(sent_uploads, key=lambda upload: upload.notice.id)
+    assert [upload.arrival for upload in by_id] == sorted(upload.arrival for upload in sent_uploads)
     waited = 0
-    for upload in found:
+    for upload in sent_uploads:
         request = upload.request
         assert request is not None
         sent = request.arrival - request.network_time
@@ -109,19 +109,21 @@ def test_a_link_of_a_trace_is_waited_for_in_an_outage(read: Read, tmp_path: Path
             assert upload.complete_at == pytest.approx(sent + 0.102)
     assert 30 < waited < 70
     # The server believes what it has measured: 100 Mbit/s at first, soon what there is.
-    assert found[0].notice.complete_at == pytest.approx(found[0].arrival + 10_000 / 12.5e6)
-    settled = [upload for upload in found if 0.3 < upload.arrival < 0.48]
+    assert sent_uploads[0].notice.complete_at == pytest.approx(
+        sent_uploads[0].arrival + 10_000 / 12.5e6
+    )
+    settled = [upload for upload in sent_uploads if 0.3 < upload.arrival < 0.48]
     for upload in settled:
         assert upload.notice.complete_at == pytest.approx(upload.complete_at)
 
 
 def test_requests_that_share_a_link_queue_for_it(read: Read) -> None:
     link = "applications.web.link={bandwidth: 1MB, rtt: 4ms, payload: 12kB, shared: true}"
-    found = uploads(read(link)[0])
-    ends = [upload.complete_at for upload in found]
+    sent_uploads = uploads(read(link)[0])
+    ends = [upload.complete_at for upload in sent_uploads]
     assert ends == sorted(ends)
     assert min(np.diff(ends)) >= 0.012 - 1e-9
-    late = [upload.request for upload in found if upload.request is not None]
+    late = [upload.request for upload in sent_uploads if upload.request is not None]
     assert max(request.network_time for request in late) > 0.05
     for request in late:
         sent = request.arrival - request.network_time
@@ -168,8 +170,8 @@ def test_requests_are_drawn_as_they_are_needed(read: Read, monkeypatch: pytest.M
 
     monkeypatch.setattr(Constant, "chunks", counted)
     hour = read("applications.web.arrivals=constant:10000", "duration=1h")[0]
-    found = [*islice(build(hour).items(1), 10_000)]
-    assert [item.id for item in found if isinstance(item, DrawnRequest)] == [*range(10_000)]
+    first_items = [*islice(build(hour).items(1), 10_000)]
+    assert [item.id for item in first_items if isinstance(item, DrawnRequest)] == [*range(10_000)]
     assert sum(pulled) < 10_000 + 4 * max(pulled)
 
 
@@ -190,8 +192,8 @@ def test_together_they_are_those_of_each_application_by_itself(read: Read, tmp_p
         return [*build(read("applications={}", "duration=8s", *stated)[0]).items(3)]
 
     def request(item: Any) -> DrawnRequest:
-        made: DrawnRequest = item.request if isinstance(item, SimulatedUpload) else item
-        return made
+        drawn_request: DrawnRequest = item.request if isinstance(item, SimulatedUpload) else item
+        return drawn_request
 
     together = items(*apps)
     keys = [(item.arrival, [*apps].index(request(item).client)) for item in together]
@@ -201,11 +203,11 @@ def test_together_they_are_those_of_each_application_by_itself(read: Read, tmp_p
         alone = items(name)
         assert len(alone) > 3_000
         mine = [item for item in together if request(item).client == name]
-        for one, other in zip(alone, mine, strict=True):
-            assert replace(request(one), id=0) == replace(request(other), id=0)
-            if isinstance(one, SimulatedUpload):
-                assert one.complete_at == other.complete_at
-                assert replace(one.notice, id=0) == replace(other.notice, id=0)
+        for single, joint in zip(alone, mine, strict=True):
+            assert replace(request(single), id=0) == replace(request(joint), id=0)
+            if isinstance(single, SimulatedUpload):
+                assert single.complete_at == joint.complete_at
+                assert replace(single.notice, id=0) == replace(joint.notice, id=0)
 
 
 def test_a_recorded_trace_keeps_times_lengths_and_owners(read: Read, tmp_path: Path) -> None:

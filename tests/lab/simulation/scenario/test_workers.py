@@ -23,20 +23,20 @@ def keyed(*tasks: float) -> list[tuple[float, float]]:
 
 
 def test_one_job_works_in_this_process_and_in_order():
-    found = list(done_in_processes(square_root, keyed(4.0, 9.0), jobs=1))
-    assert found == [(4.0, {"root": 2.0}), (9.0, {"root": 3.0})]
+    pairs = list(done_in_processes(square_root, keyed(4.0, 9.0), jobs=1))
+    assert pairs == [(4.0, {"root": 2.0}), (9.0, {"root": 3.0})]
 
 
 def test_what_the_work_raises_is_raised():
-    found = done_in_processes(square_root, keyed(4.0, -1.0, 9.0), jobs=1)
-    assert next(found) == (4.0, {"root": 2.0})
+    pairs = done_in_processes(square_root, keyed(4.0, -1.0, 9.0), jobs=1)
+    assert next(pairs) == (4.0, {"root": 2.0})
     with pytest.raises(ValueError):
-        next(found)
+        next(pairs)
 
 
 def test_two_jobs_do_every_task_once():
-    found = sorted(done_in_processes(math.sqrt, keyed(*map(float, range(20))), jobs=2))  # type: ignore[arg-type]  # any function will do
-    assert found == [(float(task), math.sqrt(task)) for task in range(20)]
+    pairs = sorted(done_in_processes(math.sqrt, keyed(*map(float, range(20))), jobs=2))  # type: ignore[arg-type]  # any function will do
+    assert pairs == [(float(task), math.sqrt(task)) for task in range(20)]
 
 
 KILLED = """
