@@ -58,7 +58,7 @@ _REPORT = "Output"
 
 @dataclass(frozen=True, slots=True)
 class PaperHelp:
-    """What the command of a paper says of itself and of the options that depend on the paper."""
+    """Help of a paper's command, and of the options that depend on the paper."""
 
     about: str
     experiments: str
@@ -177,7 +177,7 @@ PAPERS = {
 
 
 def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHelp:
-    """What can be said of a paper of others."""
+    """Help for a paper of others."""
     return PaperHelp(
         f"{paper.title}\n\n    Example: slacktide reproduce {name} --quick\n    ",
         experiments=f"{', '.join(paper.experiments)}; default: all that need not be named.",
@@ -188,7 +188,7 @@ def _help_of(name: str, paper: Publication[Any, Any, Any, Any, Any]) -> PaperHel
 
 
 def _options(paper: PaperHelp) -> Iterator[Parameter]:
-    """Those of a paper's command, in the order of its help."""
+    """Options of a paper's command, in the order of its help."""
 
     def made(name: str, kind: Any, about: Any, default: Any = None) -> Parameter:
         annotation = Annotated[kind, about]
@@ -314,7 +314,7 @@ def _reproduce(
 
 
 def _plan(path: Path, json: Path | None) -> None:
-    """What planners make of the instances of others."""
+    """Show what planners make of the instances of others."""
     import orjson
 
     from slacktide.lab.reports import rich_table

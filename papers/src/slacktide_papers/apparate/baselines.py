@@ -1,4 +1,4 @@
-"""What Apparate is compared with: exits tuned once (BranchyNet, DeeBERT), and optima.
+"""Contenders that Apparate is compared with: exits tuned once (BranchyNet, DeeBERT), and optima.
 
 Both kinds read exit tables directly. Exits tuned once have every ramp active for good; the optima
 take the batches of a run without exits, and end each answer where it could have ended.
@@ -91,7 +91,7 @@ class AnsweredRows:
     batches: Places
     """Number of each one's batch, rising."""
     rows: Places
-    """Of that batch."""
+    """Rows of that batch."""
     latency: Floats
     """Seconds."""
 

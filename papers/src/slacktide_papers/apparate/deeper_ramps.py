@@ -29,7 +29,7 @@ Layers = Sequence[tuple[Array, Array]]
 
 
 def units(features: Array, layers: Layers) -> Array:
-    """What the last layer makes of rows [n, features]; without layers, the features."""
+    """Apply the layers to rows [n, features]; without layers, return the features."""
     for weights, bias in layers:
         features = np.tanh(features @ weights + bias)
     return features

@@ -1,4 +1,4 @@
-"""What there is to reproduce: streams and contenders, as rows."""
+"""Experiments to reproduce: streams and contenders, as rows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ExitCell(ExperimentCell):
     """One contender on one stream. `setting` is the stream."""
 
     digest: str
-    """Of the exit table."""
+    """Digest of the exit table."""
     platform: str = "clockwork"
     slo_x: float = SLO_X
     rate: float = 0.0
     """Requests per second; 0: the stream's own."""
     load: float = 0.0
-    """The same, as a multiple of what full batches answer; 0: not stated so."""
+    """Load as a multiple of what full batches answer; 0: not stated so."""
     inputs: int = 0
     """So many at most, the first; 0: all."""
     data: str = ""
@@ -43,7 +43,7 @@ def ours(label: str, mode: str, **options: float) -> Contender:
 
 VANILLA = Contender("vanilla", "vanilla")
 APPARATE = ours("release", "release", ramp_budget=0.02)
-"""What the paper has: rows run on, 2 %."""
+"""Apparate as in the paper: rows run on, 2 %."""
 RELEASE, SHRINK, AUTO = (ours(f"{mode}, 5 %", mode) for mode in ("release", "shrink", "auto"))
 FIXED = ours("release, no adjustment", "release", ramp_budget=0.02, fixed=1.0)
 ONCE = tuple(
@@ -67,7 +67,7 @@ class ExitScope:
 
     seeds: int = 1
     inputs: int = 0
-    """Of each stream, at most; 0: all."""
+    """Most inputs of each stream; 0: all."""
     quick: bool = False
     tables: tuple[TableFile, ...] = ()
     live: tuple[tuple[TableOrder, TableFile], ...] = ()

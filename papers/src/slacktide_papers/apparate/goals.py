@@ -48,7 +48,7 @@ class ExitRow(ResultRow):
     """Active at a time."""
     moves: int
     rows: float
-    """Of a batch."""
+    """Rows of a batch."""
     busy: float
     printed: str
 
@@ -103,7 +103,7 @@ def rows_of(
 MEDIAN, QUARTER, STREAMS_MET = 0.45, 0.70, 0.75
 """Saved on a video, at the median and the 25th percentile; on this share of the videos."""
 OF_OPTIMUM = 0.75
-"""Of what the offline optimum saves."""
+"""Least share of the offline optimum's saving."""
 TEXT_MEDIAN: Mapping[str, float] = {"text": 0.50}
 """Saved on texts by model; where order matters: `ORDERED`."""
 ORDERED = 0.15

@@ -38,14 +38,14 @@ from slacktide_papers.apparate.stream_features import StreamFeatures
 from slacktide_papers.harness.state import ReproduceError
 
 PATIENCE_S = 20.0
-"""Of a request; as much as `play_rows` states."""
+"""Most seconds that a request may take; as much as `play_rows` states."""
 TEXT_LOAD = 0.2
 """Texts come at this share of what the model answers one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveStream:
-    """What came of one stream, live and in virtual time."""
+    """Outcome of one stream, live and in virtual time."""
 
     stream: str
     inputs: int
@@ -135,7 +135,7 @@ def _served(order: TableOrder, instants: Sequence[float]) -> tuple[list[PlayedRo
 
 
 def _write_ramps(order: TableOrder, repository: Path) -> None:
-    """Those of the table, beside the model."""
+    """Write the ramps of the table beside the model."""
     features = StreamFeatures(order.stream)
     (definition,) = open_repository(repository).read(order.stream.model)
     manifest = ExitManifest(

@@ -43,7 +43,7 @@ LIVE, LIVE_INPUTS = ("chained/day", "text/drifting"), 2_000
 
 Array = NDArray[Any]
 _Rows = Callable[[int, int], Iterator[tuple[list[Array], Array]]]
-"""As `StreamFeatures.rows`."""
+"""Rows of a range of inputs, as `StreamFeatures.rows` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TableOrder:
     inputs: int
     trained: int
     style: str = ""
-    """Of the ramps; empty: as they are served."""
+    """Style of the ramps; empty: as they are served."""
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ def _make_missing(
 
 
 def live_orders(scope: ExitScope) -> list[TableOrder]:
-    """What is played to a server."""
+    """Orders for the tables of streams that are played to a server."""
     if scope.quick:
         return [_order(scope, LIVE[0])]
     return [_order(replace(scope, inputs=scope.inputs or LIVE_INPUTS), name) for name in LIVE]
@@ -168,18 +168,18 @@ def make_table(order: TableOrder) -> dict[str, Any]:
 
 
 def learnt_ramps(order: TableOrder, features: StreamFeatures) -> Sequence[Ramp]:
-    """Those that its table is made with."""
+    """Ramps that the order's table is made with."""
     return _learnt(order, features, _rows_of(order, features))
 
 
 def _timed(order: TableOrder) -> dict[str, Any]:
-    """As `done_in_processes` takes it."""
+    """Time an order, in the form that `done_in_processes` takes."""
     _times(StreamFeatures(order.stream))
     return {}
 
 
 def _times(features: StreamFeatures) -> StageTimes:
-    """What passes of the model take, measured once."""
+    """Times of passes of the model, measured once."""
     path = cached(f"{features.model}-times-{fingerprint(_TIMED)[:6]}.npz")
     return stage_times(features.model, features.proto, features.graph, path)
 

@@ -59,7 +59,7 @@ _COUNTS = (
 
 
 def assumptions(experiments: Sequence[str], scope: ExitScope) -> list[str]:
-    """What has been assumed."""
+    """Assumptions that were made."""
     sentences = [*_ASSUMED, _COUNTS[scope.folder is None]]
     if scope.own:
         sentences.append(_QUICK if scope.quick else _OWN)

@@ -45,13 +45,13 @@ from slacktide_papers.apparate.setting import MAX_BATCH, MODEL, SLO_X, arrivals,
 from slacktide_papers.harness.experiments import Contender
 
 LOSS = 0.01
-"""Of answers, where a contender does not say otherwise."""
+"""Most answers that may be wrong, as a share, where a contender does not say otherwise."""
 WINDOW = 512
 """Answers over which accuracy is held."""
 BEGIN_S = 2.0
 """Before the first request: replicas are up and the first ramps open."""
 JOB_S = 0.01
-"""What tuning takes off the loop."""
+"""Seconds that tuning computes off the loop."""
 DROPPED = 0.2
 """Just under this share of a text stream's requests is dropped without exits (§5.1)."""
 PLATFORMS: Mapping[str, PoolRecipe] = MappingProxyType(
@@ -70,13 +70,13 @@ _PLAN = Plan(
 
 @dataclass(frozen=True, slots=True)
 class PlayedExits:
-    """What came of a run."""
+    """Outcome of a run."""
 
     requests: int
     answered: int
     on_time: int
     latency_ms: Sequence[float]
-    """Of those answered, from arrival: percentiles 0 to 100."""
+    """Latency of answered requests, from arrival: percentiles 0 to 100."""
     agreement: float
     """Share of answers that are the model's."""
     windows: float
@@ -90,13 +90,13 @@ class PlayedExits:
     moves: int
     """Changes of the active ramps."""
     rows: float
-    """Of a batch, on average."""
+    """Rows of a batch, on average."""
     busy: float
     """Share of the time in which batches ran."""
 
 
 def play(cell: ExitCell) -> PlayedExits:
-    """What comes of `cell`; the same whenever it is played. Raises ReproduceError."""
+    """Play `cell`; the outcome is the same whenever it is played. Raises ReproduceError."""
     table = load_table(cell.table, cell.digest)
     if cell.inputs:
         table = table.part(0, cell.inputs)
@@ -232,7 +232,7 @@ class _Run:
         )
 
     def answered_rows(self) -> AnsweredRows:
-        """What was answered, in the order of the batches."""
+        """Answered rows, in the order of the batches."""
         answers = sorted((*self._batch_of[id], id, seconds) for id, seconds, _ in self._answers)
         batches, rows, ids, latency = (np.array(column) for column in zip(*answers, strict=True))
         return AnsweredRows(ids, batches, rows, latency)

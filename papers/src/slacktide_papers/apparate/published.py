@@ -1,4 +1,4 @@
-"""What the paper prints of medians saved over serving without exits, and of accuracy.
+"""Figures that the paper prints: medians saved over serving without exits, and of accuracy.
 
 Videos are its vision models, texts its language models; of Figure 17 and Tables 3 and 4 ResNet-50
 and GPT-2. Table 4 prints milliseconds, of which these are the savings.

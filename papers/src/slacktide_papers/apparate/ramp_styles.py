@@ -20,7 +20,7 @@ from slacktide.planning.exits import ThresholdSearch
 BUDGETS = (0.05, 0.2)
 OURS = "ours"
 LAYERS = (1, 2)
-"""Of the model, in front of a ramp."""
+"""Layers of the model in front of a ramp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RampStyle:
     budget: float
     ramps: int
     cost: float
-    """Of one ramp, on average over all positions."""
+    """Cost of one ramp, on average over all positions."""
     saved_p25: float
     saved_p50: float
     saved: float
@@ -53,7 +53,7 @@ def compared_styles(stream: str, tables: Mapping[str, ExitTable], loss: float) -
 
 
 def _behind(table: ExitTable, layers: int) -> ExitTable:
-    """The same with the next layers of the model in each ramp."""
+    """The table with the next layers of the model in each ramp."""
     earlier = slice(0, len(table.positions) - layers)
     return replace(
         table,

@@ -1,4 +1,4 @@
-"""What is served: streams with their exit tables, and when their requests come."""
+"""Setting of the experiments: streams with their exit tables, and when their requests come."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TableFile:
     digest: str
     rate: float
     style: str = ""
-    """Of its ramps; empty: as they are served."""
+    """Style of its ramps; empty: as they are served."""
 
     @classmethod
     def of(cls, name: str, path: Path, style: str = "") -> TableFile:

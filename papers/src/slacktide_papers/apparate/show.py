@@ -56,7 +56,7 @@ _DRAWN = ("figure-13", "figure-16")
 
 @dataclass(frozen=True, slots=True)
 class ExitFigures:
-    """What is shown beside the rows."""
+    """Figures that are shown beside the rows."""
 
     runs: Mapping[tuple[str, str, str, str], PlayedExits]
     """By experiment, stream, case and contender."""
@@ -84,7 +84,7 @@ Result: TypeAlias = Reproduction[ExitScope, ExitRow, ExitFigures]
 
 
 def goals_title(experiments: Sequence[str], scope: ExitScope) -> str:
-    """What the goals are, and whether they may be quoted."""
+    """Title of the goals, which says whether they may be quoted."""
     if scope.own and not (scope.quick or scope.inputs):
         return "Goals"
     return "Goals; set for whole streams of the examples, else they show the direction"

@@ -1,4 +1,4 @@
-"""What passes of a model take, unsplit and cut at one ramp: measured once, and kept.
+"""Times of passes of a model, unsplit and cut at one ramp: measured once, and kept.
 
 As in the worker, a chain is cut from the graph that ONNX Runtime has optimised as a whole. It runs
 in turn with the unsplit session, position by position; what it takes longer is what that ramp
@@ -30,7 +30,7 @@ SECONDS = 0.08
 SWEEPS = 3
 """So that other work, which comes and goes, is not held against a single position."""
 _SEED, _DRAWN = 3, 33
-"""Of so many inputs the one of median size stands for all."""
+"""Seed, and number of inputs, of which the one of median size stands for all."""
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ class StageTimes:
 
 
 def stage_times(name: str, proto: Any, graph: ExitGraph, path: Path) -> StageTimes:
-    """Those of an example model on one core: as kept at `path`, or measured now."""
+    """Stage times of an example model on one core: as kept at `path`, or measured now."""
     if not path.exists():
         arrays = _measured(name, proto, graph)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ class _Chain:
 
 
 def _optimised(proto: Any) -> Any:
-    """What ONNX Runtime makes of a model."""
+    """The model as ONNX Runtime optimises it."""
     import onnx
 
     with TemporaryDirectory() as folder:
@@ -150,6 +150,6 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """What it wrote."""
+    """Read the arrays of a file that `write_arrays` wrote."""
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}

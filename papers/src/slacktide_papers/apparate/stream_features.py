@@ -40,7 +40,8 @@ def cached(*names: str) -> Path:
 
 
 class StreamFeatures:
-    """Those of one model on one of its streams, computed on one core where they are not there."""
+    """Features of one model on one of its streams, computed on one core where they are not
+    there."""
 
     def __init__(self, stream: ExitStream) -> None:
         import onnx

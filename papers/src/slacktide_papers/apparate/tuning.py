@@ -31,7 +31,7 @@ class TimedSearch:
     search_ms: float
     grid_ms: float
     of_grid: float | None
-    """What it saves, as a share of what the grid's best saves; None: not tried."""
+    """Saving as a share of what the grid's best saves; None: not tried."""
 
 
 def timed_searches(name: str, table: ExitTable, loss: float) -> Iterator[TimedSearch]:

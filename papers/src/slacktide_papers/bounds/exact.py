@@ -37,7 +37,7 @@ class SolverMissingError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """What the solver has found within its time."""
+    """Best assignment that the solver has found within its time."""
 
     assignment: Assignment
     score: AssignmentScore
@@ -160,7 +160,7 @@ def _assignment(
     parts: Sequence[_Fractions],
     values: NDArray[np.float64],
 ) -> Assignment:
-    """What a solution says of replicas and clients."""
+    """Assignment of replicas and clients in a solution."""
     variants = [
         next((runs[number][0] for number, at in enumerate(choice) if values[at] > 0.5), 0)
         for choice in chosen
@@ -203,7 +203,7 @@ def _fractions(
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What a program has come to within its time."""
+    """State of a program after its time."""
 
     values: NDArray[np.float64] | None
     most: float | None

@@ -1,4 +1,5 @@
-"""What no placement can serve more than: a linear program, by HiGHS. Needs scipy. For measurements.
+"""Upper bound of what any placement can serve: a linear program, by HiGHS. Needs scipy. For
+measurements.
 
 Frames are a fluid. That of a pipeline divides among all ways to run it: each stage on a device, or
 not at all with what follows it, if each path takes no longer than the SLO without any queueing
@@ -111,7 +112,7 @@ class _Fluid:
         return latest
 
     def loads(self, way: Way) -> Iterator[tuple[object, float]]:
-        """What is loaded, and with how much, if all frames go this way."""
+        """Everything that is loaded, and with how much, if all frames go this way."""
         places = self.judge.places
         for device, least in zip(way, self.least, strict=True):
             if device is not None:

@@ -17,7 +17,7 @@ class Contender:
     policy: str
     """Its name among the policies or planners, or one of the yardsticks (play.py)."""
     options: tuple[tuple[str, float | str], ...] = ()
-    """Those that differ from the defaults, sorted by name."""
+    """Options that differ from the defaults, sorted by name."""
 
     @classmethod
     def of(cls, label: str, policy: str, **options: float | str) -> Self:
@@ -35,7 +35,7 @@ class ExperimentCell:
     seed: int
 
     def __str__(self) -> str:
-        """What is said of it when it is done."""
+        """Line about the cell when it is done."""
         return f"{self.setting} {self.contender.label}"
 
 
@@ -48,7 +48,7 @@ class TraceCell(ExperimentCell):
     folder: Path | None = field(default=None, compare=False)
     """Where the recorded data are; None: drawn."""
     digest: str = ""
-    """Of the data: what the result depends on, wherever they lie."""
+    """Digest of the data: what the result depends on, wherever they lie."""
 
 
 def identity(instance: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Point(Generic[SomeCell]):
     experiment: str
     cells: tuple[SomeCell, ...]
     case: str = ""
-    """As the paper calls it; several cases may be run as the same cells."""
+    """Case, as the paper calls it; several cases may be run as the same cells."""
     at: float | None = None
     """Where on the x axis of a figure."""
 
@@ -113,7 +113,7 @@ class TraceScope:
     folder: Path | None = None
     """Where the recorded data are; None: drawn."""
     digest: str = ""
-    """Of the data."""
+    """Digest of the data."""
 
     @property
     def size(self) -> str:
@@ -128,7 +128,8 @@ class TraceScope:
         }
 
     def goals_title(self, recorded: str, whole: str = "Goals") -> str:
-        """What the goals are, and whether they may be quoted; `recorded`: what --data gives."""
+        """Title of the goals, which says whether they may be quoted; `recorded`: what --data
+        gives."""
         if self.folder is not None and not self.quick:
             return whole
         return f"Goals; set for whole runs on recorded {recorded}, else they show the direction"
@@ -150,7 +151,7 @@ class Experiment(Generic[SomeScope, SomeCell]):
     points: Callable[[SomeScope], Iterable[Point[SomeCell]]] | None = None
     """None: nothing is simulated."""
     x_axis: str = ""
-    """What `Point.at` is; empty in a table."""
+    """Quantity that `Point.at` holds; empty in a table."""
     by_name: bool = False
     """Whether it is measured only where it is asked for by name: it takes as long as the clock."""
 
@@ -174,7 +175,7 @@ class Goal:
     """`–`: the figure is shown and not judged."""
     met: bool
     basis: str = ""
-    """What the figure was taken over; empty where that goes without saying."""
+    """Rows that the figure was taken over; empty where that goes without saying."""
 
     @property
     def mark(self) -> str:

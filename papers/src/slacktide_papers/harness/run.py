@@ -38,10 +38,10 @@ SIMULATED = (
 """Rooms whose code every simulated result depends on."""
 
 Outcome = TypeVar("Outcome")
-"""What comes of a cell: a dataclass of plain data."""
+"""Outcome of a cell: a dataclass of plain data."""
 SomeRow = TypeVar("SomeRow", bound=ResultRow)
 Extras = TypeVar("Extras")
-"""What a paper shows beside its rows."""
+"""Figures that a paper shows beside its rows."""
 
 
 class Plot(NamedTuple):
@@ -71,8 +71,8 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
 
     title: str
     code: tuple[str, ...]
-    """What a result depends on: results of other code do not count (state.py). An absolute path is
-    a file of another distribution."""
+    """Code that a result depends on: results of other code do not count (state.py). An absolute
+    path is a file of another distribution."""
     experiments: Mapping[str, Experiment[SomeScope, SomeCell]]
     """Every table and figure that can be asked for, by name."""
     scope: SomeScope
@@ -97,12 +97,12 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     extras: Callable[[Extras], Mapping[str, Any]] = lambda extras: {}
     """Members of the JSON document."""
     assumptions: Callable[[Sequence[str], SomeScope], Sequence[str]] = lambda names, scope: ()
-    """What the paper leaves open, and what is taken instead."""
+    """Assumptions: what the paper leaves open, and what is taken instead."""
     goals_title: Callable[[Sequence[str], SomeScope], str] = lambda names, scope: "Goals"
-    """What the goals are, and whether they may be quoted."""
+    """Title of the goals, which says whether they may be quoted."""
     parts: Callable[[Reproduction[SomeScope, SomeRow, Extras], bool], Iterable[Part]] = _every_row
-    """What there is to see beside assumptions and goals: tables, sentences and, if asked for, the
-    plots of a page."""
+    """Parts to show beside assumptions and goals: tables, sentences and, if asked for, the plots
+    of a page."""
     prepare: Callable[..., SomeScope] | None = None
     """(scope, experiments, jobs=, moved=) → the scope with what has to be made before anything is
     played; None: nothing has. Raises ReproduceError."""
@@ -139,13 +139,13 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
     cells: int
     """Runs that the rows rest on."""
     known: int
-    """Those of them that were known from before."""
+    """Number of those runs that were known from before."""
     quick: bool = False
     """Whether they are those of `--quick`."""
 
     @property
     def too_short(self) -> str:
-        """What stands behind the title of a table that ranks; empty for whole runs."""
+        """Words behind the title of a table that ranks; empty for whole runs."""
         return f" ({self.scope.size} a run: too short to rank)" if self.quick else ""
 
     @property
@@ -177,7 +177,7 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of every row."""
+        """Columns of every row."""
         return tuple(column.name for column in fields(self.paper.row))
 
     def to_csv(self) -> str:
@@ -242,6 +242,6 @@ def reproduce(
 
 
 def _played(play: Callable[[SomeCell], Any], cell: SomeCell) -> dict[str, Any]:
-    """What comes of `cell`, as plain data."""
+    """Outcome of `cell`, as plain data."""
     played = play(cell)
     return dict(played) if isinstance(played, Mapping) else asdict(played)

@@ -48,7 +48,7 @@ def table(
 
 
 def render(result: Reproduction[Any, Any, Any]) -> Group:
-    """What was assumed, the tables, and the lines of the summary, for a terminal."""
+    """Assumptions, tables, and the lines of the summary, for a terminal."""
     paper = result.paper
     gap = 0 if paper.narrow else 1
     parts: list[Table | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
@@ -83,7 +83,7 @@ def by_class(rates: Mapping[str, float]) -> str:
 
 
 def _footing(result: Reproduction[Any, Any, Any]) -> str:
-    """What it rests on, in a line."""
+    """Basis of the result, in a line."""
     origin = result.provenance
     commit = f", commit {origin.commit}" if origin.commit else ""
     return (

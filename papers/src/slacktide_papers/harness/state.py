@@ -72,7 +72,7 @@ class Results:
             self._path.write_bytes(whole + b"\n" if whole else b"")
 
     def get(self, cell: Mapping[str, object]) -> dict[str, Any] | None:
-        """What came of `cell`; None if it has not been measured."""
+        """Outcome of `cell`; None if it has not been measured."""
         return self._known.get(_key(cell))
 
     def add(self, cell: Mapping[str, object], result: Mapping[str, object]) -> None:

@@ -21,7 +21,7 @@ from slacktide.planning.exits import ExitsArranged
 from slacktide.planning.variants import Variant
 
 LEAST_SHARE, MOST_SHARE = 0.25, 0.4
-"""Of the rows that leave, by variant (§8.3)."""
+"""Least and largest share of rows that leave, by variant (§8.3)."""
 DRAWS = 10_000
 RUNS = 1000
 """Batches of each size of Figure 20."""
@@ -52,7 +52,7 @@ class MeasuredExits:
 
 @cache
 def measured_exits() -> MeasuredExits:
-    """What the file says."""
+    """Measurements in the file."""
     document = json.loads(Path(__file__).with_name("street_depth.json").read_text())
     times: dict[int, dict[int, tuple[float, float, float]]] = {}
     for side, batch, whole, first, after in document["times"]:
@@ -71,11 +71,11 @@ class ExitLatency:
 
     side: int
     share: float
-    """Of rows that leave."""
+    """Share of the rows that leave."""
     batch: int
     whole_ms: float
     quantiles_ms: Sequence[float]
-    """Of requests' latency with the exit: percentiles 0, 5, … 100."""
+    """Latency of requests with the exit: percentiles 0, 5, … 100."""
     batch_ms: float
     """Mean time of a batch with the exit."""
 
@@ -123,7 +123,7 @@ class FamilyExits:
 
 
 def with_exit(variants: Sequence[Variant]) -> tuple[Variant, ...]:
-    """What planners know of them: batches of which no row leaves (§8.1)."""
+    """Variants as planners know them: batches of which no row leaves (§8.1)."""
     longer = sum(measured_exits().parts)
     return tuple(
         replace(variant, seconds=tuple(longer * seconds for seconds in variant.seconds))
@@ -132,7 +132,7 @@ def with_exit(variants: Sequence[Variant]) -> tuple[Variant, ...]:
 
 
 def policies(pools: Sequence[PoolId], mode: ExitMode) -> tuple[ExitPolicy, ...]:
-    """Of the variants, smallest first."""
+    """Exit policies of the variants, smallest first."""
     return tuple(
         ExitPolicy(pool, (0,), (leaving(at, len(pools)),), mode, feedback=0.0, revision=1)
         for at, pool in enumerate(pools)

@@ -1,4 +1,4 @@
-"""What there is to reproduce: settings and contenders, as rows that are means over a few cells."""
+"""Experiments to reproduce: settings and contenders, as rows that are means over a few cells."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EXITS = (
 )
 """An exit in each variant, whose rows leave the batch or run on."""
 HABITS = ("urgent", "rescue")
-"""That can be switched off."""
+"""Habits that can be switched off."""
 ABLATIONS = (
     *(Contender(f"ours, no {habit}", "variants", ((habit, 0.0),)) for habit in HABITS),
     Contender.of("ours, nothing learned", "variants", bandwidth_room=1.0, capacity_room=1.0),

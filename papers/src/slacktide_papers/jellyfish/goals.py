@@ -59,7 +59,7 @@ class FrameRow(ResultRow):
     p50_ms: float
     p99_ms: float
     hit_rate: float | None
-    """Of prefetching; None without a switch."""
+    """Share of prefetches that hit; None without a switch."""
     mismatch_rate: float
     seeds: int
     printed: str

@@ -47,7 +47,7 @@ class ProfiledVariant(Section):
     accuracy: Share
     frame_bytes: Positive
     batch_ms: Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=256)]
-    """Of 1, 2, … rows; not falling."""
+    """Milliseconds of batches of 1, 2, … rows; not falling."""
 
 
 class GivenClient(Section):
@@ -82,7 +82,7 @@ class InstanceFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class PlannedInstance:
-    """What one planner made of one instance."""
+    """Plan of one planner for one instance."""
 
     instance: str
     planner: str
@@ -162,7 +162,7 @@ def drawn(
 
 
 def planned(name: str, fleet: Fleet, *, exact_s: float = EXACT_S) -> Iterator[PlannedInstance]:
-    """What each planner makes of it, then the optimum, or what bounds it, where that is found."""
+    """Plans of each planner, then the optimum, or a bound of it, where that is found."""
     planners: Mapping[str, Callable[[Fleet], Assignment]] = {
         "search": search,
         "published": published,

@@ -56,7 +56,7 @@ FIGURE_18 = ((2, 8), (2, 12), (2, 16), (2, 20), (4, 16), (4, 24), (4, 32), (4, 4
 
 
 def assumptions(experiments: Iterable[str], scope: TraceScope) -> list[str]:
-    """What has been assumed for these experiments."""
+    """Assumptions that were made for these experiments."""
     simulated = any(EXPERIMENTS[name].points for name in experiments)
     source = _RECORDED if scope.folder is not None else _DRAWN
     return [_MADE_UP, source, *(_SIMULATED if simulated else ())]

@@ -57,7 +57,7 @@ JOIN_S = (1.0, 10.0)
 START_S = 1.0
 """Before the first client joins."""
 PLAN_S = 0.05
-"""That our planner takes; the published one takes nothing."""
+"""Seconds that our planner takes; the published one takes nothing."""
 SETTLES_S = 1.0
 """Frames of the last second do not count: they may have no end yet."""
 
@@ -66,7 +66,7 @@ Made = tuple[ClientLogic, MeasuredLink | None]
 
 @dataclass(frozen=True, slots=True)
 class PlayedFrames:
-    """What came of a run."""
+    """Outcome of a run."""
 
     frames: int
     missed: int
@@ -100,12 +100,13 @@ class ProfileTimes(BatchTimes):
 
 
 def play(cell: TraceCell) -> PlayedFrames:
-    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
+    """Play `cell`; the outcome is the same whenever it is played. Raises ReproduceError,
+    OptionError."""
     return _RUNS[cell.contender.policy](cell).played()
 
 
 class _Run:
-    """What contenders share."""
+    """Everything that contenders share."""
 
     simulation: Simulation
     clients: SimulatedClients

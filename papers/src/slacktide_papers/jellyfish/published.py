@@ -67,7 +67,8 @@ GUESS = 100_000 * 128.0
 WIRE_S = 0.5e-3
 """Latency of the wire, one way."""
 OTHER_S = 2e-3
-"""What the server takes beside batches; dispatching, which it measures, takes nothing here."""
+"""Seconds that the server takes beside batches; dispatching, which it measures, takes nothing
+here."""
 
 
 class ErrorFilter:

@@ -24,7 +24,7 @@ class PublishedWorker:
     """One lane."""
 
     variant: int = 0
-    """What it runs."""
+    """Variant that it runs."""
     batch: int = 1
     wanted: tuple[int, int] = (0, 1)
     """Variant and batch of the plan in force."""

@@ -1,4 +1,4 @@
-"""What is served, over which links, and to whom: the settings of Jellyfish §7."""
+"""Models, links and clients: the settings of Jellyfish §7."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ class JellyfishData:
 
 @cache
 def load_data(folder: Path | None) -> JellyfishData:
-    """What lies below `folder`; without one, all of it is drawn or computed. Raises
-    ReproduceError."""
+    """Data below `folder`; without one, all of it is drawn or computed. Raises ReproduceError."""
     steps = np.array(SYNTHETIC) * MBIT
     traces = {"synthetic": BandwidthTrace(20.0 * np.arange(len(steps)), steps, source="synthetic")}
     if folder is None:

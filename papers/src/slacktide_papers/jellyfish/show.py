@@ -21,7 +21,7 @@ from slacktide_papers.jellyfish.setting import KBIT, SIDES, JellyfishData
 
 @dataclass(frozen=True, slots=True)
 class JellyfishFigures:
-    """What is shown beside the rows; empty where it was not asked for."""
+    """Figures that are shown beside the rows; empty where they were not asked for."""
 
     played: Mapping[tuple[str, str], PlayedFrames]
     """The first seed, by setting and contender."""
@@ -102,7 +102,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
 
 
 def _plans(title: str, plans: Iterable[PlannedInstance]) -> TextTable:
-    """Of each size of instance: means over instances, beside the optimum or its bound."""
+    """A line for each size of instance: means over instances, beside the optimum or its bound."""
     lines = []
     for size, some in groupby(plans, key=lambda plan: plan.instance.partition(",")[0]):
         group = list(some)

@@ -1,4 +1,4 @@
-"""What there is to reproduce: settings and contenders, as rows that are means over a few cells."""
+"""Experiments to reproduce: settings and contenders, as rows that are means over a few cells."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def _swept(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
 
 
 def _batching(scope: OctopInfScope) -> Iterator[Point[TraceCell]]:
-    """What it is worth to a baseline to wait for full batches, or to serve by deadline."""
+    """Points that show what it is worth to a baseline to wait for full batches, or to serve by
+    deadline."""
     for setting in () if scope.quick else ("base", "slo-100"):
         for base in BASELINES:
             for name, options in WAYS.items():

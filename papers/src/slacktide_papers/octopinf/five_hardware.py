@@ -1,4 +1,4 @@
-"""What runs on the devices of all five in one: how long batches take, and how good answers are.
+"""Hardware of all five in one: how long batches take, and how good answers are.
 
 Mechanisms that show in that are counted here.
 """
@@ -43,7 +43,7 @@ REFERENCE = 112
 
 
 class FiveHardware:
-    """Of all devices of one run."""
+    """Hardware of all devices of one run."""
 
     def __init__(self, switches: FiveSwitches, seed: int) -> None:
         self._on, self._seed = switches, seed
@@ -88,7 +88,7 @@ class FiveHardware:
         return ByPool(executions)
 
     def accuracy(self, child: HereChild, id: int) -> float:
-        """Of what a stage answered, 0 to 1."""
+        """Accuracy of a stage's answer, 0 to 1."""
         assert child.batch is not None
         pool = child.batch.replica.pool
         if pool.model == BRAND:

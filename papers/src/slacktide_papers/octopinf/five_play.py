@@ -39,12 +39,12 @@ from slacktide_papers.octopinf.setting import START_S, OctopInfData, shrink_fram
 
 SETTLES_S = 1.0
 RESIZE_S, JOB_S = 0.02, 0.01
-"""Of a lane; and what planners compute off the loop."""
+"""Seconds that a lane takes to be resized, and that planners compute off the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedFive:
-    """What came of a run, beside what any run of pipelines has."""
+    """Outcome of a run, beside what any run of pipelines has."""
 
     score: FrameScore
     cores: tuple[float, float]
@@ -57,7 +57,7 @@ class PlayedFive:
 
 
 def play_five(switches: FiveSwitches, data: OctopInfData, seed: int, duration: float) -> PlayedFive:
-    """The same whenever it is played, but for the time that it takes."""
+    """Play all five. The result is the same each time, but for the time that it takes."""
     return _Run(switches, data, seed, duration).played()
 
 

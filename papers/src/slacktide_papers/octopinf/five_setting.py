@@ -41,19 +41,20 @@ DETECTOR, BRAND, PLATE = "detector", "brand", "plate"
 SLO = 0.2
 
 VARIANTS = ((192, 0.556, 1.9), (288, 0.798, 6.9), (416, 0.921, 13.1), (576, 0.963, 29.0))
-"""Of the family `street`: side in pixels, mean average precision (its slacktide.yaml), and ms of a
-picture on one core (the least of nine runs, 2026-11-23)."""
+"""Variants of the family `street`: side in pixels, mean average precision (its slacktide.yaml),
+and ms of a picture on one core (the least of nine runs, 2026-11-23)."""
 FIXED = 416
 """The variant of who has but one: the most accurate with which all cores together are half busy."""
 FRAME_BYTES, CROP_BYTES = 100e3, 3e3
-"""Of a frame for the largest variant, and of a crop. A smaller one's frames: pixels to the power of
-0.83, the law of planning/variants/demand.py."""
+"""Bytes of a frame for the largest variant, and of a crop. A smaller variant's frames follow the
+law of planning/variants/demand.py: pixels to the power of 0.83."""
 WIDTHS = ((48, 0.55), (112, 1.0), (208, 1.8))
 """Pixels of plates, each as often as the others, and their times (example `plate`, 2026-11-23)."""
 PLATE_MS = 5.0
-"""Of a plate 112 pixels wide, on one core: twelve times what the example takes, which is a toy."""
+"""Milliseconds of a plate 112 pixels wide, on one core: twelve times what the example takes,
+which is a toy."""
 FIXED_MS = 0.5
-"""Of every batch, whatever its rows."""
+"""Milliseconds that every batch takes, whatever its rows."""
 PARALLEL = 0.9
 """Part of a batch that more cores share (Amdahl)."""
 SPREAD = 1.15
@@ -61,7 +62,7 @@ SPREAD = 1.15
 BATCHES = (1, 2, 4, 8)
 
 CORES = {"box": 4, "server": 6}
-"""Of each device; `LANE_CORES` to a lane where nothing moves them."""
+"""Cores of each device; `LANE_CORES` to a lane where nothing moves them."""
 LANE_CORES = 2
 SLOWER = {"box": 4.0, "server": 2.0}
 """Than the core that models were measured on: an embedded processor, a busy virtual machine."""
@@ -70,7 +71,7 @@ ALL_CORES = CORES["server"] + len(BOXES) * CORES["box"]
 CAMERAS = 2
 """On each box."""
 MEGABITS = 20.0
-"""Of a link, on average."""
+"""Bandwidth of a link, on average."""
 
 CARS = 2.0
 """On a frame, at level 1; a brand and a plate each."""
@@ -109,7 +110,7 @@ def day_begins(seconds: float) -> float:
 
 
 def level(at: float) -> float:
-    """What counts are multiplied with at this second of the day."""
+    """Factor of the counts at this second of the day."""
     day = NIGHT + (NOON - NIGHT) * 0.5 * (1.0 - math.cos(2.0 * math.pi * at / DAY_S))
     return day * (BURST if (at + 20.0) % BURST_EVERY_S < BURST_S else 1.0)
 
@@ -125,18 +126,18 @@ def family() -> tuple[FamilyVariant, ...]:
 
 
 def bytes_share(side: int) -> float:
-    """Of a frame's bytes, what a variant needs."""
+    """Share of a frame's bytes that a variant needs."""
     return float((side / VARIANTS[-1][0]) ** (2.0 * 0.83))
 
 
 def signature(width: int) -> Signature:
-    """Of plates of this width."""
+    """Signature of plates of this width."""
     return ((64, width, 3),)
 
 
 @cache
 def exit_table() -> ExitTable:
-    """Of the brand classifier."""
+    """Exit table of the brand classifier."""
     return read_exit_table(TABLE)
 
 
@@ -166,7 +167,7 @@ def table_of(model: str, variant: str, kind: str) -> LatencyTable:
 
 @cache
 def mean_plate_table(kind: str) -> LatencyTable:
-    """Of plates, taken to be all alike."""
+    """Batch times of plates, which are taken to be all alike."""
     return _table(PLATE_MS * sum(work for _, work in WIDTHS) / len(WIDTHS), kind)
 
 

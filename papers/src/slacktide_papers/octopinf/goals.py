@@ -1,4 +1,4 @@
-"""What the rows should show, as lines a person can check: goals of this reproduction."""
+"""Goals that the rows should meet, as lines a person can check: those of this reproduction."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ ABOUT = 0.10
 OVER_BEST = {"base": 1.16, "doubled": 1.5, "slo-50": 1.5, "slo-100": 1.5}
 """Effective throughput of ours, at least, as a multiple of the best baseline's."""
 OF_BOUND = {"base": 0.90, "doubled": 0.80}
-"""The same, as a share of the fluid bound."""
+"""Effective throughput of ours, at least, as a share of the fluid bound."""
 OVER_RIM, OVER_JELLYFISH = 5.0, 7.0
 """With SLOs 100 ms shorter (the paper: 7 and 10)."""
 IN_TIME = 0.97
-"""Of offered objects, in the base setting, as far as the bound allows it."""
+"""Share of offered objects in time, in the base setting, as far as the bound allows it."""
 OF_MADE = 0.95
-"""Of what a plan made for the surge serves."""
+"""Least share of what a plan made for the surge serves."""
 ACTED: Mapping[str, Sequence[str]] = {
     "variants": ("changes of variant", "frames of other variants"),
     "exits": ("rows that left early",),
@@ -51,7 +51,7 @@ ACTED: Mapping[str, Sequence[str]] = {
     "cores": ("lanes resized",),
     "placement": ("stages moved",),
 }
-"""What is counted of each mechanism."""
+"""Counts that show each mechanism at work."""
 SURGE_S = (240, 360, 480)
 """A surge begins, ends, and all begins again."""
 PER_CPU_S = 21_000
@@ -70,7 +70,7 @@ class FleetRow(ResultRow):
     offered: float
     """Objects per second."""
     bound: float | None
-    """What no placement exceeds, of `effective`; None: not computed."""
+    """Bound of `effective` for any placement; None: not computed."""
     complete: float
     partial: float
     lost: float
@@ -88,9 +88,10 @@ class FleetRow(ResultRow):
     published: float | None
     """Share in time, as printed."""
     weighted: float = 0.0
-    """Of the objects offered, those in time, by the accuracy of their answers (`all-five`)."""
+    """Objects in time, weighted by the accuracy of their answers, as a share of those offered
+    (`all-five`)."""
     cores: float = 0.0
-    """That lanes had on average; likewise."""
+    """Cores that lanes had on average; likewise."""
     cores_busy: float = 0.0
     acted: Mapping[str, int] = field(default_factory=dict)
     """How often each mechanism did something, all seeds together; likewise."""

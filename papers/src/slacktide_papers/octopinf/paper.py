@@ -64,7 +64,7 @@ _OF_EXPERIMENT = {
 
 
 def assumptions(experiments: Iterable[str], scope: OctopInfScope) -> list[str]:
-    """What has been assumed for these experiments."""
+    """Assumptions that were made for these experiments."""
     sentences = [_RECORDED if scope.folder is not None else _DRAWN, *_ASSUMED]
     return sentences + [_OF_EXPERIMENT[name] for name in experiments if name in _OF_EXPERIMENT]
 

@@ -53,7 +53,7 @@ from slacktide_papers.octopinf.setting import (
 SCHEDULED = ("pipeline", "octopinf")
 """Contenders whose batches follow deadlines."""
 CONTENTION = 1.3
-"""What interference costs lanes of one accelerator that want more of it than there is."""
+"""Slowdown by interference of lanes of one accelerator that want more of it than there is."""
 BIN_S = 1
 """Seconds of a bin of the timeline."""
 BOUND_S = 30.0
@@ -67,7 +67,7 @@ SETTLES_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class PlayedPipelines:
-    """What came of a run."""
+    """Outcome of a run."""
 
     frames: int
     complete: int
@@ -77,19 +77,20 @@ class PlayedPipelines:
     in_time: int
     """Objects at the sinks, in time."""
     seconds: float
-    """That were scored."""
+    """Seconds that were scored."""
     by_pipeline: Mapping[str, Sequence[int]]
     """(frames, complete, partial, offered, in time) of each."""
     latency_ms: Sequence[float]
-    """Of frames that were answered: percentiles 0 to 100."""
+    """Latency of answered frames: percentiles 0 to 100."""
     memory_gb: float
-    """Of accelerators, on average over time: weights, and what runs at once needs beside them."""
+    """Memory of accelerators, on average over time: weights, and what runs at once needs beside
+    them."""
     busy: float
     """Share of the time of the server's lanes that batches took."""
     wasted: float
     """Share of batch seconds that were for frames that had ended."""
     requests: int
-    """Of stages."""
+    """Requests of stages."""
     parts: Mapping[str, int]
     """Handed over: `answered`, `given up`, `cancelled`."""
     plans: Sequence[int]
@@ -113,8 +114,8 @@ class PlayedPipelines:
 
 
 def play(cell: TraceCell) -> PlayedPipelines:
-    """What comes of `cell`; the same whenever it is played, but for the time that it takes. Raises
-    ReproduceError, OptionError."""
+    """Play `cell`; the outcome is the same whenever it is played, but for the time that it
+    takes. Raises ReproduceError, OptionError."""
     if cell.setting == FIVE:
         return _five(cell)
     return _PlayedCell(cell).played()
@@ -242,7 +243,7 @@ class _PlayedCell:
             shrink_frames(self.devices, plans)
 
     def _bound(self, now: float) -> None:
-        """What no placement exceeds in the half minute from now on."""
+        """Note what no placement exceeds in the half minute from now on."""
         links = tuple(replace(link, bandwidth=self._mean(link, now)) for link in self.asked.links)
         pipelines = []
         for view in self.asked.pipelines:
@@ -304,7 +305,7 @@ class _PlayedCell:
 
 
 def _of_score(score: FrameScore, seconds: float) -> dict[str, Any]:
-    """What is counted in every run."""
+    """Counts of every run."""
     total = score.total
     return {
         "frames": total.frames,

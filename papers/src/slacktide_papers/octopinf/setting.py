@@ -1,4 +1,4 @@
-"""What is served, where, and what comes: the testbed of OctopInf §IV-A, as far as it is public.
+"""Models, devices and load: the testbed of OctopInf §IV-A, as far as it is public.
 
 Nine devices with a camera each, six of traffic and three of surveillance, and a server of four
 accelerators. Times, memory and sizes of the models are not published: they are made up here, in
@@ -68,13 +68,13 @@ SCHEDULE_BEGINS_S = 60.0
 COUNTED_S, DRAWN_S, STEP_S = 60.0, 1_800.0, 30.0
 """Length of a video, of a drawn link, and of one of its steps."""
 DRAWN_SHARE = 0.75
-"""What a drawn link carries of 5G on the move, so that it is 50 Mbit/s on average, as the paper's
-schedules are."""
+"""Share of 5G on the move that a drawn link carries, so that it is 50 Mbit/s on average, as the
+paper's schedules are."""
 
 FPS = 15.0
 SLOS = {"traffic": 0.2, "surveillance": 0.3}
 KINDS = ("agx", "nx", "nx", "nx", "nx", "nx", "nano", "nano", "nano")
-"""Of the devices, in their order: three traffic cameras have an NX or better, and so on."""
+"""Kinds of the devices, in their order: three traffic cameras have an NX or better, and so on."""
 SLOWER = {"server": 1.0, "agx": 1.5, "nx": 2.5, "nano": 2.0}
 """How much longer a batch takes than on one of the four streams of an accelerator of the server:
 Xavier NX 21, Orin Nano 40 and AGX Xavier 32 TOPS, the last with twice the NX's memory bandwidth."""
@@ -82,9 +82,9 @@ MEMORY = {"server": 20e9, "agx": 16e9, "nx": 5e9, "nano": 5e9}
 """Bytes that models may have, of each accelerator."""
 ACCELERATORS, STREAMS = 4, 4
 LATENCY_S = 0.005
-"""Of a link, one way."""
+"""Latency of a link, one way."""
 KILOBYTES = (60, 250)
-"""Of a frame at the first camera and at the last; those between in equal steps."""
+"""Size of a frame at the first camera and at the last; those between in equal steps."""
 SPREAD = 1.15
 """p99 of a batch, as a multiple of its median."""
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -180,7 +180,7 @@ SETTINGS: Mapping[str, OctopInfSetting] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OctopInfData:
-    """What the cameras see and what the links carry."""
+    """Objects that the cameras see, and bandwidths of the links."""
 
     counts: Mapping[str, tuple[ObjectCounts, ...]]
     """By pipeline, a video for each camera."""
@@ -203,7 +203,7 @@ class OctopInfData:
 
 @cache
 def load_data(folder: Path | None) -> OctopInfData:
-    """What lies below `folder`; without one, drawn: objects as an M/G/∞ of the videos' means, links
+    """Data below `folder`; without one, drawn: objects as an M/G/∞ of the videos' means, links
     in the shape of 5G on the move. Raises ReproduceError."""
     if folder is None:
         counts = {
@@ -238,8 +238,8 @@ def _schedule(trace: BandwidthTrace) -> BandwidthTrace:
 
 
 def level(kind: str, second: float) -> float:
-    """What counts are multiplied with at this second of the 13 hours from 7:00 on: traffic with two
-    peaks, at 8:30 and at 18:00, surveillance with one at 13:00, between 0.6 and 1.2."""
+    """Factor of the counts at this second of the 13 hours from 7:00 on: traffic with two peaks,
+    at 8:30 and at 18:00, surveillance with one at 13:00, between 0.6 and 1.2."""
     hour = second / 3600.0
     if kind == "traffic":
         peaks = max(math.exp(-(((hour - at) / 2.0) ** 2)) for at in (1.5, 11.0))
@@ -306,7 +306,7 @@ class EdgeTestbed:
         ]
 
     def links(self, now: float) -> list[LinkView]:
-        """What they have had in the second before `now`."""
+        """Links with the bandwidth that they have had in the second before `now`."""
         rates = []
         for trace, begins in self.traces.values():
             at = begins + now
@@ -345,7 +345,7 @@ class OctopInfTestbed(EdgeTestbed):
         self.begins = 0.0 if whole_day else SEGMENTS_S[(seed - 1) % len(SEGMENTS_S)]
         names = ["traffic"] * 6 + ["surveillance"] * 3
         self.kinds = {f"{kind}-{at}": kind for at, kind in enumerate(KINDS, start=1)}
-        """Of edge devices, by name."""
+        """Kinds of edge devices, by name."""
         low, high = KILOBYTES
         numbers: dict[str, int] = {}
         for at, (device, name) in enumerate(zip(self.kinds, names, strict=True)):
@@ -369,8 +369,8 @@ class OctopInfTestbed(EdgeTestbed):
         return of
 
     def question(self, *, sizes: bool = False) -> PlacementQuestion:
-        """What is known before anything has been measured: the means of the videos, and what the
-        links carry at the start. `sizes`: with Jellyfish's detectors."""
+        """Question before anything has been measured: it knows the means of the videos, and what
+        the links carry at the start. `sizes`: with Jellyfish's detectors."""
         devices = [
             DeviceView("server", "server", ACCELERATORS, STREAMS, MEMORY["server"], server=True),
             *(DeviceView(name, kind, memory=MEMORY[kind]) for name, kind in self.kinds.items()),
@@ -443,5 +443,5 @@ def detectors() -> tuple[StageForm, ...]:
 
 
 def share_of(variant: str) -> float:
-    """Of the largest detector's time, that of one of Jellyfish's."""
+    """Time of one of Jellyfish's detectors, as a share of the largest one's."""
     return next((share for accuracy, share, _ in SIZES if f"{100 * accuracy:.0f}" == variant), 1.0)

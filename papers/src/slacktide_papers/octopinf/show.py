@@ -15,7 +15,7 @@ from slacktide_papers.octopinf.goals import ACTED, FleetRow
 from slacktide_papers.octopinf.play import BIN_S, PlayedPipelines
 
 MOST_POINTS = 300
-"""Of a course: longer ones are drawn in wider bins."""
+"""Most points of a course: longer ones are drawn in wider bins."""
 
 
 CONTENDERS = (

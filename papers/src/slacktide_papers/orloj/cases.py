@@ -1,4 +1,4 @@
-"""What the requests of each case are like: how long they are, and from which application.
+"""Requests of each case: how long they are, and from which application.
 
 Lengths are in the unit of the study's axis, where the modes of Tables 2 and 3 lie between 3 and 17
 and the reference length, that of one mode, is 10. An application is a mode.

@@ -1,4 +1,4 @@
-"""What there is to reproduce: the tables and figures as points, each a mean over a few cells.
+"""Experiments to reproduce: the tables and figures as points, each a mean over a few cells.
 
 The paper's four systems take part in every table; beside them ours, the other readings of Orloj's
 Algorithm 1, and a yardstick that knows every length. Nothing is measured here.
@@ -38,7 +38,7 @@ class OrlojCell(ExperimentCell):
     p99_ms: float | None = None
     """P99 of the time alone in milliseconds; None: as the case has it."""
     overhead_ms: float = 0.0
-    """What every batch takes beyond its run time, unknown to the scheduler."""
+    """Time that every batch takes beyond its run time, unknown to the scheduler."""
     trace: tuple[float, ...] = ()
     """Rates, in any unit, of the windows that arrivals follow; empty: those of the setting."""
 
@@ -182,7 +182,7 @@ _SHORT_TIMES: _Places = tuple(
     for contender in (ORLOJ, SLACK)
     for p99 in P99_MS
 )
-"""The same requests, all times scaled down."""
+"""Equal requests at each place, with all times scaled down."""
 
 _ALL = (*PUBLISHED, *OURS)
 

@@ -1,4 +1,4 @@
-"""What the figures should show, as lines a person can check: goals of this reproduction.
+"""Goals that the figures should meet, as lines a person can check: those of this reproduction.
 
 Gains are paired: the same requests under two schedulers, a difference for each seed, then means.
 """
@@ -37,7 +37,7 @@ class FinishRow(ResultRow):
     slo_x_p99: float
     scheduler: str
     published: float | None
-    """As printed; None where the paper prints none."""
+    """Rate as printed; None where the paper prints none."""
     measured_mean: float
     measured_se: float | None
     """Standard error of the mean; None with one seed."""
@@ -72,7 +72,7 @@ def row_of(point: Point[OrlojCell], finishes: Sequence[Finish]) -> FinishRow:
 
 
 def standard_error(values: list[float]) -> float | None:
-    """Of the mean of `values`; None if there is one."""
+    """Standard error of the mean of `values`; None if there is only one."""
     return stdev(values) / sqrt(len(values)) if len(values) > 1 else None
 
 
@@ -128,7 +128,7 @@ def goals_of(measured: Iterable[tuple[Point[OrlojCell], list[Finish]]]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What was measured under one setting."""
+    """Measurements under one setting."""
 
     setting: str
     rows: list[_Row]

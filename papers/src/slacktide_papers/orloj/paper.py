@@ -74,7 +74,7 @@ _OF_EXPERIMENT: Mapping[str, str] = {
 
 
 def assumptions(experiments: Iterable[str], scope: OrlojScope) -> list[str]:
-    """What has been assumed for these experiments."""
+    """Assumptions that were made for these experiments."""
     sizes = SETTINGS["P"].sizes
     sentences = [
         text.format(sizes=", ".join(map(str, sizes)), alone=ALONE_MS, samples=SAMPLES)

@@ -75,7 +75,8 @@ class _Slower:
 
 
 def play(cell: OrlojCell) -> Finish:
-    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
+    """Play `cell`; the outcome is the same whenever it is played. Raises ReproduceError,
+    OptionError."""
     requests = draw_requests(
         SETTINGS[cell.setting],
         cell.case,

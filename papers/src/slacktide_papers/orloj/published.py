@@ -1,4 +1,4 @@
-"""What the Orloj paper prints: Tables 1 to 5, and what its figures show.
+"""Figures that the Orloj paper prints: Tables 1 to 5, and what its plots show.
 
 Source: Yu, Qiu, Jin and Chowdhury, "Orloj: Predictably Serving Unpredictable DNNs" (2022). Facts
 only, as printed; a finish rate is the share of the requests that were finished in time.

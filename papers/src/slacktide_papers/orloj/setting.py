@@ -32,7 +32,7 @@ _LONGEST = 6.0
 
 @dataclass(frozen=True, slots=True)
 class OrlojSetting:
-    """What holds for every case. The unit of time is c1 × the reference length."""
+    """Setting that holds for every case. The unit of time is c1 × the reference length."""
 
     name: str
     fixed: float
@@ -56,7 +56,7 @@ class OrlojSetting:
         return BatchLatency(self.fixed * unit, unit / REFERENCE, self.sizes)
 
     def arrivals(self, alone_s: float) -> GammaWindows:
-        """The same in every case, whatever its lengths (§5.2)."""
+        """Arrivals, which are equal in every case, whatever its lengths (§5.2)."""
         return GammaWindows(self.load / alone_s, self.window * alone_s, self.cv)
 
 
@@ -82,7 +82,7 @@ class OrlojRequests:
     """Seconds from the start."""
     lengths: NDArray[np.float64]
     applications: tuple[str, ...]
-    """Of each request."""
+    """Application of each request."""
     shares: Mapping[str, float]
     """Part of the arrivals by application, in any unit."""
     training: Mapping[str, NDArray[np.float64]]
@@ -98,7 +98,7 @@ def draw_requests(
     p99_ms: float | None = None,
     trace: Sequence[float] = (),
 ) -> OrlojRequests:
-    """What `requests` requests of `case` are; the same for every scheduler and every SLO.
+    """Draw `requests` requests of `case`; they are the same for every scheduler and every SLO.
 
     `p99_ms` scales all times so that the P99 of the time alone is this. `trace` are rates, in any
     unit, that the windows of arrivals have instead of the setting's. Raises ReproduceError if

@@ -36,7 +36,7 @@ _SLO = "SLO, × P99 of the time alone"
 
 
 def goals_title(experiments: Sequence[str], scope: OrlojScope) -> str:
-    """What the goals are: to be quoted only if they rest on all that they were set for."""
+    """Title of the goals: they may be quoted only if they rest on all that they were set for."""
     if {"table-2", "table-3"} <= set(experiments) and scope == OrlojScope(scope.settings):
         return "Goals; gains in points of percent"
     return "Goals; set for Tables 2 and 3 whole with five seeds, with less they show the direction"
@@ -84,7 +84,7 @@ def _grid(rows: Sequence[FinishRow], *, close: bool) -> Grid:
 
 
 def _classes(rows: Sequence[FinishRow]) -> Grid:
-    """The same of finish rates by class, where there are several."""
+    """Finish rates by class, where there are several classes."""
     several = [row for row in rows if len(row.finish_per_class) > 1]
     present = {row.scheduler for row in several}
     shown = [name for name in BY_CLASS if name in present]

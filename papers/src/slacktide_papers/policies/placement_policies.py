@@ -47,7 +47,7 @@ class _Split:
         self.server = [self._cost(at, batches, server=True) for at in range(len(judge.rates))]
         edge = [self._cost(at, batches, server=False) for at in range(len(judge.rates))]
         self.edge: list[StageCost] = []
-        """Of as many stages as the device could run, from the source on."""
+        """Costs of as many stages as the device could run, from the source on."""
         for cost in edge:
             if cost is None:
                 break
@@ -133,7 +133,7 @@ def distream(
 
 
 def rim(question: PlacementQuestion, batches: StaticBatches = STATIC) -> Placed:
-    """As many stages at the source as keep its device busy, the rest on servers.
+    """Place as many stages at the source as keep its device busy, the rest on servers.
 
     From the source on, pipeline by pipeline, stages are put on the device while its lanes are not
     all busy and its memory has room for one more. Links and burstiness are not looked at.

@@ -114,7 +114,7 @@ class Vpa(ScalingPolicy):
         self._looks: list[float] = []
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
-        """What there is, or a restart with the target."""
+        """Keep the present size, or restart with the target."""
         limits = view.limits
         cores = view.replicas[0].cores if view.replicas else limits.cores_max
         current = min(max(cores, limits.cores_min), limits.cores_max)

@@ -31,7 +31,7 @@ State = tuple[int, int]
 """(requests done, rows in the batch that runs or 0)."""
 
 _After: TypeAlias = dict[State, tuple[Floats, Integers]]
-"""What is left and the state before, by cores and cost."""
+"""Times left and the state before, by cores and cost."""
 
 SPREAD = 48
 """Core seconds that a state may have cost more than the cheapest of its second, and still be kept.
@@ -40,7 +40,7 @@ Much more than it takes to make up for any backlog."""
 
 @dataclass(frozen=True, slots=True)
 class Clairvoyant:
-    """What it takes."""
+    """Cores of the cheapest choice."""
 
     cores: tuple[int, ...]
     """By second."""

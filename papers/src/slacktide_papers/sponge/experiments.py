@@ -1,4 +1,4 @@
-"""What there is to reproduce: settings and contenders, as rows that are means over a few cells."""
+"""Experiments to reproduce: settings and contenders, as rows that are means over a few cells."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ VPA = SpongeContender(
 """Its clock runs 60 times as fast: with days of memory, ten minutes show nothing of it."""
 KNOWING = SpongeContender("clairvoyant", CLAIRVOYANT)
 STEADY = "clairvoyant, steady"
-"""The same under Sponge's constraint that every choice carries the rate for good (Eq. 3)."""
+"""Clairvoyant under Sponge's constraint that every choice carries the rate for good (Eq. 3)."""
 
 
 def static(cores: int) -> SpongeContender:
@@ -67,12 +67,12 @@ def statics(setting: SpongeSetting) -> tuple[SpongeContender, ...]:
 
 
 def whole(setting: SpongeSetting) -> SpongeContender:
-    """What planners are compared with: all cores for good, divided among the models."""
+    """Contender that planners are compared with: all cores for good, divided among the models."""
     return statics(setting)[-1]
 
 
 def contenders(setting: SpongeSetting, *, quick: bool) -> tuple[SpongeContender, ...]:
-    """Those that take part."""
+    """Contenders that take part."""
     if setting.outgrows:
         return (VERTICAL, HORIZONTAL, JOINT, FA2, whole(setting))
     steady = SpongeContender(STEADY, CLAIRVOYANT, cores=(setting.steady_cores, CORES))

@@ -1,4 +1,4 @@
-"""What needs no run: the budgets of Figure 1, and Table 1 with what its text says of it.
+"""Figures that need no run: the budgets of Figure 1, and Table 1 with what its text says of it.
 
 What is printed is from Razavi, Ghafouri, Mühlhäuser, Jamshidi and Wang, "Sponge: Inference Serving
 with Dynamic SLOs Using In-Place Vertical Scaling" (EuroMLSys 2024). Facts only.
@@ -31,7 +31,7 @@ class Budgets:
 
 
 def budgets(data: Bandwidths) -> tuple[Budgets, ...]:
-    """What is left of 1 s after the network, over ten minutes of the 4G trace."""
+    """Budgets: the rest of 1 s after the network, over ten minutes of the 4G trace."""
     link = TraceLink(data.four_g)
     rows = []
     for size in SIZES_KB:
@@ -89,13 +89,13 @@ class Instance:
     printed_throughput: float
     fitted_throughput: float
     printed_cores: int
-    """Of all instances that the load needs."""
+    """Cores of all instances that the load needs."""
     fitted_cores: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerChoice:
-    """What a planner chooses for that load when the network takes so much of the SLO."""
+    """Choice of a planner for that load when the network takes so much of the SLO."""
 
     delay_ms: float
     planner: str
@@ -119,7 +119,7 @@ def instances() -> tuple[Instance, ...]:
 
 
 def choices() -> tuple[PlannerChoice, ...]:
-    """What `fa2` and `vertical` make of it, for each delay of the text."""
+    """Choices of `fa2` and `vertical`, for each delay of the text."""
     rows = []
     for delay in DELAYS:
         for planner, limits in (

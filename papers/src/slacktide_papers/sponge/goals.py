@@ -1,4 +1,4 @@
-"""What the rows should show, as lines a person can check: goals of this reproduction."""
+"""Goals that the rows should meet, as lines a person can check: those of this reproduction."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CoresRow(ResultRow):
     violation_rate: float
     """Not answered by their deadline, whatever became of them."""
     unavoidable_rate: float
-    """Of them: link time + l(1, 16) > SLO."""
+    """Violations with link time + l(1, 16) > SLO."""
     beyond_rate: float
     """The rest of the violations."""
     mean_cores: float
@@ -54,14 +54,14 @@ class CoresRow(ResultRow):
     clairvoyant_cores: float | None
     """The fewest cores with which nothing servable is late; None if not computed."""
     steady_cores: float | None
-    """The same if each second's cores must carry the mean rate for good (Sponge Eq. 3)."""
+    """Clairvoyant cores if each second's must carry the mean rate for good (Sponge Eq. 3)."""
     replicas: int
     """Most instances at a time."""
     needed: int
     """Instances that the planner said the load needs; 0: it does not say."""
     seeds: int
     published: str
-    """What the paper says of its violations; empty if nothing."""
+    """Words of the paper about its violations; empty if there are none."""
     published_cores: str
 
 
@@ -102,11 +102,11 @@ def rows_of(measured: Sequence[tuple[Point[SpongeCell], list[Played]]]) -> list[
 
 
 MEDIAN_ERROR, WORST_ERROR = 0.10, 0.35
-"""Of the fit, relative, over the 30 points."""
+"""Largest errors of the fit, relative, over the 30 points."""
 OVER_CLAIRVOYANT = 1.2
 """Mean cores of `vertical`, at most, as a multiple of the clairvoyant's."""
 OF_WHOLE = 0.5
-"""The same, of what the static comparison has. (The paper has 0.8.)"""
+"""Most cores, as a share of what the static comparison has. (The paper has 0.8.)"""
 BELOW_FA2 = 15.0
 """So many times fewer violations beyond the unavoidable than `fa2`."""
 EQUAL = 0.1
@@ -208,5 +208,5 @@ def _points(rate: float) -> float:
 
 
 def _at_most(value: float, most: float) -> bool:
-    """As it is shown: to a hundredth."""
+    """Whether `value` is at most `most` as both are shown: to a hundredth."""
     return round(value, 2) <= round(most, 2)

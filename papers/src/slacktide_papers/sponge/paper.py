@@ -65,7 +65,7 @@ _OF_EXPERIMENT = {
 
 
 def assumptions(experiments: Iterable[str], scope: SpongeScope) -> list[str]:
-    """What has been assumed for these experiments."""
+    """Assumptions that were made for these experiments."""
     names = list(experiments)
     sentences = [_RECORDED if scope.folder is not None else _DRAWN]
     if any(EXPERIMENTS[name].points for name in names):

@@ -58,13 +58,13 @@ _ANSWERED = (OutcomeKind.SERVED, OutcomeKind.LATE)
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a run. Requests are those sent within the time that counts."""
+    """Outcome of a run. Requests are those sent within the time that counts."""
 
     requests: int
     violations: int
     """Requests that were not answered by their deadline, whatever became of them."""
     unavoidable: int
-    """Those of them that not even all cores could have answered, alone."""
+    """Violations that not even all cores could have prevented, for the request alone."""
     p99_ms: float
     """From sending to the answer, of those answered; 0 if none was."""
     cores: Sequence[float]
@@ -90,7 +90,8 @@ class Played:
 
 
 def play(cell: SpongeCell) -> Played:
-    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
+    """Play `cell`; the outcome is the same whenever it is played. Raises ReproduceError,
+    OptionError."""
     data = bandwidths(cell.folder)
     setting = SETTINGS[cell.setting]
     requests = {
@@ -138,7 +139,7 @@ def _foreseen(
 
 
 def _kept(cores: Sequence[float]) -> tuple[float, ...]:
-    """As they are kept between runs."""
+    """Cores as they are kept between runs."""
     return tuple(round(count, 4) for count in cores)
 
 

@@ -1,4 +1,4 @@
-"""What is served and what comes: the settings, and the requests that are drawn for them.
+"""Models and load: the settings, and the requests that are drawn for them.
 
 A setting is Figure 4's but for what it says. Batch times are the fit of the published latencies
 (Sponge Eq. 2) times a factor, since the profile of the paper's YOLOv5s is not public: with six, 8
@@ -46,7 +46,7 @@ LENGTH = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Of one run of the reproduction."""
+    """Bandwidths of one run of the reproduction."""
 
     four_g: BandwidthTrace
     five_g: BandwidthTrace
@@ -67,8 +67,8 @@ class Bandwidths:
 
 
 def bandwidths(folder: Path | None) -> Bandwidths:
-    """Those recorded below `folder`; without one, drawn from a seed in the shape of the recorded.
-    Raises ReproduceError if a file is not there or cannot be read."""
+    """Bandwidths recorded below `folder`; without one, drawn from a seed in the shape of the
+    recorded. Raises ReproduceError if a file is not there or cannot be read."""
     if folder is None:
         return Bandwidths(
             draw_4g(LENGTH, np.random.default_rng(SEED)),
@@ -205,7 +205,7 @@ HARDER = ("800kb", "x7", "100-per-second", "bursts", "5g", "two-models", "4x-loa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpongeRequests:
-    """Those of one model, in the order of sending; seconds, each of shape (n,)."""
+    """Requests of one model, in the order of sending; seconds, each of shape (n,)."""
 
     sent: Floats
     """Where the deadline counts from, and the server first hears of it."""

@@ -58,7 +58,7 @@ NO_POINTS = "Figure 3 needs the measured latencies: --data DIR."
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is shown beside the rows; empty where it was not asked for."""
+    """Figures that are shown beside the rows; empty where they were not asked for."""
 
     timelines: Mapping[tuple[str, str], Played]
     """The first seed of every row, by setting and policy."""

@@ -106,7 +106,7 @@ def _models_of(target: str, token_file: Path | None, ca_file: Path | None) -> st
 
 
 def _standing(at: Progress) -> str:
-    """What has come of the run so far, in a few words."""
+    """State of the run so far, in a few words."""
     from slacktide.domain import percent
 
     judged = percent(at.on_time / at.ended) if at.ended else "–"

@@ -1,4 +1,4 @@
-"""What `slacktide simulate` does with a recording: replays it, or predicts it."""
+"""The part of `slacktide simulate` that takes a recording: replays it, or predicts it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _SHARES = {
     "motorcycle": 0.02,
     "pickup": 0.02,
 }
-"""Of what comes by in streams, on average."""
+"""Shares of the kinds that come by in streams, on average."""
 
 _PAINTS: tuple[tuple[float, Colour], ...] = (
     (0.27, (0.9, 0.9, 0.9)),
@@ -60,7 +60,7 @@ _PAINTS: tuple[tuple[float, Colour], ...] = (
     (0.06, (0.62, 0.1, 0.1)),
     (0.05, (0.3, 0.38, 0.25)),
 )
-"""Of vehicles and clothes in streams: shares and colours."""
+"""Shares and colours of vehicles and clothes in streams."""
 
 Frame = NDArray[np.uint8]
 
@@ -76,11 +76,11 @@ def frames(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int6
 
 @dataclass(frozen=True, slots=True)
 class StreamConditions:
-    """What a stream shows. Each series holds values at equal distances from the first frame to the
-    last, with straight lines between them."""
+    """Conditions that a stream shows. Each series holds values at equal distances from the first
+    frame to the last, with straight lines between them."""
 
     seed: int
-    """Of the street, the traffic on it and the noise of the camera."""
+    """Seed of the street, the traffic on it and the noise of the camera."""
     daylight: tuple[float, ...]
     """From 0.12, a dark night, to 1."""
     fog: tuple[float, ...] = (0.0,)

@@ -79,7 +79,7 @@ def make_repository(
 
 
 def _chosen(names: Iterable[str]) -> list[ExampleModel | ExamplePipeline]:
-    """Those of these names, each once; the models of a pipeline in front of it."""
+    """Examples of these names, each once; the models of a pipeline in front of it."""
     listed: dict[str, ExampleModel | ExamplePipeline] = {}
     for name in names:
         if (pipeline := PIPELINES.get(name)) is not None:
@@ -149,7 +149,7 @@ def _replace(folder: Path, root: Path, fill: Callable[[Path], object]) -> None:
 
 
 def _readme() -> str:
-    """What the directory holds."""
+    """Text about the contents of the directory."""
     listed = "\n".join(
         f"- `{model.name}`: {model.summary}."
         + (f" Classes: {', '.join(model.classes)}." if model.classes else "")

@@ -17,7 +17,7 @@ class ExamplePipeline:
     name: str
     summary: str
     models: tuple[str, ...]
-    """Those of its stages, the detector first."""
+    """Models of its stages, the detector first."""
 
     def extras(self) -> dict[str, bytes]:
         """Its files, by name."""

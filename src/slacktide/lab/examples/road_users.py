@@ -34,7 +34,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class CropTask:
-    """What one model is to say of a road user."""
+    """Question that one model is to answer about a road user."""
 
     answers: tuple[str, ...]
     of: Callable[[RoadUser], str | None]

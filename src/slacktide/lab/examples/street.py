@@ -44,7 +44,7 @@ CLOTHING: dict[str, Colour] = {
 """Colours of coats."""
 
 CHARACTERS: Final = "0123456789ACEFHKLPTX"
-"""What a plate may hold."""
+"""Characters that a plate may hold."""
 
 _FONT = bytes.fromhex(
     "0e11131519110e 040c040404040e 0e11010204081f 1f02040201110e 02060a121f0202"

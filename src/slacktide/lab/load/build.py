@@ -59,7 +59,7 @@ MOST_LENGTHS = 16
 
 
 _AS_GIVEN = {field.name for field in fields(LoadSpec)} - {"target", "streams", "link"}
-"""What of a run is just what its flag says."""
+"""Fields of a run that are just what their flags say."""
 
 
 def build_spec(target: str, **flags: Any) -> LoadSpec:

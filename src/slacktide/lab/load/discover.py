@@ -1,4 +1,4 @@
-"""What a server says of its models: metadata and configuration, over HTTP or gRPC."""
+"""A server's description of its models: metadata and configuration, over HTTP or gRPC."""
 
 from __future__ import annotations
 

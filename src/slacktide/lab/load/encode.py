@@ -72,7 +72,7 @@ class HttpRequest:
         return (*lines, b"\r\n")
 
     def body(self, timeout_us: int | None) -> Sequence[bytes]:
-        """What follows them."""
+        """Parts that follow the headers."""
         return (self.head[self.body_at :], *self._rest(timeout_us))
 
     def _rest(self, timeout_us: int | None) -> Sequence[bytes]:
@@ -146,7 +146,7 @@ def http_json(target: Target, stream: Stream, path: Path, *, batches: bool) -> H
 
 
 def grpc_tensors(stream: Stream, tensors: Tensors) -> GrpcRequest:
-    """The same inference request for gRPC."""
+    """An inference request for gRPC."""
     from slacktide.wire.grpc_messages import encode_call
 
     call = InferCall(

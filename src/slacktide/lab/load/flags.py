@@ -12,7 +12,8 @@ from slacktide.domain import Options, Unit, format_seconds, option
 
 
 def _seconds(value: object) -> float:
-    """As in the short texts of workloads, which know more spellings than a settings file."""
+    """Seconds as in the short texts of workloads, which know more spellings than a settings
+    file."""
     from slacktide.lab.workloads import WorkloadError, parse_seconds  # numpy: only to read a value
 
     try:

@@ -107,7 +107,7 @@ async def run_load(
 
 
 def run_load_sync(spec: LoadSpec, progress: Observer | None = None) -> Report:
-    """As `run_load`, on a loop of its own. The first Ctrl-C (or SIGTERM) ends the run with a
+    """Like `run_load`, on a loop of its own. The first Ctrl-C (or SIGTERM) ends the run with a
     report of what was done; the second raises KeyboardInterrupt."""
     import uvloop
 
@@ -165,7 +165,8 @@ async def carry_out(
 
 @asynccontextmanager
 async def _link(spec: LoadSpec) -> AsyncIterator[LinkProcess | None]:
-    """What carries the requests of a run; None: nothing stands between. Raises LoadError."""
+    """Process that carries the requests of a run; None: nothing stands between. Raises
+    LoadError."""
     if spec.link is None:
         yield None
         return

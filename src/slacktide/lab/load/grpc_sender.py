@@ -130,7 +130,7 @@ class GrpcSender:
 
 
 def _read(error: grpc.aio.AioRpcError) -> tuple[Result, str]:
-    """What a failed call means."""
+    """Result and detail of a failed call."""
     code, details = error.code().name, error.details() or ""
     if code == "UNAVAILABLE" and any(words in details.lower() for words in _BROKEN):
         return Result.TRANSPORT_ERROR, details

@@ -17,7 +17,7 @@ from slacktide.lab.load.spec import Target
 
 CONNECTIONS = 8
 TIMEOUT_S = 20.0
-"""Of a request without a deadline: all are answered, since it is latency that is compared."""
+"""Seconds for a request without a deadline: all are answered, since latency is compared."""
 
 
 class PlayedRow(NamedTuple):
@@ -59,7 +59,7 @@ def play_rows(
 
 
 def exit_stats(target: Target, model: str) -> dict[str, Any]:
-    """What the server says of a model's early exits; nothing where it has none."""
+    """The server's statistics of a model's early exits; empty where it has none."""
     return dict(model_stats(target, model).get("exit_stats", {}))
 
 

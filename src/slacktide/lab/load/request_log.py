@@ -22,7 +22,7 @@ from slacktide.lab.workloads import Link, SharedLink
 
 
 class Result(Enum):
-    """What came back. Whether an answer was on time is decided later, from the clock."""
+    """Result of a request. Whether an answer was on time is decided later, from the clock."""
 
     ANSWERED = "answered"
     """200, OK."""
@@ -110,7 +110,7 @@ class LinkDelay(NamedTuple):
     """Seconds that one request spends on its link."""
 
     unseen: float
-    """What the server cannot count: until the first byte is there, and the way back."""
+    """Seconds that the server cannot count: until the first byte is there, and the way back."""
     whole: float
     """There and back."""
 
@@ -161,7 +161,7 @@ class RequestLog:
         self.submitted = 0
         """Requests 0 … submitted − 1 have come due and were handed to the sender."""
         self.open: dict[int, None] = {}
-        """Those of them without an end, in the order they were due."""
+        """Submitted requests without an end, in the order they were due."""
         self.on_time = 0
         self._send_deadlines = send_deadlines
         self._link = link

@@ -30,7 +30,7 @@ class Sender(Protocol):
         """Request `index` is cancelled: take it off the wire."""
 
     def warnings(self) -> tuple[str, ...]:
-        """What the reader of the report should know of how requests were carried."""
+        """Warnings for the reader of the report about how requests were carried."""
 
     async def close(self) -> None:
         """Close every connection."""

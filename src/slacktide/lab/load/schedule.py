@@ -1,4 +1,4 @@
-"""What to send when, decided before the first request leaves. Pure.
+"""Schedule of what to send when, decided before the first request leaves. Pure.
 
 Each stream has its own generator for each purpose, seeded by (seed, purpose, stream): adding a
 stream, or drawing deadlines differently, leaves every other draw as it was.
@@ -17,7 +17,7 @@ from slacktide.lab.load.spec import LoadSpec
 
 
 class Purpose(IntEnum):
-    """What a random stream is for."""
+    """Purpose of a random stream."""
 
     ARRIVALS = 0
     DEADLINES = 1

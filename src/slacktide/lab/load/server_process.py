@@ -119,7 +119,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
 
 
 def _message(line: str) -> str:
-    """Of a line of JSON log; empty for a line that is not (or not yet) whole."""
+    """Message of a line of JSON log; empty for a line that is not (or not yet) whole."""
     try:
         entry = json.loads(line)
     except ValueError:

@@ -28,7 +28,7 @@ _Array = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """What a server says of a model that it serves."""
+    """A server's description of a model that it serves."""
 
     name: str
     inputs: tuple[TensorSpec, ...]

@@ -1,4 +1,4 @@
-"""What waits at the near end of a link, and what of it has got through by when. Pure.
+"""Queue at the near end of a link: what waits, and what of it has got through by when. Pure.
 
 A token bucket whose rate follows a trace, and which holds no more than one piece: pieces leave one
 after the other, each as soon as the trace has moved its bytes. Instants are computed from those
@@ -50,7 +50,7 @@ class LinkQueue(Generic[SomeFlow]):
         self._trace, self._offset = link.trace, link.offset
         self._link = SharedLink(replace(link, rtt=0.0))
         self._flows: deque[SomeFlow] = deque()
-        """Those with bytes that wait, in the order in which they began to."""
+        """Flows with bytes that wait, in the order in which they began to."""
         self._moving: Piece[SomeFlow] | None = None
         self._free_at = float("-inf")
 
@@ -76,7 +76,7 @@ class LinkQueue(Generic[SomeFlow]):
         flow.size = 0
 
     def take(self, *, now: float) -> list[Piece[SomeFlow]]:
-        """What has left by `now`, in order."""
+        """Pieces that have left by `now`, in order."""
         pieces = []
         while self._moving is not None and self._moving.left_at <= now:
             pieces.append(self._moving)

@@ -82,7 +82,7 @@ class LinkProcess:
         self._tell({"origin": origin})
 
     def warnings(self, lateness_limit: float) -> tuple[str, ...]:
-        """What the reader of a report should know; `lateness_limit` in seconds."""
+        """Warnings for the reader of a report; `lateness_limit` in seconds."""
         done = self.carried
         if done is None:
             return (f"the link failed: {self.failure}",)

@@ -25,7 +25,7 @@ _LATENESS_KEPT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a proxy has done so far."""
+    """Counts of what a proxy has done so far."""
 
     connections: int
     unreachable: int
@@ -47,7 +47,7 @@ class LinkProxy:
         self._common: LinkQueue[ProxyConnection] | None = LinkQueue(link) if shared else None
         self._origin: float | None = None
         self._queues: dict[ProxyConnection, LinkQueue[ProxyConnection]] = {}
-        """Of the connections that there are."""
+        """Queues of the open connections."""
         self._connections = self._unreachable = 0
         self._there = self.back = 0
         """Bytes that were carried."""
@@ -81,7 +81,7 @@ class LinkProxy:
             connection.read_client()
 
     def carried(self) -> Carried:
-        """What has been done so far."""
+        """Counts of what has been done so far."""
         late = sorted(self._lateness)
         p99 = late[int(0.99 * len(late))] if late else 0.0
         return Carried(self._connections, self._unreachable, self._there, self.back, p99)

@@ -82,7 +82,7 @@ class ProxyConnection(Flow):
         )
         self._connecting: asyncio.Task[None] | None = None
         self._early: list[bytes] = []
-        """What came before it could be queued: uvloop reads once, paused or not."""
+        """Data that came before it could be queued: uvloop reads once, paused or not."""
         self._ended = 0
         """Directions in which the end has been passed on."""
 

@@ -46,7 +46,7 @@ class TimerQueue:
         self._entries: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._armed = float("inf")
-        """What the timer is set to; −∞ while calls are made."""
+        """Instant that the timer is set to; −∞ while calls are made."""
         self._failure: Exception | None = None
         self._loop.add_reader(fd, self._ring, fd)
 

@@ -92,7 +92,7 @@ class Ran:
     asked: ProposalRecord | None
     """None: one in quarantine, one that could not be judged, or a solo run, whatever the policy."""
     rivals: tuple[ProposalRecord, ...]
-    """What other pools proposed for the lane."""
+    """Proposals of other pools for the lane."""
     because: tuple[str, ...]
     """Events of this moment, counted by type."""
     unmeasured: bool = False
@@ -153,7 +153,7 @@ class ExitsChanged:
     judged: int
     """Rows that ran to the end."""
     differed: Mapping[int, int]
-    """Of those: rows for which the ramp that would have answered them, as thresholds were, had
+    """Judged rows for which the ramp that would have answered them, as thresholds were, had
     another answer than the model's end."""
 
 
@@ -168,7 +168,7 @@ class PlacesChanged:
     after: tuple[str, ...]
     """Lanes, or the device; none: here."""
     why: str = ""
-    """As planners say; empty where none does."""
+    """Reason, as planners state it; empty where none does."""
 
 
 Decision: TypeAlias = Ran | Finished | Waited | Ended | ExitsChanged | PlacesChanged
@@ -190,7 +190,7 @@ class ObservedScheduler:
         return len(self._scheduler)
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """What the real one proposes."""
+        """Propose what the real scheduler proposes, and note it."""
         pending: Sequence[Request] = self._scheduler.pending()
         answer: Proposal | WaitUntil | Idle = self._scheduler.propose(replica, now=now)
         explain = getattr(self._scheduler, "explain", None)
@@ -264,7 +264,7 @@ class ObservedPools(RecordedPools):
 
 
 class ExitsSeen:
-    """What the ramps of one pool did since its policy changed."""
+    """Acts of the ramps of one pool since its policy changed."""
 
     def __init__(self, policy: ExitPolicy | None) -> None:
         self.policy = policy
@@ -305,10 +305,10 @@ class Notes(Watcher):
         self._asked: list[ProposalRecord] = []
         self._known: dict[int, Request | Notice] = {}
         self._running: dict[int, RunBatch] = {}
-        """What is not known to have finished, by batch."""
+        """Batches that are not known to have finished."""
         self._exits: dict[PoolId, ExitsSeen] = {}
         self._places: dict[str, tuple[str, ...]] = {}
-        """As the last plan has them."""
+        """Places as the last plan has them."""
 
     def before(self, call: Call, engine: Engine) -> None:
         self._asked.clear()

@@ -53,8 +53,8 @@ class RecordedPools:
         several files do, goes on with its own, as it did when it was recorded."""
 
     def add(self, opened: PoolOpened) -> None:
-        """What a pool is made of. Stated again when it is made anew, and at the head of a later
-        part: the first holds."""
+        """Note what a pool is made of. It is stated again when it is made anew, and at the head
+        of a later part: the first holds."""
         self.opened.setdefault(opened.pool, opened)
 
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
@@ -94,7 +94,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of a replay."""
+    """Outcome of a replay."""
 
     calls: int
     events: int
@@ -102,7 +102,7 @@ class Replayed:
     difference: Difference | None
     """None: identical."""
     engine: Engine
-    """As the last call left it."""
+    """Engine as the last call left it."""
 
 
 class Watcher:
@@ -175,12 +175,12 @@ class ReplayedFrames:
 
     def __init__(self, engine: Engine) -> None:
         self.ended: list[Answer | FreeSlots] = []
-        """Of the engine's last call."""
+        """Answers and freed slots of the engine's last call."""
         self._frames = Frames(engine)
         self._told: list[Event] = []
 
     def call(self, call: FramesCall) -> list[Plain]:
-        """What is to be done."""
+        """Commands that follow from the call."""
         ended: list[Answer | FreeSlots] = []
         if call.what == "answers":
             ended, self.ended = self.ended, []

@@ -38,7 +38,7 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def outcomes_over_time(report: Report) -> str:
-    """What became of the requests due in each bin of the timeline, stacked."""
+    """Outcomes of the requests due in each bin of the timeline, stacked."""
 
     def draw(axes: Any) -> None:
         line = report.timeline

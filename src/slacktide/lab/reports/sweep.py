@@ -27,8 +27,8 @@ _FORMS: Mapping[str, tuple[str, float, int, str]] = {
 }
 """By figure: heading, factor, digits and unit."""
 _AT_A_GLANCE = ("refused", "late", "p99_s")
-"""What a terminal has room for beside goodput; a page, CSV and JSON have everything. Where runs
-differ in cores, these come too."""
+"""Figures that a terminal has room for beside goodput; a page, CSV and JSON have everything.
+Where runs differ in cores, these come too."""
 _STREAMS_MOST = 4
 """More streams than these do not get columns of their own at a terminal."""
 _GOODPUT = next(figure for figure in FIGURES if figure.name == "goodput")

@@ -56,13 +56,13 @@ from slacktide.planning import SessionClosed, SessionEvent, SessionOpened
 from slacktide.planning.variants.family import expected_accuracy
 
 FIRST_ID = 1 << 48
-"""Of the requests of clients; other requests have smaller ones."""
+"""First id of clients' requests; other requests have smaller ones."""
 ANSWER_BYTES = 300
-"""Of an answer (Jellyfish's first guess)."""
+"""Bytes of an answer (Jellyfish's first guess)."""
 
 Told: TypeAlias = Sequence[Event | SessionEvent]
 Turn: TypeAlias = Callable[[float], Told]
-"""What happens at an instant, and what the runtime gets of it."""
+"""Something that happens at an instant; it returns what the runtime gets of it."""
 Advise: TypeAlias = Callable[[str], Advice | None]
 """Session → what its client is told with an answer."""
 

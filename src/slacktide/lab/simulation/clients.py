@@ -23,14 +23,14 @@ TOLD_S = 0.1
 
 
 class ClientLogic(Protocol):
-    """What decides for a client: `ClientCore`, or a published one."""
+    """Logic of a client: `ClientCore`, or a published one."""
 
     def handle(self, event: ClientEvent, *, now: float) -> Sequence[ClientAction]: ...
     def next_wakeup(self) -> float: ...
 
 
 class MeasuredLink(Protocol):
-    """What the server makes of one client's link."""
+    """The server's measurements of one client's link."""
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
         """Seconds expected from a frame's first byte to its last."""
@@ -48,7 +48,7 @@ class MeasuredLink(Protocol):
 
 @dataclass(slots=True)
 class SessionLink:
-    """As the server measures."""
+    """Link as the server measures it."""
 
     id: str
     rtt: float
@@ -94,7 +94,7 @@ class SimulatedClient:
     slo: float
     """Seconds from capture to answer, at the client."""
     variants: tuple[FamilyVariant, ...]
-    """That it is told of, smallest first."""
+    """Variants that it is told of, smallest first."""
     alone: float
     """Seconds of a batch of one of the smallest."""
     frame_bytes: Callable[[int], float]
@@ -118,7 +118,7 @@ class SimulatedClient:
 
 @dataclass(slots=True)
 class FrameRecord:
-    """What became of one frame, as its client saw it."""
+    """Outcome of one frame, as its client saw it."""
 
     client: str
     captured: float
@@ -128,7 +128,7 @@ class FrameRecord:
     """None: the run ended before."""
     variant: str = ""
     side: int = 0
-    """Of the image that was sent."""
+    """Side of the image that was sent."""
     nbytes: int = 0
     accuracy: float = 0.0
     """Expected of its answer: that of the smaller of what was sent and what ran; 0 if missed."""

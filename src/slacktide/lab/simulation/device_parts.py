@@ -35,7 +35,7 @@ DeviceLink = PartLink[SentPart]
 
 
 class Devices(Protocol):
-    """What a device knows of the others."""
+    """View that a device has of the others."""
 
     score: FrameScore
 
@@ -55,11 +55,11 @@ class _OnLink:
 
 
 class DeviceParts:
-    """Of one device, where they begin."""
+    """Parts of frames of one device, where they begin."""
 
     def __init__(self, frames: DeviceFrames, devices: Devices) -> None:
         self.open: dict[int, SentPart] = {}
-        """Those that have not ended."""
+        """Parts that have not ended."""
         self._frames, self._devices = frames, devices
         self._score = devices.score
         self._on_links: dict[int, _OnLink] = {}

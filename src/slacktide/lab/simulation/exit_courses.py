@@ -28,16 +28,16 @@ Chain = tuple[Sequence[float], float]
 
 @dataclass(frozen=True, slots=True)
 class ExitCourse:
-    """What becomes of one batch. Seconds from its start."""
+    """Course of one batch. Seconds from its start."""
 
     seconds: float
     released: tuple[tuple[float, RowsReleased], ...]
     report: ExitReport
     everywhere: RampsJudged | None = None
-    """What ramps at all positions said, if that was asked for and all rows came to the end."""
+    """Answers of ramps at all positions, if they were asked for and all rows came to the end."""
 
     def until(self, seconds: float) -> ExitReport:
-        """What is known if it is stopped then: no row has reached the end."""
+        """Report of a batch that is stopped then: no row has reached the end."""
         report = self.report
         stages = sum(stage_end <= seconds for stage_end in report.stage_s)
         return ExitReport(
@@ -50,16 +50,16 @@ class ExitCourse:
 
 
 class EarlyExits(Protocol):
-    """What the ramps of a model say: the hardware knows, policies learn it from its reports."""
+    """Answers of a model's ramps: the hardware knows them, policies learn them from its reports."""
 
     def learnt(self, pool: PoolId) -> RampsLearnt | None:
-        """What planners are told at the beginning; None: nothing."""
+        """Facts that planners are told at the beginning; None: nothing."""
 
     def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
-        """What a replica reports that has opened the model with these ramps."""
+        """Report of a replica that has opened the model with these ramps."""
 
     def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
-        """What becomes of `batch`, of which the unsplit model would take `seconds`."""
+        """Course of `batch`, of which the unsplit model would take `seconds`."""
 
 
 def played(

@@ -32,10 +32,10 @@ from slacktide.profiles import LatencyTable
 
 LAYOUT = 1
 MAX_BYTES = 1 << 30
-"""Of a file, unpacked."""
+"""Most bytes of a file, unpacked."""
 MOST_POSITIONS, MOST_SIZES = 256, 64
 LARGEST = 1e9
-"""Of any number."""
+"""Largest number in a table."""
 
 Floats = NDArray[np.floating[Any]]
 
@@ -86,13 +86,13 @@ class ExitTable:
         return len(self.uncertainty)
 
     def part(self, start: int, end: int) -> ExitTable:
-        """The same ramps and times, with the inputs from `start` to `end` alone."""
+        """A table of the inputs from `start` to `end` alone, with these ramps and times."""
         chosen = slice(start, end)
         return replace(self, uncertainty=self.uncertainty[chosen], agrees=self.agrees[chosen])
 
     @property
     def times(self) -> LatencyTable:
-        """Of the unsplit model, on one core or however many it was measured with."""
+        """Batch times of the unsplit model, on one core or however many it was measured with."""
         seconds = [[whole_s] for whole_s in self.whole.tolist()]
         return LatencyTable.from_grid(tuple(self.sizes.tolist()), (1,), seconds, seconds)
 
@@ -109,7 +109,7 @@ class ExitTable:
 
     @cached_property
     def facts(self) -> tuple[RampFacts, ...]:
-        """What planners are told of the ramps."""
+        """Facts that planners are told of the ramps."""
         cost = (self.before[0] / self.whole[0]).tolist()
         columns = zip(self.positions, self.agreement.tolist(), cost, strict=True)
         return tuple(RampFacts(number, *column) for number, column in enumerate(columns))

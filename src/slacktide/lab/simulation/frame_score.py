@@ -19,7 +19,7 @@ LATENCY_MS = 2_000
 
 @dataclass(slots=True)
 class PipelineScore:
-    """Of one pipeline."""
+    """Score of one pipeline."""
 
     reasons: Counter[Reason] = field(default_factory=Counter)
     """Frames by outcome."""
@@ -28,7 +28,7 @@ class PipelineScore:
     in_time: int = 0
     """Objects at the sinks, in time."""
     worth: float = 0.0
-    """The same, each weighted by the accuracy of its answer."""
+    """Objects in time, each weighted by the accuracy of its answer."""
     latency_ms: list[int] = field(default_factory=lambda: [0] * (LATENCY_MS + 1))
     """Answered frames by milliseconds from their arrival on, rounded down."""
 
@@ -71,7 +71,7 @@ class PipelineScore:
 
 
 class FrameScore:
-    """Of all frames that come from `start` to `end` (seconds)."""
+    """Score of all frames that come from `start` to `end` (seconds)."""
 
     def __init__(self, *, start: float = 0.0, end: float = math.inf, bin_s: float = 10.0) -> None:
         self.start, self.end, self.bin_s = start, end, bin_s
@@ -84,11 +84,11 @@ class FrameScore:
         self.ran_s = 0.0
         """Seconds of batches, all in all."""
         self.requests = 0
-        """Of stages."""
+        """Requests of stages."""
         self.rows = 0
-        """Of these."""
+        """Rows of these requests."""
         self.parts: Counter[str] = Counter()
-        """What was handed over, by what came of it: `answered`, `given up`, `cancelled`."""
+        """Parts that were handed over, by outcome: `answered`, `given up`, `cancelled`."""
 
     def ended(
         self,
@@ -119,7 +119,7 @@ class FrameScore:
 
     @property
     def total(self) -> PipelineScore:
-        """Of all pipelines together."""
+        """Score of all pipelines together."""
         total = PipelineScore()
         for score in self.pipelines.values():
             total.add(score)

@@ -1,4 +1,4 @@
-"""What is known of frames, of requests of their stages, and of parts of frames, on a device."""
+"""State of frames, of requests of their stages, and of parts of frames, on a device."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class HereFrame:
         self.id = id
         self.seen = picture
         self.first = first
-        """Of a part: which of its stage's rows is the first."""
+        """For a part: number of the first of its stage's rows."""
         self.part = part
         self.sunk = 0
         """Rows that are answered at sinks."""
         self.nbytes = 0.0
-        """Of these answers."""
+        """Bytes of these answers."""
         self.worth = 0.0
-        """Of them, those that are right, by accuracies."""
+        """How many of these rows are right, by accuracies."""
         self.bases: dict[tuple[int, int], int] = {}
         """By (child, edge): which of the downstream's rows is the first; those that are not 0."""
 
@@ -85,4 +85,4 @@ class SentPart:
         self.sunk = 0
         self.nbytes = self.worth = 0.0
         self.share = 1.0
-        """Of its bytes that were sent: a frame may have been made smaller."""
+        """Share of its bytes that was sent: a frame may have been made smaller."""

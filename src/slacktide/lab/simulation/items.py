@@ -1,5 +1,5 @@
-"""What comes from outside: requests, uploads that take time, and whatever else may happen; the one
-error of simulations; and `stream`, where all their random numbers come from.
+"""Items that come from outside: requests, uploads that take time, and whatever else may happen; the
+one error of simulations; and `stream`, where all their random numbers come from.
 
 Every item has an `arrival`, its instant. They come from one iterator, in the order of their
 arrivals, and are looked at when their time has come: a run of ten million holds a handful of them.

@@ -37,13 +37,13 @@ from slacktide.recording import Call, Recording, RecordingError
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What became of the same requests, live and in the simulator."""
+    """Outcomes of the same requests, live and in the simulator."""
 
     recorded: Report
     predicted: tuple[Report, ...]
     """One for each seed."""
     notes: tuple[str, ...]
-    """What was left out, or could not be known."""
+    """Notes on what was left out, or could not be known."""
 
     @property
     def difference(self) -> float:
@@ -143,7 +143,7 @@ def _run(
 
 
 class _Later(Observations):
-    """What ran after the beginning."""
+    """Observations of batches that ran after the beginning."""
 
     def __init__(self, start: float) -> None:
         super().__init__(None)

@@ -26,7 +26,7 @@ from slacktide.profiles import BatchTimes, ExitTimes
 
 LATEST_ROWS, LATEST_BATCHES = 4_096, 512
 NEVER = (float("inf"), False)
-"""Of a ramp of which nothing was seen: no row leaves there."""
+"""Row of a ramp of which nothing was seen: no row leaves there."""
 
 Said = Mapping[int, tuple[float, bool]]
 """By position: uncertainty of a row, and whether the ramp agreed."""
@@ -34,15 +34,15 @@ Said = Mapping[int, tuple[float, bool]]
 
 @dataclass(slots=True)
 class ObservedExits:
-    """Of one pool: what its ramps said, and when they answered."""
+    """Exits observed in one pool: what its ramps said, and when they answered."""
 
     rows: deque[Said] = field(default_factory=lambda: deque(maxlen=LATEST_ROWS))
     shares: dict[int, float] = field(default_factory=dict)
     """By position: part of a pass until its answers, a mean that fades."""
     stages: dict[int, float] = field(default_factory=dict)
-    """Of a model's own exits, by position (−1: the end): part of a pass that its stage takes."""
+    """Part of a pass that each stage takes, by position of a model's own exits (−1: the end)."""
     ratios: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST_BATCHES))
-    """Of batches of these: what one took, by what its stages take."""
+    """Seconds of batches with such exits, divided by what their stages take."""
 
     def note(
         self, batch: Batch, report: ExitReport, seconds: float, times: BatchTimes | None = None
@@ -147,7 +147,8 @@ class RecordedExits:
 
 
 def _nearest(row: Said, ramp: int) -> tuple[float, bool]:
-    """What a ramp says of a row; one that was not active there, what the last one before said."""
+    """Answer of a ramp to a row; one that was not active there has the answer of the last one
+    before."""
     if ramp in row:
         return row[ramp]
     active = sorted(row)

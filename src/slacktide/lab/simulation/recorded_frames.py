@@ -49,10 +49,10 @@ _HAS_RESULT = (OutcomeKind.SERVED, OutcomeKind.LATE)
 
 @dataclass(slots=True)
 class RecordedRows:
-    """What a stage of one frame has handed on."""
+    """Rows that a stage of one frame has handed on."""
 
     rows: int = 0
-    """Of the stage."""
+    """Rows of the stage."""
     yields: list[Yield] = field(default_factory=list)
     """By edge from it, of all these rows."""
 
@@ -72,7 +72,7 @@ class RecordedRows:
         ]
 
     def between(self, first: int, end: int) -> tuple[Yield, ...]:
-        """What rows `first` to `end` hand on, evenly shared out."""
+        """Yields of rows `first` to `end`, evenly shared out."""
 
         def of(count: int) -> int:
             return count * end // self.rows - count * first // self.rows
@@ -85,7 +85,7 @@ class RecordedRows:
 
 @dataclass(slots=True)
 class FrameInputs:
-    """What a recording says of frames."""
+    """Frames in a recording."""
 
     pipelines: tuple[Pipeline, ...] = ()
     """Served as the prediction begins."""
@@ -109,9 +109,9 @@ class FrameInputsReader:
         self.asked: dict[int, Request] = {}
         """Frames that came while they counted, as requests to their pipelines."""
         self.refused: set[int] = set()
-        """Those that the server itself turned away."""
+        """Frames that the server itself turned away."""
         self.open: set[int] = set()
-        """Those without an outcome as it ended."""
+        """Frames without an outcome as the recording ended."""
         self._notices: dict[int, tuple[Notice, float]] = {}
         self._frames: dict[int, tuple[Frame, float]] = {}
         self._pipelines: dict[int, str] = {}
@@ -203,7 +203,7 @@ def _asked(frame: Frame | Notice, pipeline: str) -> Request:
 
 
 class RecordedFrames:
-    """What stages give in a run of recorded frames: a `SimulatedFrames`."""
+    """Stages in a run of recorded frames: a `SimulatedFrames`."""
 
     def __init__(
         self,
@@ -219,10 +219,10 @@ class RecordedFrames:
         self._random = random
         self._over: set[int] = set()
         self._pipelines: dict[int, Pipeline] = {}
-        """Those that frames came to."""
+        """Pipeline of each frame."""
         self._children: dict[int, PreparePayload] = {}
         self._rows: dict[tuple[int, str], int] = {}
-        """Of a frame's stage, those that have handed on."""
+        """Rows of a frame's stage that have handed on."""
         self._of: dict[tuple[int, str], RecordedRows | None] = {}
         self._served: dict[str, Pipeline] = {}
 
@@ -237,7 +237,7 @@ class RecordedFrames:
         return True
 
     def answered(self, child: Answer, *, now: float) -> None:
-        """What its outputs hand on comes once they have been read."""
+        """Yields come once the outputs have been read."""
         payload = self._children.pop(child.id, None)
         if payload is None or child.reason.kind not in _HAS_RESULT:
             return

@@ -1,6 +1,6 @@
-"""What a recording says of the outside world: arrivals, what clients withdrew, what broke.
+"""The outside world in a recording: arrivals, what clients withdrew, what broke.
 
-And what it says of the inside, to compare with: how every request ended. No time of a batch is read
+The inside is read to compare with: how every request ended. No time of a batch is read
 here: those are to be predicted.
 
 An item happens when it reached the engine. A live server reads its sockets some time after the
@@ -39,7 +39,7 @@ from slacktide.recording.records import answers, of_type, started
 
 @dataclass(slots=True)
 class _Known:
-    """What the engine got of one request."""
+    """Everything that the engine got of one request."""
 
     notice: Notice | None = None
     announced_at: float = 0.0
@@ -70,9 +70,9 @@ class RecordedInputs:
     open: int = 0
     """Requests without an outcome, as the recording ended; neither fed nor scored."""
     start_s: float = 0.0
-    """What the first replica took to come up, seconds."""
+    """Seconds that the first replica took to come up."""
     resize_s: float = 0.0
-    """What lanes took to be resized, the median in seconds; 0 if none was."""
+    """Seconds that lanes took to be resized, the median; 0 if none was."""
 
 
 def recorded_inputs(

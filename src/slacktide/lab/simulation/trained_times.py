@@ -1,4 +1,4 @@
-"""What a recording's batches took, and batch times drawn from that.
+"""Times of a recording's batches, and batch times drawn from them.
 
 A machine has phases: for some seconds everything takes a tenth longer, or some batches five times
 as long, since something else wants its caches or its cores. Near capacity a few such seconds decide
@@ -32,7 +32,7 @@ many because a few seconds may all be of one phase of the machine."""
 ENOUGH = 30
 """Batches that are alike whose ratios speak for themselves."""
 NEAR = 8
-"""Of these, those that are drawn from: the ones nearest to a moment."""
+"""Number of these ratios that are drawn from: the ones nearest to a moment."""
 
 Observation: TypeAlias = tuple[Batch, int, float]
 """(batch, cores, seconds)."""
@@ -51,7 +51,7 @@ class Observations(Watcher):
         self._latest = latest
         self._batches: dict[PoolId, deque[Observation]] = {}
         self.exits: dict[PoolId, ObservedExits] = {}
-        """Of pools whose ramps have said something."""
+        """Exits of the pools whose ramps have said something."""
 
     def before(self, call: Call, engine: Engine) -> None:
         for event in call.events:
@@ -69,7 +69,7 @@ class Observations(Watcher):
                 batches.append((batch, running.cores, call.now - batch.started))
 
     def of(self, pool: PoolId) -> Iterable[Observation]:
-        """Those of one pool, oldest first."""
+        """Observations of one pool, oldest first."""
         return self._batches.get(pool, ())
 
 
@@ -151,7 +151,7 @@ class TrainedTimes:
 
 
 def _kinds(batch: Batch) -> tuple[Likeness, Likeness, Likeness]:
-    """What `batch` is like, most narrowly first."""
+    """Kinds of `batch`, the narrowest first."""
     pool = batch.replica.pool
     applications = frozenset([member.application for member in batch.members])
     hints = [member.work_hint for member in batch.members if member.work_hint is not None]

@@ -50,7 +50,7 @@ class BandwidthTrace:
     source: str
     """Where it comes from, for people."""
     _starts: list[float]
-    """As `starts`, and the period behind them: single numbers are read faster from lists."""
+    """Like `starts`, with the period behind them: single numbers are read faster from lists."""
     _rates: list[float]
     _moved: list[float]
     """Bytes moved until each of `_starts`."""

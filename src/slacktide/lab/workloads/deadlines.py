@@ -26,7 +26,7 @@ class Deadlines(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same allowance for every request."""
+    """An equal allowance for every request."""
 
     seconds: float
 

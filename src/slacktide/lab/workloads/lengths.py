@@ -69,7 +69,7 @@ class Mode:
 
     @property
     def smallest(self) -> float:
-        """What falls below this is drawn as this."""
+        """Smallest length: what falls below it is drawn as it."""
         return SMALLEST * self.mean
 
 

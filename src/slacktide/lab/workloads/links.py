@@ -42,7 +42,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConstantLink:
-    """The same bandwidth and round trip for ever."""
+    """A link with one bandwidth and round trip for ever."""
 
     bandwidth: float
     """Bytes per second."""

@@ -21,7 +21,8 @@ from slacktide.lab.workloads.values import WorkloadError, not_negative, positive
 STAYS_S = 5.0
 """Mean seconds that a drawn object is seen: e^(−1/5) = 0.82 alike a second later."""
 MOST_OBJECTS = 10_000
-"""Of one class on a frame: each is a row of the stages behind, and more is a slip of the pen."""
+"""Most objects of one class on a frame: each is a row of the stages behind, and more is a slip
+of the pen."""
 _ALL = ("video", "frame", "time_s")
 
 
@@ -30,7 +31,7 @@ class ObjectCounts:
     """Counts of each class, on frames at `rate` per second; the last is followed by the first."""
 
     classes: Mapping[str, Sequence[int]]
-    """As many of each as there are frames, ≥ 1."""
+    """As many counts of each class as there are frames, ≥ 1."""
     rate: float = 30.0
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ _AZURE_2019 = ("HashOwner", "HashApp", "HashFunction", "Trigger")
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a recorded workload says: when requests came, and how much work each was."""
+    """A recorded workload: when requests came, and how much work each was."""
 
     arrivals: Arrivals
     lengths: Mapping[str, Empirical] = field(default_factory=dict)
@@ -170,7 +170,7 @@ _FORMATS: Mapping[tuple[str, ...], Callable[[TraceRows, str | None], Trace]] = {
 
 
 def _unknown_header(header: Sequence[str]) -> str:
-    """What to say of a header that no format has: the first column that is wrong, and the nearest
+    """Message about a header that no format has: the first column that is wrong, and the nearest
     format."""
     shapes = [",".join(columns) for columns in _FORMATS]
     line = ",".join(header)

@@ -15,10 +15,10 @@ from slacktide.lab.workloads.values import WorkloadError, parse_number
 
 @dataclass(frozen=True, slots=True)
 class TraceRows:
-    """What is below a header, line by line. Can be gone through once."""
+    """Rows below a header, line by line. They can be gone through once."""
 
     name: str
-    """Of the file, for messages."""
+    """Name of the file, for messages."""
     header: tuple[str, ...]
     rows: Iterator[tuple[int, list[str]]]
     """(line, cells); as many cells as the header has. Empty lines are left out."""
@@ -52,7 +52,7 @@ class Column:
     cells: Sequence[str]
 
     def numbers(self) -> NDArray[np.float64]:
-        """As finite numbers that are not negative; shape (n,)."""
+        """Cells as finite numbers that are not negative; shape (n,)."""
         values = np.empty(len(self.cells))
         for index, cell in enumerate(self.cells):
             values[index] = parse_number(cell, self._where(index))
@@ -62,7 +62,7 @@ class Column:
         return values
 
     def times(self, *, rising: bool = False) -> NDArray[np.float64]:
-        """As seconds in order; `rising`: no two alike."""
+        """Cells as seconds in order; `rising`: no two alike."""
         return self._in_order(self.numbers(), rising=rising)
 
     def instants(self) -> NDArray[np.float64]:

@@ -68,7 +68,7 @@ class ExitsRun:
     learn: int = 1500
     """Rows from which ramps are learnt."""
     loss: str = "1%"
-    """As `early_exit` states it."""
+    """Accuracy loss, as `early_exit` states it."""
     deadline_s: float = 1.0
     """Seconds in which a row must be answered: a limit on queues that grow all the same."""
 

@@ -104,7 +104,7 @@ class DemoTraffic:
 
 
 def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
-    """As many requests at once as the model could do in `seconds`, without deadlines."""
+    """Load of as many requests at once as the model could do in `seconds`, without deadlines."""
     count = max(BACKLOG_CONNECTIONS, int(model.profile_peak_rps * seconds))
     return LoadSpec(
         target=target,

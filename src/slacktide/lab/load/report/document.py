@@ -30,7 +30,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of `count` samples in seconds; each percentile is a sample, not an interpolation, or lies
+    """Percentiles of `count` samples in seconds. Each is a sample, not an interpolation, or lies
     above it by the share `error` at most."""
 
     count: int
@@ -62,9 +62,10 @@ class StreamReport:
     """Submitted per second of the window."""
     on_time_rps: float
     latency: Percentiles | None
-    """Of the answers, on time or late, from `Report.latency_from` on; None without answers."""
+    """Latency of the answers, on time or late, from `Report.latency_from` on; None without
+    answers."""
     refusal_latency: Percentiles | None
-    """Of the refusals, from there too."""
+    """Latency of the refusals, from the same instant on."""
     latency_curve: tuple[float, ...] = ()
     """Latency of the answers at 0, 1, …, 100 percent (seconds)."""
 
@@ -112,7 +113,7 @@ class Provenance:
     versions: Mapping[str, str]
     machine: str
     commit: str | None = None
-    """Of the source, if it runs from a git checkout; `+` marks uncommitted changes."""
+    """Commit of the source, if it runs from a git checkout; `+` marks uncommitted changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,11 @@ class Report:
     """One run."""
 
     kind: str
-    """What made it: `load`, `simulate`, …"""
+    """Command that made it: `load`, `simulate`, …"""
     title: str
     seed: int
     configuration: Mapping[str, Any]
-    """What was asked for, as plain JSON values."""
+    """Settings of the run, as plain JSON values."""
     provenance: Provenance
     warmup_s: float
     duration_s: float
@@ -132,7 +133,8 @@ class Report:
     total: StreamReport
     streams: tuple[StreamReport, ...]
     lateness: Percentiles | None
-    """Of the generator itself: actual minus intended send; None where sends are virtual."""
+    """Lateness of the generator itself: actual minus intended send; None where sends are
+    virtual."""
     timeline: Timeline = Timeline()
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
@@ -142,7 +144,7 @@ class Report:
     accuracy: float | None = None
     """Share of right answers, where labels are known."""
     network: Percentiles | None = None
-    """Of the requests that left: seconds on their link, there and back; None without a link."""
+    """Seconds that requests were on their link, there and back; None without a link."""
     cores: float | None = None
     """Mean cores busy, where the run could measure it."""
     mean_cores: float | None = None
@@ -150,7 +152,7 @@ class Report:
     core_seconds: float | None = None
     """That, times the length of the window."""
     latency_from: str = "intended send"
-    """What latencies count from: that, or the `first byte` that the server sees."""
+    """Instant that latencies count from: that, or the `first byte` that the server sees."""
     schema: int = SCHEMA
 
     @property
@@ -184,7 +186,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, document: object) -> Report:
-        """As `from_json`, from plain values."""
+        """Like `from_json`, from plain values."""
         from pydantic import TypeAdapter, ValidationError
 
         if not isinstance(document, dict) or "schema" not in document:

@@ -94,7 +94,7 @@ class Latencies:
         return tuple(float(edge) for edge in np.clip(edges, self._least, self._most))
 
     def percentiles(self) -> Percentiles | None:
-        """As a report shows them; None without samples."""
+        """Percentiles as a report shows them; None without samples."""
         if not self.count:
             return None
         p50, p90, p99, p999 = self.quantiles((0.5, 0.9, 0.99, 0.999))
@@ -108,7 +108,7 @@ class Latencies:
 
 
 def percentiles(samples: Seconds) -> Percentiles | None:
-    """Of `samples`, shape (n,), each a sample itself; None if there is none."""
+    """Percentiles of `samples`, shape (n,), each a sample itself; None if there is none."""
     latencies = Latencies(exact=True)
     latencies.add(samples)
     return latencies.percentiles()

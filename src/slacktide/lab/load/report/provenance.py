@@ -43,7 +43,7 @@ def commit_of(source: Path) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says; None if it is missing, slow or unhappy."""
+    """Output of git; None if it is missing, slow or unhappy."""
     try:
         done = subprocess.run(
             ("git", "-C", str(folder), *arguments),

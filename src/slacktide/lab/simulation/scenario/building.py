@@ -342,7 +342,7 @@ class _Builder:
     def _signatures(
         self, name: str, application: Application, model: ServedModel
     ) -> tuple[Signature, ...]:
-        """Of its requests; none if they are as profiled."""
+        """Signatures of its requests; none if they are as profiled."""
         with self._named(("applications", name, "shapes")):
             if application.shapes and not isinstance(model.profile, TableProfile):
                 raise ProfileError("a padded model has lengths, not shapes")
@@ -408,7 +408,7 @@ class _Builder:
 
     @contextmanager
     def _named(self, place: Place) -> Iterator[None]:
-        """What is refused inside carries its place."""
+        """An error that is raised inside carries its place."""
         try:
             yield
         except (WorkloadError, ProfileError, RepositoryError, ExitTableError) as error:

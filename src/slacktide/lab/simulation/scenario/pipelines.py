@@ -73,7 +73,7 @@ class PipelinesWorld:
     def run(
         self, seed: int, provenance: Provenance, progress: Callable[[float], None] | None = None
     ) -> Report:
-        """What comes of it. `progress` is told the share of its time that has passed."""
+        """Run the scenario. `progress` is told the share of its time that has passed."""
         scenario = self._scenario
         scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
         score = _Noted(scorer, start=scenario.warmup, end=scenario.length)
@@ -145,7 +145,7 @@ class PipelinesWorld:
         )
 
     def _carried(self, now: float) -> list[LinkView]:
-        """What links have had in the last second."""
+        """Links with the bandwidth that they have had in the last second."""
         return [link.view(ends, now) for ends, link in self._links.items()]
 
     # ── from sections ────────────────────────────────────────────────────────────────────────
@@ -252,7 +252,7 @@ class PipelinesWorld:
         return draw_object_counts(spec.objects, seconds, stream(seed, f"objects of {name}"))
 
     def _asked(self, seed: int) -> PlacementQuestion:
-        """What is known at the start: what objects are on average, and what links carry."""
+        """Question at the start: what objects are on average, and what links carry."""
         scenario = self._scenario
         kinds = {device.speed: f"speed {device.speed:g}" for device in scenario.devices.values()}
         forms = {name: self._form(name, kinds) for name in scenario.models}

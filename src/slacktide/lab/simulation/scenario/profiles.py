@@ -39,7 +39,7 @@ from slacktide.profiles.run_classes import Key
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
-    """What a policy may know of one model's requests before the run."""
+    """Facts that a policy may know of one model's requests before the run."""
 
     lengths: Mapping[Key, NDArray[np.float64]]
     """Lengths by application and hint bin."""
@@ -77,7 +77,7 @@ class TableProfile:
         )
 
     def times(self, training: Training, cores: int) -> BatchTimes:
-        """What policies know."""
+        """Batch times as policies know them."""
         record = self.record
         if self.shaped:
             return self.by_shape()
@@ -86,12 +86,12 @@ class TableProfile:
         )
 
     def execution(self, generator: np.random.Generator) -> Execution:
-        """What the hardware does."""
+        """Execution as the hardware does it."""
         truth = self.by_shape() if self.shaped else CorrectedTimes(self.record.table)
         return ByProfile(truth, generator)
 
     def by_shape(self) -> ShapedTimes:
-        """What the profile says of requests by their shape."""
+        """Times of requests by their shape."""
         record = self.record
         return ShapedTimes(record.table, tuple(record.shapes.values()), record.sizes)
 
@@ -105,7 +105,8 @@ class TableProfile:
         return max(times.of(1, cores, (_one_of(signature),)).p99 for signature in signatures)
 
     def signatures(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Signature, ...]:
-        """Of requests whose first input has a row of each of these shapes. Raises ProfileError."""
+        """Signatures of requests whose first input has a row of each of these shapes. Raises
+        ProfileError."""
         if not shapes:
             return ()
         reference = tuple(self.record.shapes.values())
@@ -134,7 +135,7 @@ class PaddedProfile:
     learned: bool = False
     """Policies start from the table and learn from what runs, as a server does."""
     table: LatencyTable | None = None
-    """As measured; None: what a profiler would have measured with the mean length."""
+    """Table as measured; None: as a profiler would have measured it with the mean length."""
 
     def misses(self, max_batch: int, cores: int) -> str | None:
         if max_batch > self.largest:
@@ -187,8 +188,8 @@ def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:
 def by_length(
     measured: TableProfile, cores: int, *, profiled_length: float, learned: bool
 ) -> PaddedProfile:
-    """What a measured profile says of requests of other lengths than `profiled_length`, which it
-    was measured with: c0 and c1 fitted to it."""
+    """Profile for requests of other lengths than `profiled_length`, which it was measured with:
+    c0 and c1 fitted to it."""
     record = measured.record
     fitted = fit_latency(record.table, cores, record.sizes).latency
     latency = BatchLatency(fitted.c0, fitted.c1 / profiled_length)

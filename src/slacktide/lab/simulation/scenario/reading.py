@@ -35,7 +35,7 @@ class ScenarioError(SimulationError):
         self.problems = tuple(problems)
 
     def __reduce__(self) -> tuple[type[ScenarioError], tuple[tuple[str, ...]]]:
-        """As it is, also from another process."""
+        """The error as it is, also when it comes from another process."""
         return ScenarioError, (self.problems,)
 
 
@@ -51,7 +51,7 @@ class YamlPositions:
     file: str
     lines: Lines
     elsewhere: Mapping[Path, str] = field(default_factory=dict)
-    """What does not stand in its own line: grid values and overrides."""
+    """Places of values that do not stand in their own line: grid values and overrides."""
 
     def of(self, path: Path) -> str:
         """Where `path` was written; where what is around it was, if it was not itself."""
@@ -119,7 +119,7 @@ def read_scenario(
 def parse_scenario(
     text: str, name: str, folder: FilePath, settings: Sequence[str] = (), *, imports: bool = False
 ) -> tuple[Cell, ...]:
-    """As `read_scenario`, from the text of a file called `name` in `folder`."""
+    """Cells from the text of a file called `name` in `folder`, as `read_scenario` reads them."""
     try:
         document, lines = parse_yaml_lines(text)
     except YamlError as error:
@@ -162,7 +162,7 @@ def checked(
 def _overridden(
     document: Mapping[str, Any], positions: YamlPositions, setting: str
 ) -> tuple[dict[str, Any], YamlPositions]:
-    """What `--set KEY=VALUE` makes of a document."""
+    """Document with `--set KEY=VALUE` applied."""
     key, equals, value = setting.partition("=")
     words = f"--set {key}"
     if not equals or not key:

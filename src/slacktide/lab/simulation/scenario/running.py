@@ -27,7 +27,7 @@ from slacktide.lab.simulation.world.results import Scorer
 from slacktide.planning import PlannerError
 
 _provenance = cache(gather)
-"""That of this process: asked once, it takes a while."""
+"""Provenance of this process, gathered once: it takes a while."""
 _TOLD_EVERY = 2_000
 """Requests between two words on progress."""
 
@@ -43,9 +43,9 @@ def run_cell(
     progress: Progress | None = None,
     requests: Path | None = None,
 ) -> Report:
-    """What comes of `cell` with this seed; the same whenever it is run. `world` is that of the
-    cell, if it has been built before. `requests`: a file for a line about each request; percentiles
-    are exact then. Raises ScenarioError, OSError for that file."""
+    """Run `cell` with this seed; the report is the same whenever it is run. `world` is that of
+    the cell, if it has been built before. `requests`: a file for a line about each request;
+    percentiles are exact then. Raises ScenarioError, OSError for that file."""
     try:
         return _best(cell, seed, world, progress, requests)
     except (OptionError, PlannerError) as error:  # a class of others could not be made
@@ -181,7 +181,7 @@ def done_in_processes(
 
 
 def _begin() -> None:
-    """What every child does first: it must not outlive its parent, nor make a fuss at the end."""
+    """First steps of every child: it must not outlive its parent, nor make a fuss at the end."""
     # By default Ctrl-C would have every child print where it was; like this it is over at once.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(50_000, 20, 50)  # runs make few cycles: a twentieth faster

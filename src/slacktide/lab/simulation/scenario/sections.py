@@ -60,7 +60,7 @@ Spec = Annotated[
 may have been meant."""
 
 YARDSTICKS: Registry[Any] = Registry("yardstick", {"oracle_slack": OracleSlack})
-"""What stands where a scheduler may, and can only be had in a simulation."""
+"""Policies that stand where a scheduler may, and can only be had in a simulation."""
 
 
 def _or_yardstick(value: Any, policy: ValidatorFunctionWrapHandler) -> Any:

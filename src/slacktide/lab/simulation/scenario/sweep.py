@@ -46,9 +46,9 @@ FIGURES = (
     Figure("mean_cores", of_run=lambda report: report.mean_cores),
     Figure("core_seconds", of_run=lambda report: report.core_seconds),
 )
-"""What a sweep tells of each stream. `violation_rate`, `refused` and `late` are shares of what was
-submitted, the percentiles those of the answers; cores are those allocated, by all models together.
-"""
+"""Figures that a sweep has of each stream. `violation_rate`, `refused` and `late` are shares of
+what was submitted, the percentiles those of the answers; cores are those allocated, by all
+models together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class LinkDelays:
 
 @dataclass(frozen=True, slots=True)
 class ClientLink:
-    """What an application's requests travel over, and how large they are."""
+    """Link that an application's requests travel over, and how large they are."""
 
     link: ConstantLink | TraceLink
     payload_bytes: int
@@ -153,7 +153,8 @@ def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Itera
 
 
 def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Training:
-    """What policies may know of one model's requests: 4,000 of each application, drawn apart."""
+    """Facts that policies may know of one model's requests: 4,000 of each application, drawn
+    apart."""
     lengths: dict[Key, list[Column]] = {}
     shares: dict[Key, float] = {}
     samples = []
@@ -218,7 +219,7 @@ def _drawn(traffic: Traffic, duration: float, seed: int) -> Iterator[tuple[float
 
 
 def _hints(hint: Hint | None, lengths: Column, generator: np.random.Generator) -> Column:
-    """What requests of these lengths say of themselves; NaN where nothing."""
+    """Hints of requests of these lengths; NaN where they give none."""
     if hint is None:
         return np.full(lengths.size, np.nan)
     if hint.claim is not None:
@@ -238,7 +239,7 @@ _REST = [
     repeat(field.default)
     for field in fields(DrawnRequest)[_NAMES.index("network_time") + 1 : _NAMES.index("length")]
 ]
-"""Of fields that scenarios state nothing of."""
+"""Defaults of the fields that scenarios do not state."""
 
 
 class _Sender:

@@ -28,7 +28,7 @@ from slacktide.runtime import Watch
 from slacktide.scheduling import PoolRecipe
 
 PLAN_S = 0.02
-"""What the variants planner's search takes off the loop."""
+"""Seconds that the variants planner's search takes off the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class ServedModel:
     scheduler: PoolRecipe | OracleSlackOptions
     max_batch: int
     cores: int
-    """Of its smallest lane."""
+    """Cores of its smallest lane."""
     settings: ModelSettings
     """Its settings for lanes, and its folder's SLO."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedExits:
-    """What the ramps of a model say, and how its early exits are managed; None: not at all."""
+    """Ramps of a model, and how its early exits are managed; None: not at all."""
 
     table: ExitTable
     stated: StatedExits | None
@@ -62,7 +62,7 @@ class World:
     length: float
     """Seconds of arrivals, warm-up and all."""
     cores: tuple[int, ...] = ()
-    """Of the machine."""
+    """Cores of the machine."""
     scaled: Mapping[str, ScaledModel] = field(default_factory=dict)
     """Models whose cores or replicas may change; `plan` is then the base plan."""
     start_s: float = 0.0

@@ -41,7 +41,7 @@ from slacktide.planning.pipelines.demand import StageArrivals
 
 
 class DeviceFrames:
-    """Of one device. Counts what came of them in the score of all."""
+    """Frames of one device. Counts what came of them in the score of all."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class DeviceFrames:
         self.arrivals: Mapping[str, Mapping[str, StageArrivals]] = {}
         """By pipeline and stage: what has come, for planners; else nothing is counted."""
         self.accuracy: Callable[[HereChild, int], float] | None = None
-        """Of the answers to a request, by its id; the source's goes for all behind it. None:
-        all are right."""
+        """Accuracy of the answers to a request, by its id; the source's goes for all behind it.
+        None: all are right."""
         self._score = devices.score
         self._next_id = 0
         self.frames: dict[int, HereFrame] = {}
         self.children: dict[int, HereChild] = {}
         self.parts = DeviceParts(self, devices)
-        """That began here."""
+        """Parts that began here."""
         self._does: Mapping[type, Callable[..., None]] = {
             PreparePayload: self._prepare,
             AnswerFrame: self._answer,
@@ -109,7 +109,7 @@ class DeviceFrames:
         return True
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
-        """What the outputs of a request hand on."""
+        """Rows that the outputs of a request hand on."""
         if child.reason.kind not in HAS_RESULT:
             return None
         request = self.children[child.id]

@@ -41,7 +41,7 @@ class PartLink(Generic[Sent]):
         self.leaves_at = math.inf
         """When what is on its way has left, or is given up."""
         self.given_up: list[Sending[Sent]] = []
-        """What cannot arrive in time; for the caller to take out."""
+        """Messages that cannot arrive in time; for the caller to take out."""
         self.carried = 0.0
         """Bytes that have arrived."""
         self._moving: Sending[Sent] | None = None
@@ -68,7 +68,7 @@ class PartLink(Generic[Sent]):
             self._waiting.remove(sending)
 
     def take(self, *, now: float) -> Sending[Sent] | None:
-        """What has left by `now`, if it has, and is there `latency` later."""
+        """The message that has left by `now`, if one has; it arrives `latency` later."""
         moving = self._moving
         if moving is None or now < self.leaves_at:
             return None

@@ -27,7 +27,7 @@ _DRAWN = 4_096
 
 @dataclass(frozen=True, slots=True)
 class ModelTimes:
-    """What a model takes of one device, alone."""
+    """Time and share of a device that a model takes, alone."""
 
     table: LatencyTable
     utilisation: float = 1.0

@@ -44,7 +44,7 @@ class SimulatedDevice:
         self.due = math.inf
         """When it is next looked at."""
         self.base: tuple[Plan, Stated] = Plan(), {}
-        """What its planners begin with, and within which bounds."""
+        """Plan that its planners begin with, and their bounds."""
 
 
 class SimulatedDevices:

@@ -142,10 +142,10 @@ Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
 
 
 class SimulatedFrames(Protocol):
-    """What stages give, and where frames end, in a run that has pipelines."""
+    """Frames of a run that has pipelines: what stages give, and where frames end."""
 
     def wanted(self, event: FrameEvent) -> bool:
-        """Whether this happens, now that its time has come."""
+        """True if this event still happens, now that its time has come."""
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
         """A request of a stage has its outcome: what its outputs hand on; None: nothing is due, or
@@ -233,7 +233,7 @@ class Simulation:
             self._put(begin, EventOrder.REPLICA, learnt)
 
     def learnt(self, plan: Plan) -> Iterator[RampsLearnt]:
-        """What planners are told of the early exits of what `plan` has run."""
+        """Ramps of what `plan` has run, as planners are told of them."""
         for pool in dict.fromkeys(deployment.pool for deployment in plan.deployments):
             exits = self._exits.get(pool.model)
             learnt = None if exits is None else exits.learnt(pool)
@@ -268,7 +268,7 @@ class Simulation:
             )
 
     def begin(self, items: Iterable[Item]) -> None:
-        """What comes from outside from now on; `run` does so itself."""
+        """Begin to take what comes from outside; `run` does so itself."""
         self._source = iter(items)
         self._coming = next(self._source, None)
 
@@ -378,7 +378,7 @@ class Simulation:
             self._deliver(events, at)
 
     def _event(self, happening: _Happens) -> RuntimeEvent | None:
-        """What the engine gets; None if it has come to nothing meanwhile."""
+        """Event that the engine gets; None if it has come to nothing meanwhile."""
         if isinstance(happening, Report):
             return happening if self.hardware.happens(happening, now=self.now) else None
         if isinstance(happening, _ClientTurn):
@@ -427,7 +427,7 @@ class Simulation:
     def _framed(
         self, commands: Sequence[RuntimeCommand], at: float
     ) -> tuple[Sequence[Command], Sequence[StageYielded]]:
-        """What is left for the hardware once frames have had their part, and what stages yield."""
+        """Commands left for the hardware once frames have had their part, and what stages yield."""
         frames = self._frames
         assert frames is not None, "a run with pipelines needs to know what their stages give"
         hardware_commands: list[Command] = []

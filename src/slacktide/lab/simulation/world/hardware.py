@@ -219,9 +219,9 @@ class Hardware:
         """By batch id."""
         self._exits = exits or {}
         self._policies: dict[int, ExitPolicy] = {}
+        """By replica: the policy that was published last."""
         self._thresholds: dict[int, dict[int, float]] = {}
-        """Of those, and of ramps that are still open, by position."""
-        """By replica: what was published last."""
+        """By replica: thresholds of this policy and of ramps that are still open, by position."""
         self._open_ramps: dict[int, tuple[int, ...]] = {}
         """By replica: the ramps with which its model is open."""
         self._resizes: dict[str, tuple[float, tuple[int, ...]]] = {}
@@ -249,7 +249,7 @@ class Hardware:
                 self._put(now + self._resize_s, LaneResized(command.lane, command.cores))
 
     def happens(self, report: Report, *, now: float) -> bool:
-        """Whether this comes to pass; False if something else has come before it."""
+        """True if this comes to pass; False if something else has come before it."""
         match report:
             case BatchFinished():
                 running = self._running.get(report.batch)
@@ -346,7 +346,7 @@ class Hardware:
             self._put(now + ARRANGE_S, exits.arranged(replica, policy))
 
     def _moved(self, report: LaneResized, now: float) -> None:
-        """What runs on the lane goes on with other cores."""
+        """The batch that runs on the lane goes on with other cores."""
         for running in self._running.values():
             replica, rows = running.batch.replica, running.batch.rows
             cores = len(report.cores) or 1

@@ -1,4 +1,5 @@
-"""What the stages of a pipeline hand on, in a simulation: rows that follow object counts.
+"""Rows that the stages of a pipeline hand on in a simulation: they are rows that follow object
+counts.
 
 How many rows the source's edges hand on stands in the frame, so it is the same for all who serve
 it. Further on an edge hands on so many rows for each: rows `a` to `b` of a stage make the rows
@@ -21,17 +22,18 @@ from slacktide.pipelines import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class EdgeRows:
-    """What one edge hands on."""
+    """Rows that one edge hands on."""
 
     nbytes: float = 0.0
-    """Of each row, as it crosses a link."""
+    """Bytes of each row, as it crosses a link."""
     each: float = 1.0
     """Rows for each row of the upstream, where that is not the source."""
     shapes: tuple[Signature, ...] = ()
-    """Of its rows, one for a frame, each as often as the others. None: they do not differ."""
+    """Shapes of its rows, one for a frame, each as often as the others. None: they do not
+    differ."""
 
     def shape(self, spin: float) -> Signature:
-        """Of a frame's rows."""
+        """Shape of a frame's rows."""
         return self.shapes[int(1e4 * spin) % len(self.shapes)] if self.shapes else ()
 
 
@@ -59,7 +61,7 @@ class SeenFrame:
         """Rows on each edge of the source."""
         self.spin = spin
         self.accuracy = 1.0
-        """Of what the source has said of it."""
+        """Accuracy of the source's answer."""
         self.ended_at = math.inf
         """When it got its outcome, where it came in."""
         self.offered = rows.offered(handed, spin)
@@ -128,14 +130,14 @@ class PipelineCamera:
     rate: float
     """Frames per second."""
     nbytes: float
-    """Of a frame, as it crosses a link."""
+    """Bytes of a frame, as it crosses a link."""
     start: float = 0.0
     end: float = math.inf
     """It sends no more from then on."""
     offset: float = 0.0
     """Seconds into the counts at its start."""
     level: Callable[[float], float] = field(default=lambda at: 1.0)
-    """What counts are multiplied with, by time."""
+    """Factor of the counts, by time."""
 
     def __post_init__(self) -> None:
         where = f"camera of {self.rows.pipeline.name}"
