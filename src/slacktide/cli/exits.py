@@ -95,7 +95,7 @@ def add(
                     typer.echo(f"the ramps of before are replaced: {error}", err=True)
                     before = None
                 with progress(shown=not json) as move:
-                    found = await learn_from_samples(
+                    ramps = await learn_from_samples(
                         executor,
                         definition,
                         data,
@@ -103,8 +103,8 @@ def add(
                         revision=1 if before is None else before.revision + 1,
                         progress=move,
                     )
-                await asyncio.to_thread(save_ramps, definition, place, found.manifest)
-                learnt[definition.version] = found
+                await asyncio.to_thread(save_ramps, definition, place, ramps.manifest)
+                learnt[definition.version] = ramps
         finally:
             await executor.close()
 
@@ -113,19 +113,19 @@ def add(
     except (ExitError, MeasuringError, RepositoryError) as error:
         fail(str(error), FELL_SHORT)
     exits_of = definitions[0].settings.exits
-    wanted = 0.01 if exits_of is None else exits_of.accuracy_loss
-    wanted = wanted if stated_loss is None else stated_loss
+    target_loss = 0.01 if exits_of is None else exits_of.accuracy_loss
+    target_loss = target_loss if stated_loss is None else stated_loss
     if json:
-        print_json({number: _document(found, wanted) for number, found in learnt.items()})
+        print_json({number: _document(ramps, target_loss) for number, ramps in learnt.items()})
         return
-    for number, found in learnt.items():
-        _print(f"{name} version {number}", found, wanted)
+    for number, version_ramps in learnt.items():
+        _print(f"{name} version {number}", version_ramps, target_loss)
     if exits_of is None:
         console().print("Requests leave early once slacktide.yaml states early_exit, such as 1%.")
 
 
-def _document(found: LearntRamps, loss: float) -> dict[str, object]:
-    manifest = found.manifest
+def _document(learnt: LearntRamps, loss: float) -> dict[str, object]:
+    manifest = learnt.manifest
     return {
         "revision": manifest.revision,
         "rows": manifest.rows,
@@ -142,19 +142,19 @@ def _document(found: LearntRamps, loss: float) -> dict[str, object]:
                 "agreement": ramp.agreement,
                 "may_leave": judged.leaving(loss),
             }
-            for ramp, judged in zip(manifest.ramps, found.judged, strict=True)
+            for ramp, judged in zip(manifest.ramps, learnt.judged, strict=True)
         ],
     }
 
 
-def _print(title: str, found: LearntRamps, loss: float) -> None:
+def _print(title: str, learnt: LearntRamps, loss: float) -> None:
     from rich.table import Table
 
     from slacktide.domain.units import percent
 
     headings = ("position", "tensor", "cost in front", "features", "agrees", "may leave")
     table = Table(*headings, title=title)
-    for ramp, judged in zip(found.manifest.ramps, found.judged, strict=True):
+    for ramp, judged in zip(learnt.manifest.ramps, learnt.judged, strict=True):
         table.add_row(
             str(ramp.position),
             ramp.tensor,
@@ -165,7 +165,7 @@ def _print(title: str, found: LearntRamps, loss: float) -> None:
         )
     out = console()
     out.print(table)
-    manifest, newest = found.manifest, len(found.judged[0].agrees)
+    manifest, newest = learnt.manifest, len(learnt.judged[0].agrees)
     out.print(
         f"learnt from {manifest.rows} rows, judged on the last {newest}; "
         f"revision {manifest.revision}\n"

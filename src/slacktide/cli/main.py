@@ -109,8 +109,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(value: bool) -> None:
+    if value:
         typer.echo(f"slacktide {__version__} ({BUILD})")
         raise typer.Exit
 

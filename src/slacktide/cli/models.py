@@ -47,7 +47,7 @@ def check(
     offer_glue(glue)
     try:
         findings = check_repository(repository)
-        wrong = {found.model for found in findings if found.severity is Severity.ERROR}
+        wrong = {finding.model for finding in findings if finding.severity is Severity.ERROR}
         if sys.platform != "linux" and not files_only:
             findings.append(
                 Finding("", Severity.NOTE, "its files were read; models are loaded on Linux only")

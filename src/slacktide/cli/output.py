@@ -72,20 +72,20 @@ def share_of(text: str) -> float:
     raise typer.BadParameter(f"expected a share such as 95%, got {text!r}{hint}")
 
 
-def require_goodput(reached: float, wanted: float | None, of: str = "") -> None:
+def require_goodput(reached: float, least: float | None, of: str = "") -> None:
     """Fail if less than the share that `--min-goodput` states was answered on time."""
     from slacktide.domain.units import percent
 
-    if wanted is not None and reached < wanted:
-        short = f"falls short of the {percent(wanted)} of --min-goodput"
+    if least is not None and reached < least:
+        short = f"falls short of the {percent(least)} of --min-goodput"
         fail(f"goodput {percent(reached)}{of} {short}", FELL_SHORT)
 
 
-def plots_missing(what: str) -> str | None:
-    """Why `what` (a page) could not be drawn, with the remedy; None if it could."""
+def plots_missing(page: str) -> str | None:
+    """Why `page` could not be drawn, with the remedy; None if it could."""
     if find_spec("matplotlib") is not None:
         return None
-    return f"{what} needs matplotlib; install it with: pip install 'slacktide[report]'"
+    return f"{page} needs matplotlib; install it with: pip install 'slacktide[report]'"
 
 
 def can_write(files: Mapping[str, Path | None], *, page: str = "--html") -> None:
@@ -165,8 +165,8 @@ class _ProgressLines:
         self._told = now
         begin, before = self._began
         if before < share < 1.0:
-            left = (now - begin) * (1.0 - share) / (share - before)
-            text += f", about {_about(left)} left"
+            remaining = (now - begin) * (1.0 - share) / (share - before)
+            text += f", about {_about(remaining)} left"
         typer.echo(text, err=True)
 
 

@@ -201,7 +201,7 @@ class _Session:
 
         executor = ProcessExecutor()
         try:
-            for definition in (file for each in definitions for file in profiled_files(each)):
+            for definition in (file for version in definitions for file in profiled_files(version)):
                 await self._measure(executor, definition, groups, seconds, thorough=thorough)
             for definition in definitions if images else ():
                 await self._judge(executor, definition, images)
@@ -317,11 +317,11 @@ def _print_session(
     for definition in definitions:
         if definition.settings.variants is None:
             continue
-        models = [model for each, model in session.models if each.version == definition.version]
+        models = [model for file, model in session.models if file.version == definition.version]
         first, sides = models[0], definition.settings.variants.sizes
         tables = [size_table(first.record, first.interface, side) for side in sides]
         tables = tables or [model.record.table for model in models]
-        f1 = {each.variant: each.f1 for each in session.accuracies.get(definition.version, ())}
+        f1 = {score.variant: score.f1 for score in session.accuracies.get(definition.version, ())}
         _print_variants(out, definition, tables, f1, session.profiles.accuracies(definition))
     for sentence in dict.fromkeys(session.assumed):
         out.print(f"assumed: {sentence}", markup=False, highlight=False)
@@ -345,11 +345,11 @@ async def _stage_lines(
         ramps = tuple(range(len(manifest.ramps)))
         pool = PoolId(source.name, source.version)
         policy = ExitPolicy(pool, ramps, (0.0,) * len(ramps), revision=manifest.revision)
-        found = await measure_stages(executor, source, policy, cores=cores)
+        times = await measure_stages(executor, source, policy, cores=cores)
     except (ExitError, MeasuringError) as error:
         return [f"early exits: {error}"]
     lines = []
-    for rows, whole, ends in zip(found.rows, found.whole_s, found.stage_s, strict=True):
+    for rows, whole, ends in zip(times.rows, times.whole_s, times.stage_s, strict=True):
         added = f"all ramps add {ends[-1] / whole - 1:.1%}"
         lines.append(f"early exits, batch {rows}, 1 core: {whole * 1e3:.2f} ms whole, {added}")
         for tensor, end in zip(manifest.positions, ends, strict=False):
@@ -383,8 +383,8 @@ def _print_variants(
     good = ["stated", "measured"] if beside else ["accuracy"]
     shown = Table("variant", *good, "F1", *headings, "served", title="variants")
     for (name, value), table in zip(accuracy.items(), tables, strict=True):
-        told = (value, measured.get(name), f1.get(name)) if beside else (value, f1.get(name))
-        cells = ["–" if each is None else f"{each:.3f}" for each in told]
+        scores = (value, measured.get(name), f1.get(name)) if beside else (value, f1.get(name))
+        cells = ["–" if score is None else f"{score:.3f}" for score in scores]
         cells += [f"{table.p99(1, count) * 1e3:.2f} ms" for count in cores]
         shown.add_row(name, *cells, "yes" if name in served else "no")
     out.print(shown)
@@ -406,10 +406,10 @@ def _print(out: Console, title: str, record: ProfileRecord) -> None:
     for line in [*(show.summary(table) if quiet else ()), show.FOOTNOTE]:
         out.print(line)
     if sizes := show.size_lines(record):
-        others = Table(*show.size_headings(record), title="rows of other sizes")
+        other_sizes = Table(*show.size_headings(record), title="rows of other sizes")
         for cells in sizes:
-            others.add_row(*cells)
-        out.print(others)
+            other_sizes.add_row(*cells)
+        out.print(other_sizes)
     if (law := show.size_law(record)) is not None:
         out.print(show.law_formula(law))
     if not quiet:

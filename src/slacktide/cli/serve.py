@@ -60,18 +60,18 @@ def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
         fail(f"--config: {path}: expected YAML: {' '.join(str(error).split())}")
     if not isinstance(document, dict):
         fail("--config: expected a mapping of flags to values")
-    known = {
+    parameters = {
         name.lstrip("-"): parameter.name
         for parameter in context.command.params
         for name in parameter.opts
         if name.startswith("--")
     }
-    unknown = [key for key in document if str(key).replace("_", "-") not in known]
+    unknown = [key for key in document if str(key).replace("_", "-") not in parameters]
     if unknown:
-        hint = did_you_mean(str(unknown[0]).replace("_", "-"), known)
+        hint = did_you_mean(str(unknown[0]).replace("_", "-"), parameters)
         fail(f"--config: unknown key {unknown[0]!r}{hint}")
     values = {
-        known[flag]: _flag_value(flag, value)
+        parameters[flag]: _flag_value(flag, value)
         for flag, value in ((str(key).replace("_", "-"), value) for key, value in document.items())
     }
     context.default_map = {**(context.default_map or {}), **values}
@@ -84,7 +84,9 @@ def _flag_value(flag: str, value: Any) -> Any:
     if not isinstance(value, list | dict):
         return value
     hints, options = get_type_hints(ServerSettings), options_of(ServerSettings)
-    origins = {flag_of(name, known): get_origin(hints[name]) for name, known in options.items()}
+    origins = {
+        flag_of(name, declared): get_origin(hints[name]) for name, declared in options.items()
+    }
     if origins.get(flag) is Mapping:
         if isinstance(value, list):
             return [str(pair) for pair in value]
@@ -141,7 +143,7 @@ def serve(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the settings in effect, and exit.")
     ] = False,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Serve the models of a repository over HTTP and gRPC, on time.
 
@@ -153,7 +155,7 @@ def serve(
 
     Example: slacktide serve models/ --placement pipeline --glue upright=shop.pictures:upright
     """
-    settings = from_flags(ServerSettings, given)
+    settings = from_flags(ServerSettings, flags)
     if tls_cert is not None or tls_key is not None or tls_client_ca is not None:
         if tls_cert is None or tls_key is None:
             fail("--tls-cert and --tls-key: both are needed")

@@ -68,8 +68,8 @@ class AffinityAllocator:
 
     def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
         """See CpuAllocator; settled from inside the call."""
-        found, detail = bind(pid, cores)
-        confirm(Grant(found, float(len(found)), detail))
+        bound, detail = bind(pid, cores)
+        confirm(Grant(bound, float(len(bound)), detail))
 
     def forget(self, pid: int) -> None:
         """Nothing is kept."""
@@ -81,17 +81,17 @@ def bind(pid: int, cores: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
     The kernel quietly leaves out cores that the process's cpuset does not have, and refuses only if
     none is left. Raises ProcessLookupError if the process is gone.
     """
-    wanted = tuple(sorted(cores))
+    requested = tuple(sorted(cores))
     try:
-        found = move_threads(pid, wanted)
+        allowed = move_threads(pid, requested)
     except ProcessLookupError:
         raise
     except OSError as error:
-        found = thread_cores(pid)
-        return found, f"cannot run on cores {_names(wanted)}: {error.strerror}"
-    if found == wanted:
-        return found, ""
-    return found, f"asked for cores {_names(wanted)}, may run on {_names(found)} only"
+        allowed = thread_cores(pid)
+        return allowed, f"cannot run on cores {_names(requested)}: {error.strerror}"
+    if allowed == requested:
+        return allowed, ""
+    return allowed, f"asked for cores {_names(requested)}, may run on {_names(allowed)} only"
 
 
 def _names(cores: tuple[int, ...]) -> str:
@@ -136,25 +136,25 @@ class QuotaAllocator:
         group = next((g for g in control_groups("cpu", root=root) if g.folder.is_dir()), None)
         if group is None:
             raise QuotaUnavailableError("there is no control group for CPU time")
-        made = cls(group.folder, unified=group.unified, share=share)
+        allocator = cls(group.folder, unified=group.unified, share=share)
         _remove_leftovers(group.folder)
         try:
             if group.unified:
                 _enable(group.folder)
-            trial = made._make("trial")
-            made._write(trial, share)
-            made._read(trial)
+            trial = allocator._make("trial")
+            allocator._write(trial, share)
+            allocator._read(trial)
             _remove(trial)
         except OSError as error:
             raise QuotaUnavailableError(
                 f"the control group {group.folder} cannot be written ({error.strerror})"
             ) from None
-        return made
+        return allocator
 
     def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
         """See CpuAllocator; settled from inside the call."""
-        found, detail = bind(pid, cores)
-        amount = float(len(found))
+        bound, detail = bind(pid, cores)
+        amount = float(len(bound))
         if not self._refused:
             try:
                 amount = self._limit(pid, amount * self._share)
@@ -166,7 +166,7 @@ class QuotaAllocator:
                     "cores are limited by affinity alone from now on: the control group in %s "
                     "cannot be written (%s)", self._folder, error.strerror,
                 )  # fmt: skip
-        confirm(Grant(found, amount, detail))
+        confirm(Grant(bound, amount, detail))
 
     def forget(self, pid: int) -> None:
         """Remove its group."""
@@ -201,10 +201,10 @@ class QuotaAllocator:
 
     def _read(self, group: Path) -> float:
         """CPU seconds per second. Raises OSError if there is no quota after all."""
-        found = group_quota(ControlGroup(group, self._unified))
-        if found is None:
+        quota = group_quota(ControlGroup(group, self._unified))
+        if quota is None:
             raise OSError(0, "the quota read back differs")
-        return found
+        return quota
 
 
 def choose_allocator(quota_share: float | None = None) -> CpuAllocator:
@@ -222,26 +222,26 @@ def choose_allocator(quota_share: float | None = None) -> CpuAllocator:
         return AffinityAllocator()
 
 
-def _enable(own: Path) -> None:
-    """Have groups made in `own` get the `cpu` controller. Raises OSError.
+def _enable(group: Path) -> None:
+    """Have groups made in `group` get the `cpu` controller. Raises OSError.
 
     Version 2 does not allow that in a group that holds processes. If these are this process and
     its children only, they move to a group of their own below it.
     """
-    if "cpu" in read_text(own / "cgroup.subtree_control").split():
+    if "cpu" in read_text(group / "cgroup.subtree_control").split():
         return
-    held = [int(pid) for pid in read_text(own / "cgroup.procs").split()]
+    held = [int(pid) for pid in read_text(group / "cgroup.procs").split()]
     if any(not _is_ours(pid) for pid in held):
         raise OSError(0, "other processes are in it")
-    aside = own / f"slacktide-{os.getpid()}-server"
+    aside = group / f"slacktide-{os.getpid()}-server"
     aside.mkdir(exist_ok=True)
     for pid in held:
         (aside / "cgroup.procs").write_text(str(pid))
     try:
-        (own / "cgroup.subtree_control").write_text("+cpu")
+        (group / "cgroup.subtree_control").write_text("+cpu")
     except OSError:
         for pid in held:
-            (own / "cgroup.procs").write_text(str(pid))
+            (group / "cgroup.procs").write_text(str(pid))
         _remove(aside)
         raise
 

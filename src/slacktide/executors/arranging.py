@@ -79,11 +79,11 @@ class Arranger:
 
     def publish(self, policy: ExitPolicy) -> None:
         """Go by this policy; another arrangement is made beside batches if it needs one."""
-        wanted = (policy.ramps, policy.revision if policy.ramps else 0, policy.features)
+        arrangement = (policy.ramps, policy.revision if policy.ramps else 0, policy.features)
         self.policy = policy
         self.thresholds = policy.thresholds_after(self.thresholds)
         with self._state:
-            changed, self._wanted = wanted != self._wanted, wanted
+            changed, self._wanted = arrangement != self._wanted, arrangement
             if changed:
                 self._superseded.set()
             if not changed or self._busy:
@@ -102,9 +102,9 @@ class Arranger:
         gc.freeze()  # what there is so far need not be looked through for what is closed
         while True:
             with self._state:
-                wanted, policy = self._wanted, self.policy
+                arrangement, policy = self._wanted, self.policy
                 self._superseded.clear()
-                if wanted == self._placed or policy is None:
+                if arrangement == self._placed or policy is None:
                     self._busy = False
                     return
             chain, detail = None, ""
@@ -113,7 +113,7 @@ class Arranger:
             except Exception as error:  # whatever a graph, its files or ONNX Runtime may raise
                 detail = self._detail(error)
             with self._state:
-                self._placed = wanted  # or given up: another policy is another try
+                self._placed = arrangement  # or given up: another policy is another try
             self._tell(policy, detail)
             if chain is not None and chain.ramps:
                 try:
@@ -141,8 +141,8 @@ class Arranger:
         session, opener = self._session, self._session.opener
         if not policy.ramps and not policy.features:
             chain, whole = None, {threads: opener.open(threads) for threads in self._threads}
-            for each in whole.values():
-                self._run_whole(each, self._batch(1), None)
+            for whole_session in whole.values():
+                self._run_whole(whole_session, self._batch(1), None)
         else:
             chain, whole = self._stages(policy), {}
             self._prove(chain)
@@ -184,9 +184,9 @@ class Arranger:
             raise ExitError(f"early_exit: a worker cannot make stages: {why}")
         model = OnnxFile(source.path, source.root).with_weights()
         if source.own_exits:
-            wanted = self._optimised(with_own_exits(model, source.own_exits))
-            made = frozenset(source.own_exits[0].outputs)
-            return StageChain(self._open(split(wanted)), session.interface, made)
+            cut_model = self._optimised(with_own_exits(model, source.own_exits))
+            ramp_outputs = frozenset(source.own_exits[0].outputs)
+            return StageChain(self._open(split(cut_model)), session.interface, ramp_outputs)
         if self._graph is None:
             self._graph = find_positions(
                 model,
@@ -199,7 +199,7 @@ class Arranger:
                 labels=exits.labels,
             )
         graph = self._graph
-        wanted = model
+        cut_model = model
         if policy.ramps:
             manifest = read_manifest(exits.folder)
             if manifest.revision != policy.revision:
@@ -208,13 +208,13 @@ class Arranger:
                 )
             if policy.ramps[-1] >= len(manifest.ramps):
                 raise ExitError(f"there is no ramp at position {policy.ramps[-1]}")
-            wanted = with_ramps(model, graph, [manifest.ramps[each] for each in policy.ramps])
+            cut_model = with_ramps(model, graph, [manifest.ramps[ramp] for ramp in policy.ramps])
         positions = None
         if policy.features:
-            wanted = with_features(wanted, graph)
+            cut_model = with_features(cut_model, graph)
             positions = _seen(graph)
         del model
-        chains = self._open(split(self._optimised(wanted)))
+        chains = self._open(split(self._optimised(cut_model)))
         return StageChain(chains, session.interface, frozenset(graph.outputs), positions)
 
     def _optimised(self, model: Any) -> Any:
@@ -227,17 +227,17 @@ class Arranger:
 
     def _open(self, parts: Sequence[StageModel]) -> dict[int, list[Stage]]:
         """Sessions of the stages by number of threads."""
-        asked, opener = [_features_if_asked(part.model) for part in parts], self._session.opener
+        flags, opener = ([_features_if_asked(part.model) for part in parts], self._session.opener)
         chains: dict[int, list[Stage]] = {}
         types: dict[str, str] = {}
         for threads in self._threads:
             chains[threads] = []
-            for part, asks in zip(parts, asked, strict=True):
+            for part, asks in zip(parts, flags, strict=True):
                 part.declare(types)
                 opened = opener.open_stage(
                     part.model.SerializeToString(), threads, optimised=opener.optimises
                 )
-                types.update((each.name, each.type) for each in opened.get_outputs())
+                types.update((output.name, output.type) for output in opened.get_outputs())
                 rows = (*part.inputs, *part.taken)
                 gives = list(dict.fromkeys((*part.outputs, *part.given)))
                 takes = (*rows, SAMPLED) if asks else rows
@@ -295,26 +295,26 @@ def _features_if_asked(model: Any) -> bool:
     from slacktide.exits.data_flow import reads
 
     graph = model.graph
-    names = [each.name for each in graph.output]
+    names = [out.name for out in graph.output]
     features = [name for name in names if name.startswith(_FEATURES)]
     if not features:
         return False
     nodes = list(graph.node)
 
     def needed(outputs: Sequence[str]) -> set[int]:
-        wanted, found = set(outputs), set()
+        tensors, indices = set(outputs), set()
         for at in reversed(range(len(nodes))):
-            if not wanted.isdisjoint(nodes[at].output):
-                found.add(at)
-                wanted.update(reads(nodes[at]))
-        return found
+            if not tensors.isdisjoint(nodes[at].output):
+                indices.add(at)
+                tensors.update(reads(nodes[at]))
+        return indices
 
     alone = needed(features) - needed([name for name in names if name not in features])
     inner = [nodes[at] for at in sorted(alone)]
-    made = [name for name in features if any(name in node.output for node in inner)]
-    if not made:
+    pooled = [name for name in features if any(name in node.output for node in inner)]
+    if not pooled:
         return False  # ramps pool them anyway
-    then = {name: f"{name}/then" for name in made}
+    then = {name: f"{name}/then" for name in pooled}
     for node in inner:
         node.input[:] = [then.get(name, name) for name in node.input]
         node.output[:] = [then.get(name, name) for name in node.output]
@@ -323,16 +323,16 @@ def _features_if_asked(model: Any) -> bool:
     for label in ("then", "else"):
         outputs = [
             helper.make_tensor_value_info(f"{name}/{label}", TensorProto.FLOAT, None)
-            for name in made
+            for name in pooled
         ]
         body = (
             inner
             if label == "then"
-            else [helper.make_node("Constant", [], [each.name], value=nothing) for each in outputs]
+            else [helper.make_node("Constant", [], [out.name], value=nothing) for out in outputs]
         )
         branches.append(helper.make_graph(body, f"features {label}", [], outputs))
     choice = helper.make_node(
-        "If", [SAMPLED], made, then_branch=branches[0], else_branch=branches[1]
+        "If", [SAMPLED], pooled, then_branch=branches[0], else_branch=branches[1]
     )
     del graph.node[:]
     graph.node.extend([*(node for at, node in enumerate(nodes) if at not in alone), choice])
@@ -343,18 +343,18 @@ def _features_if_asked(model: Any) -> bool:
 def _compare(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]]) -> None:
     from slacktide.exits.errors import ExitError
 
-    for one, other in zip(expected, got, strict=True):
-        if one.shape != other.shape:
-            raise ExitError(f"stages give {other.shape} where the model gives {one.shape}")
-        if one.dtype.kind == "f" and one.size:
-            room = TOLERANCE * max(1.0, float(np.nan_to_num(np.abs(one)).max()))
-            if not np.allclose(one, other, rtol=0.0, atol=room, equal_nan=True):
+    for ours, theirs in zip(expected, got, strict=True):
+        if ours.shape != theirs.shape:
+            raise ExitError(f"stages give {theirs.shape} where the model gives {ours.shape}")
+        if ours.dtype.kind == "f" and ours.size:
+            room = TOLERANCE * max(1.0, float(np.nan_to_num(np.abs(ours)).max()))
+            if not np.allclose(ours, theirs, rtol=0.0, atol=room, equal_nan=True):
                 raise ExitError("stages give other numbers than the model")
 
 
 def _seen(graph: ExitGraph) -> SeenPositions:
-    tensors = tuple([each.tensor for each in graph.positions])
-    costs = tuple([each.cost for each in graph.positions])
+    tensors = tuple([position.tensor for position in graph.positions])
+    costs = tuple([position.cost for position in graph.positions])
     return SeenPositions(tensors, costs)
 
 

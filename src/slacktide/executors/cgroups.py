@@ -30,14 +30,14 @@ def control_groups(controller: str, *, root: Path = ROOT) -> Iterator[ControlGro
     groups = _own_groups(root)
     for mount, kind, options in _mounts(root):
         if kind == "cgroup2":
-            own = groups.get("")
+            group = groups.get("")
         elif kind == "cgroup" and controller in options:
-            own = groups.get(controller)
+            group = groups.get(controller)
         else:
             continue
         # Within a container the path may be the host's and lead nowhere; the mount itself is then
         # the container's group, and it is the last step of the walk in any case.
-        path = Path((own or "/").strip("/"))
+        path = Path((group or "/").strip("/"))
         for part in [path, *path.parents]:
             yield ControlGroup(mount / part, kind == "cgroup2")
 
@@ -52,12 +52,12 @@ def read_text(path: Path) -> str:
 
 def fields_of(text: str) -> dict[str, int]:
     """Name → number, of lines that begin with both."""
-    found = {}
+    fields = {}
     for line in text.splitlines():
         parts = line.split()
         if len(parts) >= 2 and parts[1].isdecimal():
-            found[parts[0]] = int(parts[1])
-    return found
+            fields[parts[0]] = int(parts[1])
+    return fields
 
 
 def number_in(path: Path) -> int | None:
@@ -70,8 +70,8 @@ def _own_groups(root: Path) -> dict[str, str]:
     """Controller -> this process's group; the v2 hierarchy has the empty name."""
     groups = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, _, membership = line.partition(":")
+        controllers, _, path = membership.partition(":")
         for controller in controllers.split(","):
             groups[controller] = path
     return groups
@@ -181,7 +181,7 @@ def _places(root: Path) -> Iterator[ControlGroup]:
     """
     for version in (False, True):
         groups = control_groups("memory", root=root)
-        ours = [each for each in groups if each.unified is version and each.folder.is_dir()][:2]
+        ours = [group for group in groups if group.unified is version and group.folder.is_dir()][:2]
         for at, group in enumerate(ours):
             try:
                 if at and (not version or os.getxattr(group.folder, "user.delegate") != b"1"):

@@ -137,12 +137,12 @@ def move_threads(pid: int, cores: Iterable[int]) -> tuple[int, ...]:
     A thread inherits its maker's mask, so the walk is repeated until it meets no new thread.
     Raises ProcessLookupError if the process is gone, OSError if it may not run on these cores.
     """
-    wanted = set(cores)
+    allowed = set(cores)
     moved: set[int] = set()
     while fresh := _threads(pid) - moved:
         for thread in fresh:
             try:
-                os.sched_setaffinity(thread, wanted)
+                os.sched_setaffinity(thread, allowed)
             except ProcessLookupError:  # a thread that ended meanwhile
                 continue
         moved |= fresh
@@ -151,13 +151,13 @@ def move_threads(pid: int, cores: Iterable[int]) -> tuple[int, ...]:
 
 def thread_cores(pid: int) -> tuple[int, ...]:
     """The cores that any thread of `pid` may run on. Raises ProcessLookupError if it is gone."""
-    found: set[int] = set()
+    allowed: set[int] = set()
     for thread in _threads(pid):
         try:
-            found |= os.sched_getaffinity(thread)
+            allowed |= os.sched_getaffinity(thread)
         except ProcessLookupError:
             continue
-    return tuple(sorted(found))
+    return tuple(sorted(allowed))
 
 
 def _threads(pid: int) -> set[int]:

@@ -47,13 +47,13 @@ def encode_crops(members: Mapping[int, CropPayload]) -> bytes:
 
 def decode_crops(body: bytes) -> dict[int, tuple[int, bytes]]:
     """Number of the arena and boxes, by place."""
-    found, at = {}, 0
+    crops, at = {}, 0
     while at < len(body):
         head = to_words(body[at : at + _HEAD])
         if len(head) != 3 or not 0 <= head[2] <= len(body):
             raise ProtocolError("crops that end early")
         at += _HEAD + _BOX * head[2]
-        found[head[0]] = head[1], body[at - _BOX * head[2] : at]
+        crops[head[0]] = head[1], body[at - _BOX * head[2] : at]
     if at != len(body):
         raise ProtocolError("crops with a false count")
-    return found
+    return crops

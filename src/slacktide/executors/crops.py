@@ -158,33 +158,33 @@ class CropGatherer:
         if self._spec is None:
             raise TensorError("the model has no input of images alone that crops could be made for")
         faults: dict[int, MemberFault] = {}
-        seen: dict[tuple[int, TensorRef], _Frame] = {}
-        made: list[list[_Piece] | NDArray[Any] | None] = []
+        cache: dict[tuple[int, TensorRef], _Frame] = {}
+        pieces: list[list[_Piece] | NDArray[Any] | None] = []
         for place, member in enumerate(members):
             try:
                 if isinstance(member, CropPayload):
-                    made.append(self._cut(member, seen))
+                    pieces.append(self._cut(member, cache))
                 else:
-                    made.append(self._gathered(member, arena, size))
+                    pieces.append(self._gathered(member, arena, size))
             except CropError as error:
-                told = f"input {self._spec.name!r}: {error}"
-                faults[place] = MemberFault(told, isinstance(error, GlueError))
-                made.append(None)
-        height, width = self._extent(made, size)
+                message = f"input {self._spec.name!r}: {error}"
+                faults[place] = MemberFault(message, isinstance(error, GlueError))
+                pieces.append(None)
+        height, width = self._extent(pieces, size)
         rows = [member.rows for member in members]
         room = self._buffer.room(sum(rows) * height * width * 3)
         joined = room.reshape(sum(rows), height, width, 3)
         after: list[Payload] = []
         end = 0
-        for place, (count, parts) in enumerate(zip(rows, made, strict=True)):
+        for place, (count, parts) in enumerate(zip(rows, pieces, strict=True)):
             start, end = end, end + count
             into, longest = joined[start:end], 1
             try:
                 longest = self._place(parts, into)
             except ValueError as error:  # a JPEG that is damaged within
                 into.fill(0)
-                told = f"input {self._spec.name!r}: {_NO_JPEG}, got {error}"
-                faults[place] = MemberFault(told)
+                message = f"input {self._spec.name!r}: {_NO_JPEG}, got {error}"
+                faults[place] = MemberFault(message)
             after.append(Payload(count, (TensorRef(0, 0, (count, height, longest, 3)),)))
         return joined, after, faults
 
@@ -210,7 +210,7 @@ class CropGatherer:
         return self._spec is not None and self._spec.shape[1] > 0 > self._spec.shape[2]
 
     def _extent(
-        self, made: Sequence[list[_Piece] | NDArray[Any] | None], size: int
+        self, pieces: Sequence[list[_Piece] | NDArray[Any] | None], size: int
     ) -> tuple[int, int]:
         """Height and width of the batch."""
         assert self._spec is not None
@@ -220,7 +220,7 @@ class CropGatherer:
         if min(fixed) > 0:
             return fixed[0], fixed[1]
         shapes = set()
-        for parts in made:
+        for parts in pieces:
             if isinstance(parts, np.ndarray):
                 shapes.add(parts.shape[1:3])
             elif parts is not None:
@@ -243,11 +243,11 @@ class CropGatherer:
             raise CropError(why[0].detail.partition(": ")[2])
         return array
 
-    def _cut(self, member: CropPayload, seen: dict[tuple[int, TensorRef], _Frame]) -> list[_Piece]:
+    def _cut(self, member: CropPayload, cache: dict[tuple[int, TensorRef], _Frame]) -> list[_Piece]:
         """Raises CropError."""
         attached = self.frames.get(member.attached)
         tensor = member.tensors[0]
-        if (frame := seen.get((member.attached, tensor))) is None:
+        if (frame := cache.get((member.attached, tensor))) is None:
             data = attached.arena[tensor.offset : tensor.offset + tensor.nbytes]
             if len(data) != tensor.nbytes:
                 raise TensorError("a frame lies outside of its arena")
@@ -255,7 +255,7 @@ class CropGatherer:
                 frame = _Frame(data, tensor.shape)
             except ValueError as error:
                 raise CropError(f"{_NO_JPEG}, got {error}") from None
-            seen[member.attached, tensor] = frame
+            cache[member.attached, tensor] = frame
         if attached.why_not:
             raise GlueError(f"its glue cannot be used: {attached.why_not}")
         boxes = np.frombuffer(member.boxes, np.float32).reshape(-1, 4)
@@ -292,13 +292,13 @@ class CropGatherer:
 def _applied(function: Callable[[Pixels], Any], crop: Pixels) -> Pixels:
     """What a function makes of a crop. Raises GlueError."""
     try:
-        made = function(crop)
+        glued = function(crop)
     except BaseException as error:  # foreign code, which may call sys.exit
         raise GlueError(f"its glue raised {type(error).__name__}: {error}") from None
-    what = type(made).__name__
-    if isinstance(made, np.ndarray):
-        pixels = made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3
-        if pixels and 0 < made.size <= _MOST_GLUED:
-            return made
-        what = f"{made.dtype} {list(made.shape)}"
-    raise GlueError(f"its glue returned {what}, not pixels [height, width, 3] of uint8")
+    description = type(glued).__name__
+    if isinstance(glued, np.ndarray):
+        pixels = glued.dtype == np.uint8 and glued.ndim == 3 and glued.shape[2] == 3
+        if pixels and 0 < glued.size <= _MOST_GLUED:
+            return glued
+        description = f"{glued.dtype} {list(glued.shape)}"
+    raise GlueError(f"its glue returned {description}, not pixels [height, width, 3] of uint8")

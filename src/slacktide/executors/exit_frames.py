@@ -68,10 +68,10 @@ def _value(mode: ExitMode) -> str:
 
 def decode_exits(body: bytes) -> ExitPolicy:
     try:
-        told = json.loads(body)
-        lists = {name: tuple(told[name]) for name in ("ramps", "thresholds", "costs")}
-        pool, mode = PoolId(*told["pool"]), ExitMode(told["mode"])
-        return ExitPolicy(**{**told, **lists, "pool": pool, "mode": mode})
+        document = json.loads(body)
+        lists = {name: tuple(document[name]) for name in ("ramps", "thresholds", "costs")}
+        pool, mode = PoolId(*document["pool"]), ExitMode(document["mode"])
+        return ExitPolicy(**{**document, **lists, "pool": pool, "mode": mode})
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ProtocolError("a policy of early exits that cannot be read") from None
 
@@ -82,42 +82,42 @@ def encode_arranged(arranged: Arranged) -> bytes:
 
 def decode_arranged(body: bytes) -> Arranged:
     try:
-        told = json.loads(body)
+        document = json.loads(body)
         return Arranged(
-            int(told["revision"]),
-            tuple(int(ramp) for ramp in told["ramps"]),
-            str(told["detail"]),
-            tuple(int(rows) for rows in told["rows"]),
-            tuple(float(seconds) for seconds in told["whole_s"]),
-            tuple(tuple(float(seconds) for seconds in size) for size in told["stage_s"]),
-            str(told["untimed"]),
+            int(document["revision"]),
+            tuple(int(ramp) for ramp in document["ramps"]),
+            str(document["detail"]),
+            tuple(int(rows) for rows in document["rows"]),
+            tuple(float(seconds) for seconds in document["whole_s"]),
+            tuple(tuple(float(seconds) for seconds in size) for size in document["stage_s"]),
+            str(document["untimed"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise ProtocolError("stages that cannot be read") from None
 
 
-def encode_features(seen: FeaturesSeen) -> bytes:
-    parts = [*seen.features, seen.logits]
-    text = json.dumps([seen.tensors, seen.costs, seen.outputs]).encode()
-    widths = [len(part) // _FLOAT // seen.rows for part in parts]
-    words = to_bytes([seen.rows, len(seen.features), len(text), *widths])
+def encode_features(features: FeaturesSeen) -> bytes:
+    parts = [*features.features, features.logits]
+    text = json.dumps([features.tensors, features.costs, features.outputs]).encode()
+    widths = [len(part) // _FLOAT // features.rows for part in parts]
+    words = to_bytes([features.rows, len(features.features), len(text), *widths])
     return frame(FrameKind.FEATURES, b"".join([words, text, *parts]))
 
 
 def decode_features(body: bytes) -> FeaturesSeen:
     try:
-        rows, positions, told = to_words(body[: 3 * _WORD])
-        if not (0 < rows <= len(body) and 0 <= positions <= len(body) and 0 <= told <= len(body)):
+        rows, positions, size = to_words(body[: 3 * _WORD])
+        if not (0 < rows <= len(body) and 0 <= positions <= len(body) and 0 <= size <= len(body)):
             raise ProtocolError(f"features of {rows} rows at {positions} positions")
         at = (4 + positions) * _WORD
         widths = to_words(body[3 * _WORD : at])
-        tensors, costs, outputs = json.loads(body[at : at + told])
+        tensors, costs, outputs = json.loads(body[at : at + size])
         named = tuple(str(tensor) for tensor in tensors)
-        made = tuple(str(output) for output in outputs)
+        output_names = tuple(str(output) for output in outputs)
         costly = tuple(float(cost) for cost in costs)
     except (ValueError, TypeError, RecursionError, OverflowError):
         raise ProtocolError("features that cannot be read") from None
-    at += told
+    at += size
     parts = []
     for width in widths:
         if not 0 <= width <= len(body):
@@ -126,4 +126,4 @@ def decode_features(body: bytes) -> FeaturesSeen:
         at += rows * width * _FLOAT
     if at != len(body) or not len(named) == len(costly) == positions == len(parts) - 1:
         raise ProtocolError("features with a false count")
-    return FeaturesSeen(rows, named, costly, tuple(parts[:-1]), parts[-1], made)
+    return FeaturesSeen(rows, named, costly, tuple(parts[:-1]), parts[-1], output_names)

@@ -110,9 +110,9 @@ class ForkClient:
             call_later(self._loop, again, self._overdue, id)
             return
         self._given_up = True
-        what = "the process that starts workers does not answer"
-        log.error("%s (process %d): it is replaced", what, self.pid)
-        self._tell_all_asked(what)
+        problem = "the process that starts workers does not answer"
+        log.error("%s (process %d): it is replaced", problem, self.pid)
+        self._tell_all_asked(problem)
 
     async def close(self) -> None:
         """End the fork server (and with it every worker it still has), and wait for it."""
@@ -193,8 +193,8 @@ class ForkClient:
         for _, descriptors in self._waiting:
             _close_all(descriptors)
         self._waiting.clear()
-        asked, self._asked = list(self._asked.values()), {}
-        for owner in asked:
+        owners, self._asked = list(self._asked.values()), {}
+        for owner in owners:
             owner.not_spawned(detail)
 
 

@@ -32,8 +32,8 @@ class FunctionSession:
         try:
             self._function = load_named(source.target)
         except BaseException as error:  # foreign code, which may call sys.exit
-            told = f"{type(error).__name__}: {error}"
-            raise ModelError(f"the function cannot be used: {told}") from None
+            reason = f"{type(error).__name__}: {error}"
+            raise ModelError(f"the function cannot be used: {reason}") from None
 
     def get_inputs(self) -> Sequence[SimpleNamespace]:
         """Names and axes."""
@@ -43,30 +43,30 @@ class FunctionSession:
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: object = None
     ) -> list[NDArray[Any]]:
         """All outputs; a run cannot be stopped. Raises FunctionError, MemoryError."""
-        given = []
+        arrays_in = []
         for spec in self.interface.inputs:
             view = feeds[spec.name].view()
             view.flags.writeable = False  # the next batch is gathered in the same memory
-            given.append(view)
+            arrays_in.append(view)
         try:
-            made = self._function(*given)
+            returned = self._function(*arrays_in)
         except MemoryError:
             raise
         except BaseException as error:  # foreign code, which may call sys.exit
             raise FunctionError(f"the function raised {type(error).__name__}: {error}") from None
         specs = self.interface.outputs
-        arrays = made if isinstance(made, tuple) else (made,)
+        arrays = returned if isinstance(returned, tuple) else (returned,)
         if len(arrays) != len(specs):
-            told = f"{len(arrays)} arrays, not {len(specs)}"
-            raise FunctionError(f"the function returned {told}")
+            counts = f"{len(arrays)} arrays, not {len(specs)}"
+            raise FunctionError(f"the function returned {counts}")
         return [_checked(array, spec) for array, spec in zip(arrays, specs, strict=True)]
 
 
 def _checked(array: object, spec: TensorSpec) -> NDArray[Any]:
-    wanted = f"{spec.datatype.wire_name} {list(spec.shape)}"
-    found = type(array).__name__
+    expected = f"{spec.datatype.wire_name} {list(spec.shape)}"
+    got = type(array).__name__
     if isinstance(array, np.ndarray):
-        found = f"{array.dtype} {list(array.shape)}"
+        got = f"{array.dtype} {list(array.shape)}"
         if array.dtype == spec.datatype.dtype and fits(array.shape, spec.shape):
             return np.ascontiguousarray(array)
-    raise FunctionError(f"the function returned {found} as {spec.name!r}, not {wanted}")
+    raise FunctionError(f"the function returned {got} as {spec.name!r}, not {expected}")

@@ -42,15 +42,15 @@ class ImageGatherer:
         """The images, joined; good until the next `gather`. Raises TensorError."""
         if self.faults:
             self.faults = {}
-        wanted = (self.size, self.size) if self.size else self._fixed
-        tail = wanted or tensors[0].shape[1:3]
-        if all(len(each.shape) == 4 and each.shape[1:3] == tail for each in tensors):
+        extent = (self.size, self.size) if self.size else self._fixed
+        tail = extent or tensors[0].shape[1:3]
+        if all(len(ref.shape) == 4 and ref.shape[1:3] == tail for ref in tensors):
             return self._plain.gather(tensors, arena)
-        wanted = wanted or self._stated
-        if wanted is None:
+        extent = extent or self._stated
+        if extent is None:
             raise TensorError(f"input {self.name!r}: unlike shapes in one batch")
-        height, width = wanted
-        rows = sum([each.shape[0] for each in tensors])
+        height, width = extent
+        rows = sum([ref.shape[0] for ref in tensors])
         joined = self._plain.room(rows * height * width * 3).reshape(rows, height, width, 3)
         end = 0
         for member, tensor in enumerate(tensors):

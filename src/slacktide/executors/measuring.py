@@ -111,13 +111,13 @@ async def measure(
     model cannot be opened, or dies, and ValueError for core sets that make no sense.
     """
     sets = sorted(cores, key=len)
-    counts = [len(each) for each in sets]
+    counts = [len(numbers) for numbers in sets]
     if not counts or counts[0] < 1 or len(set(counts)) != len(counts):
         raise ValueError(f"expected core sets of different sizes, got {list(cores)}")
     begin = clock()
     work = _Work(begin + budget_s, budget_s, thorough, clock, _Meter(progress, len(sets)))
     times: dict[tuple[int, int], list[float]] = {}
-    others: list[SizeTime] = []
+    size_times: list[SizeTime] = []
     cpu_shares: list[float] = []
     dependence = ""
     source = replace(source, threads=source.threads or session_sizes(counts[0], counts[-1]))
@@ -151,14 +151,14 @@ async def measure(
                     break
                 sizes = tuple(warm)
                 replica.cpu = CpuShare()
-                found = await work.sample(replica, warm, len(sets) - index)
+                samples = await work.sample(replica, warm, len(sets) - index)
                 at_most = math.inf if thorough else budget_s / 2 / len(sets)
-                others += await measure_sizes(
+                size_times += await measure_sizes(
                     replica, other_sizes, rows, arena, warm, most_s=at_most, seed=seed
                 )
                 if replica.cpu.value is not None:
                     cpu_shares.append(replica.cpu.value)
-                times.update({(size, len(core_set)): found[size] for size in sizes})
+                times.update({(size, len(core_set)): samples[size] for size in sizes})
             if check_rows and not guess:
                 dependence = await find_dependence(replica, opened, rows, shapes, arena)
         finally:
@@ -171,15 +171,15 @@ async def measure(
         table = LatencyTable.linear(0.2 * GUESS_S, 0.8 * GUESS_S, most, cores=counts, spread=2.0)
         record = ProfileRecord(table, shapes, device, threads=source.threads)
         return Measurement(record, interface, clock() - begin, "", opened.sessions, guess)
-    kept = {point: seconds for point, seconds in times.items() if point[0] in sizes}
-    wanted = (source.max_batch or DEFAULT_MAX_BATCH) if interface.batches else 1
+    kept_samples = {point: seconds for point, seconds in times.items() if point[0] in sizes}
+    stated_batch = (source.max_batch or DEFAULT_MAX_BATCH) if interface.batches else 1
     record = ProfileRecord(
-        LatencyTable.from_samples(kept),
+        LatencyTable.from_samples(kept_samples),
         shapes,
         device,
         hardware_fingerprint().facts,
-        tuple(n for n in batch_sizes(max(wanted, interface.max_batch)) if n not in sizes),
-        tuple(others),
+        tuple(n for n in batch_sizes(max(stated_batch, interface.max_batch)) if n not in sizes),
+        tuple(size_times),
         source.threads,
         # A function may wait for whatever it likes, and so may a host thread for its accelerator.
         min(cpu_shares, default=None) if device == "cpu" and source.function is None else None,
@@ -236,8 +236,8 @@ class _Work:
         samples: dict[int, list[float]] = {size: [] for size in warm}
         typical = dict(warm)
         while True:
-            left = math.inf if self.thorough else begin + allowed - self.clock()
-            size = _next_size(samples, typical, left)
+            seconds_left = math.inf if self.thorough else begin + allowed - self.clock()
+            size = _next_size(samples, typical, seconds_left)
             if size is None:
                 return samples
             try:
@@ -252,14 +252,14 @@ class _Work:
 
 
 def _next_size(
-    samples: Mapping[int, list[float]], typical: Mapping[int, float], left: float
+    samples: Mapping[int, list[float]], typical: Mapping[int, float], seconds_left: float
 ) -> int | None:
-    """The size to run next with `left` seconds to go; None if nothing more is worth it."""
+    """The size to run next with `seconds_left` seconds to go; None if nothing more is worth it."""
     done = {size: len(seconds) for size, seconds in samples.items()}
     fewest = min(done, key=lambda size: done[size])
     if done[fewest] < FEWEST:
         return fewest
-    more = [size for size in done if done[size] < ENOUGH_SAMPLES and typical[size] <= left]
+    more = [size for size in done if done[size] < ENOUGH_SAMPLES and typical[size] <= seconds_left]
     return min(more, key=lambda size: done[size] * math.sqrt(typical[size]), default=None)
 
 

@@ -59,24 +59,24 @@ def sizes_beside(
     """The sizes worth measuring beside that of `shapes`, each once, smallest first; of each, what
     to try in turn until one runs."""
     padding = None if source.padding is None else source.padding.fitting(interface)
-    found: dict[Signature | float, list[OtherSize]] = {}
+    groups: dict[Signature | float, list[OtherSize]] = {}
     if padding is not None:
         name, padded = next(iter(padding.inputs.items()))
-        own = shapes[name][padded.axis - 1]
-        for size, length in ((length / own, length) for length in padding.lengths):
+        length_of_row = shapes[name][padded.axis - 1]
+        for size, length in ((length / length_of_row, length) for length in padding.lengths):
             longer = rows.shapes(shapes, length)
-            found[size] = [OtherSize(longer, size, f"inputs.{name}.pad.lengths")]
-        found.pop(1.0, None)
+            groups[size] = [OtherSize(longer, size, f"inputs.{name}.pad.lengths")]
+        groups.pop(1.0, None)
     else:
         reference = _signature(shapes, interface)
         for key, tries in _other_shapes(shapes, rows, source, interface):
-            signatures = [_signature(each, interface) for each in tries]
-            sizes = [elements(each) / elements(reference) for each in signatures]
+            signatures = [_signature(row, interface) for row in tries]
+            sizes = [elements(signature) / elements(reference) for signature in signatures]
             if tries:
-                each = zip(tries, sizes, repeat(key), signatures)
-                found.setdefault(signatures[0], [OtherSize(*one) for one in each])
-        found.pop(reference, None)
-    return sorted(found.values(), key=lambda tries: tries[0].size)
+                attempts = zip(tries, sizes, repeat(key), signatures)
+                groups.setdefault(signatures[0], [OtherSize(*row) for row in attempts])
+        groups.pop(reference, None)
+    return sorted(groups.values(), key=lambda tries: tries[0].size)
 
 
 def _other_shapes(
@@ -101,7 +101,7 @@ def _other_shapes(
     for extent in EXTENTS:
         tries: list[RowShapes] = []
         for least in (2, longest):  # one row, or one channel, is nothing that grows
-            made = {
+            candidate = {
                 name: tuple(
                     _scaled(size, extent) if axis < 0 and size >= least else size
                     for axis, size in zip(axes, shapes[name], strict=True)
@@ -109,7 +109,7 @@ def _other_shapes(
                 for name, axes in free.items()
             }
             with suppress(ValueError):  # more than a row may take
-                tries.append(rows.shapes(made))
+                tries.append(rows.shapes(candidate))
         yield "", tries
 
 
@@ -126,9 +126,9 @@ def with_image_sizes(
         steps = np.linspace(0, len(sizes) - 1, MOST_SIZES)
         sizes = tuple(sizes[round(step)] for step in steps)
     name = interface.inputs[image].name
-    *others, largest = ({name: (size, size, 3)} for size in sizes)
+    *smaller, largest = ({name: (size, size, 3)} for size in sizes)
     shapes = {**source.warmup_shapes, **largest}
-    return replace(source, warmup_shapes=shapes, more_shapes=tuple(others)), largest
+    return replace(source, warmup_shapes=shapes, more_shapes=tuple(smaller)), largest
 
 
 def _scaled(size: int, extent: float) -> int:
@@ -158,38 +158,40 @@ async def measure_sizes(
     size that is stated runs once even so, and of a variant is timed by that. The replica must be
     ready; it is left without inputs. Raises MeasuringError if a size that is stated fails.
     """
-    found = []
+    size_times = []
     replica.inputs = ()
     for tries in sizes:
-        for one in tries:
+        for size in tries:
             try:
                 generator = np.random.default_rng(seed)
                 replica.inputs = await asyncio.to_thread(
-                    rows.payloads, one.shapes, arena, generator=generator
+                    rows.payloads, size.shapes, arena, generator=generator
                 )
-                replica.size = rows.image_size(one.shapes)
+                replica.size = rows.image_size(size.shapes)
                 for count in dict.fromkeys((1, max(warm))):
                     # Of a smaller row it is not known how much less it takes.
-                    part = one.size if one.size > 1.0 else math.sqrt(one.size)
+                    part = size.size if size.size > 1.0 else math.sqrt(size.size)
                     if warm[count] * part * (FEWEST + 1) > most_s:
-                        if one.stated and count == 1:
+                        if size.stated and count == 1:
                             alone = await replica.run(1)
-                            if one.stated == VARIANT_SIZES:  # without a time it could not serve
-                                known = (one.size, alone, one.signature)
-                                found.append(SizeTime(1, replica.cores, *known))
+                            if size.stated == VARIANT_SIZES:  # without a time it could not serve
+                                timed_once = (size.size, alone, size.signature)
+                                size_times.append(SizeTime(1, replica.cores, *timed_once))
                         continue
                     times = [await replica.run(count) for _ in range(FEWEST + 1)][1:]
                     seconds = statistics.median(times)
-                    found.append(SizeTime(count, replica.cores, one.size, seconds, one.signature))
+                    size_times.append(
+                        SizeTime(count, replica.cores, size.size, seconds, size.signature)
+                    )
                 break
             except (BatchError, MemoryLimitExceeded) as error:
-                if one.stated:
-                    each = ", ".join(f"{name} {list(s)}" for name, s in one.shapes.items())
-                    raise MeasuringError(f"{one.stated}: {each} does not run: {error}") from None
-                if found and found[-1].signature == one.signature:
+                if size.stated:
+                    inputs = ", ".join(f"{name} {list(s)}" for name, s in size.shapes.items())
+                    raise MeasuringError(f"{size.stated}: {inputs} does not run: {error}") from None
+                if size_times and size_times[-1].signature == size.signature:
                     break
             finally:
                 for ref in (ref for payload in replica.inputs for ref in payload.tensors):
                     arena.free(Slot(ref.offset, ref.nbytes))
                 replica.inputs = ()
-    return found
+    return size_times

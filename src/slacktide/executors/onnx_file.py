@@ -135,8 +135,8 @@ class OnnxFile:
         write it), and as the sizes of Resize nodes. At most four, each once."""
         sizes = []
         for entry in self._model.metadata_props:
-            if entry.key == "imgsz" and (found := _TWO_SIZES.fullmatch(entry.value)):
-                sizes.append((int(found[1]), int(found[2])))
+            if entry.key == "imgsz" and (match := _TWO_SIZES.fullmatch(entry.value)):
+                sizes.append((int(match[1]), int(match[2])))
         constants = {tensor.name: tensor for tensor in self._model.graph.initializer}
         for node in self._model.graph.node:
             if node.op_type == "Constant" and len(node.output) == len(node.attribute) == 1:
@@ -214,19 +214,19 @@ def _part(model: Any, outputs: Mapping[str, str]) -> Any:
     needed = flow.needed_for(outputs)
     nodes = [node for node in flow.nodes if id(node) in needed]
     read = {name for node in nodes for name in flow.reads[id(node)]} | set(outputs)
-    made = {name for node in nodes for name in node.output}
+    produced = {name for node in nodes for name in node.output}
     part = onnx.ModelProto()
     part.CopyFrom(model)
-    for field, kept in (
+    for field, elements in (
         (part.graph.node, nodes),
-        (part.graph.initializer, [each for each in graph.initializer if each.name in read]),
+        (part.graph.initializer, [tensor for tensor in graph.initializer if tensor.name in read]),
         (part.graph.output, [declared[name] for name in outputs]),
     ):
         del field[:]
-        field.extend(kept)
+        field.extend(elements)
     for value, (name, shown) in zip(part.graph.output, outputs.items(), strict=True):
         if name != shown:
-            if shown in made:
+            if shown in produced:
                 raise ModelError(f"variants.depths: {name!r} needs {shown!r}, whose name it takes")
             part.graph.node.append(onnx.helper.make_node("Identity", [name], [shown]))
             value.name = shown
@@ -244,14 +244,14 @@ def session_interface(
     """
 
     def specs(arguments: Sequence[Any], role: str) -> list[TensorSpec]:
-        found = []
+        specs_of_role = []
         for argument in arguments:
             axes = argument.shape or ()
             shape = tuple(axis if isinstance(axis, int) and axis >= 0 else -1 for axis in axes)
             if not shape and declared.get(argument.name) is None:
                 shape = (-1,)
-            found.append(_tensor_spec(argument.name, role, argument.type, shape))
-        return found
+            specs_of_role.append(_tensor_spec(argument.name, role, argument.type, shape))
+        return specs_of_role
 
     inputs, outputs = session.get_inputs(), session.get_outputs()
     return interface_of(specs(inputs, "input"), specs(outputs, "output"), max_batch)
@@ -268,8 +268,8 @@ def interface_of(
     if max_batch is None:
         max_batch = DEFAULT_MAX_BATCH if inputs and not fixed else 0
     elif max_batch > 0 and (fixed or not inputs):
-        which = f"the first axis of {fixed[0]!r} is not free" if fixed else "it has no inputs"
-        raise ModelError(f"max_batch is {max_batch}, but the model has no batch axis: {which}")
+        reason = f"the first axis of {fixed[0]!r} is not free" if fixed else "it has no inputs"
+        raise ModelError(f"max_batch is {max_batch}, but the model has no batch axis: {reason}")
     return ModelInterface(tuple(inputs), tuple(outputs), max_batch)
 
 
@@ -348,8 +348,8 @@ def _spec(value: Any, role: str) -> TensorSpec:
     kind = value.type.WhichOneof("value") or "value of no type"
     if kind == "tensor_type":
         element = value.type.tensor_type.elem_type
-        known = onnx.TensorProto.DataType.DESCRIPTOR.values_by_number.get(element)
-        kind = f"tensor({element if known is None else known.name.lower()})"
+        datatype = onnx.TensorProto.DataType.DESCRIPTOR.values_by_number.get(element)
+        kind = f"tensor({element if datatype is None else datatype.name.lower()})"
     elif value.type.sequence_type.elem_type.HasField("map_type"):
         kind = "seq(map)"
     return _tensor_spec(value.name, role, kind, _shape(value) or ())

@@ -52,18 +52,18 @@ def load_onnxruntime() -> ModuleType:
 
 
 def choose_providers(
-    wanted: Sequence[str], device: str, available: Sequence[str]
+    requested: Sequence[str], device: str, available: Sequence[str]
 ) -> tuple[Provider, ...]:
     """Execution providers, best first, CPU last.
 
-    `wanted` are the model's own (names of ONNX Runtime, or short: `cuda`, `tensorrt`, `cpu`); each
-    must be available. If it names none, the lane's `device` decides: `cuda:1` takes CUDA, `cpu` the
-    CPU. TensorRT is never taken unasked, since it spends minutes building engines. Raises
-    ProviderMissingError.
+    `requested` are the model's own (names of ONNX Runtime, or short: `cuda`, `tensorrt`, `cpu`),
+    all of which must be available. If it names none, the lane's `device` decides: `cuda:1` takes
+    CUDA, `cpu` the CPU. TensorRT is never taken unasked, since it spends minutes building engines.
+    Raises ProviderMissingError.
     """
     kind, _, number = device.partition(":")
-    if wanted:
-        names = [_full_name(name, available) for name in wanted]
+    if requested:
+        names = [_full_name(name, available) for name in requested]
     else:
         names = [CUDA] if kind == "cuda" else []
     for name in names:
@@ -94,9 +94,9 @@ def check_number(device: str, *, gpus: Path = Path("/proc/driver/nvidia/gpus")) 
 def check_taken(chosen: Sequence[Provider], session: Any) -> None:
     """Raise ProviderMissingError if the session quietly fell back: ONNX Runtime does so when a
     provider's libraries cannot be loaded."""
-    taken = session.get_providers()
+    active = session.get_providers()
     for name, _ in chosen:
-        if name not in taken:
+        if name not in active:
             raise ProviderMissingError(
                 f"{name} is requested, but its libraries could not be loaded"
             )
@@ -104,9 +104,9 @@ def check_taken(chosen: Sequence[Provider], session: Any) -> None:
 
 def _full_name(name: str, available: Sequence[str]) -> str:
     folded = name.lower().removesuffix("executionprovider")
-    for known in (CPU, CUDA, TENSORRT, *available):
-        if known.lower().removesuffix("executionprovider") == folded:
-            return known
+    for provider in (CPU, CUDA, TENSORRT, *available):
+        if provider.lower().removesuffix("executionprovider") == folded:
+            return provider
     return name
 
 

@@ -76,8 +76,8 @@ def _resize_here(image: Pixels, out: Pixels) -> None:
     for start in range(0, down, _TOGETHER):
         block = slice(start, start + _TOGETHER)
         rows = _added(lines, 0, places[:, block], parts[:, block, None])
-        made = _added(rows, 1, columns, their_parts)
-        np.rint(made.reshape(out[block].shape), out=out[block], casting="unsafe")
+        summed = _added(rows, 1, columns, their_parts)
+        np.rint(summed.reshape(out[block].shape), out=out[block], casting="unsafe")
 
 
 def _added(
@@ -85,8 +85,8 @@ def _added(
 ) -> NDArray[np.float32]:
     total: NDArray[np.float32] | None = None
     for place, part in zip(places, parts, strict=True):
-        taken = np.multiply(values.take(place, axis), part, dtype=np.float32)
-        total = taken if total is None else np.add(total, taken, out=total)
+        weighted = np.multiply(values.take(place, axis), part, dtype=np.float32)
+        total = weighted if total is None else np.add(total, weighted, out=total)
     assert total is not None
     return total
 

@@ -51,21 +51,21 @@ def candidate_rows(
     lengths = _lengths(interface, names, groups, images)
     short: list[set[Group]] = [set(), *({group} for group in reversed(lengths)), {*lengths}]
     sizes = _sizes(axes, images, stated_sizes)
-    found: dict[tuple[tuple[int, ...], ...], None] = {}
-    for length, ones, size in product(LENGTHS, short, sizes):
+    candidates: dict[tuple[tuple[int, ...], ...], None] = {}
+    for length, unit_groups, size in product(LENGTHS, short, sizes):
         shapes = {name: list(shape) for name, shape in axes.items()}
         for (name, axis), group in groups.items():
             if axis in images[name]:
                 shapes[name][axis] = (*size, 3)[images[name].index(axis)]
             else:
-                shapes[name][axis] = length if group in lengths and group not in ones else 1
+                shapes[name][axis] = length if group in lengths and group not in unit_groups else 1
         if (
             sum(row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
             <= _MOST_BYTES
         ):
-            found.setdefault(tuple(map(tuple, shapes.values())))
+            candidates.setdefault(tuple(map(tuple, shapes.values())))
     last = tuple(tuple(1 if n < 0 else n for n in shape) for shape in axes.values())
-    rows = [row for row in found if row != last][: _MOST - 1]
+    rows = [row for row in candidates if row != last][: _MOST - 1]
     return [dict(zip(axes, row, strict=True)) for row in (*rows, last)]
 
 

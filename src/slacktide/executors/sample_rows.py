@@ -51,10 +51,10 @@ def read_requests(path: Path, interface: ModelInterface) -> Iterator[dict[str, N
     rows = _fitting(arrays, path, interface)
     if missing := [name for name in names if name not in rows]:
         raise ValueError(f"samples: {path.name} has no array {missing[0]!r}")
-    for name, own in shapes.items():
+    for name, row_shapes in shapes.items():
         full = np.array(rows[name].shape[1:])
-        fine = own.dtype.kind in "iu" and own.shape == (len(rows[name]), len(full))
-        if not fine or (own < 0).any() or (own > full).any():
+        fine = row_shapes.dtype.kind in "iu" and row_shapes.shape == (len(rows[name]), len(full))
+        if not fine or (row_shapes < 0).any() or (row_shapes > full).any():
             expected = f"whole numbers [{len(rows[name])}, {len(full)}], at most {full.tolist()}"
             raise ValueError(f"samples: array '{name}.shapes' of {path.name}: expected {expected}")
     return (
@@ -89,23 +89,23 @@ def _fitting(
     arrays: Mapping[str, NDArray[Any]], path: Path, interface: ModelInterface
 ) -> dict[str, NDArray[Any]]:
     """The arrays as rows of the model's inputs. Raises ValueError."""
-    known = {spec.name: spec for spec in interface.inputs}
+    inputs = {spec.name: spec for spec in interface.inputs}
     rows: dict[str, NDArray[Any]] = {}
     for name, array in arrays.items():
         where = f"samples: array {name!r} of {path.name}"
-        spec = known.get(name)
+        spec = inputs.get(name)
         if spec is None:
-            raise ValueError(f"{where}: the model has no such input, only {', '.join(known)}")
-        found = _as_datatype(array, spec.datatype)
-        if found is None:
+            raise ValueError(f"{where}: the model has no such input, only {', '.join(inputs)}")
+        typed = _as_datatype(array, spec.datatype)
+        if typed is None:
             expected = "text" if spec.datatype is Datatype.BYTES else spec.datatype.dtype.name
             raise ValueError(f"{where}: expected {expected}, got {array.dtype}")
-        if not fits(found.shape, spec.shape):
+        if not fits(typed.shape, spec.shape):
             expected = f"a shape that fits {list(spec.shape)}"
-            raise ValueError(f"{where}: expected {expected}, got {list(found.shape)}")
-        if found.size == 0:
-            raise ValueError(f"{where}: expected at least one row, got shape {list(found.shape)}")
-        rows[name] = found if interface.batches else found[None]
+            raise ValueError(f"{where}: expected {expected}, got {list(typed.shape)}")
+        if typed.size == 0:
+            raise ValueError(f"{where}: expected at least one row, got shape {list(typed.shape)}")
+        rows[name] = typed if interface.batches else typed[None]
     counts = {name: len(array) for name, array in rows.items()}
     if len(set(counts.values())) > 1:
         raise ValueError(f"samples: expected as many rows of each input in {path.name}: {counts}")
@@ -129,10 +129,10 @@ def read_row(path: Path, spec: TensorSpec, shape: tuple[int, ...]) -> NDArray[An
         return texts.reshape(1, *shape)
     expected = math.prod(shape) * spec.datatype.itemsize
     if len(data) < expected:
-        found = f"shape {list(shape)} of {spec.datatype.wire_name}, got {len(data)}"
+        shape_text = f"shape {list(shape)} of {spec.datatype.wire_name}, got {len(data)}"
         kind = misplaced_kind(path)
         advice = f"; the file is {kind}" if kind else ""
-        raise ValueError(f"{where}: expected {expected} bytes for {found}{advice}")
+        raise ValueError(f"{where}: expected {expected} bytes for {shape_text}{advice}")
     return np.frombuffer(data[:expected], spec.datatype.dtype).reshape(1, *shape)
 
 
@@ -150,8 +150,8 @@ def _bounded(path: Path, where: str) -> bytes:
 def _as_datatype(array: NDArray[Any], datatype: Datatype) -> NDArray[Any] | None:
     """`array` in the datatype's own form; None if it is of another type."""
     if datatype is not Datatype.BYTES:
-        same = array.dtype.newbyteorder("=") == datatype.dtype.newbyteorder("=")
-        return array.astype(datatype.dtype) if same else None
+        is_equal = array.dtype.newbyteorder("=") == datatype.dtype.newbyteorder("=")
+        return array.astype(datatype.dtype) if is_equal else None
     if array.dtype.kind not in "SU":
         return None
     texts = np.empty(array.shape, object)

@@ -291,8 +291,8 @@ class ModelSession:
             load_decoder()
         for size in self._source.image_sizes:
             try:
-                wanted = {**self.row_shapes, name: (size, size, 3)}
-                self._check_rows(self._infer(self._synthetic(1, wanted), None), 1)
+                row = {**self.row_shapes, name: (size, size, 3)}
+                self._check_rows(self._infer(self._synthetic(1, row), None), 1)
             except Exception as error:  # whatever a model may raise
                 if self.fault(error) is not Fault.MODEL:
                     raise
@@ -339,8 +339,8 @@ class ModelSession:
         for length in padding.lengths:
             for rows in dict.fromkeys((self.interface.max_batch, 1)):
                 try:
-                    wanted = self._synthetic_rows().shapes(self.row_shapes, length)
-                    arrays = self._infer(self._synthetic(rows, wanted), None)
+                    row = self._synthetic_rows().shapes(self.row_shapes, length)
+                    arrays = self._infer(self._synthetic(rows, row), None)
                 except Exception as error:  # whatever a model may raise
                     if self._fits_before(rows, error):
                         self._warm_up_lengths(padding)  # again, with fewer rows
@@ -473,10 +473,10 @@ class ModelSession:
     def _infer(self, feeds: dict[str, NDArray[Any]], run_options: Any) -> list[NDArray[Any]]:
         if self._by_value:
             values = {spec.name: to_value(feeds[spec.name], spec) for spec in self.interface.inputs}
-            found = self._session.run_with_ort_values(self._outputs, values, run_options)
+            results = self._session.run_with_ort_values(self._outputs, values, run_options)
             return [
                 from_value(value, spec)
-                for value, spec in zip(found, self.interface.outputs, strict=True)
+                for value, spec in zip(results, self.interface.outputs, strict=True)
             ]
         arrays: list[NDArray[Any]] = self._session.run(self._outputs, feeds, run_options)
         return arrays

@@ -61,9 +61,9 @@ class SessionPool:
         for tests; `first_run` as of `warm_up`. Raises as ModelSession for the first session; the
         others are left out if they fail.
         """
-        wanted = source.threads if device == "cpu" and source.threads else (max(1, cores),)
-        most, others = wanted[-1], wanted[:-1]
-        shared = bool(others) or source.exits is not None
+        thread_counts = source.threads if device == "cpu" and source.threads else (max(1, cores),)
+        most, smaller = thread_counts[-1], thread_counts[:-1]
+        shared = bool(smaller) or source.exits is not None
         if shared:
             _share_arena()
         before = own_memory()
@@ -72,17 +72,17 @@ class SessionPool:
         sizes = [SessionSize(most, max(0, own_memory() - before))]
         room = int(PART_OF_FREE * (memory().free if free is None else free))
         note = ""
-        for at, threads in enumerate(others):
-            taken = sum(size.nbytes for size in sizes[1:])
+        for at, threads in enumerate(smaller):
+            used = sum(size.nbytes for size in sizes[1:])
             expected = max((size.nbytes for size in sizes[1:]), default=sizes[0].nbytes)
-            if taken + expected > room:
-                note = _left_out(others[at:], f"{taken + expected >> 20} of {room >> 20} MiB")
+            if used + expected > room:
+                note = _left_out(smaller[at:], f"{used + expected >> 20} of {room >> 20} MiB")
                 break
             before = own_memory()
             try:
                 session.add(threads)
             except Exception as error:  # out of memory most likely; the first serves without it
-                note = _left_out(others[at:], client_detail(error, source.path, source.root))
+                note = _left_out(smaller[at:], client_detail(error, source.path, source.root))
                 break
             sizes.append(SessionSize(threads, max(0, own_memory() - before)))
         pool = cls(session, tuple(sizes), note)

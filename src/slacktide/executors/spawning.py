@@ -37,23 +37,23 @@ class SpawnRequest:
     @classmethod
     def decode(cls, message: bytes) -> SpawnRequest:
         document = json.loads(message)
-        told = document["source"]
+        stated = document["source"]
         read = {
-            "path": Path(told["path"]),
-            "root": Path(told["root"]),
-            "providers": tuple(told["providers"]),
-            "warmup_shapes": _shapes(told["warmup_shapes"]),
-            "padding": _padding(told["padding"]),
-            "threads": tuple(told["threads"]),
-            "more_shapes": tuple(_shapes(more) for more in told["more_shapes"]),
-            "samples": None if told["samples"] is None else Path(told["samples"]),
-            "sample_rows": {name: Path(path) for name, path in told["sample_rows"].items()},
-            "image_sizes": tuple(told["image_sizes"]),
-            "exits": _exits(told["exits"]),
-            "function": FunctionSource(**told["function"]) if told["function"] else None,
-            "own_exits": tuple(OwnExit(**each) for each in told["own_exits"]),
+            "path": Path(stated["path"]),
+            "root": Path(stated["root"]),
+            "providers": tuple(stated["providers"]),
+            "warmup_shapes": _shapes(stated["warmup_shapes"]),
+            "padding": _padding(stated["padding"]),
+            "threads": tuple(stated["threads"]),
+            "more_shapes": tuple(_shapes(more) for more in stated["more_shapes"]),
+            "samples": None if stated["samples"] is None else Path(stated["samples"]),
+            "sample_rows": {name: Path(path) for name, path in stated["sample_rows"].items()},
+            "image_sizes": tuple(stated["image_sizes"]),
+            "exits": _exits(stated["exits"]),
+            "function": FunctionSource(**stated["function"]) if stated["function"] else None,
+            "own_exits": tuple(OwnExit(**own_exit) for own_exit in stated["own_exits"]),
         }
-        document |= {"source": ModelSource(**{**told, **read}), "cores": tuple(document["cores"])}
+        document |= {"source": ModelSource(**{**stated, **read}), "cores": tuple(document["cores"])}
         return cls(**document)
 
 
@@ -70,5 +70,5 @@ def _exits(document: Any) -> ExitSource | None:
 def _padding(document: Any) -> Padding | None:
     if document is None:
         return None
-    inputs = {name: PaddedInput(**one) for name, one in document["inputs"].items()}
+    inputs = {name: PaddedInput(**pad) for name, pad in document["inputs"].items()}
     return Padding(inputs, document["outputs"], tuple(document["lengths"]))

@@ -156,7 +156,7 @@ class StageTimer:
         """What seems dear is timed again, when other work on the machine may have ended."""
         _, whole_s, stage_s = self._times(sizes)
         added = [
-            ends[-1] / max(one, 1e-9) - 1.0 for ends, one in zip(stage_s, whole_s, strict=True)
+            ends[-1] / max(whole, 1e-9) - 1.0 for ends, whole in zip(stage_s, whole_s, strict=True)
         ]
         if not self._spread and DEAR * len(chain.ramps) < sum(added) / len(added) < CLEAR:
             self._stop.wait(AGAIN_S)
@@ -171,7 +171,7 @@ class StageTimer:
             [tuple(map(min, zip(*self._found[rows][kind], strict=True))) for rows in sizes]
             for kind in (0, 1)
         )
-        return ChainTimes(tuple(sizes), tuple([one for (one,) in whole]), tuple(stages))
+        return ChainTimes(tuple(sizes), tuple([seconds for (seconds,) in whole]), tuple(stages))
 
     def _time(self, chain: StageChain, threads: int, rows: int) -> bool:
         """Add times of each kind of run, by turns, until there are enough or it has taken too long;
@@ -185,16 +185,16 @@ class StageTimer:
         staged = partial(_time_stages, chain.stages(threads), chain, batch, clock)
         mine: tuple[list[Ends], list[Ends]] = ([], [])
         # Twice each: the second has its weights in the caches, as where it runs alone.
-        turn = [each for each in zip((whole, staged), mine, strict=True) for _ in range(2)]
+        turn = [pair for pair in zip((whole, staged), mine, strict=True) for _ in range(2)]
         end = time.perf_counter() + PATIENCE_S
         while (timed := min(map(len, mine))) < MOST_RUNS:
             if timed >= LEAST_RUNS and time.perf_counter() > end:
                 break
             for run, times in turn:
-                taken = self._once(run, rows)
-                if taken is None:
+                ends = self._once(run, rows)
+                if ends is None:
                     return False
-                times.append(taken)
+                times.append(ends)
         for every, more in zip(self._found.setdefault(rows, ([], [])), mine, strict=True):
             every.extend(more)
         return True
@@ -207,10 +207,10 @@ class StageTimer:
             beside = rows == SIZES[0] and now > self._beside_at + BESIDE_S
             if beside:
                 self._beside_at = now
-            taken = self._turn.alone(run, needed, beside=beside)
-            if taken is not None:
+            ends = self._turn.alone(run, needed, beside=beside)
+            if ends is not None:
                 self._spread = self._spread or beside
-                return taken
+                return ends
             if rows != SIZES[0] and now > give_up_at:
                 return None
             self._stop.wait(PAUSE_S)

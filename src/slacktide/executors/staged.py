@@ -57,14 +57,14 @@ class StageChain:
         self,
         chains: Mapping[int, list[Stage]],
         interface: ModelInterface,
-        made: Set[str],
+        ramp_outputs: Set[str],
         positions: SeenPositions | None = None,
     ) -> None:
-        """`made`: outputs that ramps make; `positions`: those whose features are handed out, if
-        any."""
+        """`ramp_outputs`: outputs that ramps make; `positions`: those whose features are
+        handed out, if any."""
         self._chains = chains
         self.interface = interface
-        self.made = made
+        self.made = ramp_outputs
         self.shrinks = interface.batches
         """Whether rows can leave a batch."""
         self.positions = positions
@@ -88,7 +88,7 @@ class StageChain:
         the last."""
         sizes, last = self._sizes, self._sizes[-1]
         at, scale = min(rows, last), max(1.0, rows / last)
-        ends = [float(np.interp(at, sizes, each)) for each in self._ends[max(0, stage - 1) :][:2]]
+        ends = [float(np.interp(at, sizes, times)) for times in self._ends[max(0, stage - 1) :][:2]]
         return scale * (ends[0] if stage == 0 else ends[1] - ends[0])
 
     def stages(self, threads: int) -> list[Stage]:
@@ -150,9 +150,9 @@ class StagedBatch:
         ONNX Runtime raises."""
         values = self._values
         for at, stage in enumerate(stages):
-            given = {name: values[name] for name in stage.takes}
+            feeds = {name: values[name] for name in stage.takes}
             values.update(
-                zip(stage.gives, stage.session.run(stage.gives, given, run_options), strict=True)
+                zip(stage.gives, stage.session.run(stage.gives, feeds, run_options), strict=True)
             )
             if stage.ramp < 0:
                 continue
@@ -173,8 +173,8 @@ class StagedBatch:
         """Of the model's outputs the rows of members that no ramp has answered."""
         if not self.released or self._shrinks:
             return list(arrays)
-        rest = [row for row, owner in enumerate(self._owner) if owner not in self.released]
-        return [array[rest] for array in arrays]
+        unanswered = [row for row, owner in enumerate(self._owner) if owner not in self.released]
+        return [array[unanswered] for array in arrays]
 
     def report(self) -> ExitReport | None:
         """What ramps have said so far; None where there are none."""
@@ -196,31 +196,33 @@ class StagedBatch:
 
     def features(self) -> FeaturesSeen | None:
         """What the batch looked like inside; None where rows have left it, or were wrong."""
-        seen = self._model.positions
+        positions = self._model.positions
         rows = len(self._here)
         stayed = self.finished and rows == len(self._left)
-        if seen is None or not (self._sampled and stayed) or self._faults:
+        if positions is None or not (self._sampled and stayed) or self._faults:
             return None
-        names = [f"exits/features/{number}" for number in range(len(seen.tensors))]
+        names = [f"exits/features/{number}" for number in range(len(positions.tensors))]
         parts = [self._values[name].tobytes() for name in (*names, "exits/logits")]
-        made = tuple(sorted(self._model.made))
-        return FeaturesSeen(rows, seen.tensors, seen.costs, tuple(parts[:-1]), parts[-1], made)
+        ramp_outputs = tuple(sorted(self._model.made))
+        return FeaturesSeen(
+            rows, positions.tensors, positions.costs, tuple(parts[:-1]), parts[-1], ramp_outputs
+        )
 
     def _judge(self, ramp: int) -> Released | None:
         """Take down what a ramp says; the members that it answers."""
-        values, here, at = self._values, self._here, len(self._stage_s)
+        values, present, at = self._values, self._here, len(self._stage_s)
         self._stage_s.append(self._clock() - self._began)
         said = values[f"exits/{ramp}/uncertainty"].ravel().tolist()
-        for row, unsure in zip(here, said, strict=True):
+        for row, unsure in zip(present, said, strict=True):
             self._said[row].append(unsure)
         if (answers := values.get(f"exits/{ramp}/answer")) is not None:
-            for row, answer in zip(here, answers.ravel().tolist(), strict=True):
+            for row, answer in zip(present, answers.ravel().tolist(), strict=True):
                 self._answers[row].append(answer)
         threshold = self._thresholds.get(ramp, 0.0)
         deeper = self._deeper(said, at) if self._shrinks and self._model.planned >= 0 else None
         if threshold <= 0.0 and deeper is None:
             return None
-        owners = [self._owner[row] for row in here]
+        owners = [self._owner[row] for row in present]
         stay = {*self.released, *self._stay}
         # Nor where it is NaN.
         stay.update(
@@ -236,8 +238,8 @@ class StagedBatch:
         self.released.update(places)
         gone = [place for place, owner in enumerate(owners) if owner not in stay]
         for place in gone:
-            self._left[here[place]] = at
-        whole = len(gone) == len(here)
+            self._left[present[place]] = at
+        whole = len(gone) == len(present)
         model = self._model
         arrays: list[NDArray[Any] | None] = []
         for name in model.outputs:
@@ -250,8 +252,8 @@ class StagedBatch:
         self._present.append(len(said))
         if at != self._model.planned:
             return None
-        here = enumerate(self._here)
-        held = {at for at, row in here if self._owner[row] in self._stay or math.isnan(said[at])}
+        present = enumerate(self._here)
+        held = {at for at, row in present if self._owner[row] in self._stay or math.isnan(said[at])}
         return going_on(said, held, self._present, self._model.seconds)
 
     def _leave(self, places: Sequence[int], behind: Sequence[Stage]) -> None:
@@ -259,7 +261,7 @@ class StagedBatch:
         gone = {*places}
         keep = [at for at, row in enumerate(self._here) if self._owner[row] not in gone]
         self._here = [self._here[at] for at in keep]
-        taken = chain.from_iterable(stage.rows for stage in behind)
-        for name in dict.fromkeys([*taken, *self._model.outputs]):
+        read_behind = chain.from_iterable(stage.rows for stage in behind)
+        for name in dict.fromkeys([*read_behind, *self._model.outputs]):
             if name in self._values:
                 self._values[name] = self._values[name][keep]

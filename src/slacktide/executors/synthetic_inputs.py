@@ -72,12 +72,12 @@ class SyntheticRows:
         return axes
 
     def _lengthen(self, shapes: dict[str, tuple[int, ...]], length: int) -> None:
-        for name, one in self._padded.items():
-            shapes[name] = (*shapes[name][: one.axis - 1], length, *shapes[name][one.axis :])
+        for name, pad in self._padded.items():
+            shapes[name] = (*shapes[name][: pad.axis - 1], length, *shapes[name][pad.axis :])
 
     def _stated_length(self, over: RowShapes | None = None) -> int | None:
         named = {**self._stated, **(over or {})}
-        sizes = (named[name][one.axis - 1] for name, one in self._padded.items() if name in named)
+        sizes = (named[name][pad.axis - 1] for name, pad in self._padded.items() if name in named)
         return next((size for size in sizes if size > 0), None)
 
     def shapes(
@@ -99,8 +99,8 @@ class SyntheticRows:
         for name in sorted(sizes, key=lambda name: -sizes[name]):
             row = f"input {name!r}: a row of shape {list(shapes[name])}"
             if sum(sizes.values()) > MOST_ROW_BYTES:
-                found = f"takes {sizes[name]} bytes, above {MOST_ROW_BYTES} with all inputs"
-                raise ValueError(f"{row} {found}")
+                problem = f"takes {sizes[name]} bytes, above {MOST_ROW_BYTES} with all inputs"
+                raise ValueError(f"{row} {problem}")
             if not sizes[name] and (name not in always_empty or not any(sizes.values())):
                 raise ValueError(f"{row} is empty")
         return shapes
@@ -118,15 +118,15 @@ class SyntheticRows:
     def assumptions(self, shapes: RowShapes, guess: str = "") -> list[str]:
         """What rows of these `shapes` assume: a sentence for each input, with the key that states
         it; a single one if no row runs, for the reason `guess`."""
-        known = self._values.keys() | self._samples.keys()
+        fixed = self._values.keys() | self._samples.keys()
         axes = self.open_axes()
-        free = {name: [i for i, size in enumerate(each) if size < 0] for name, each in axes.items()}
+        free = {name: [i for i, size in enumerate(dims) if size < 0] for name, dims in axes.items()}
         specs = self._interface.inputs
-        single = {s.name for s in specs if s.shape == () or axes[s.name] == s.shape == (1,)} - known
+        single = {s.name for s in specs if s.shape == () or axes[s.name] == s.shape == (1,)} - fixed
         if guess:
             open_ended = [s.name for s in specs if -1 in self._interface.row_axes(s)]
             keys = [f"inputs.{name}.shape" for name in open_ended]  # also where one is stated
-            picky = single | {s.name for s in specs if not s.datatype.is_float} - known
+            picky = single | {s.name for s in specs if not s.datatype.is_float} - fixed
             keys += [f"inputs.{name}.value" for name in free if name in picky]
             keys = [*keys[:6], "samples"]
             stated = self._stated and not any(free.values())
@@ -135,23 +135,23 @@ class SyntheticRows:
                 f"{row} ({guess}): until it is known how long requests take, they are served one "
                 f"at a time; state what runs as {' or '.join(keys)}"
             ]
-        found = []
+        sentences = []
         for spec in specs:
             name = spec.name
             if free[name]:
                 lead = len(spec.shape) - len(axes[name])
-                which = ", ".join(str(axis + lead) for axis in free[name])
-                found.append(
-                    f"input {name!r} is {list(spec.shape)} (free axes: {which}): rows of "
+                listed = ", ".join(str(axis + lead) for axis in free[name])
+                sentences.append(
+                    f"input {name!r} is {list(spec.shape)} (free axes: {listed}): rows of "
                     f"{list(shapes[name])} are assumed, which run; inputs.{name}.shape states what "
                     "is typical"
                 )
             elif name in single and len(axes) > 1:
-                found.append(
+                sentences.append(
                     f"input {name!r} is a single number, and a random one is assumed; "
                     f"inputs.{name}.value states a typical one"
                 )
-        return found
+        return sentences
 
     def image_size(self, shapes: RowShapes) -> int:
         """Side of the square that batches of these `shapes` have images resized to; 0: none."""
@@ -176,16 +176,16 @@ class SyntheticRows:
         They differ, so that a batch reads as much memory as a live one would. The slots live as
         long as the arena. Raises MemoryLimitExceeded if not even one fits.
         """
-        made: list[Payload] = []
+        payloads: list[Payload] = []
         used = 0
-        while len(made) < _MOST_ROWS:
-            arrays = self.arrays(shapes, 1, generator, first=len(made))
-            made.append(self.payload(arrays, shapes, arena))
-            nbytes = sum(tensor.nbytes for tensor in made[-1].tensors)
+        while len(payloads) < _MOST_ROWS:
+            arrays = self.arrays(shapes, 1, generator, first=len(payloads))
+            payloads.append(self.payload(arrays, shapes, arena))
+            nbytes = sum(tensor.nbytes for tensor in payloads[-1].tensors)
             used += nbytes
             if used + nbytes > _MOST_BYTES:  # the next is about as large
                 break
-        return made
+        return payloads
 
     def payload(
         self, arrays: Mapping[str, NDArray[Any]], shapes: RowShapes, arena: Arena
@@ -251,7 +251,7 @@ class SyntheticRows:
                 )
             self._stated[name] = shape
         padded = self._padded.items()
-        lengths = {name: rows[name].shape[one.axis] for name, one in padded if name in rows}
+        lengths = {name: rows[name].shape[pad.axis] for name, pad in padded if name in rows}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"samples: expected one length of all padded inputs, got {lengths}")
         return rows

@@ -150,7 +150,7 @@ class TimedReplica:
     def _expect(self) -> None:
         self._waiting = asyncio.get_running_loop().create_future()
 
-    async def _next(self, what: str) -> tuple[float, Report]:
+    async def _next(self, step: str) -> tuple[float, Report]:
         assert self._waiting is not None
         if self._lost is None:
             try:
@@ -159,7 +159,7 @@ class TimedReplica:
             except TimeoutError:
                 self._given_up = True
                 self._handle.kill()
-                raise MeasuringError(f"took more than {self.patience_s:g} s to {what}") from None
+                raise MeasuringError(f"took more than {self.patience_s:g} s to {step}") from None
             if not isinstance(report, ReplicaLost):
                 return at, report
         assert self._lost is not None

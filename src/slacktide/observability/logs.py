@@ -53,8 +53,8 @@ def configure(
         colour = handler.stream.isatty() and not os.environ.get("NO_COLOR")
         handler.setFormatter(TextFormatter(colour=colour))
     root = logging.getLogger()
-    for old in [old for old in root.handlers if isinstance(old, _Handler)]:
-        root.removeHandler(old)
+    for old_handler in [present for present in root.handlers if isinstance(present, _Handler)]:
+        root.removeHandler(old_handler)
     root.addHandler(handler)
     logging.captureWarnings(format == LogFormat.JSON)
     if format == LogFormat.JSON:

@@ -138,11 +138,11 @@ class RequestTracer:
         for stage, ended in request.stages.items():
             done = min(ended.at, end)
             came = max(begin, done - ended.queue_s - ended.compute_s)
-            told: dict[str, AttributeValue] = {"slacktide.batch_rows": ended.batch_rows}
+            attributes: dict[str, AttributeValue] = {"slacktide.batch_rows": ended.batch_rows}
             if ended.budget_s is not None:
-                told["slacktide.budget_at_completion"] = ended.budget_s
+                attributes["slacktide.budget_at_completion"] = ended.budget_s
             span = self._tracer.start_span(
-                f"stage {stage}", context, attributes=told, start_time=at(min(came, done))
+                f"stage {stage}", context, attributes=attributes, start_time=at(min(came, done))
             )
             span.end(at(done))
         ran = outcome.batch_rows > 0

@@ -122,14 +122,14 @@ class Arena:
         if free:
             offset = free.pop()
         else:
-            found = self._carve(size)
-            if found is None:
+            fresh_offset = self._carve(size)
+            if fresh_offset is None:
                 if budget is not None:
                     budget.release(size, owner)
                 raise MemoryLimitExceeded(
                     f"{nbytes} bytes do not fit: {self._in_use} of {self._limit} in use"
                 )
-            offset = found
+            offset = fresh_offset
         self._live[offset] = (size, owner)
         self._in_use += size
         return Slot(offset, nbytes)
@@ -166,15 +166,15 @@ class Arena:
             return 0
         self._merge()
         page = mmap.PAGESIZE
-        given = 0
+        freed = 0
         for offset, size in [*self._gaps, (self._end, self._touched - self._end)]:
             start = -(-offset // page) * page
             length = (offset + size) // page * page - start
             if length > 0:
                 self._map.madvise(mmap.MADV_REMOVE, start, length)
-                given += length
+                freed += length
         self._touched = self._end
-        return given
+        return freed
 
     def close(self) -> None:
         """Close the descriptor. Views still held keep the memory until they go."""
@@ -314,12 +314,12 @@ class MemoryBudget:
 
     def release(self, nbytes: int, owner: Hashable = None) -> None:
         """Take back what `charge` counted. Raises ValueError if it never did."""
-        left = self._owners.get(owner, 0) - nbytes if owner is not None else 0
-        if nbytes > self._in_use or left < 0:
+        remaining = self._owners.get(owner, 0) - nbytes if owner is not None else 0
+        if nbytes > self._in_use or remaining < 0:
             raise ValueError(f"{nbytes} bytes were never charged")
         self._in_use -= nbytes
         if owner is not None:
-            if left:
-                self._owners[owner] = left
+            if remaining:
+                self._owners[owner] = remaining
             else:
                 del self._owners[owner]

@@ -80,8 +80,8 @@ class OutputReader:
         for runs in message.outputs:
             for run in runs:
                 if run.offset + run.members * run.nbytes > end:
-                    told = f"{run.members} times {run.nbytes} bytes of output"
-                    raise ProtocolError(f"{told} at {run.offset} of {end}")
+                    extent = f"{run.members} times {run.nbytes} bytes of output"
+                    raise ProtocolError(f"{extent} at {run.offset} of {end}")
         return self._map
 
     def close(self) -> None:

@@ -247,18 +247,18 @@ def read_runs(
 ) -> tuple[list[list[OutputRun]], int]:
     """What `run_words` was given, from index `at` on, and the index after it."""
     _check_counts(0, outputs, len(words))
-    found = []
+    all_runs = []
     for _ in range(outputs):
-        runs, left = [], members
-        while left > 0:
+        runs, remaining = [], members
+        while remaining > 0:
             alike = words[at]
-            if not 0 < alike <= left:
-                raise ProtocolError(f"a run of {alike} members where {left} are left")
+            if not 0 < alike <= remaining:
+                raise ProtocolError(f"a run of {alike} members where {remaining} are left")
             (first,), at = _tensors(words, at + 1, 1)
             runs.append(OutputRun(alike, first.offset, first.nbytes, first.shape))
-            left -= alike
-        found.append(runs)
-    return found, at
+            remaining -= alike
+        all_runs.append(runs)
+    return all_runs, at
 
 
 def encode_finished(message: FinishedMessage) -> bytes:
@@ -302,9 +302,9 @@ def _report_words(report: ExitReport) -> list[int]:
     ramps that judged it, which of them agree (bits; −1: it is not known) and what they said."""
     words = [len(report.ramps), len(report.left), len(report.stage_s), *report.ramps]
     words += [round(seconds * 1e9) for seconds in report.stage_s]
-    for said, agrees, left in zip(report.uncertainty, report.agrees, report.left, strict=True):
+    for said, agrees, stage in zip(report.uncertainty, report.agrees, report.left, strict=True):
         bits = sum([1 << at for at, agreed in enumerate(agrees) if agreed]) if agrees else -1
-        words += (left, len(said), bits, *array("q", array("d", said).tobytes()))
+        words += (stage, len(said), bits, *array("q", array("d", said).tobytes()))
     return words
 
 
@@ -318,15 +318,15 @@ def _read_report(words: list[int], at: int) -> ExitReport:
         stage_s, at = tuple([ns / 1e9 for ns in words[at : at + timed]]), at + timed
         uncertainty, agrees, lefts = [], [], []
         for _ in range(rows):
-            left, judged, bits = words[at : at + 3]
+            stage, judged, bits = words[at : at + 3]
             at += 3
-            if not (-1 <= left < ramps and 0 <= judged <= ramps and -1 <= bits < 1 << judged):
-                raise ProtocolError(f"a row that left at {left} after {judged} of {ramps} ramps")
+            if not (-1 <= stage < ramps and 0 <= judged <= ramps and -1 <= bits < 1 << judged):
+                raise ProtocolError(f"a row that left at {stage} after {judged} of {ramps} ramps")
             said = array("d", array("q", words[at : at + judged]).tobytes())
             at += judged
             uncertainty.append(tuple(said))
             agrees.append(() if bits < 0 else tuple([bool(bits >> i & 1) for i in range(judged)]))
-            lefts.append(left)
+            lefts.append(stage)
     except ValueError:
         raise ProtocolError("a report that ends early") from None
     if at != len(words):

@@ -95,10 +95,10 @@ class InputGatherer:
     ) -> NDArray[Any]:
         elements: list[str] = []
         for tensor in tensors:
-            found = decode_strings(arena[tensor.offset : tensor.offset + tensor.nbytes])
-            if len(found) != math.prod(tensor.shape):
+            strings = decode_strings(arena[tensor.offset : tensor.offset + tensor.nbytes])
+            if len(strings) != math.prod(tensor.shape):
                 raise TensorError(f"input {self._spec.name!r}: its elements do not fill its shape")
-            elements += found
+            elements += strings
         array = np.empty(len(elements), object)
         array[:] = elements
         return array.reshape(shape)
@@ -252,11 +252,11 @@ class PaddedGatherer:
         room = self._plain.room(math.prod(shape) * dtype.itemsize)
         joined = room.view(dtype).reshape(shape)
         joined.fill(self._pad)  # at once: most of it is overwritten, and that is cheap
-        target, row_bytes, rest = room.data, room.nbytes // max(rows, 1), shape[2:]
+        target, row_bytes, inner = room.data, room.nbytes // max(rows, 1), shape[2:]
         end = 0
         for tensor in tensors:
             start, end = end, end + tensor.shape[0]
-            if axis == 1 and tensor.shape[2:] == rest and end - start == 1 and tensor.nbytes:
+            if axis == 1 and tensor.shape[2:] == inner and end - start == 1 and tensor.nbytes:
                 # The usual request: what it has lies in one piece, here as there.
                 content = self._bytes(tensor, arena)
                 target[start * row_bytes : start * row_bytes + tensor.nbytes] = content

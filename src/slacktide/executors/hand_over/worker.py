@@ -309,16 +309,16 @@ class BatchRunner:
             )
             output_s += time.perf_counter() - begin
         begin = time.perf_counter()
-        left = [place for place in range(len(run.rows)) if place not in run.released]
+        unanswered = [place for place in range(len(run.rows)) if place not in run.released]
         runs = [[] for _ in model.outputs]
         if run.finished:
             arrays, count = run.rest()
             session.check(arrays, count, gathered.lengths)
-            if left:
+            if unanswered:
                 lengths = gathered.lengths
                 if lengths is not None:
-                    lengths = lengths._replace(of=[lengths.of[place] for place in left])
-                rows = [run.rows[place] for place in left]
+                    lengths = lengths._replace(of=[lengths.of[place] for place in unanswered])
+                rows = [run.rows[place] for place in unanswered]
                 runs = outputs.write(
                     run.unanswered(arrays), rows, session.interface, lengths, at=end
                 )
@@ -332,11 +332,11 @@ class BatchRunner:
             time.thread_time() - cpu[1],
         )
         frames = encode_finished(
-            FinishedMessage(batch, timing, outputs.file_bytes, len(left), runs, run.report())
+            FinishedMessage(batch, timing, outputs.file_bytes, len(unanswered), runs, run.report())
         )
         frames = _before(frames, batch, gathered)
-        if (seen := run.features()) is not None:
-            frames += encode_features(seen)
+        if (features := run.features()) is not None:
+            frames += encode_features(features)
         return frames
 
     def _report(self) -> ExitReport | None:
@@ -363,10 +363,10 @@ def _watch_aside(aside: socket.socket, abort: Callable[[int], None], frames: Fra
     descriptors: list[int] = []
     with contextlib.suppress(OSError):
         while True:
-            data, found, _, _ = socket.recv_fds(aside, _RECEIVE, 8, socket.MSG_CMSG_CLOEXEC)
+            data, received, _, _ = socket.recv_fds(aside, _RECEIVE, 8, socket.MSG_CMSG_CLOEXEC)
             if not data:
                 return
-            descriptors += found
+            descriptors += received
             for kind, body in reader.feed(data):
                 if kind is FrameKind.ABORT:
                     abort(decode_number(body))
@@ -386,8 +386,8 @@ def _settle(parent: int) -> None:
     if (number := _SCHED_SETATTR.get(os.uname().machine)) is not None:
         # Beside a busy program of another session or container a woken worker runs sooner, at
         # the same share (decision 0012). Before Linux 6.12 it changes nothing.
-        wanted = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, _SLICE_NS, 0, 0)
-        ctypes.CDLL(None).syscall(number, 0, wanted, 0)
+        attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, _SLICE_NS, 0, 0)
+        ctypes.CDLL(None).syscall(number, 0, attributes, 0)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ))
 

@@ -190,7 +190,7 @@ class WorkerHandle:
             self._released = set()
         data = encode_batch(batch, members, size, leaving, final)
         if self._cuts:
-            cut = {at: each for at, each in enumerate(members) if isinstance(each, CropPayload)}
+            cut = {at: crop for at, crop in enumerate(members) if isinstance(crop, CropPayload)}
             data = encode_crops(cut) + data if cut else data
         self._send(data)
 
@@ -348,9 +348,9 @@ class WorkerHandle:
         message = decode_finished(body)
         released = self._released
         got = (len(message.outputs), message.members)
-        wanted = (self._model_outputs, self._members - len(released))
-        if got != wanted:
-            raise ProtocolError(f"{got} outputs and members where {wanted} belong")
+        expected = (self._model_outputs, self._members - len(released))
+        if got != expected:
+            raise ProtocolError(f"{got} outputs and members where {expected} belong")
         if self._outputs.is_long(message):
             self._copy(message)
         else:
@@ -359,10 +359,10 @@ class WorkerHandle:
     def _report_finished(self, message: FinishedMessage, outputs: list[Outputs]) -> None:
         released = self._released
         if released:
-            rest = iter(outputs)
+            remaining = iter(outputs)
             nothing: Outputs = ()
             places = range(self._members)
-            outputs = [nothing if place in released else next(rest) for place in places]
+            outputs = [nothing if place in released else next(remaining) for place in places]
         faults, self._faults = self._faults, NO_FAULTS
         self._tell(BatchFinished(message.batch, message.timing, message.exits), outputs, faults)
 

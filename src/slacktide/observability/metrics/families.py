@@ -86,8 +86,8 @@ def _lines(families: Iterable[MetricFamily]) -> Iterator[str]:
     for family in families:
         if family.name != name:
             name = family.name
-            told = family.help.replace("\\", r"\\").replace("\n", r"\n")
-            yield f"# HELP {name} {told}\n"
+            help_text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+            yield f"# HELP {name} {help_text}\n"
             yield f"# TYPE {name} {family.kind}\n"
         for labels, value, suffix in family.samples:
             pairs = ",".join([f'{key}="{escaped(text)}"' for key, text in labels.items()])
@@ -241,20 +241,20 @@ def family(name: str) -> MetricFamily:
 
 def single(name: str, value: float, **labels: str) -> MetricFamily:
     """The same with one sample."""
-    made = family(name)
-    made.samples.append(Sample(labels, value))
-    return made
+    labelled = family(name)
+    labelled.samples.append(Sample(labels, value))
+    return labelled
 
 
 def per_version(
-    made: MetricFamily, views: Sequence[VersionView], read: Callable[[VersionView], float | None]
+    metric: MetricFamily, views: Sequence[VersionView], read: Callable[[VersionView], float | None]
 ) -> MetricFamily:
-    """`made` with a sample for each version, but for those of which `read` knows nothing."""
+    """`metric` with a sample for each version, but for those of which `read` knows nothing."""
     for view in views:
         value = read(view)
         if value is not None:
-            made.add(value, **view.labels)
-    return made
+            metric.add(value, **view.labels)
+    return metric
 
 
 WAITING = (State.QUEUED, State.UNMEASURED, State.QUARANTINED)
@@ -312,7 +312,7 @@ def look(catalog: Catalog, snapshot: Snapshot) -> tuple[VersionView, ...]:
         view.sessions = main.sessions or view.sessions
         view.exits = loaded.exits
         view.payload_bytes += loaded.arena.bytes_in_use
-        for id in (each.id for each in loaded.pools):
+        for id in (loaded_pool.id for loaded_pool in loaded.pools):
             view.states += requests.get(id, Counter())
             pool = pools.get(id)
             if pool is not None:

@@ -97,9 +97,9 @@ class Metrics:
 def _with_old_names(families: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
     for family in families:
         yield family
-        old = OLD_NAMES.get(family.name)
-        if old is not None:
-            yield MetricFamily(old, family.kind, f"Old name of {family.name}", family.samples)
+        old_name = OLD_NAMES.get(family.name)
+        if old_name is not None:
+            yield MetricFamily(old_name, family.kind, f"Old name of {family.name}", family.samples)
 
 
 def metrics_routes(metrics: Metrics) -> tuple[HttpRoute, ...]:

@@ -77,9 +77,9 @@ def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable
     for name, histogram in _HISTOGRAMS.items():
         yield family(name)
         for view in views:  # a family for each, since a page is written piece by piece
-            made, read = family(name), histogram(view.counters)
-            made.add_histogram(read.bounds, read.counts, read.total, **view.labels)
-            yield made
+            metric, read = family(name), histogram(view.counters)
+            metric.add_histogram(read.bounds, read.counts, read.total, **view.labels)
+            yield metric
     yield from _classes(views)
     yield from _states(views)
 
@@ -130,20 +130,20 @@ def _ready(views: Sequence[VersionView], catalog: Catalog) -> MetricFamily:
     for model, versions in catalog.absent().items():
         for version in versions:
             ready.setdefault((model, version), False)
-    made = family("model_ready")
+    readiness = family("model_ready")
     for (model, version), serves in sorted(ready.items()):
-        made.add(int(serves), model=model, version=version)
-    return made
+        readiness.add(int(serves), model=model, version=version)
+    return readiness
 
 
 def _outcomes(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     yield family("outcomes_total")
     for view in views:
-        made = family("outcomes_total")
+        metric = family("outcomes_total")
         for reason in Reason:
             count, outcome = view.counters.by_reason.get(reason, 0), reason.kind.value
-            made.add(count, **view.labels, outcome=outcome, reason=reason.label)
-        yield made
+            metric.add(count, **view.labels, outcome=outcome, reason=reason.label)
+        yield metric
 
 
 def _classes(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
@@ -185,14 +185,14 @@ def scaling_families(
 
 def session_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     """What the sessions of a replica take."""
-    made = family("session_bytes")
+    metric = family("session_bytes")
     for view in views:
         for session in view.sessions:
-            made.add(session.nbytes, **view.labels, threads=str(session.threads))
-    yield made
+            metric.add(session.nbytes, **view.labels, threads=str(session.threads))
+    yield metric
 
 
-def variants_families(found: Mapping[str, VariantsStatus]) -> Iterable[MetricFamily]:
+def variants_families(statuses: Mapping[str, VariantsStatus]) -> Iterable[MetricFamily]:
     """How the clients of families of variants are planned."""
     named: Mapping[str, Callable[[VariantsStatus], float]] = {
         "planned_sessions": lambda status: status.sessions,
@@ -206,10 +206,10 @@ def variants_families(found: Mapping[str, VariantsStatus]) -> Iterable[MetricFam
         "variant_mismatches_total": lambda status: status.mismatches,
     }
     for name, value in named.items():
-        made = family(name)
-        for model, status in sorted(found.items()):
-            made.add(value(status), model=model)
-        yield made
+        metric = family(name)
+        for model, status in sorted(statuses.items()):
+            metric.add(value(status), model=model)
+        yield metric
 
 
 def placement_families(status: PlacementStatus) -> Iterable[MetricFamily]:
@@ -222,16 +222,16 @@ def placement_families(status: PlacementStatus) -> Iterable[MetricFamily]:
         "placement_rebounds_total": status.rebounds,
         "placement_expected_ratio": status.expected,
     }.items():
-        made = family(name)
-        made.add(value)
-        yield made
+        metric = family(name)
+        metric.add(value)
+        yield metric
 
 
 def exit_families(
-    views: Sequence[VersionView], found: Mapping[PoolId, ExitsStatus]
+    views: Sequence[VersionView], statuses: Mapping[PoolId, ExitsStatus]
 ) -> Iterable[MetricFamily]:
     """How requests leave models early. Of a version that is loaded anew, the later load counts."""
-    stands = {(pool.model, pool.version): found[pool] for pool in sorted(found)}
+    stands = {(pool.model, pool.version): statuses[pool] for pool in sorted(statuses)}
     early, saved = family("early_exits_total"), family("exit_saved_seconds_total")
     judged, agreeing = family("exit_judged_rows_total"), family("exit_agreeing_rows_total")
     accuracy, alarms = family("exit_accuracy"), family("exit_alarms_total")
@@ -259,8 +259,8 @@ def exit_families(
         if policy is None:
             continue
         feedback.add(policy.feedback, **labels)
-        for each in ExitMode:
-            mode.add(int(each is policy.mode), **labels, mode=each.value)
+        for exit_mode in ExitMode:
+            mode.add(int(exit_mode is policy.mode), **labels, mode=exit_mode.value)
         for ramp, limit in zip(policy.ramps, policy.thresholds, strict=True):
             threshold.add(limit, **_of_ramp(view, ramp))
             if ramp in status.agreement:
@@ -285,8 +285,8 @@ def pod_families(pod: PodAllocator) -> Iterable[MetricFamily]:
     yield single("pod_cpu_limit_cores", math.inf if pod.limit is None else pod.limit / 1000)
     yield single("pod_cpu_required_cores", pod.needed / 1000)
     condition = family("pod_condition")
-    for each in Hindrance:
-        condition.add(int(pod.hindrance is each), condition=each.value)
+    for hindrance in Hindrance:
+        condition.add(int(pod.hindrance is hindrance), condition=hindrance.value)
     yield condition
 
 
@@ -302,22 +302,22 @@ def _lanes(snapshot: Snapshot, runtime: Runtime) -> Iterable[MetricFamily]:
 
 
 def _targets(
-    found: Mapping[str, ScalingStatus], models: Mapping[str, ScaledModel]
+    statuses: Mapping[str, ScalingStatus], models: Mapping[str, ScaledModel]
 ) -> Iterable[MetricFamily]:
     cores, replicas = family("target_cores"), family("target_replicas")
     needed, batch = family("required_replicas"), family("planned_batch_rows")
     late, reason = family("predicted_late_requests"), family("plan_reason")
     rate, budget = family("expected_rows_per_second"), family("expected_budget_seconds")
     condition = family("plan_condition")
-    for model, status in sorted(found.items()):
-        wanted = status.target
-        if wanted is not None:
-            cores.add(wanted.cores, model=model)
-            replicas.add(wanted.replicas, model=model)
-            needed.add(wanted.needed, model=model)
-            batch.add(wanted.batch, model=model)
-            late.add(wanted.late, model=model)
-            reason.add(1, model=model, reason=wanted.reason)
+    for model, status in sorted(statuses.items()):
+        target = status.target
+        if target is not None:
+            cores.add(target.cores, model=model)
+            replicas.add(target.replicas, model=model)
+            needed.add(target.needed, model=model)
+            batch.add(target.batch, model=model)
+            late.add(target.late, model=model)
+            reason.add(1, model=model, reason=target.reason)
         rate.add(status.rate, model=model)
         if status.budget < math.inf:
             budget.add(status.budget, model=model)
@@ -328,12 +328,12 @@ def _targets(
 
 def _conditions(status: ScalingStatus, model: ScaledModel) -> tuple[bool, ...]:
     """In the order of `CONDITIONS`."""
-    wanted, sizes = status.target, status.lanes.values()
+    planned, sizes = status.target, status.lanes.values()
     aimed = max((target for _, target in sizes), default=0)
     return (
-        wanted is not None and bool(sizes) and aimed < wanted.cores,
-        wanted is not None and len(sizes) < wanted.replicas,
-        wanted is not None and wanted.needed > model.limits.replicas_max,
+        planned is not None and bool(sizes) and aimed < planned.cores,
+        planned is not None and len(sizes) < planned.replicas,
+        planned is not None and planned.needed > model.limits.replicas_max,
         any(cores != target for cores, target in sizes),
     )
 

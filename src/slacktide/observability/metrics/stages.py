@@ -25,22 +25,24 @@ def stage_families(catalog: Catalog, runtime: Runtime) -> Iterable[MetricFamily]
         loop.add(counters.loop_s, **labels)
         for stage in version.pipeline.order:
             ended: Counter[OutcomeKind] = Counter()
-            one = counters.stages.get(stage) or StageCounters()
-            for reason, count in one.by_reason.items():
+            counts = counters.stages.get(stage) or StageCounters()
+            for reason, count in counts.by_reason.items():
                 ended[reason.kind] += count
             for kind in OutcomeKind:
                 requests.add(ended[kind], **labels, stage=stage, outcome=kind.value)
-            if one.request_s.count:
-                for made, read in ((seconds, one.request_s), (slack, one.slack_s)):
-                    made.add_histogram(read.bounds, read.counts, read.total, **labels, stage=stage)
+            if counts.request_s.count:
+                for metric, read in ((seconds, counts.request_s), (slack, counts.slack_s)):
+                    metric.add_histogram(
+                        read.bounds, read.counts, read.total, **labels, stage=stage
+                    )
     return requests, seconds, slack, loop, *_fan_outs(runtime)
 
 
 def _fan_outs(runtime: Runtime) -> Iterable[MetricFamily]:
     rows, burstiness = family("edge_rows"), family("edge_burstiness")
     served = {} if runtime.frames is None else runtime.frames.pipelines
-    for name, one in sorted(served.items()):
-        for edge, learnt in zip(one.pipeline.edges, one.fan_outs, strict=True):
+    for name, pipeline in sorted(served.items()):
+        for edge, learnt in zip(pipeline.pipeline.edges, pipeline.fan_outs, strict=True):
             labels = {"model": name, "stage": edge.upstream, "next": edge.downstream}
             rows.add(learnt.mean, **labels)
             burstiness.add(learnt.burstiness, **labels)

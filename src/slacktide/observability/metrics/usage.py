@@ -52,7 +52,7 @@ class Machine:
         quota, by this control group. Else: of the processors that this process may run on, by all
         processes."""
         now = self._cpu_times()
-        busy, available = (new - old for new, old in zip(now, self._before, strict=True))
+        busy, available = (after - before for after, before in zip(now, self._before, strict=True))
         if available > 0.0:
             self._utilization = min(1.0, max(0.0, busy / available))
             self._before = now
@@ -109,10 +109,10 @@ def usage_of(workers: ProcessExecutor | None, *, root: Path = ROOT) -> WorkerUsa
     ticks = sum(_ticks(root / f"proc/{workers.fork_server_pid}", ended=True))
     living = memory = 0
     for pid in workers.worker_pids:
-        own = _ticks(root / f"proc/{pid}", ended=False)
-        if own:
+        ticks_of_worker = _ticks(root / f"proc/{pid}", ended=False)
+        if ticks_of_worker:
             living += 1
-            ticks += sum(own)
+            ticks += sum(ticks_of_worker)
             memory += fields_of(read_text(root / f"proc/{pid}/status")).get("RssAnon:", 0) * 1024
     return WorkerUsage(living, ticks / os.sysconf("SC_CLK_TCK"), memory)
 
@@ -189,8 +189,8 @@ class Nvml:
         count = ctypes.c_uint()
         if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
             return ()
-        found = [self._gpu(index) for index in range(count.value)]
-        return tuple(gpu for gpu in found if gpu is not None)
+        gpus = [self._gpu(index) for index in range(count.value)]
+        return tuple(gpu for gpu in gpus if gpu is not None)
 
     def _gpu(self, index: int) -> Gpu | None:
         library = self._library
