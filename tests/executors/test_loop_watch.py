@@ -118,6 +118,7 @@ async def test_patience_is_for_a_loop_that_turns(monkeypatch):
     assert clock.now > 160.0 + READ_S
 
 
+@pytest.mark.replaces_parts
 async def test_a_loop_is_watched_from_the_first_question_on(monkeypatch):
     monkeypatch.setattr(module, "BEAT_S", 0.01)
     monkeypatch.setattr(module, "LATE_S", 0.05)

@@ -257,6 +257,7 @@ async def test_a_worker_has_the_sessions_asked_for_and_tells_what_they_take(
             assert np.allclose(got, x @ kit.WEIGHT, rtol=1e-5)
 
 
+@pytest.mark.replaces_parts
 def test_the_worker_hears_of_its_cores_in_order_with_its_batches() -> None:
     ours, theirs = socket.socketpair()
     seen: list[object] = []
