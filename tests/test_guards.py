@@ -1,10 +1,11 @@
 """Guards against slow growth: lines of each package, lines that explain, branches of a function,
-circles of imports."""
+circles of imports, names that say nothing."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -183,3 +184,39 @@ def test_complex_functions_have_a_reason():
                 if grade == "D":
                     complex_functions.add(name)
     assert complex_functions == set(COMPLEX)
+
+
+# fmt: off
+PRONOUNS = {
+    "each", "found", "one", "ones", "known", "wanted", "told", "other", "others", "own", "those",
+    "them", "there", "here", "what", "which", "who", "it", "its", "that", "this", "given", "kept",
+    "seen", "asked", "made", "rest", "same", "such", "left", "taken", "due", "new", "old",
+}
+# fmt: on
+"""Names that say nothing of what they hold."""
+GENERIC = {"item", "value", "result", "data", "obj", "entry", "thing"}
+MOST_GENERIC = 1_280
+"""Bound names of these, or of one letter: they are no better."""
+
+
+def bound_names(path: Path) -> Iterator[str]:
+    """Variables, loop names and parameters of a file, once for each place that binds them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id.strip("_")
+        elif isinstance(node, ast.arg):
+            yield node.arg.strip("_")
+
+
+@pytest.mark.parametrize("package", [*CEILINGS, "papers"])
+def test_names_are_nouns(package):
+    folder = PAPERS if package == "papers" else SOURCE / package
+    names = [name for path in folder.rglob("*.py") for name in bound_names(path)]
+    pronouns = Counter(name for name in names if name in PRONOUNS)
+    assert pronouns.total() <= 0.02 * len(names), pronouns.most_common(5)
+
+
+def test_generic_names_do_not_take_their_place():
+    paths = (*SOURCE.rglob("*.py"), *PAPERS.rglob("*.py"))
+    names = [name for path in paths for name in bound_names(path)]
+    assert sum(name in GENERIC or len(name) == 1 for name in names) <= MOST_GENERIC
