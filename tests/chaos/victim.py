@@ -135,10 +135,10 @@ class Victim:
         self.folder = folder
         self._program = program
         folder.mkdir(parents=True, exist_ok=True)
-        whole = whole_servers("conftest")
-        self.weight: list[float] = whole.WEIGHT[0].tolist()
-        make(whole.Zoo(folder / "models"))
-        self._late = whole.Zoo(folder / "later").matmul(LATE).parent.parent
+        zoo = whole_servers("zoo")
+        self.weight: list[float] = zoo.WEIGHT[0].tolist()
+        make(zoo.Zoo(folder / "models"))
+        self._late = zoo.Zoo(folder / "later").matmul(LATE).parent.parent
         self.token = folder / "token"
         self.token.write_text(TOKEN + "\n")
         self.token.chmod(0o600)
