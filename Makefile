@@ -34,10 +34,10 @@ serve: $(USERS) ## make the example models and serve them
 
 # Two at a time, each file whole: what its tests share is made once.
 SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-test: setup ## run the tests (eight minutes on two cores)
+test: setup ## run the tests (six minutes on two cores)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not network" --junitxml .cache/tests.xml
 
-test-slow: setup ## run the tests that take more than five seconds
+test-slow: setup ## run the tests that take more than about three seconds
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "slow and not network" --junitxml .cache/slow-tests.xml
 
 test-network: setup ## run the tests that need a package index: real models, perf_analyzer (two minutes)

@@ -31,6 +31,7 @@ def mlp(example_models: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(example_models / "mlp", tmp_path / "mlp"))
 
 
+@pytest.mark.slow
 def test_ramps_are_learnt_stored_and_shown(run: Run, mlp: Path, samples: Path) -> None:
     (mlp / "slacktide.yaml").write_text("early_exit: 2%\n")
     done = run("exits", "add", mlp, "--data", samples)

@@ -114,6 +114,7 @@ def test_times_of_a_busy_machine_are_printed_without_conclusions() -> None:
     assert "12.0 ms" in busy
 
 
+@pytest.mark.slow
 def test_profile_says_what_it_assumed(run: Run, tmp_path: Path):
     add = onnx.helper.make_node("Add", ["ids", "ids"], ["y"])
     axes = {"ids": ["n", "length"], "y": ["n", "length"]}
@@ -130,6 +131,7 @@ def test_profile_says_what_it_assumed(run: Run, tmp_path: Path):
     assert "assumed" not in run("profile", tmp_path / "m", "--cores", "1").stdout
 
 
+@pytest.mark.slow
 def test_profile_warns_of_rows_that_influence_each_other_and_keeps_the_form_of_a_stage(
     run: Run, tmp_path: Path
 ):
@@ -171,6 +173,7 @@ def test_profile_of_what_is_no_model(run: Run, tmp_path: Path):
     assert done.stderr.startswith("error: ")
 
 
+@pytest.mark.slow
 def test_a_single_file_is_checked_and_profiled_like_a_model(
     run: Run, example_models: Path, tmp_path: Path
 ):

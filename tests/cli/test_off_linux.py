@@ -72,6 +72,7 @@ def test_every_help_is_printed(verb: str) -> None:
     assert "Usage:" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bursty-classifier", "two-modal"])
 def test_a_scenario_is_simulated(name: str) -> None:
     done = elsewhere(PROGRAM, "simulate", EXAMPLES / f"{name}.yaml", "--duration", "2s")

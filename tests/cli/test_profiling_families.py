@@ -142,6 +142,7 @@ def test_labels_of_a_classifier_are_refused_for_a_detector(run: Run, tmp_path: P
     assert not (folder / "1" / "profile.accuracy.json").exists()
 
 
+@pytest.mark.slow
 def test_files_are_scored_and_one_that_is_no_better_is_not_served(run: Run, tmp_path: Path):
     folder = tmp_path / "m" / "colours"
     classifier(folder / "1" / "small.onnx", [1.0, 1.0, 0.0])
@@ -166,6 +167,7 @@ def test_files_are_scored_and_one_that_is_no_better_is_not_served(run: Run, tmp_
     )
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_data_is_named(run: Run, tmp_path: Path, stars: Path):
     folder = tmp_path / "m" / "stars"
     detector(folder / "1" / "model.onnx")

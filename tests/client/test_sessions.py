@@ -137,6 +137,7 @@ def test_an_idle_session_is_kept_alive(server):
     assert len(server.metadata) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_is_found_again(server):
     with connect(server.target, "street", slo=2.0, rate=10) as session:
         assert session.submit(FRAME).result(30).on_time

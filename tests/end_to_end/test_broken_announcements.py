@@ -65,6 +65,7 @@ def announced(house: Any, count: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_bodies_that_stall_hold_up_nobody(house: Any, sockets: list[socket.socket]) -> None:
     for _ in range(25):
         send(house, sockets, b"", 1000, "x-request-timeout-seconds: 600")

@@ -86,6 +86,7 @@ def variant_of(answer: Any) -> str:
     return str(answer.get_response()["parameters"]["variant"])
 
 
+@pytest.mark.slow
 def test_every_variant_of_one_file_that_is_worth_it_is_served(families: Any):
     house = families
     assert house.get("/v2/health/ready").status == 200

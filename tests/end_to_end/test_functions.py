@@ -146,6 +146,7 @@ def test_what_it_gets_wrong_costs_its_branch_alone(house: Any, shade: int, told:
     assert told in answer.json["error"]
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_and_comes_back(house: Any) -> None:
     image = frame(*SEEN, seed=3)
     image[1:] = 5

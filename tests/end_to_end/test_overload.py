@@ -70,6 +70,7 @@ class Peaks:
             await asyncio.sleep(0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["slack", "edf"])
 def test_ten_times_what_can_be_served(zoo: Any, serve: Any, scheduler: str) -> None:
     """Two seconds of arrivals on schedule, whatever becomes of them (an open loop)."""

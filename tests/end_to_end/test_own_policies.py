@@ -92,6 +92,7 @@ def test_the_example_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert infer(server, "mlp")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_planner_of_ones_own_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     make_repository(tmp_path, models=["dense"])

@@ -109,6 +109,7 @@ def end(process: subprocess.Popen[str], signals: int) -> tuple[int, str]:
     return process.returncode, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 1)])
 def test_a_model_file_that_cannot_be_read_keeps_no_other_model_from_serving(
     zoo: Any, disk: Any, signals: int, code: int
@@ -132,6 +133,7 @@ def test_a_model_file_that_cannot_be_read_keeps_no_other_model_from_serving(
     assert ("a thread still waits for a file" in said) is (signals == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 1)])
 def test_a_folder_that_cannot_be_listed_stops_neither_the_ports_nor_signals(
     zoo: Any, disk: Any, signals: int, code: int

@@ -48,6 +48,7 @@ def ask(port: int, path: str) -> int:
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_requests_are_answered_and_the_server_ends(zoo: Any, unread: int, format: str) -> None:
     zoo.matmul()

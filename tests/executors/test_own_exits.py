@@ -71,6 +71,7 @@ def pictures(count: int) -> NDArray[np.uint8]:
     return coarse.repeat(SIDE // 6, 1).repeat(SIDE // 6, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaving", [Leaving.RUN_ON, Leaving.SHRINK])
 def test_rows_leave_with_what_the_early_head_found(kit: Any, path: Path, leaving: Leaving) -> None:
     images = pictures(6)
@@ -115,6 +116,7 @@ def test_an_exit_that_is_not_there_is_told_when_the_model_is_opened(kit: Any, pa
         opened(kit, path, wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enlarge", [True, False])
 def test_batches_are_planned_to_end_early_only_where_that_is_stated(
     kit: Any, path: Path, enlarge: bool

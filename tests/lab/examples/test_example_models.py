@@ -221,6 +221,7 @@ def test_the_order_of_sentences_decides_where_a_thing_is(open_session: Open) -> 
     assert np.mean(right) > 0.75
 
 
+@pytest.mark.slow
 def test_deeper_files_of_the_family_are_more_accurate_and_take_the_same() -> None:
     assert [*example("vehicles").onnx_files()] == [f"depth{depth}.onnx" for depth in range(1, 6)]
     samples = make_inputs("vehicles", 600, seed=15)

@@ -195,6 +195,7 @@ def test_the_search_finds_what_a_grid_finds(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(search.of_grid is None or search.of_grid >= 0.96 for search in searches)
 
 
+@pytest.mark.slow
 def test_a_table_is_made_by_its_model_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

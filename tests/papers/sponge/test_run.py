@@ -57,6 +57,7 @@ def _shown(result: Result) -> str:
     return console.export_text()
 
 
+@pytest.mark.slow
 def test_rows_repeat_and_are_resumed(tmp_path):
     first = made(tmp_path / "a.jsonl", "figure-4")
     again = made(tmp_path / "a.jsonl", "figure-4")

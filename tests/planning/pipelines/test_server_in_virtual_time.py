@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
+import pytest
 from tests.pipelines.test_frames_in_virtual_time import Street
 
 from slacktide.domain import (
@@ -137,6 +138,7 @@ def played(
     return fmean(part == 1.0 for part in there.values()), fmean(worth)
 
 
+@pytest.mark.slow
 def test_stages_behind_a_detector_have_time_where_it_is_bounded() -> None:
     """By itself it takes the largest size for which its own requests are in time."""
     for rate in (14.0, 22.0):
