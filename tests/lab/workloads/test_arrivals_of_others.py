@@ -89,7 +89,7 @@ def test_a_scenario_imports_only_where_it_may() -> None:
         (f"{PULSES}:3:1s:4", f"{PULSES}: too many fields; expected {PULSES}:SIZE:EVERY"),
         (f"{PULSES}:sise=3", "unknown field 'sise'; did you mean 'size'?"),
         (f"{HERE}:Nothing", "cannot be used: AttributeError"),
-        ("slacktide.scheduling:Edf", "cannot be made: TypeError: Edf.__init__() missing 3"),
+        ("slacktide.scheduling:Edf", "cannot be made: TypeError: "),
         ("pulsed:3", "unknown process 'pulsed'"),
     ],
 )
