@@ -12,7 +12,7 @@ from slacktide.executors.core_probe import CoreProbe, busy_warning, cpu_share
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slacktide.executors.core_probe.PAUSE_S", 0.0)
+    monkeypatch.setattr("slacktide.executors.core_probe.PAUSES_S", (0.0, 0.0))
 
 
 class Machine:
@@ -35,7 +35,7 @@ def test_every_set_of_cores_is_looked_at_and_the_least_share_is_kept() -> None:
     assert probe.share == 0.95
     probe.look()
     assert probe.share == 0.4
-    assert machine.looks == [[0], [1, 2, 3]] * 2 + [[1, 2, 3]]
+    assert machine.looks == [[0], [1, 2, 3]] * 2 + [[1, 2, 3]] * 2
     probe.note(None)
     probe.note(0.7)
     assert probe.share == 0.4
@@ -44,10 +44,10 @@ def test_every_set_of_cores_is_looked_at_and_the_least_share_is_kept() -> None:
 
 
 def test_a_program_that_runs_for_a_moment_does_not_count() -> None:
-    probe = CoreProbe([0], compute=Machine(core0=[0.5, 0.99]))
+    probe = CoreProbe([0], compute=Machine(core0=[0.5, 0.6, 0.99]))
     probe.look()
     assert probe.share == 0.99
-    probe = CoreProbe([0], compute=Machine(core0=[0.5, 0.6]))
+    probe = CoreProbe([0], compute=Machine(core0=[0.5, 0.6, 0.55]))
     probe.look()
     assert probe.share == 0.6
 

@@ -15,8 +15,8 @@ from slacktide.profiles import busy_note, is_quiet
 
 MOMENT_S = 0.1
 """Wall time of one look at one set of cores: some 20 turns of the kernel's scheduler."""
-PAUSE_S = 0.3
-"""Before a second look: what our own processes still had to finish is done by then."""
+PAUSES_S = (0.3, 1.0)
+"""Before a second and a third look: what our own processes still had to finish is done by then."""
 
 Compute = Callable[[Sequence[int]], float]
 
@@ -31,12 +31,14 @@ class CoreProbe:
         self._compute = compute or cpu_share
 
     def look(self) -> None:
-        """Look at every set in turn; a second time before it is called busy, since a program that
-        ran for a moment may have gone. Blocks for `MOMENT_S` each, and `PAUSE_S` between."""
+        """Look at every set in turn; up to three times before it is called busy, since a program
+        that ran for a moment may have gone. Blocks for `MOMENT_S` each, and `PAUSES_S` between."""
         for cores in self._core_sets:
             share = self._compute(cores)
-            if not is_quiet(share):
-                time.sleep(PAUSE_S)
+            for pause in PAUSES_S:
+                if is_quiet(share):
+                    break
+                time.sleep(pause)
                 share = max(share, self._compute(cores))
             self.note(share)
 
