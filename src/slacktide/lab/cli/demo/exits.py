@@ -110,7 +110,7 @@ def play_exits(run: ExitsRun, context: DemoContext) -> Document:
         for begin in range(0, len(played), step):
             done = 0.35 + 0.65 * begin / len(played)
             length = len(played) / run.rate
-            context.move(done, f"{length:g} s of frames, as it is and with early exits")
+            context.show(done, f"{length:g} s of frames, as it is and with early exits")
             probes = before[run.learn : run.learn + PROBES]
             probed = play(names[AS_IT_IS], rows=probes, instants=[0.0] * PROBES)
             rate = min(run.rate, BUSY * PROBES / max(row.seconds for row in probed))

@@ -53,7 +53,10 @@ class DemoContext:
     cores: tuple[tuple[int, ...], tuple[int, ...]]
     """The server's, and the client's."""
     move: Callable[[float, str], None] = lambda share, text: None
-    """Shows the share that is done and what follows. Call it while nothing is measured."""
+    """Shows the share that is done and what follows, and looks whether other programs hold the
+    cores. Call it while nothing of ours runs."""
+    show: Callable[[float, str], None] = lambda share, text: None
+    """Only shows it: a server that learns from what it has answered holds the cores itself."""
 
     @property
     def models(self) -> Path:
@@ -100,7 +103,7 @@ def perform(
                 show(share, text)
                 probe.look()
 
-            report = play(DemoContext(folder, split, move))
+            report = play(DemoContext(folder, split, move, show))
             move(1.0, LAST_LOOK)
     except OSError as error:
         fail(f"{error.filename or 'system'}: {error.strerror or error}")
