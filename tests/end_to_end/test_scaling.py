@@ -1,8 +1,8 @@
 """Cores and replicas that change while real workers serve real clients.
 
 Profiles are stated, so that what planners decide does not depend on the machine: every batch of
-`matmul` is said to take two seconds on one core and half as long on two. It takes a millisecond, so
-deadlines between the two hold on a busy machine as well.
+`matmul` is said to take twenty seconds on one core and half as long on two. It takes a millisecond,
+so deadlines between the two leave a busy machine seconds in which to confirm a growth.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from slacktide.profiles import LatencyTable, ProfileRecord
 from slacktide.recording import Call, Recording
 from slacktide.wire.errors import ControlError
 
-SECONDS = 2.0
+SECONDS = 20.0
 TIGHT = round(0.7e6 * SECONDS)
 """µs that one core is too slow for."""
 EAGER = "cores: {min: 1, max: 2}\nscaling: {name: vertical, period: 20ms, patience: 0s}\n"
