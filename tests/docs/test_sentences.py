@@ -13,11 +13,7 @@ MOST_WORDS = 35
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted(
-        page
-        for page in (ROOT / "docs").rglob("*.md")
-        if page.parent.name != "reproduce" and page.name != "reproduce.md"
-    ),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
 
