@@ -129,7 +129,7 @@ CERTAIN = {"the end missing", "half before a whole", "the end missing but its ma
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("jpeg", [PLAIN, RESTARTS, PROGRESSIVE, UNUSED_FIELDS])
 def test_damaged_pictures_are_refused(damage: str, jpeg: bytes) -> None:
-    """docs/requests.md states the shares."""
+    """bench/results/images.md states the shares."""
     rng, whole = np.random.default_rng(11), decode(jpeg).astype(int)
     first, last = jpeg.rindex(b"\xff\xda", 0, len(jpeg) // 3) + 14, len(jpeg) - 2
     refused = wrong = 0
