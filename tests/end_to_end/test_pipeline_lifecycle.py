@@ -141,7 +141,7 @@ def test_a_pipeline_is_loaded_anew_from_its_file(server: Any) -> None:
     file.write_text(CHAIN.replace("to: b", "to: x"))
     answer = server.post(LOAD.format("chain"))
     assert answer.status == 400
-    assert "chain/pipeline.yaml: edges[0].to: there is no such stage" in answer.error
+    assert "chain/pipeline.yaml: edges[0].to: no such stage" in answer.error
     assert state(server) == (True, "READY", "")
     assert set(said(server)) == {"a.y", "c.z"}, "what served before still does"
 

@@ -186,7 +186,7 @@ def test_what_does_not_fit_for_boxes(changed: dict[str, ModelInterface], problem
         (
             "{from: e, to: j}, ",
             "{from: e, to: j}, {from: s, to: e, tensors: {kind: text}}, ",
-            "edges: expected no circle",
+            "edges: expected no cycle",
         ),
         (
             "s: {model: score",
@@ -201,7 +201,7 @@ def test_what_does_not_fit_for_boxes(changed: dict[str, ModelInterface], problem
         (
             "{from: s, to: j}",
             "{from: s, to: j, when: {class: 2}}",
-            "edges[2]: e and s have not the same rows",
+            "edges[2]: e and s yield different rows",
         ),
     ],
 )

@@ -1,6 +1,6 @@
-"""The words of Slacktide: requests, batches, plans, events, commands, outcomes.
+"""The vocabulary of Slacktide: requests, batches, plans, events, commands, outcomes.
 
-Pure data that never changes. No behaviour beyond what a value can say of itself.
+Immutable data. A value may derive facts from its own fields and does nothing else.
 """
 
 from __future__ import annotations

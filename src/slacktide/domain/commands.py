@@ -1,6 +1,6 @@
-"""What the engine wants done. A driver carries commands out in order.
+"""Commands: what the engine asks of its driver, which carries them out in order.
 
-`cause` is the running number of the event that made the engine ask (0 is the first).
+`cause` is the running number of the event that caused the command (0 is the first).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from slacktide.domain.request import Batch, Replica
 
 
 class Circuit(Enum):
-    """Whether a version may serve, after what it has crashed."""
+    """Whether a version may serve after it has crashed."""
 
     CLOSED = "closed"
-    """It may."""
+    """It serves."""
     OPEN = "open"
-    """Not now: its replicas are stopped."""
+    """It does not serve: its replicas are stopped."""
     TRIAL = "trial"
-    """One replica is started, or up, to see whether it may."""
+    """One replica is starting, or up, to find out whether the version can serve again."""
 
 
 @read_only
@@ -32,16 +32,15 @@ class RunBatch:
     batch: Batch
     cause: int
     expected: float
-    """Seconds that it is predicted to take, typically."""
+    """Median of its predicted duration, in seconds."""
     p99: float
-    """The same, 99 times in 100."""
+    """99th percentile of its predicted duration, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortBatch:
-    """No client waits for this batch any more: stop it if that is possible. Its members have
-    withdrawn, or ramps have answered them. Still ends in exactly one batch event; the lane is free
-    only after that."""
+    """No client waits for this batch any more: stop it if possible. Its members were cancelled, or
+    ramps have answered them. It still ends in exactly one batch event, which frees the lane."""
 
     batch: Batch
     cause: int
@@ -49,8 +48,8 @@ class AbortBatch:
 
 @read_only
 class FreeSlots:
-    """Nothing names the payloads of these requests any more. Sent once for each request. Always
-    after the `Answer` of the same request."""
+    """Release the payloads of these requests. Sent once for each request, always after its
+    `Answer`."""
 
     ids: tuple[int, ...]
     cause: int
@@ -66,8 +65,8 @@ class StartReplica:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """Stop this replica. It runs nothing unless `kill` is set; then it hangs, and
-    `ReplicaLost` must follow once it is dead."""
+    """Stop this replica. It is idle unless `kill` is set: then it hangs, and `ReplicaLost` must
+    follow once it is dead."""
 
     replica: Replica
     kill: bool
@@ -86,21 +85,21 @@ class ResizeLane:
 
 @dataclass(frozen=True, slots=True)
 class TellCircuit:
-    """The circuit of a version has changed: report it."""
+    """Report that the circuit of a version has changed."""
 
     pool: PoolId
     circuit: Circuit
     reason: str
-    """Why it is unavailable; empty: it is not."""
+    """Why it is unavailable; empty if it is available."""
     retry_s: float | None
-    """Open: seconds until it is tried again; None: never."""
+    """Seconds until an open circuit is tried again; None: never."""
     cause: int
 
 
 @dataclass(frozen=True, slots=True)
 class PublishExits:
-    """From its next batch on, requests leave the replica's model early as `policy` says. Sent once
-    the replica is up, and whenever the policy changes; one without ramps ends it."""
+    """Apply `policy` from the replica's next batch on. Sent once the replica is up, and whenever
+    the policy changes; a policy without ramps ends early exits."""
 
     replica: Replica
     policy: ExitPolicy

@@ -1,7 +1,6 @@
-"""What becomes of a frame between two stages of a pipeline: which boxes count, and how each is made
-ready for a stage's model.
+"""Boxes between two stages of a pipeline: which ones go on, and the crop of each.
 
-Boxes are x0, y0, x1, y1 in fractions of the frame, from its upper left corner.
+Boxes are x0, y0, x1, y1 as fractions of the frame, from its upper left corner.
 """
 
 from __future__ import annotations
@@ -15,46 +14,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_BOXES = 100
-"""Of a frame that go on to one stage, unless something else is stated."""
+"""Default limit on the boxes of a frame that go on to one stage."""
 FEW = 64
-"""Boxes with a score that counts that are looked at one by one."""
+"""Most boxes above the score limit that are examined one by one; more go through arrays."""
 PLAIN = 256
-"""Boxes of a frame whose scores are looked at one by one."""
+"""Most boxes of a frame whose scores are examined one by one."""
 _SINGLE, _BOX = Struct("f"), Struct("4f")
 BOX_BYTES = _BOX.size
 _TRIED = 4
 _WIDEST = 8
 _INEXACT = 1e-3
-"""Pixels by which an edge may be off, as 32 bits do not hold tenths: none is added for that."""
+"""Tolerance in pixels: 32 bits cannot hold tenths, and that must not add a pixel to a crop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glue:
-    """What is done in front of a stage's session, in its worker. That images are decoded, cut out
-    along their boxes and resized follows from what the model takes."""
+    """How crops are made ready for a model, in its worker. The model's input decides by itself
+    whether images are decoded, cut out along their boxes and resized."""
 
     margin: float = 0.0
-    """Added to each box on every side, as a part of its width and height."""
+    """Added to each box on every side, as a share of its width and height."""
     function: str = ""
-    """A function, as `module:name`, that is given each crop before it is resized: pixels [height,
-    width, 3] of uint8; it returns such, of any size. Empty: none."""
+    """A function, as `module:name`, that is called with each crop before it is resized: pixels
+    [height, width, 3] of uint8. It returns pixels of any size. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxChoice:
-    """Which boxes of a detector go on."""
+    """Selects the boxes of a detector that go on."""
 
     classes: tuple[int, ...] = ()
-    """Empty: all."""
+    """Classes that count; empty: all."""
     score: float = 0.0
-    """Lowest that counts."""
+    """Lowest score that counts."""
     overlap: float = 1.0
-    """Of two boxes of one class whose intersection is more than this part of their union, the one
-    with the lower score goes (non-maximum suppression)."""
+    """Non-maximum suppression: if the intersection of two boxes of one class is more than this
+    share of their union, the one with the lower score goes."""
     most: int = MOST_BOXES
-    """Those with the highest scores. Overlaps are looked for among four times as many."""
+    """How many boxes go on, highest scores first. Overlaps are checked among four times as many."""
     height: float = 0.0
-    """Lowest that counts, as a part of the frame's."""
+    """Lowest height that counts, as a share of the frame's."""
 
     def choose(
         self,
@@ -62,11 +61,11 @@ class BoxChoice:
         scores: NDArray[np.float32] | None = None,
         classes: NDArray[np.int64] | None = None,
     ) -> NDArray[np.intp]:
-        """Indices of those that go on, highest score first. `boxes` [n, 4], `scores` and `classes`
-        [n], of one frame; None where a detector has no such output: all alike.
+        """Indices of the boxes that go on, highest score first.
 
-        Boxes that are not finite, turned over, or outside of the frame never go on. Raises
-        ValueError where the arrays do not belong together.
+        `boxes` [n, 4], `scores` and `classes` [n] of one frame; None where the detector has no such
+        output. Boxes that are not finite, inverted, or outside the frame never go on. Raises
+        ValueError if the shapes do not match.
         """
         count = len(boxes)
         alike = [column for column in (scores, classes) if column is not None]
@@ -93,9 +92,9 @@ class BoxChoice:
         scores: Sequence[float] | None,
         classes: Sequence[float] | None,
     ) -> list[int] | None:
-        """The same of some dozens, `boxes` and `scores` of 32 bits; None if too many count. Without
-        arrays: a dozen of their operations take longer than a few boxes, and ten times as long
-        where a model has just had the caches."""
+        """Like `choose`, for plain numbers instead of arrays; None if more than `FEW` boxes count.
+        `boxes` holds 32-bit floats. For a few boxes, array operations take longer, and ten times
+        as long when a model has just filled the caches."""
         if scores is None:
             places = [*range(len(boxes) // BOX_BYTES)]
         else:
@@ -110,7 +109,7 @@ class BoxChoice:
         scores: NDArray[np.float32] | None,
         classes: NDArray[np.int64] | None,
     ) -> NDArray[np.intp]:
-        """Those of `chosen` that may go on, highest score first."""
+        """Filter many boxes with arrays; return the chosen indices, highest score first."""
         boxes = boxes[chosen]
         with np.errstate(invalid="ignore"):
             inside = np.minimum(np.maximum(boxes, 0.0), 1.0)
@@ -129,8 +128,8 @@ class BoxChoice:
         scores: Sequence[float] | None,
         classes: Sequence[float] | None,
     ) -> list[int]:
-        """Of `places` among all these, those that go on, highest score first."""
-        if scores is not None:  # equal ones stay as they stand
+        """Filter the few boxes at `places`; return the chosen indices, highest score first."""
+        if scores is not None:  # ties keep their order
             places = sorted(places, key=scores.__getitem__, reverse=True)
         classes_chosen: tuple[float, ...] = self.classes
         lowest = _single(self.height) if self.height else 0.0
@@ -141,7 +140,7 @@ class BoxChoice:
             if len(chosen) == enough:
                 break
             x0, y0, x1, y1 = _BOX.unpack_from(boxes, BOX_BYTES * at)
-            if not (-inf < x0 < x1 < inf and -inf < y0 < y1 < inf):  # NaN neither
+            if not (-inf < x0 < x1 < inf and -inf < y0 < y1 < inf):  # also false for NaN
                 continue
             if x0 >= 1 or y0 >= 1 or x1 <= 0 or y1 <= 0:
                 continue
@@ -159,7 +158,7 @@ class BoxChoice:
 
 
 def _single(value: float) -> float:
-    """As 32 bits hold it: that is what arrays of 32 bits compare with."""
+    """`value` rounded to 32 bits, as arrays of 32 bits compare it."""
     try:
         return _SINGLE.unpack(_SINGLE.pack(value))[0]  # type: ignore[no-any-return]
     except OverflowError:
@@ -169,7 +168,7 @@ def _single(value: float) -> float:
 def _apart(
     boxes: NDArray[np.float32], kinds: NDArray[np.int64] | None, overlap: float
 ) -> list[int]:
-    """Of boxes with the best first, those that no better one of their kind overlaps too much."""
+    """Indices of boxes that no better box of their kind overlaps too much; best box first."""
     low, high = boxes[:, :2], boxes[:, 2:]
     sides = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
     shared = np.maximum(sides[..., 0], 0) * np.maximum(sides[..., 1], 0)
@@ -189,8 +188,8 @@ def _apart(
 def crop_extent(
     box: NDArray[np.float32], width: int, height: int, margin: float = 0.0
 ) -> tuple[int, int, int, int] | None:
-    """Columns and rows x0, y0, x1, y1 of a frame of this size that a box covers in part or whole,
-    cut off at the frame's edges; None if there are none, or the box is not one."""
+    """Columns and rows x0, y0, x1, y1 of a frame that a box covers in part or whole, clipped to the
+    frame; None if the box is invalid or outside."""
     x0, y0, x1, y1 = box.tolist()
     if not (x0 < x1 and y0 < y1) or x1 - x0 == float("inf") or y1 - y0 == float("inf"):
         return None  # NaN included
@@ -203,13 +202,13 @@ def crop_extent(
 
 
 def _covered(low: float, high: float, size: int) -> tuple[int, int]:
-    """The pixels of so many that lie between two fractions; one at least."""
+    """The pixels of an axis between two fractions of its `size`: first and end, at least one."""
     last = max(1, min(size, ceil(high * size - _INEXACT)))
     return max(0, min(floor(low * size + _INEXACT), last - 1)), last
 
 
 def crop_width(extent: tuple[int, int, int, int], height: int) -> int:
-    """Width of a crop that is resized to this height and keeps its shape, but is squeezed where it
-    were more than eight times as wide as high."""
+    """Width of a crop that is resized to this height. It keeps its aspect ratio up to eight times
+    as wide as high; wider crops are squeezed."""
     left, top, right, bottom = extent
     return min(max(1, round(height * (right - left) / (bottom - top))), _WIDEST * height)

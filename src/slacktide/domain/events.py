@@ -1,4 +1,4 @@
-"""What happens to the engine. A driver delivers events; the engine answers with commands."""
+"""Events: what happens to the engine, as its driver reports it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from slacktide.domain.request import BatchTiming, Notice, Request
 
 @read_only
 class Announced:
-    """A request's headers are here, its body is not. Counts as submitted from now on."""
+    """The headers of a request have arrived, its body has not. It counts as submitted."""
 
     notice: Notice
 
 
 @read_only
 class Submitted:
-    """A request is here, body and all. If it was announced, this replaces the notice."""
+    """A request has arrived with its body. It replaces the notice if there was one."""
 
     request: Request
 
 
 @read_only
 class Refused:
-    """A driver turned a known model's request away itself (bad input, memory, limits). The id may
-    have been announced or be new. Keeps the conservation law: the engine counts it."""
+    """The driver itself rejected a request for a known model (bad input, memory, limits). The id
+    may have been announced or be new. The engine counts it, so that no request is lost."""
 
     id: int
     model: str
@@ -38,8 +38,8 @@ class Refused:
 
 @read_only
 class Cancelled:
-    """A client withdrew, or its input turned out to be wrong. Unknown and finished ids are ignored:
-    the two may cross."""
+    """A client cancelled, or its input turned out to be invalid. Unknown and finished ids are
+    ignored: cancellation and answer may cross."""
 
     id: int
     reason: Reason = Reason.CLIENT_CANCELLED
@@ -48,35 +48,35 @@ class Cancelled:
 
 @read_only
 class RowsReleased:
-    """A ramp answered these members of a running batch. Any number of times before its end."""
+    """A ramp answered these members of a running batch. May happen several times for a batch."""
 
     batch: int
     ids: tuple[int, ...]
     ramp: int = -1
-    """The position of the ramp; -1: not known."""
+    """The position of the ramp; -1: unknown."""
 
 
 @read_only
 class ExitReport:
-    """What the ramps of a batch said: by row, in the order of its members and of their rows, and
-    by ramp, front to end."""
+    """The verdicts of a batch's ramps, by row (members in order, then their rows) and by ramp,
+    front to end."""
 
     ramps: tuple[int, ...]
     """Positions of the ramps that were active."""
     uncertainty: tuple[tuple[float, ...], ...]
-    """By row, by ramp: 1 − the probability of the answer. Shorter where a row left before."""
+    """By row, by ramp: 1 − the probability of the answer. Shorter if the row left earlier."""
     agrees: tuple[tuple[bool, ...], ...]
-    """By row, by ramp: whether the ramp gave the answer of the model's end. Empty where a row did
-    not come that far."""
+    """By row, by ramp: whether the ramp agreed with the model's end. Empty if the row did not get
+    to the end."""
     left: tuple[int, ...]
-    """By row: index in `ramps` of the one that answered it; -1: the model's end did."""
+    """By row: index in `ramps` of the ramp that answered it; -1: the model's end did."""
     stage_s: tuple[float, ...] = ()
     """Seconds from the batch's start to the answers of each ramp."""
 
 
 @read_only
 class BatchFinished:
-    """The outputs of every member are ready; the lane is free."""
+    """The outputs of all members are ready; the lane is free."""
 
     batch: int
     timing: BatchTiming = BatchTiming()
@@ -85,7 +85,7 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class BatchFailed:
-    """The model raised; the replica lives on and the lane is free."""
+    """The model raised; the replica lives on, and the lane is free."""
 
     batch: int
     detail: str
@@ -93,11 +93,11 @@ class BatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchAborted:
-    """A batch stopped as commanded; the lane is free."""
+    """A batch stopped as requested; the lane is free."""
 
     batch: int
     exits: ExitReport | None = None
-    """What was known by then."""
+    """Verdicts up to that point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +109,16 @@ class ReplicaUp:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLost:
-    """A replica died, was killed, or could not start. What it ran is lost."""
+    """A replica died, was killed, or could not start. Its batch is lost."""
 
     replica: int
     detail: str
     permanent: bool = False
     """True if starting it again cannot help (a broken model file)."""
     computed: bool = False
-    """Its process had used a core for at least half of the time that its last batch took."""
+    """Whether its process used a core for at least half the duration of its last batch."""
     shared: bool = False
-    """Its process was that of another replica too, whose loss is the one that counts."""
+    """Whether its process also ran another replica, whose loss is the one that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +135,24 @@ class PlanChanged:
 
     plan: Plan
     reason: str = ""
-    """For people: of planners that say why. The engine does not read it."""
+    """For people, from planners that give one. The engine does not read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryShort:
-    """A payload does not fit: what is kept for profiling alone is to be given back, at once."""
+    """A payload does not fit: release at once what is held only for profiling."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverStalled:
-    """The driver has stood still and read nothing: for so long nobody was late for it."""
+    """The driver was blocked for some seconds and read nothing. No replica was late meanwhile."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The moment that `next_wakeup` asked for has come."""
+    """The time that `next_wakeup` returned has come."""
 
 
 Event = (

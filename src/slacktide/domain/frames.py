@@ -1,8 +1,8 @@
-"""A frame: one call of a pipeline. What happens to frames, and what is to be done for them.
+"""Frames: calls of pipelines. Their data, events and commands.
 
-A frame becomes a request for each of its stages (`Request.parent`): its *children*. What its device
-hands over to another one, a stage with all that is behind it, is a *part*: a frame of its own
-there. Children and parts have negative ids, so that they never meet those that drivers give.
+A frame becomes one or more requests for each stage, its *children* (`Request.parent`). A stage
+that is handed over to another device, with all stages behind it, is a *part*: a frame of its own
+there. Children and parts have negative ids, which never clash with the ids of drivers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from slacktide.domain.request import Notice, Request, Signature
 
 @read_only
 class Frame:
-    """One call of a pipeline, or a part of one. Fields as those of a `Request`; its source's
-    request takes them over."""
+    """One call of a pipeline, or a part of one. The request of its source inherits the fields that
+    both have."""
 
     id: int
     pipeline: str
@@ -36,42 +36,42 @@ class Frame:
     size: int = 0
     final: bool = False
     stage: str = ""
-    """Where it begins; empty: at the source."""
+    """Its first stage; empty: the pipeline's source."""
     parent: int | None = None
-    """Of a part: the frame of the device that has handed it over."""
+    """The frame on the device that handed this part over; None if it is not a part."""
     nbytes: int = 0
-    """What it brings, to be sent over a link; 0: not known."""
+    """Bytes of its inputs, to predict their transfer; 0: unknown."""
     decoding: float = 0.0
     """Passed on to every stage that decodes its picture."""
 
 
-# ── what happens ─────────────────────────────────────────────────────────────────────────────────
+# ── events ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinesChanged:
-    """These are the pipelines from now on. Frames that are here stay with the one they came to."""
+    """The pipelines from now on. Frames in flight keep the pipeline they started with."""
 
     pipelines: tuple[Pipeline, ...]
 
 
 @read_only
 class FrameAnnounced:
-    """A frame's headers are here, its body is not. `model` of its notice names the pipeline."""
+    """The headers of a frame have arrived, its body has not. `notice.model` is the pipeline."""
 
     notice: Notice
 
 
 @read_only
 class FrameArrived:
-    """A frame is here, body and all. If it was announced, this replaces the notice."""
+    """A frame has arrived with its body. It replaces the notice if there was one."""
 
     frame: Frame
 
 
 @read_only
 class FrameRefused:
-    """A driver turned a frame away itself. The id may have been announced or be new."""
+    """The driver itself rejected a frame. The id may have been announced or be new."""
 
     id: int
     pipeline: str
@@ -81,8 +81,8 @@ class FrameRefused:
 
 @read_only
 class FrameCancelled:
-    """A client withdrew, or a device that had handed the frame over. Unknown and finished ids are
-    ignored."""
+    """A client cancelled, or the device that handed the part over did. Unknown and finished ids
+    are ignored."""
 
     id: int
     reason: Reason = Reason.CLIENT_CANCELLED
@@ -91,23 +91,23 @@ class FrameCancelled:
 
 @read_only
 class Yield:
-    """What a child's outputs hand to one edge."""
+    """The rows that a child's outputs pass to one edge."""
 
     rows: int
-    """0: nothing goes on, and what is behind this edge is complete."""
+    """0: nothing goes on, and the stages behind this edge are complete."""
     signature: Signature = ()
-    """Of the inputs that it feeds, in their order."""
+    """Shapes of the inputs that it feeds, in their order."""
     work_hint: float | None = None
     nbytes: int = 0
-    """Of these rows, to be sent over a link; 0: not known."""
+    """Bytes of these rows, to predict their transfer; 0: unknown."""
     refused: Reason | None = None
-    """Why what goes on cannot be kept or read; None: it is."""
+    """Why the rows cannot be kept or read; None if they can."""
 
 
 @read_only
 class StageYielded:
-    """The outputs of a child that was answered have been read: one yield for each edge from its
-    stage, in the pipeline's order. Due for every child with a result whose stage feeds another."""
+    """The outputs of an answered child were read: one yield for each edge out of its stage, in the
+    pipeline's order. Due for every child with a result whose stage has such edges."""
 
     request: int
     yields: tuple[Yield, ...]
@@ -115,12 +115,12 @@ class StageYielded:
 
 @read_only
 class PartAnswered:
-    """A part that was handed over has its outcome, or is given up."""
+    """A part that was handed over has its outcome, or was given up."""
 
     id: int
     reason: Reason
     missing: tuple[str, ...] = ()
-    """Stages that are not complete."""
+    """Incomplete stages."""
     detail: str = ""
 
 
@@ -143,32 +143,32 @@ FRAME_EVENTS = (
     PartAnswered,
 )
 
-# ── what is to be done ───────────────────────────────────────────────────────────────────────────
+# ── commands ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @read_only
 class Feed:
-    """Rows that an upstream child yielded on one edge, or that a frame brings."""
+    """Rows that an upstream child yielded on one edge, or that the frame brought."""
 
     edge: int | None
-    """Its number in the pipeline; None: the frame's own."""
+    """Index of the edge in the pipeline; None: the frame's own rows."""
     request: int
-    """The child, or the frame."""
+    """Id of the child or the frame."""
     first: int
-    """Of the rows that there are; those up to `end` are meant."""
+    """First of these rows; `end` is one behind the last."""
     end: int
 
 
 @read_only
 class PreparePayload:
-    """A child is about to be submitted: what it is made of. Comes before its RunBatch, and ends
-    with its FreeSlots."""
+    """Make the payload of a child that is about to be submitted. Comes before its RunBatch; its
+    FreeSlots ends it."""
 
     request: Request
     """Its `parent` is the frame."""
     stage: str
     feeds: tuple[Feed, ...]
-    """By edge into the stage, in the pipeline's order: all of one before those of the next."""
+    """In the order of the edges into the stage: all of one edge before those of the next."""
 
 
 @read_only
@@ -178,12 +178,12 @@ class SendPart:
     part: Frame
     device: str
     feeds: tuple[Feed, ...]
-    """As of `PreparePayload`."""
+    """See `PreparePayload`."""
 
 
 @read_only
 class CancelPart:
-    """Nothing waits for a part any more. No PartAnswered is due."""
+    """Nobody waits for a part any more. No PartAnswered is due."""
 
     id: int
     device: str
@@ -192,8 +192,8 @@ class CancelPart:
 
 @read_only
 class FreeFrame:
-    """Nothing names what a frame brought any more. Once, after its AnswerFrame and the FreeSlots of
-    its last child."""
+    """Release the inputs of a frame. Sent once, after its AnswerFrame and the FreeSlots of its last
+    child."""
 
     id: int
 

@@ -1,14 +1,14 @@
-"""Options: a setting is stated once, as a field of an options class.
+"""Options: settings declared as fields of a class.
 
     @dataclass(frozen=True, slots=True)
     class MyOptions(Options):
-        window: float = option(10.0, "Time that the rate is taken over.", unit=SECONDS, above=0)
-        share: float = option(0.5, "Share that is kept free.", least=0, most=1, aliases=("s",))
+        window: float = option(10.0, "Length of the window for the rate.", unit=SECONDS, above=0)
+        share: float = option(0.5, "Share that stays free.", least=0, most=1, aliases=("s",))
 
-From the field follow the check of its bounds wherever the class is made, the key in a file and the
-KEY=VALUE on a command line (`read_options`), the flag of a verb (`cli/flags.py`), the printed form
-(`written`), and the row in the manual (tests/docs). What a field alone cannot say, such as an order
-of two fields, is said by the method `check`.
+The field provides the bounds check wherever the class is made, the key in a file and the KEY=VALUE
+on a command line (`read_options`), the flag of a verb (`cli/flags.py`), the printed form
+(`written`), and the row in the manual (tests/docs). Rules between fields belong in the method
+`check`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _KEY = "option"
 
 
 class OptionError(ValueError):
-    """Options that cannot be. `problems` are pairs (option, what was expected); the option is empty
-    where several are at odds."""
+    """Invalid options. `problems` are pairs (option, what was expected); the option is empty for a
+    rule between several options."""
 
     def __init__(self, *problems: tuple[str, str], subject: str = "") -> None:
         text = "; ".join(f"{name}: {message}" if name else message for name, message in problems)
@@ -39,27 +39,27 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of one option, beside its name, type and default."""
+    """The description of one option, beside its name, type and default."""
 
     text: str
-    """One sentence: what it does. It stands in the manual and in the help."""
+    """One sentence about its effect, for the manual and the help."""
     unit: Unit | None = None
     least: int | float | None = None
     most: int | float | None = None
     above: int | float | None = None
     below: int | float | None = None
     aliases: tuple[str, ...] = ()
-    """Other names that files and command lines may use: a paper's letter, a former name."""
+    """Further names in files and on command lines: a paper's letter, a former name."""
     flag: str = ""
-    """Its flag, where that is not its name without the ending `_s`."""
+    """Its flag, if that is not its name without a final `_s`."""
     panel: str = ""
-    """The part of the help in which the flag stands; empty: it has none."""
+    """The section of the help with its flag; empty: it has no flag."""
     metavar: str = ""
     repeated: bool = False
     """Whether the flag may be given several times."""
 
     def bounds(self) -> str:
-        """What lies within, in words: `0 to 1`, `more than 0`; empty if everything does."""
+        """The bounds in words: `0 to 1`, `more than 0`; empty if there are none."""
         shown = self.unit.format if self.unit is not None else lambda value: f"{value:g}"
         if self.least is not None and self.most is not None:
             return f"{shown(self.least)} to {shown(self.most)}"
@@ -105,11 +105,11 @@ class Options:
         self.check()
 
     def check(self) -> None:
-        """For what no field says alone. Raises OptionError."""
+        """Check rules between fields. Raises OptionError."""
 
 
 def options_of(kind: type[Any]) -> Mapping[str, Option]:
-    """The options of a class, by name, in their order; `Options` itself has none."""
+    """The options of a class by name, in their order; `Options` itself has none."""
     if kind is Options:
         return {}
     return {attr.name: attr.metadata[_KEY] for attr in fields(kind) if _KEY in attr.metadata}
@@ -124,9 +124,12 @@ def default_of(kind: type[Any], name: str) -> Any:
 def read_options(
     kind: type[OptionsT], values: Mapping[str, object], *, subject: str = "", bare: bool = True
 ) -> OptionsT:
-    """The options that a document states, the others by default. `bare`: what has a unit may also
-    come as a plain number (seconds, bytes), as from Python and from recordings; a file that people
-    write must name the unit. Raises OptionError with every problem; `subject` opens its text."""
+    """Return the options of a document, with defaults for those it leaves out.
+
+    `bare`: a quantity may also be a plain number (seconds, bytes), as in Python and in recordings;
+    files that people write must name the unit. Raises OptionError with all problems; `subject`
+    opens its text.
+    """
     spec, types = options_of(kind), get_type_hints(kind)
     names = {alias: name for name, spec in spec.items() for alias in (name, *spec.aliases)}
     options: dict[str, Any] = {}
@@ -153,7 +156,7 @@ def read_options(
 
 
 def _typed(value: object, hint: Any, unit: Unit | None, bare: bool) -> Any:
-    """`value` as the annotation `hint` asks for. Raises ValueError."""
+    """Convert `value` to the annotation `hint`. Raises ValueError."""
     if isinstance(hint, UnionType):
         if value is None:
             return None
@@ -188,7 +191,7 @@ def plain(options: Options) -> dict[str, Any]:
 
 
 def written(options: Options, names: Iterable[str]) -> dict[str, Any]:
-    """Some options as a file has them, with units."""
+    """The named options as a file states them, with units."""
     return {
         name: _with_unit(options_of(type(options))[name], getattr(options, name)) for name in names
     }

@@ -1,8 +1,8 @@
 """How a request ends: exactly one `Outcome`, with a `Reason`.
 
-The first question of a caller is "what became of my request?" (`OutcomeKind`), the second
-"why?" (`Reason`). Every reason belongs to exactly one kind. Neither knows a protocol: each front
-end holds one table from reason to status code.
+A caller first asks "what became of my request?" (`OutcomeKind`) and then "why?" (`Reason`). Every
+reason belongs to exactly one kind. Neither knows a protocol: each front end has one table from
+reason to status code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slacktide.domain.read_only import read_only
 
 
 class OutcomeKind(Enum):
-    """What became of a request."""
+    """The kinds of endings of a request."""
 
     SERVED = "served"
     """Answered before its deadline (or at any time, if it is best effort)."""
@@ -32,7 +32,7 @@ class OutcomeKind(Enum):
 
 
 class Reason(Enum):
-    """Why a request ended as it did; `kind` says as what."""
+    """Why a request ended as it did; `kind` is the kind of its outcome."""
 
     _value_: tuple[str, OutcomeKind]
     label: str
@@ -40,25 +40,25 @@ class Reason(Enum):
 
     ON_TIME = ("on_time", OutcomeKind.SERVED)
     EARLY_EXIT = ("early_exit", OutcomeKind.SERVED)
-    """On time as well: a ramp in the middle of the model was sure enough."""
+    """Also on time: a ramp inside the model was confident enough."""
     PARTIAL = ("partial", OutcomeKind.SERVED)
-    """On time, with what was complete of a pipeline: the detail names the other stages."""
+    """On time, with the complete stages of a pipeline: the detail names the others."""
 
     AFTER_DEADLINE = ("after_deadline", OutcomeKind.LATE)
 
     SHORTER_THAN_ALONE = ("shorter_than_alone", OutcomeKind.DROPPED)
-    """The budget is below what the model needs for this request alone."""
+    """The budget is less than the model takes for this request alone."""
     EXPIRED = ("expired", OutcomeKind.DROPPED)
     """The deadline passed while the request waited."""
     HOPELESS = ("hopeless", OutcomeKind.DROPPED)
     """P(on time) fell below the scheduler's drop level while the request waited."""
     CROWDED_OUT = ("crowded_out", OutcomeKind.DROPPED)
-    """It was admitted, but the work ahead of it took longer and left it no place."""
+    """It was admitted, but work ahead of it took longer and left no time for it."""
     BEHIND_OVERRUN = ("behind_overrun", OutcomeKind.DROPPED)
-    """The batch ahead took longer than planned, and the policy had planned this one behind it."""
+    """The batch ahead took longer than planned, and the policy had planned this request next."""
 
     BEHIND_WORK = ("behind_work", OutcomeKind.REJECTED)
-    """Cannot be met behind the work that is ahead of it."""
+    """It cannot meet its deadline behind the work ahead of it."""
     QUEUE_FULL = ("queue_full", OutcomeKind.REJECTED)
     MEMORY_LIMIT = ("memory_limit", OutcomeKind.REJECTED)
     CLIENT_LIMIT = ("client_limit", OutcomeKind.REJECTED)
@@ -66,11 +66,11 @@ class Reason(Enum):
     DRAINING = ("draining", OutcomeKind.REJECTED)
     """The server is shutting down, or the model is being unloaded."""
     CRASHED_BEFORE = ("crashed_before", OutcomeKind.REJECTED)
-    """The same input has crashed the model lately."""
+    """An equal input has crashed the model recently."""
     CONNECTION_BLOCKED = ("connection_blocked", OutcomeKind.REJECTED)
-    """Several inputs that came over this connection have."""
+    """Several inputs from this connection have crashed the model recently."""
     UNMEASURED = ("unmeasured", OutcomeKind.REJECTED)
-    """Its run time cannot be judged, and the model guarantees its p99."""
+    """Its run time cannot be predicted, and the model guarantees its p99."""
     UNAVAILABLE = ("unavailable", OutcomeKind.REJECTED)
     """The model is not loaded, still loading, or down."""
     BAD_INPUT = ("bad_input", OutcomeKind.REJECTED)
@@ -85,25 +85,25 @@ class Reason(Enum):
     CLIENT_CANCELLED = ("client_cancelled", OutcomeKind.CANCELLED)
     DISCONNECTED = ("disconnected", OutcomeKind.CANCELLED)
     NO_BODY = ("no_body", OutcomeKind.CANCELLED)
-    """Announced, but its body never came."""
+    """Announced, but the body never came."""
 
     __hash__ = object.__hash__
 
 
-for _reason in Reason:  # read for each request: attributes cost a third of properties
+for _reason in Reason:  # read for every request: attributes cost a third of properties
     _reason.label, _reason.kind = _reason._value_
 
 
 @read_only
 class Outcome:
-    """The one end of a request.
+    """The end of a request.
 
-    `queue_s` runs from arrival to the start of the batch that answered it, `compute_s` from
-    there to the answer (both 0 if it never ran); `budget_s` is deadline − end, negative if
-    late, None for best effort. Where a request ended for lack of time, `needed_s` is what it had to
-    have left even alone, and `wait_s` the time until a lane was expected to take it, as the policy
-    reckoned; None where it did not. `ramp` is the position of the early exit that answered it, None
-    if none did.
+    `queue_s` runs from arrival to the start of the batch that answered it, `compute_s` from there
+    to the answer (both 0 if it never ran). `budget_s` is deadline − end: negative if late, None for
+    best effort. If a request ended for lack of time, `needed_s` is the time that it needs alone,
+    and `wait_s` the predicted time until a lane was free for it; None if the policy did not predict
+    them. `ramp` is the position of the early exit that answered it, None if none did. `detail` is
+    part of recordings, which replay to the bit, so its texts stay as they are.
     """
 
     reason: Reason
@@ -124,21 +124,21 @@ class Outcome:
 
 @read_only
 class Answer(Outcome):
-    """The engine's command to tell a client its outcome. Sent once for each request. All fields are
-    always given, by position: that is twice as fast."""
+    """Tell a client its outcome. Sent once for each request. Code passes all fields by position,
+    which is twice as fast."""
 
     id: int = 0
-    """Of the request."""
+    """Id of the request."""
     cause: int = 0
     """See commands.py."""
 
 
 @read_only
 class AnswerFrame(Outcome):
-    """The outcome of a frame. Sent once for each. What its children gave is the answer, also where
-    the reason is `partial`."""
+    """Tell a client the outcome of its frame. Sent once for each frame. The answer holds the
+    outputs of complete stages, also if the reason is `partial`."""
 
     id: int = 0
     pipeline: str = ""
     missing: tuple[str, ...] = ()
-    """Stages that are not complete, in order."""
+    """Incomplete stages, in order."""

@@ -1,8 +1,8 @@
 """`Padding`: how requests of unequal length share a batch.
 
-A request has one *length*: the size of its padded axes, which all of its tensors agree on. In a
-batch every padded input is filled up to the longest member, and padded outputs are cut back to
-each member's own length, so no client sees the others. What that costs: `profiles.BatchLatency`.
+A request has one *length*: the size of its padded axes, equal in all of its tensors. In a batch
+every padded input is filled up to the longest member, and padded outputs are cut back to the length
+of each member, so no client sees the others. See `profiles.BatchLatency` for the cost.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 
 BATCH_BYTES = 64 << 20
-"""Bytes that the inputs of a padded batch may take. Without a bound, one long request among short
-ones would be multiplied by the rows of the batch, beyond what the clients sent."""
+"""Most bytes of the inputs of a padded batch. Without this bound, one long request among short ones
+would multiply the bytes that clients sent by the rows of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedInput:
-    """The axis along which an input is padded, and with what."""
+    """The axis along which an input is padded, and the value to pad with."""
 
     axis: int
     """From 1: the batch axis is 0."""
     value: float = 0
-    """Of the elements that are filled in."""
+    """Value of the padding elements."""
     mask: bool = False
-    """1 where there is something, 0 where there is padding. Clients may leave it out."""
+    """Whether it is a mask: 1 for an element, 0 for padding. Clients may leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Padding:
 
     inputs: Mapping[str, PaddedInput]
     outputs: Mapping[str, int]
-    """Axis by name of an output."""
+    """Axis by output name."""
     lengths: tuple[int, ...] = ()
-    """Typical lengths, ascending: what is warmed up and profiled."""
+    """Typical lengths, ascending, which are warmed up and profiled."""
 
     def fitting(self, interface: ModelInterface) -> Padding | None:
-        """What of it the model has; None if that is no input. What does not fit is an error of its
-        own, reported where its file is known."""
+        """The inputs and outputs that the model has; None if it has no such input. Those that do
+        not fit are reported as errors where the file is read."""
         if not interface.batches:
             return None
         takes = {spec.name: spec for spec in interface.inputs}
@@ -62,12 +62,12 @@ class Padding:
 
     @property
     def typical(self) -> int | None:
-        """The length in the middle; None if none is stated."""
+        """The middle one of the typical lengths; None if there are none."""
         return self.lengths[len(self.lengths) // 2] if self.lengths else None
 
 
 def unfit(spec: TensorSpec, axis: int) -> str | None:
-    """Why this tensor cannot be padded along this axis; None if it can."""
+    """Why this tensor cannot be padded along this axis; None if it can be."""
     if spec.datatype is Datatype.BYTES:
         return "BYTES cannot be padded"
     if axis >= len(spec.shape):
@@ -81,7 +81,7 @@ def unfit(spec: TensorSpec, axis: int) -> str | None:
 
 
 def pad_element(datatype: Datatype, value: int | float) -> np.generic | None:
-    """`value` as an element of this type; None if it is not one, exactly where types are whole."""
+    """`value` as an element of this type; None if the type cannot hold it, integers exactly."""
     if datatype is Datatype.BYTES:
         return None
     if datatype is Datatype.BF16:  # the upper half of a float32

@@ -1,7 +1,7 @@
 """`Pipeline`: models that answer together, under one deadline, as one model to their clients.
 
-Stages are models; an edge hands what one stage yields to the next. A pipeline is a graph without
-circles with one source, which takes what the client sends.
+Stages are models; an edge passes what one stage yields to the next. A pipeline is an acyclic graph
+with one source, which takes the client's inputs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ BOX = "box"
 
 
 class PipelineError(ValueError):
-    """What is stated cannot be a pipeline."""
+    """An invalid pipeline."""
 
     def __init__(self, key: str, message: str) -> None:
-        """`key`: where it is stated, such as `edges[1].to`."""
+        """`key`: the place of the error in the file, such as `edges[1].to`."""
         super().__init__(f"{key}: {message}")
         self.key = key
         self.message = message
@@ -36,42 +36,42 @@ class PipelineStage:
     name: str
     model: str
     glue: Glue = Glue()
-    """What is done to crops in front of the model, in its worker."""
+    """How its worker prepares crops for the model."""
     version: str | None = None
-    """What its requests name as their version: the load of the model that the pipeline was checked
+    """The version that its requests name: the load of the model that the pipeline was checked
     against. None: the route decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What a stage yields goes on to another one: its outputs, or parts of the frame."""
+    """Passes the outputs of a stage, or parts of the frame, to another stage."""
 
     upstream: str
     downstream: str
     each: str = ""
-    """`box`: for each box that the upstream finds, a row that is this part of the frame. Empty: the
+    """`box`: each box that the upstream finds becomes a row, cut from the frame. Empty: the
     upstream's outputs, row by row."""
     when: BoxChoice | None = None
-    """Which boxes or rows go on; None: all rows, and as many boxes as a choice has by default."""
+    """Selects boxes or rows; None: all rows, or boxes up to the default limit."""
     boxes: str = "boxes"
     scores: str = "scores"
     classes: str = "classes"
-    """The upstream's outputs that say so. Of rows, `scores` may be [rows, classes]: then the
-    highest counts, and which one it is."""
+    """Upstream outputs with boxes, scores and classes. For rows, `scores` may be [rows, classes]:
+    the highest score of a row counts, and its column is the class."""
     tensors: tuple[tuple[str, str], ...] = ()
-    """(output, input) where outputs go on; none: those that are called like an input."""
+    """Pairs (output, input) where outputs go on; empty: outputs with the name of an input."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Raises PipelineError, which names the key, for what cannot be."""
+    """Stages and edges, checked: raises PipelineError, which names the key."""
 
     name: str
     stages: tuple[PipelineStage, ...]
     edges: tuple[Edge, ...] = ()
-    """Of a stage, in the order in which what it yields is counted."""
+    """For each stage, in the order of its yields."""
     slo: float | None = None
-    """Seconds that a frame has where its client states nothing."""
+    """Deadline of a frame in seconds if its client states none."""
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -88,25 +88,25 @@ class Pipeline:
             for end, name in (("from", edge.upstream), ("to", edge.downstream)):
                 if name not in names:
                     hint = suggestion(name, names)
-                    raise PipelineError(f"{key}.{end}", f"there is no such stage; {hint}")
+                    raise PipelineError(f"{key}.{end}", f"no such stage; {hint}")
             if edge.each not in ("", BOX):
                 raise PipelineError(f"{key}.each", f"expected 'box' or nothing, got {edge.each!r}")
             if (edge.upstream, edge.downstream) in pairs:
                 both = f"{edge.upstream} and {edge.downstream}"
-                raise PipelineError(key, f"there is an edge between {both} already")
+                raise PipelineError(key, f"there is already an edge between {both}")
             pairs.add((edge.upstream, edge.downstream))
         if len(self.order) < len(names):
-            circle = ", ".join(name for name in names if name not in self.order)
-            raise PipelineError("edges", f"expected no circle, there is one through {circle}")
+            cycle = ", ".join(name for name in names if name not in self.order)
+            raise PipelineError("edges", f"expected no cycle, found one through {cycle}")
         sources = [name for name in names if not self.into[name]]
         if len(sources) > 1:
             listed = ", ".join(sources)
-            raise PipelineError("stages", f"expected one stage with no edge to it, got {listed}")
+            raise PipelineError("stages", f"expected one stage without an edge to it, got {listed}")
         self._check_joins()
 
     def _check_joins(self) -> None:
-        """What a join takes must be rows of the same things: those of one stage, or parts of the
-        frame that were chosen alike."""
+        """Check that all rows that a join takes correspond: they come from one stage, or are parts
+        of the frame selected alike."""
         rows: dict[str, tuple[object, ...]] = {self.source: ()}
         for name in self.order[1:]:
             into = self.into[name]
@@ -120,11 +120,11 @@ class Pipeline:
             for edge, origins in zip(into, row_origins, strict=True):
                 key = f"edges[{self.edges.index(edge)}]"
                 if len(into) > 1 and edge.each:
-                    message = f"{name} is fed by several stages, and can take outputs only"
+                    message = f"{name} joins several stages and can only take outputs"
                     raise PipelineError(f"{key}.each", message)
                 if origins != row_origins[0]:
-                    message = f"{into[0].upstream} and {edge.upstream} have not the same rows"
-                    raise PipelineError(key, f"{message}, and so cannot both feed {name}")
+                    message = f"{into[0].upstream} and {edge.upstream} yield different rows"
+                    raise PipelineError(key, f"{message}, so they cannot both feed {name}")
 
     @cached_property
     def by_name(self) -> Mapping[str, PipelineStage]:
@@ -137,13 +137,13 @@ class Pipeline:
 
     @cached_property
     def into(self) -> Mapping[str, tuple[Edge, ...]]:
-        """The edges to each stage, in the pipeline's order. Several: a join, which takes the
-        outputs of all of them, row by row."""
+        """The edges into each stage, in the pipeline's order. A stage with several is a join: it
+        takes the outputs of all of them, row by row."""
         return {s.name: tuple(e for e in self.edges if e.downstream == s.name) for s in self.stages}
 
     @cached_property
     def _neighbours(self) -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """By stage: those that feed it, and those that it feeds."""
+        """By stage: the stages that feed it and the stages that it feeds."""
         return {
             name: (
                 tuple(edge.upstream for edge in into),
@@ -162,7 +162,7 @@ class Pipeline:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The stages, each behind all that feed it; those on or behind a circle are left out."""
+        """The stages in topological order, without those on or behind a cycle."""
         order: list[str] = []
         feeders = {stage.name: len(self.into[stage.name]) for stage in self.stages}
         ready = [name for name, count in feeders.items() if not count]
@@ -176,7 +176,7 @@ class Pipeline:
 
     @property
     def source(self) -> str:
-        """The stage that takes what the client sends."""
+        """The stage that takes the client's inputs."""
         return self.order[0]
 
     @cached_property
@@ -186,7 +186,7 @@ class Pipeline:
 
     @cached_property
     def branches(self) -> Mapping[str, tuple[str, ...]]:
-        """By stage: itself and all that it feeds, in order."""
+        """By stage: the stage and everything downstream of it, in order."""
         branches = {}
         for name in self.order:
             reached = {name}
@@ -197,7 +197,7 @@ class Pipeline:
         return branches
 
     def is_closed(self, stage: str) -> bool:
-        """Whether nothing outside its branch feeds what is behind it: only then can another device
-        run the branch by itself."""
+        """Whether nothing outside its branch feeds the stages behind it. Only then can another
+        device run the branch alone."""
         branch = self.branches[stage]
         return all(set(self.upstream(name)) <= set(branch) for name in branch if name != stage)

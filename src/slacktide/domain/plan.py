@@ -11,10 +11,10 @@ from slacktide.domain.timetable import Timetable
 
 
 class PoolId(NamedTuple):
-    """One (model, version, variant), loaded once: owner of one queue and one scheduler.
+    """A (model, version, variant) that is loaded: the owner of one queue and one scheduler.
 
-    A version that is loaded again gets a new `generation`, so that old and new can serve side by
-    side until the new one is up.
+    A version that is loaded again gets a new `generation`, so that the old one can serve until the
+    new one is up.
     """
 
     model: str
@@ -34,12 +34,12 @@ class LaneSpec:
 
     name: str
     cores: tuple[int, ...]
-    """Processor numbers the lane owns; disjoint from every other lane's. Never empty on a CPU."""
+    """Numbers of the cores it owns; disjoint from those of other lanes. Not empty on a CPU."""
     device: str = "cpu"
-    """`cpu`, or the one name of an accelerator: `cuda:0`, `cuda:1`, …"""
+    """`cpu`, or an accelerator: `cuda:0`, `cuda:1`, …"""
     timetable: Timetable | None = None
-    """When which of its models comes first; each has a window. None: whichever batch is worth most
-    does, always."""
+    """Time windows in which one of its models has priority; each model has a window. None: the
+    batch that is worth most always comes first."""
 
     def __post_init__(self) -> None:
         if self.device == "cpu" and not self.cores:
@@ -59,7 +59,7 @@ class Deployment:
     generation: int = 0
     """A replica whose generation changes is stopped, after its batch, and started anew."""
     standby: bool = False
-    """Loaded, but given no batch: another plan may change that at once."""
+    """Loaded, but gets no batches until another plan activates it."""
 
     def __post_init__(self) -> None:
         if self.max_batch < 1:
@@ -87,52 +87,52 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class InputSize:
-    """What a client of a family of variants is to send: for information, the engine routes by
-    `Route` alone."""
+    """The variant whose input size a client should send. For information: the engine only reads
+    `Route`."""
 
     model: str
     client: str
     variant: str
-    """The client's images are to have the size of this one; empty: it is mapped to none."""
+    """Images should have the input size of this variant; empty: the client has no variant."""
 
 
 class ExitMode(Enum):
-    """What becomes of rows that a ramp has answered."""
+    """How rows go on that a ramp has answered."""
 
     RELEASE = "release"
-    """They run on to the model's end: accuracy is judged on every row."""
+    """They run on to the model's end, so that accuracy is judged on every row."""
     SHRINK = "shrink"
-    """They leave the batch, and what is left of it takes less time."""
+    """They leave the batch, and the remaining rows take less time."""
     AUTO = "auto"
-    """They run on where the lane was idle and no other request waits for it, else they leave."""
+    """They run on if the lane was idle and no other request waits for it; else they leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitPolicy:
-    """How the requests of a pool leave its model early. Raises ValueError for what cannot be."""
+    """How requests of a pool leave its model early. Raises ValueError for invalid fields."""
 
     pool: PoolId
     ramps: tuple[int, ...] = ()
     """Positions of the active ramps, front to end."""
     thresholds: tuple[float, ...] = ()
-    """One for each: a row leaves at the first ramp at which its uncertainty is below. 0: none."""
+    """Per ramp: a row leaves at the first ramp with a lower uncertainty. 0: no row leaves."""
     mode: ExitMode = ExitMode.AUTO
     feedback: float = 0.1
-    """Share of batches that run on whatever the mode, so that accuracy can be judged."""
+    """Share of batches that run to the end in any mode, so that accuracy can be judged."""
     revision: int = 0
-    """Of the weights of the ramps; 0: none are learnt yet."""
+    """Revision of the ramps' weights; 0: not trained yet."""
     features: bool = False
-    """Whether workers hand out pooled features of all positions, to learn ramps from."""
+    """Whether workers return pooled features of all positions, to train ramps on."""
     feature_share: float = 1.0
-    """Share of batches of which they do."""
+    """Share of batches that return features."""
     costs: tuple[float, ...] = ()
-    """Of each ramp the share of a whole pass until its answers, to predict with until batches have
-    shown it; none: not known."""
+    """Per ramp: share of a full pass until its answers, for predictions before batches have been
+    measured; empty: unknown."""
     reason: str = ""
-    """Why these ramps and no others, for people."""
+    """Why these ramps were chosen, for people."""
     enlarge: bool = False
-    """Whether batches are planned to end at the last ramp, and rows go on behind it (`going_on`)
-    only in the time that others have left."""
+    """Whether batches are planned to end at the last ramp. Rows then go on (`going_on`) only in
+    time that other rows have saved."""
 
     def __post_init__(self) -> None:
         if len(self.thresholds) != len(self.ramps):
@@ -150,33 +150,35 @@ class ExitPolicy:
                 raise ValueError(f"{name} must be within 0 and 1, got {share}")
 
     def __deepcopy__(self, memo: object) -> ExitPolicy:
-        """Itself: it never changes. Predictions that hold one are copied."""
+        """Return the policy itself: it is immutable, and predictions that hold one are copied."""
         return self
 
     def thresholds_after(self, before: Mapping[int, float]) -> dict[int, float]:
-        """The thresholds to go by, by position, where those of `before` were in force: its own, and
-        those of ramps that it gives up, for they are open until what it asks for is. Where it lets
-        no row leave, be it by an alarm, none does there either."""
+        """Thresholds by position while this policy replaces one with the thresholds `before`.
+
+        Ramps that it gives up keep theirs until its own ramps are active. If it lets no row leave,
+        as after an alarm, no row leaves at those either.
+        """
         thresholds = dict(zip(self.ramps, self.thresholds, strict=True))
         return {**before, **thresholds} if any(self.thresholds) else thresholds
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlace:
-    """Where a stage of a pipeline runs, as seen from the device whose plan this is. Raises
-    ValueError for times that cannot be."""
+    """Where a stage of a pipeline runs, as seen from the device of this plan. Raises ValueError for
+    negative times."""
 
     pipeline: str
     stage: str
     device: str = ""
-    """Empty: here, as are stages without a place. A stage that is elsewhere is handed over with all
-    that is behind it."""
+    """The device; empty: this one, which is also the default for stages without a place. A stage
+    on another device is handed over with all stages behind it."""
     p99: float = 0.0
-    """Seconds from its rows' arrival there to their answer, 99 times in 100."""
+    """99th percentile of the seconds from the rows' arrival there to their answer."""
     transfer: float = 0.0
-    """Seconds that they take there from where the stage before it runs."""
+    """Seconds to send its rows there from where the previous stage runs."""
     back: float = 0.0
-    """Seconds that an answer takes from there to here."""
+    """Seconds to send an answer from there to here."""
 
     def __post_init__(self) -> None:
         if not (self.p99 >= 0.0 and self.transfer >= 0.0 and self.back >= 0.0):
@@ -184,13 +186,13 @@ class StagePlace:
 
 
 GOLDEN = 0.6180339887498949
-"""The fractional parts of its multiples fill 0 to 1 as evenly as any, and so do those of every n-th
-of them: pools that take turns are judged as often as one that runs alone."""
+"""Golden ratio. The fractional parts of its multiples spread evenly over 0 to 1, and so do those of
+every n-th multiple: pools that take turns are judged as often as one that runs alone."""
 
 
 def is_judged(batch: int, share: float) -> bool:
-    """Whether the batch of this id is among the `share` that is judged. Those of a smaller share
-    are among those of a larger one."""
+    """Whether the batch with this id is in the `share` that is judged. A larger share includes all
+    batches of a smaller one."""
     return (batch * GOLDEN) % 1.0 < share
 
 
@@ -200,13 +202,13 @@ def going_on(
     present: Sequence[int],
     seconds: Callable[[int, int], float],
 ) -> set[int]:
-    """Where a batch was planned to end (`ExitPolicy.enlarge`), which of its rows may go on: those
-    that are `held` and then the least sure, as many as rows that left before have left time for.
+    """Choose the rows that go on behind the planned end of a batch (`ExitPolicy.enlarge`): `held`
+    rows first, then the least certain, as many as fit in the time that earlier exits saved.
 
-    `unsure`: what the last ramp says of each row that came to it; `held`, and the answer: places
-    among these; `present`: rows at each stage so far; `seconds`: what so many rows take in a stage.
+    `unsure`: uncertainty at the last ramp by row; `held` and the result are indices into it;
+    `present`: rows at each stage so far; `seconds(rows, stage)`: predicted time of a stage.
     """
-    room = 1e-9 * seconds(present[0], 0)  # of rounding
+    room = 1e-9 * seconds(present[0], 0)  # tolerance for rounding
     for stage, rows_at_stage in enumerate(present):
         room += seconds(present[0], stage) - seconds(rows_at_stage, stage)
     rows = range(len(unsure))
@@ -224,7 +226,7 @@ class Plan:
     inputs: tuple[InputSize, ...] = ()
     """At most one for each client of a model."""
     exits: tuple[ExitPolicy, ...] = ()
-    """At most one for each pool. None: its requests never leave early."""
+    """At most one for each pool. Requests of a pool without one never leave early."""
     places: tuple[StagePlace, ...] = ()
     """At most one for each stage of a pipeline."""
 

@@ -1,7 +1,7 @@
-"""`read_only`: slotted data classes for what is made once for each request.
+"""`read_only`: slotted data classes for objects that are made once for each request.
 
-The type checker lets no code assign to a field, as if they were frozen; at run time nothing guards
-them, so that making one costs a fifth (docs/decisions/0042-compiled-wheels.md).
+The type checker forbids assignments to their fields, as if they were frozen. There is no check at
+run time, which makes construction five times as fast (docs/decisions/0042-compiled-wheels.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True)
     def read_only(cls: type[T]) -> type[T]:
-        """A slotted data class, equal and hashed by its fields, which are not assigned to."""
+        """A slotted data class that is equal and hashed by its fields and never assigned to."""
 
 else:
     read_only = dataclass(slots=True, unsafe_hash=True)

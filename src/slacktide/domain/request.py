@@ -1,6 +1,6 @@
-"""`Request`: one call with a deadline; `Notice`: what is known of it before its body is.
+"""`Request`: one call with a deadline. `Notice`: its headers, before its body arrives.
 
-`Replica` and `Batch`: what runs, and where.
+`Replica` and `Batch`: where requests run, and together with which others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slacktide.domain.read_only import read_only
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One loaded copy of a pool's model on a lane. `id` is never used again."""
+    """One loaded copy of a pool's model on a lane. Ids are never reused."""
 
     id: int
     pool: PoolId
@@ -24,24 +24,24 @@ class Replica:
     cores: tuple[int, ...]
     max_batch: int
     device: str = "cpu"
-    """Of its lane: `cpu` or `cuda:N`."""
+    """The lane's device: `cpu` or `cuda:N`."""
 
 
 class Leaving(Enum):
-    """Whether members of a batch may be answered before the model's end."""
+    """Whether members of a batch may be answered before the model's end, except `final` ones."""
 
     NONE = "none"
     RUN_ON = "run_on"
-    """They may; their rows run on to the end."""
+    """They may be; their rows run on to the end."""
     SHRINK = "shrink"
-    """They may; their rows leave the batch."""
+    """They may be; their rows leave the batch."""
 
     __hash__ = object.__hash__
 
 
 @read_only
 class Batch:
-    """Requests that run together, once. Rows, not requests, fill it."""
+    """Requests that run together, once. `rows` is the sum of the members' rows."""
 
     id: int
     replica: Replica
@@ -49,19 +49,19 @@ class Batch:
     rows: int
     started: float
     hang_at: float
-    """When the replica is taken to hang and is killed: max(1 s, 10 × p99) after the start."""
+    """When a replica that has not finished is considered hung and killed: max(1 s, 10 × p99) after
+    the start."""
     solo: bool = False
-    """A request that has its answer, run again by itself to learn its length."""
+    """Whether it runs one answered request again, alone, to learn the duration of its length."""
     leaving: Leaving = Leaving.NONE
-    """Of members that are not `final`."""
     judged: bool = False
-    """Whether accuracy is judged on it, chosen by its id alone: all its rows run on to the end,
-    and it is not stopped once all of them are answered."""
+    """Whether accuracy is judged on it, which its id decides: all its rows run to the end, and it
+    is not stopped when all of them are answered."""
 
 
 @read_only
 class BatchTiming:
-    """Where a finished batch spent its time, as its worker measured it (seconds)."""
+    """How long the phases of a batch took, as its worker measured them (seconds)."""
 
     input_s: float = 0.0
     infer_s: float = 0.0
@@ -69,7 +69,7 @@ class BatchTiming:
     cpu_s: float = 0.0
     """CPU time of the worker's threads over the batch."""
     thread_s: float = 0.0
-    """CPU time of the thread that ran the batch; 0 where the executor does not say."""
+    """CPU time of the thread that ran the batch; 0 if the executor does not measure it."""
 
 
 Signature = tuple[tuple[int, ...], ...]
@@ -78,11 +78,11 @@ Signature = tuple[tuple[int, ...], ...]
 
 @read_only
 class Request:
-    """One call, as the engine sees it: no tensor, no socket, no protocol.
+    """One call as the engine sees it, without tensors, sockets or protocols.
 
-    Times are seconds on the driver's monotonic clock. `deadline` already contains the network
-    time spent and the reserve. A best-effort request is ordered by its `deadline` as
-    if it had one, is never dropped and never late.
+    Times are seconds on the driver's monotonic clock. `deadline` already accounts for the network
+    time spent and the reserve. A best-effort request is ordered by its `deadline` but is never
+    dropped and never late.
     """
 
     id: int
@@ -96,32 +96,32 @@ class Request:
     signature: Signature = ()
     best_effort: bool = False
     version: str | None = None
-    """A version the client insists on; None takes the route's."""
+    """The version that the client asks for; None: the route decides."""
     application: str = ""
     client: str = ""
     work_hint: float | None = None
-    """What the run time grows with, e.g. the sequence length."""
+    """The quantity that its run time grows with, e.g. the sequence length."""
     reserve: float = 0.0
-    """Seconds kept back for the way home or the rest of a pipeline (informative)."""
+    """Seconds reserved for the way back or for later stages of a pipeline (informative)."""
     network_time: float = 0.0
-    """Seconds the client spent on the way here (informative)."""
+    """Seconds the request spent on the network (informative)."""
     parent: int | None = None
-    """The frame of a pipeline this request is a part of."""
+    """The frame of a pipeline that this request belongs to."""
     size: int = 0
-    """Which variant of a family it asks for: the side in pixels at which its image is to be run, or
-    of several files the place, from 1; 0: the route decides. A route of its client comes first,
-    unless it `names_variant`."""
+    """The variant of a family it asks for: the side in pixels of its input image or, for a family
+    of several files, the position from 1; 0: the route decides. A route of its client has
+    priority, unless `names_variant` is set."""
     final: bool = False
     """Whether only the model's end may answer it: its client asked for that, or for an output that
-    no early exit makes."""
+    no early exit has."""
     names_variant: bool = False
-    """Whether `size` is that of a variant it names, not of its image."""
+    """Whether `size` identifies a variant by name rather than the size of its image."""
     decoding: float = 0.0
-    """Seconds that decoding its pictures takes at least, beyond what batches of its model are
-    measured with: large ones are charged for by pixels × components."""
+    """Least seconds of decoding its pictures beyond the decoding that the profile includes,
+    estimated from pixels × components of large pictures."""
 
     def check(self) -> None:
-        """For what comes from a file or a network. Raises ValueError that says what cannot be."""
+        """Check a request from a file or a network. Raises ValueError."""
         if self.rows < 1:
             raise ValueError(f"rows must be at least 1, got {self.rows}")
         if not (math.isfinite(self.deadline) and math.isfinite(self.arrival)):
@@ -131,9 +131,9 @@ class Request:
 
 
 def decoding_time(members: Sequence[Request]) -> float:
-    """Seconds that a batch spends at least on decoding large pictures. Members of one frame share
-    its picture."""
-    pictures: dict[int, float] | None = None  # hardly ever any: each batch asks
+    """Least seconds that a batch spends on decoding large pictures. Members of one frame share its
+    picture."""
+    pictures: dict[int, float] | None = None  # rarely any, and every batch asks
     for member in members:
         if member.decoding:
             if pictures is None:
@@ -144,8 +144,8 @@ def decoding_time(members: Sequence[Request]) -> float:
 
 @read_only
 class Notice:
-    """A request whose body is still on its way. Its deadline runs from the first byte and is
-    replaced once, by the body's."""
+    """A request whose body is still on its way. The deadline runs from its first byte; the body
+    replaces it once."""
 
     id: int
     model: str
@@ -153,20 +153,20 @@ class Notice:
     deadline: float
     payload_bytes: int
     complete_at: float
-    """When the body is expected to be complete: length over the client's measured rate."""
+    """When the body should be complete: its length divided by the client's measured rate."""
     penalty: float = 1.0
     best_effort: bool = False
     version: str | None = None
     application: str = ""
     client: str = ""
     likely_due: float | None = None
-    """When its answer will be due unless its body says otherwise. Only for planning: no request
-    is refused by it. None: only its body states it."""
+    """When its answer will be due unless its body states a deadline. For planning only: no request
+    is refused because of it. None: unknown until the body arrives."""
     size: int = 0
-    """See `Request`; 0 also where only its body states it."""
+    """See `Request`; also 0 if only the body states it."""
     names_variant: bool = False
 
     @property
     def planned_due(self) -> float | None:
-        """The deadline to plan with; None where there is none."""
+        """The deadline to plan with; None if there is none."""
         return self.likely_due if self.best_effort else self.deadline

@@ -1,4 +1,4 @@
-"""The nearest valid word, for messages about a wrong one."""
+"""Suggestions for misspelt words in error messages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """The valid word most like `word`, whatever its case; None if none is alike."""
+    """The valid word most similar to `word`, ignoring case; None if none is similar."""
     by_lower = {candidate.lower(): candidate for candidate in valid}
     matches = get_close_matches(word.lower()[:128], by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
-    """`; did you mean 'x'?` behind a message, or nothing."""
+    """`; did you mean 'x'?` to end a message with, or an empty string."""
     candidate = nearest(word, valid)
     return "" if candidate is None else f"; did you mean {candidate!r}?"
 
 
 def suggestion(word: str, valid: Iterable[str], *, noun: str = "valid") -> str:
-    """The tail of a message: `did you mean 'x'?`, or else all that is valid."""
+    """The end of a message: `did you mean 'x'?`, or else all valid words."""
     valid = tuple(valid)
     if (candidate := nearest(word, valid)) is not None:
         return f"did you mean {candidate!r}?"
@@ -31,8 +31,8 @@ def suggestion(word: str, valid: Iterable[str], *, noun: str = "valid") -> str:
 
 
 def escaped(text: str) -> str:
-    """A file's name or path as UTF-8 can state it: bytes that are not UTF-8 become `\\xff`, where
-    Python has surrogates for them."""
+    """A file name or path as valid UTF-8: other bytes, for which Python has surrogates, become
+    `\\xff`."""
     return text if text.isascii() else _SURROGATE.sub(_named_byte, text)
 
 
@@ -42,6 +42,6 @@ def _named_byte(match: re.Match[str]) -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` for a message: its repr, cut short; a key without a value has nothing."""
+    """`value` for a message: its repr, shortened; `nothing` for a key without a value."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

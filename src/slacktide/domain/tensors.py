@@ -1,4 +1,4 @@
-"""Tensor types of the Open Inference Protocol, and what a model says of its inputs and outputs."""
+"""The inputs and outputs of a model, with the tensor types of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slacktide._datatypes import Datatype as Datatype
 
 
 def fits(shape: Sequence[int], axes: Sequence[int]) -> bool:
-    """Whether a tensor of this shape has these axes, of which those that are −1 are free."""
+    """Whether a tensor of this shape has these axes; −1 is an axis of any size."""
     return len(shape) == len(axes) and all(
         axis in (-1, size) for axis, size in zip(axes, shape, strict=True)
     )
@@ -18,7 +18,7 @@ def fits(shape: Sequence[int], axes: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output of a model. −1 in `shape` is free; the batch axis, if any, is first."""
+    """One input or output of a model. −1 in `shape` is any size; a batch axis comes first."""
 
     name: str
     datatype: Datatype
@@ -27,7 +27,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelInterface:
-    """What a loaded model takes and gives. `max_batch` 0: no batch axis, one request a run."""
+    """Inputs and outputs of a loaded model. `max_batch` 0: no batch axis, one request per run."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -38,11 +38,11 @@ class ModelInterface:
         return self.max_batch > 0
 
     def row_axes(self, spec: TensorSpec) -> tuple[int, ...]:
-        """The axes of one row of an input or output: without the batch axis, if there is one."""
+        """The axes of one row of an input or output, without a batch axis."""
         return spec.shape[1:] if self.batches else spec.shape
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: profiles keep it so, and workers send it so."""
+        """Convert to JSON-ready data, for profiles and messages from workers."""
 
         def specs(tensors: Sequence[TensorSpec]) -> list[dict[str, Any]]:
             return [
@@ -55,24 +55,24 @@ class ModelInterface:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ModelInterface:
-        """What `to_dict` was made of. Raises KeyError, TypeError or ValueError for all else."""
+        """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
 
-        def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+        def specs(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
             return tuple(
                 TensorSpec(
-                    str(item["name"]),
-                    Datatype[str(item["datatype"])],
-                    tuple(int(n) for n in item["shape"]),
+                    str(tensor["name"]),
+                    Datatype[str(tensor["datatype"])],
+                    tuple(int(size) for size in tensor["shape"]),
                 )
-                for item in items
+                for tensor in tensors
             )
 
         return cls(specs(data["inputs"]), specs(data["outputs"]), int(data["max_batch"]))
 
 
 def image_input(interface: ModelInterface) -> int | None:
-    """Index of the input that takes images: the only one that is uint8 [rows, height, width, 3],
-    with height and width both fixed or both free. None if there is no such, or several."""
+    """Index of the image input: the only one of uint8 [rows, height, width, 3] with height and
+    width both fixed or both free. None if there is none, or several."""
     indices = [
         index for index, spec in _pictures(interface) if (spec.shape[1] < 0) == (spec.shape[2] < 0)
     ]
@@ -80,8 +80,8 @@ def image_input(interface: ModelInterface) -> int | None:
 
 
 def crop_input(interface: ModelInterface) -> int | None:
-    """Index of the input that crops can be made for: the model's only one, of images, with height
-    and width fixed, or both free, or the width. None if it takes something else."""
+    """Index of an input for crops: the model's only input, of images, with height and width fixed,
+    both free, or only the width free. None if the model has other inputs."""
     indices = [
         index for index, spec in _pictures(interface) if spec.shape[1] > 0 or spec.shape[2] < 0
     ]
@@ -101,7 +101,7 @@ def _pictures(interface: ModelInterface) -> list[tuple[int, TensorSpec]]:
 
 
 def any_size(interface: ModelInterface) -> ModelInterface:
-    """The same, with height and width of its image input free, if it has one."""
+    """Return `interface` with height and width of its image input free, if it has one."""
     index = image_input(interface)
     if index is None:
         return interface

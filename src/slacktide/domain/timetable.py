@@ -1,9 +1,8 @@
-"""`Timetable`: which model comes first on a lane, and when, again and again.
+"""`Timetable`: recurring time windows in which a model has priority on a lane.
 
-It is what OctopInf (§III-C) calls an inference stream: a *period* (its duty cycle) with *windows*
-(its portions), each of one model. Pure arithmetic of time; what follows from it is the engine's
-(engine/windows.py). Periods count from time 0 of the driver's clock, so those of several lanes that
-are equally long are in step.
+OctopInf (§III-C) calls it an inference stream: a *period* (its duty cycle) with *windows* (its
+portions) of one model each. Pure arithmetic; engine/windows.py applies it. Periods count from time
+0 of the driver's clock, so lanes with equal periods are in step.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _SAME = 1e-6
-"""Seconds that count as no time: what clocks of many days lose by rounding is less."""
+"""Tolerance in seconds, above the rounding error of a clock that has run for days."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWindow:
-    """A part of the period in which `model` comes first. Seconds from the period's start."""
+    """A part of the period in which `model` has priority, in seconds from the period's start."""
 
     model: str
     start: float
@@ -30,8 +29,8 @@ class ModelWindow:
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """Windows of one lane, ascending; between them no model comes first. Raises ValueError if they
-    overlap or do not fit into the period, or if that is no time."""
+    """Windows of one lane, ascending; between them no model has priority. Raises ValueError if they
+    overlap or exceed the period, or if the period is too short."""
 
     period: float
     """Seconds."""
@@ -51,11 +50,11 @@ class Timetable:
 
     @property
     def models(self) -> frozenset[str]:
-        """Those that have a window."""
+        """Models with a window."""
         return frozenset(window.model for window in self.windows)
 
     def at(self, now: float) -> ModelWindow | None:
-        """The window that is open."""
+        """The open window; None if none is open."""
         into = now - self._begin(now)
         for window in self.windows:
             if window.start - _SAME <= into < window.end - _SAME:
@@ -63,22 +62,22 @@ class Timetable:
         return None
 
     def next_start(self, window: ModelWindow, now: float) -> float:
-        """When `window` opens next, after `now`; absolute seconds."""
+        """When `window` next opens after `now`; absolute seconds."""
         start = self._begin(now) + window.start
         return start if start > now + _SAME else start + self.period
 
     def last(self, window: ModelWindow, now: float) -> tuple[float, float]:
-        """When it opened and closed the last time that it closed, absolute seconds."""
+        """When the last occurrence of `window` to close opened and closed; absolute seconds."""
         begin = self._begin(now)
         if begin + window.end > now + _SAME:
             begin -= self.period
         return begin + window.start, begin + window.end
 
     def unchanged_until(self, now: float) -> float:
-        """Until then, in absolute seconds, `last` says of all windows what it says now."""
+        """Time until which `last` returns the same for every window; absolute seconds."""
         closed = [self.last(window, now)[1] for window in self.windows]
         return min(closed, default=math.inf) + self.period - 2.0 * _SAME
 
     def _begin(self, now: float) -> float:
-        """When the present period began."""
+        """Start of the period that contains `now`."""
         return math.floor((now + _SAME) / self.period) * self.period

@@ -1,7 +1,7 @@
 """Values with units: durations (`150ms`, `2s`), byte sizes (`64MiB`, `2GiB`), percentages (`2%`).
 
-The unit is part of the value, so that it need not be guessed: a bare number is no duration. A bare
-whole number is a number of bytes, as everywhere. Printing and reading back is exact.
+The unit is part of the value, so nobody has to guess it: a bare number is not a duration. A bare
+whole number is a number of bytes, as everywhere. Formatting and parsing are exact inverses.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _SHARE = re.compile(r"\d{1,3}(?:\.\d{1,6})?", re.ASCII)
 
 _DURATION_FORMS = "a duration with its unit, such as '150ms', '2s' or '1m'"
 _SIZE_FORMS = "a size in bytes, such as '64MiB', '2GiB' or a whole number"
-# The digits are bounded so that no text, however long, is worth much time.
+# The digits are bounded so that no text takes long to parse.
 _NUMBER = re.compile(r"(\d{1,24}(?:\.\d{1,24})?) ?([A-Za-z]{1,8})", re.ASCII)
 
 
 def parse_seconds(value: object) -> float:
-    """Seconds of a duration with a unit. Raises ValueError that says what was expected."""
+    """Seconds of a duration with a unit. Raises ValueError that says what is expected."""
     match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2] not in _SECONDS:
         raise ValueError(f"expected {_DURATION_FORMS}, got {shown(value)}{_hint(match, _SECONDS)}")
@@ -55,7 +55,7 @@ def parse_seconds(value: object) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """The shortest exact form of a duration ≥ 0: `0.15` is `150ms`."""
+    """The shortest exact text of a duration ≥ 0: `0.15` is `150ms`."""
     digits = repr(float(seconds))
     for unit in ("h", "m", "s", "ms"):
         amount = Fraction(digits) / _SECONDS[unit]
@@ -65,7 +65,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def parse_bytes(value: object) -> int:
-    """Bytes of a size. Raises ValueError that says what was expected."""
+    """Bytes of a size. Raises ValueError that says what is expected."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
@@ -78,7 +78,7 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_percent(value: object) -> float:
-    """The share, 0 to 1, that a percentage says; 0 needs no unit. Raises ValueError."""
+    """The share, 0 to 1, of a percentage; 0 needs no unit. Raises ValueError."""
     if value == 0 and not isinstance(value, bool):
         return 0.0
     match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
@@ -89,7 +89,7 @@ def parse_percent(value: object) -> float:
 
 
 def _percent_hint(value: object) -> str:
-    """A bare number below 1 may be meant as a share, one above as a percentage."""
+    """Suggest a percentage for a bare number: below 1 it may be a share, above it a percentage."""
     text = str(value)
     if _SHARE.fullmatch(text) is None or not 0 < Fraction(text) <= 100:
         return ""
@@ -98,11 +98,11 @@ def _percent_hint(value: object) -> str:
 
 
 def parse_port(value: object) -> int | None:
-    """A port's number; None for -1, which stands for none. Raises ValueError."""
+    """A port number; None for -1, which means no port. Raises ValueError."""
     try:
         port = int(str(value))
     except ValueError:
-        raise ValueError(f"expected a port's number, or -1, got {shown(value)}") from None
+        raise ValueError(f"expected a port number, or -1, got {shown(value)}") from None
     return None if port == -1 else port
 
 
@@ -112,7 +112,7 @@ def format_percent(share: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`share` as people read it, to a tenth: `0.9512` is `95.1 %`."""
+    """`share` rounded for people: `0.9512` is `95.1 %`."""
     return f"{share * 100:.1f} %"
 
 
@@ -132,11 +132,11 @@ def _hint(match: re.Match[str] | None, units: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How values of an option are written, and what stands for them in the help."""
+    """The written form of an option's values, and their placeholder in the help."""
 
     metavar: str
     parse: Callable[[object], Any]
-    """From a text, or a number that needs no unit. Raises ValueError."""
+    """Converts a text, or a number that needs no unit. Raises ValueError."""
     format: Callable[[Any], str]
 
 

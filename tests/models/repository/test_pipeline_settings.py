@@ -92,9 +92,9 @@ def test_stages_are_counted(stages: int, told: str) -> None:
             "stages.plate.crop.function: expected the name of a glue function, got 'os.remove'",
         ),
         ("brand: brand", "brand: {model: m, crop: {}}\n  x: y", "expected one stage with no edge"),
-        ("to: brand", "to: brnd", "edges[0].to: there is no such stage; did you mean 'brand'?"),
+        ("to: brand", "to: brnd", "edges[0].to: no such stage; did you mean 'brand'?"),
         ("from: street, to: plate", "from: stret, to: plate", "edges[1].from: there is no such"),
-        ("to: plate", "to: brand", "edges[1]: there is an edge between street and brand already"),
+        ("to: plate", "to: brand", "edges[1]: there is already an edge between street and brand"),
         ("to: brand", "too: brand", "edges[0].too: unknown key; did you mean 'to'?"),
         (
             "street, to: plate, each: box, when: {class: taxi, height: 0.1}",

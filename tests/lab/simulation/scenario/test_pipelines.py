@@ -149,7 +149,7 @@ def test_nothing_goes_over_a_link_that_is_stated_to_have_no_bandwidth(read: Read
             "pipelines.traffic.edges[3]: d gets its rows from b; expected one stage for each",
         ),
         ("pipelines.traffic.edges=[{from: detector, to: brand}]", "expected 'classes' on edges"),
-        ("pipelines.traffic.edges=[]", "stages: expected one stage with no edge to it"),
+        ("pipelines.traffic.edges=[]", "stages: expected one stage without an edge to it"),
         ("models.detector.weights=100GB", ""),
         ("models.brand={padded: {c0: 1ms, c1: 1ms}}", "expected 'latency' in a scenario with"),
         (
