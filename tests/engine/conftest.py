@@ -84,6 +84,10 @@ class ListScheduler:
         self.notices: dict[int, Notice] = {}
         self.refuse: Reason | None = None
         self.left: list[int] = []
+        self.explanation: tuple[float, float] | None = None
+
+    def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
+        return self.explanation
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
         refused = self.refuse or self.late(notice, now)

@@ -57,7 +57,7 @@ BREAKS: dict[str, Callable[[Any], object]] = {
     ),
     "batch 0: 1 wait": lambda state: setattr(state.lanes["lane0"].running, "waiting", 2),
     "awaits what it has": lambda state: setattr(state.lanes["lane0"], "awaited_until", 3.0),
-    "what it holds not": lambda state: setattr(state.lanes["lane0"], "held", ()),
+    "does not hold its cores": lambda state: setattr(state.lanes["lane0"], "held", ()),
     "counts on 5 cores": lambda state: setattr(state.lanes["lane0"], "size", 5),
     "expected to run on other cores": lambda state: setattr(
         state.lanes["lane0"].running, "cores", 4

@@ -42,15 +42,15 @@ def test_a_request_on_a_free_lane_runs_at_once_and_is_served(world):
 
 def test_a_refusal_carries_what_the_policy_reckons_where_it_can(world):
     pool = world.engine.state.pools[PoolId("m", "1")]
-    pool.outlook = lambda asked, *, now: (0.3, math.inf if asked.id == 3 else 0.2)
     world.now = 5.0
-    for id, deadline in ((2, 4.0), (3, 4.5)):
+    for id, deadline, wait in ((2, 4.0, 0.2), (3, 4.5, math.inf)):
+        pool.scheduler.explanation = (0.3, wait)
         world.send(Submitted(world.request(id, arrival=1.0, deadline=deadline)))
     assert world.answers[2].needed_s == 0.3
     assert (world.answers[2].wait_s, world.answers[3].wait_s) == (0.2, None)
     world.send(Cancelled(9, Reason.CLIENT_CANCELLED), Refused(4, "m", Reason.BAD_INPUT))
     assert (world.answers[4].needed_s, world.answers[4].wait_s) == (None, None)
-    pool.outlook = None
+    pool.scheduler.explanation = None
     world.send(Submitted(world.request(5, arrival=1.0, deadline=4.0)))
     assert (world.answers[5].reason, world.answers[5].needed_s) == (Reason.EXPIRED, None)
 

@@ -56,7 +56,7 @@ def test_a_part_that_was_not_read_in_time_is_gone(busy):
     lanes = seen.lanes
     busy.send(Cancelled(2, Reason.CLIENT_CANCELLED))
     assert seen.lanes is lanes
-    with pytest.raises(RuntimeError, match="has gone on"):
+    with pytest.raises(RuntimeError, match="has moved on"):
         seen.waiting(M)
 
 
@@ -78,7 +78,7 @@ def test_a_frozen_one_stays_as_it_is_while_the_engine_goes_on(busy):
     assert [pool.id for pool in frozen.serving("m")] == [M]
     assert frozen.serving("n") == []
     assert frozen.pools[M].times.of(1, 1).expected == 0.01
-    with pytest.raises(RuntimeError, match="has gone on"):
+    with pytest.raises(RuntimeError, match="has moved on"):
         frozen.request(2)
 
 

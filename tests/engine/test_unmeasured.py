@@ -395,7 +395,7 @@ def test_a_crash_under_it_has_it_run_again_like_any_other(shaped):
 
 def test_a_refusal_has_no_numbers_of_a_shape_that_cannot_be_judged(shaped):
     world = shaped(most=0)
-    world.engine.state.pools[PoolId("m", "1")].outlook = lambda asked, *, now: (0.3, 0.2)
+    world.engine.state.pools[PoolId("m", "1")].scheduler.explanation = (0.3, 0.2)
     world.submit(1, signature=NEW)
     assert (world.answers[1].reason, world.answers[1].needed_s) == (Reason.QUEUE_FULL, None)
     world.submit(2, slo=-1.0, signature=KNOWN)
@@ -405,7 +405,7 @@ def test_a_refusal_has_no_numbers_of_a_shape_that_cannot_be_judged(shaped):
 def test_a_refusal_that_makes_its_shape_doubtful_keeps_its_numbers(shaped):
     world = shaped()
     (pool,) = world.engine.state.pools.values()
-    pool.outlook = lambda asked, *, now: (0.3, 0.2)
+    pool.scheduler.explanation = (0.3, 0.2)
 
     def add(request, *, now):
         times(world).measured.discard(request.signature)  # as `Learner.discount` does

@@ -71,7 +71,7 @@ def check_against(
         for m in range(len(classes)):
             expected = [request for request in group if classes.class_of(request) <= m]
             assert [entry[2] for entry in prefixes.entries[m]] == expected
-            assert list(prefixes.due[m]) == [request.deadline for request in expected]
+            assert list(prefixes.deadlines[m]) == [request.deadline for request in expected]
             kinds = [index.kinds[code] for code in prefixes.codes[m]]
             assert kinds == [(classes.class_of(r), r.rows, r.penalty) for r in expected]
     kinds = {((r.rows, classes.class_of(r)), r.penalty) for r in naive}

@@ -98,7 +98,7 @@ def test_it_equals_a_sorted_list(script: list[tuple[str, object]]) -> None:
 def test_a_request_waits_in_one_place_only(lab) -> None:
     queue = DeadlineQueue()
     queue.add(lab.request(1, 2.0))
-    with pytest.raises(ValueError, match="1 is queued already"):
+    with pytest.raises(ValueError, match="1 is already queued"):
         queue.add(lab.request(1, 3.0))
 
 

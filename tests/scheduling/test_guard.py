@@ -142,7 +142,7 @@ def test_reasons_are_handed_on_where_there_are_any(lab, guarded: Make) -> None:
     scheduler, messages = guarded(Explains)
     assert scheduler.outlook(lab.request(0, 9.0), now=0.0) == (0.5, 1.5)
     scheduler, more = guarded(Fifo)
-    assert (scheduler.outlook, messages, more) == (None, [], [])
+    assert (scheduler.outlook(lab.request(0, 9.0), now=0.0), messages, more) == (None, [], [])
 
 
 def test_reasons_of_another_form_are_a_breach(lab, guarded: Make) -> None:

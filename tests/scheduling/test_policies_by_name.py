@@ -39,8 +39,8 @@ def test_every_policy_is_made_with_its_defaults_and_again_from_them(lab) -> None
         assert type(made(lab, name)) is kind
         assert type(made(lab, name, **plain(POLICIES.read(name, {})))) is kind
     for name, kind in OF_PAPERS.items():
-        assert type(made(lab, name)._made) is kind
-        assert type(made(lab, name, **plain(POLICIES.read(name, {})))._made) is kind
+        assert type(made(lab, name)._scheduler) is kind
+        assert type(made(lab, name, **plain(POLICIES.read(name, {})))._scheduler) is kind
 
 
 def test_whole_numbers_and_lists_are_taken_for_what_they_mean(lab) -> None:

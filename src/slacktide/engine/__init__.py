@@ -1,7 +1,7 @@
-"""The state machine of Slacktide: events in, commands out. Pure; it is driven, it never waits.
+"""The state machine of Slacktide: events in, commands out. Pure: drivers call it, it never waits.
 
-It does not decide which requests run (`scheduling` proposes) nor how long they take (`profiles`
-predicts); it keeps every request in exactly one place and ends it exactly once.
+It does not choose the requests to run (`scheduling` does) or predict their times (`profiles` does).
+It keeps every request in exactly one place and ends it exactly once.
 """
 
 from slacktide.engine.engine import Engine as Engine

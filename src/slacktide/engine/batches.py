@@ -1,4 +1,4 @@
-"""Batches: from a free lane and its proposals to the outcome of every member."""
+"""Batches: from the proposals for a free lane to the outcome of every member."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from slacktide.engine.windows import Offer, admit
 from slacktide.engine.worth import best_effort_value, fair_shares, worth
 
 FAIRNESS_FLOOR = 0.01
-"""Seconds of lane time that do not count when models are compared."""
+"""Seconds of lane time below which models are treated alike."""
 
 
-ON_TIME: Final = Reason.ON_TIME  # a name of its own, like those of engine/ledger.py
+ON_TIME: Final = Reason.ON_TIME  # a module constant for speed, see engine/ledger.py
 
 
 class Batches:
@@ -59,7 +59,7 @@ class Batches:
         self._next_id = 0
 
     def dispatch(self, lane: Lane) -> None:
-        """Give a free lane the proposal worth most; nothing if it is busy or about to grow."""
+        """Run the proposal worth most on a free lane; do nothing if it is busy or about to grow."""
         if lane.running is not None:
             if lane.running.spare:
                 self._exits.stop_for_others(lane, lane.running)
@@ -103,7 +103,7 @@ class Batches:
                 self._start(lane, placement, (request,), request.rows, solo=True)
 
     def _best(self, offers: Sequence[Offer]) -> Offer:
-        """The offer worth most, given what each model has had of the lane; on ties the first."""
+        """The offer worth most, given each model's recent share of the lane; the first on ties."""
         now = self._state.now
         had = fair_shares(
             [placement.lane_time.had(now=now) for placement, _ in offers],
@@ -117,7 +117,7 @@ class Batches:
 
     def _propose(self, placement: Placement) -> Proposal | WaitUntil | None:
         pool = placement.pool
-        if pool.quarantine:  # alone, so that a poison request takes no other with it
+        if pool.quarantine:  # alone, so that a poison request harms no other
             request = pool.quarantine[0]
             return Proposal((request,), request.rows)
         if pool.unmeasured is not None:
@@ -128,7 +128,7 @@ class Batches:
             return None
         replica = placement.replica
         if pool.widest > replica.max_batch:
-            # A cap below what a request has rows would have it wait for ever.
+            # With a cap below the rows of a request it would wait for ever.
             widest = max(request.rows for request in pool.scheduler.pending())
             if widest > replica.max_batch:
                 replica = replace(replica, max_batch=widest)
@@ -136,7 +136,7 @@ class Batches:
         return proposal if isinstance(proposal, Proposal | WaitUntil) else None
 
     def _proposed(self, placement: Placement, replica: Replica) -> Proposal | None:
-        """What the pool proposes where `replica` stands for its own."""
+        """The proposal of the pool for `replica` instead of its own."""
         proposal = placement.pool.scheduler.propose(replica, now=self._state.now)
         return proposal if isinstance(proposal, Proposal) else None
 
@@ -182,7 +182,7 @@ class Batches:
         solo: bool = False,
         first: bool = False,
     ) -> Running:
-        """Put a batch on a free lane. `first`: of a request whose run time could not be judged."""
+        """Start a batch on a free lane. `first`: of a request whose run time is unpredictable."""
         state, pool = self._state, placement.pool
         settings, now = state.settings, state.now
         leaving, judged, may_stop = Leaving.NONE, False, False
@@ -198,7 +198,7 @@ class Batches:
         limit = max(settings.hang_floor, settings.hang_factor * time.p99)
         limit += settings.decoding_hang_factor * decoding
         replica = placement.replica
-        if rows > replica.max_batch:  # of a request with more rows than the cap
+        if rows > replica.max_batch:  # a single request with more rows than the cap
             replica = replace(replica, max_batch=rows)
         batch = Batch(
             self._next_id, replica, members, rows, now, now + limit, solo, leaving, judged
@@ -216,7 +216,7 @@ class Batches:
         running, ramp = self._find(event.batch), event.ramp if event.ramp >= 0 else None
         members = {member.id: member.final for member in running.batch.members}
         for id in event.ids:
-            if members.get(id, True):
+            if members.get(id, True):  # True if it is final or not a member
                 problem = "may not leave early" if id in members else "is not a member of it"
                 raise ValueError(f"batch {event.batch} released request {id}, which {problem}")
         entries, before = self._state.ledger.entries, running.waiting
@@ -267,7 +267,7 @@ class Batches:
     def failed(self, event: BatchFailed) -> None:
         running = self.leave(event.batch)
         batch = running.batch
-        # One bad member may have spoilt the batch for the others: it is judged only alone.
+        # One bad member may have failed the batch for the others: only a run alone convicts it.
         retry = len(batch.members) > 1
         for entry in self._waiting(batch):
             if retry:
@@ -288,16 +288,17 @@ class Batches:
         self._forget_all_but_quarantined(batch)
 
     def lost(self, batch: Batch, crash: PoolCrash, *, guilty: bool) -> bool:
-        """The replica died under `batch`: its members run again, one by one, also those that nobody
-        waits for any more; the second crash ends a request. `guilty`: so does the first, if the
-        request was alone. Whether a request was ended so: then the crash is no new one."""
+        """Run the members of `batch`, whose replica died, again one by one, even if nobody waits
+        for them any more. A request's second crash ends it. `guilty`: so does the first if the
+        request was alone. Returns whether a request ended this way: then the crash is no new one.
+        """
         self.leave(batch.id)
         entries, most = self._state.ledger.entries, self._state.settings.crashes_per_request_count
         again = not batch.solo and any(entries[m.id].crashes for m in batch.members)
         guilty = guilty and len(batch.members) == 1
         for entry in [entries[member.id] for member in batch.members]:
             if entry.state is State.ENDED and not entry.answered:
-                continue  # a ramp had answered it
+                continue  # answered by a ramp
             entry.crashes = most if guilty else entry.crashes + 1
             if entry.crash is None:
                 entry.crash = crash
@@ -310,7 +311,7 @@ class Batches:
         return again or (guilty and not batch.solo)
 
     def leave(self, batch: int) -> Running:
-        """The lane of `batch` is free again. Raises ValueError if no such batch runs."""
+        """Free the lane of `batch`. Raises ValueError if no such batch runs."""
         state = self._state
         running = self._find(batch)
         del state.running[batch]
@@ -328,7 +329,7 @@ class Batches:
             placement.pool.scheduler.ended(running.batch, now=state.now)
             placement.pool.quiet = False
         if running.unmeasured:
-            self._unmeasured.left(running, took)
+            self._unmeasured.ended(running, took)
         state.mark(placement.lane)
         return running
 
@@ -339,12 +340,12 @@ class Batches:
             raise ValueError(f"no batch {batch} is running") from None
 
     def _waiting(self, batch: Batch) -> list[Entry]:
-        """Entries of the members that still wait for their answer."""
+        """Ledger entries of the members without an answer."""
         entries = [self._state.ledger.entries[member.id] for member in batch.members]
         return [entry for entry in entries if entry.state is RUNNING]
 
     def _quarantine(self, entry: Entry, batch: Batch, detail: str) -> None:
-        """Have a member run again, alone, in its pool or in the one that has taken its place."""
+        """Queue a member to run again, alone, in its pool or in the pool that replaced it."""
         state, request, pool = self._state, entry.request, entry.pool
         assert isinstance(request, Request)
         if pool.removed or pool.down_reason is not None:
@@ -368,7 +369,7 @@ class Batches:
 
 
 def _within(proposal: Proposal, cap: int) -> tuple[Request, ...]:
-    """The first members of a proposal, of at most `cap` rows together, or one with more."""
+    """The first members of a proposal, with at most `cap` rows together, but at least one."""
     members, rows = proposal.members, proposal.rows
     while rows > cap and len(members) > 1:
         rows -= members[-1].rows

@@ -1,13 +1,13 @@
 """Applies a plan: lanes, placements and routes, without dropping a request.
 
 Order matters. New lanes and pools come first, so that routes can lead to them; then routes change
-and waiting requests follow them; only then do old placements and pools go. What runs stays where
-it is: its placement retires after the batch. A pool that moves to other lanes serves on the old
-ones until it is up on a new one.
+and waiting requests follow them; only then do old placements and pools go. Running batches stay
+where they are: their placements retire afterwards. A pool that moves to other lanes serves on the
+old ones until it is up on a new one.
 
-A plan for a thousand clients comes twice a second and differs in a few routes. So what it has in
-common with the plan in force is not gone through again: placements if their deployments are the
-same, waiting requests if their client's route is, and no pool has come up or gone down.
+A plan for a thousand clients arrives twice a second and changes only a few routes, so the parts
+that are equal in both plans are skipped: placements if the deployments are the same, and waiting
+requests if their client's route is the same and no pool came up or went down.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Deploying:
         self._idle = idle
         self._exits = exits
         self._applied: Plan | None = None
-        """In force; None while a plan is being applied, or if that has failed."""
+        """The plan in force; None while one is being applied, or after that failed."""
         self._serving: Set[PoolId] = frozenset()
-        """Pools that could serve when waiting requests last followed the routes."""
+        """Pools that served when waiting requests last followed the routes."""
 
     def plan_changed(self, event: PlanChanged) -> None:
         state, plan = self._state, event.plan
@@ -62,7 +62,7 @@ class Deploying:
                 table = RouteTable(state.pools, plan.routes, deployed)
                 clients = table.clients_unlike(state.routes)
                 state.routes = table
-            if self._serving != self._pools_that_serve():  # requests go by size to those that do
+            if self._serving != self._pools_that_serve():  # routing by size depends on them
                 clients = None
             if clients is None or clients:
                 self._follow_routes(deployed, clients)
@@ -73,12 +73,12 @@ class Deploying:
             before = None
         if before is None or plan.lanes != before.lanes:
             self._remove_what_left(plan)
-            state.to_review.extend(state.pools.values())  # a trial may have lost its place
+            state.to_review.extend(state.pools.values())  # a trial may have lost its placement
         self._exits.follow(plan.exits)
         self._applied = plan
 
     def tidy(self, lane: Lane) -> None:
-        """Once a lane is free: take away, or start anew, what was to go while it was busy."""
+        """On a free lane, remove or restart the placements that had to wait for its batch."""
         if lane.running is None:
             self._replicas.retire_on(lane)
             if lane.removed and not lane.placements:
@@ -109,7 +109,7 @@ class Deploying:
                 state.pools[id] = pool
             pool.removed = False
             if pool.crashes.circuit is Circuit.OPEN and pool.crashes.retry_at == math.inf:
-                continue  # unavailable for good
+                continue  # permanently unavailable
             placement = placed.get((id, deployment.lane))
             if placement is None:
                 self._replicas.place(pool, lane, deployment)
@@ -120,18 +120,19 @@ class Deploying:
                 placement.standby = deployment.standby
                 pool.count_lanes()
                 state.mark(lane)
-            placement.cap, placement.wanted = deployment.max_batch, deployment.generation
+            placement.cap = deployment.max_batch
+            placement.planned_generation = deployment.generation
             placement.adapt()
             down = pool.crashes.circuit is Circuit.OPEN
-            if down or placement.generation != placement.wanted:
+            if down or placement.generation != placement.planned_generation:
                 self._replicas.restart(placement)
 
     def _follow_routes(
         self, deployed: Container[PoolId], clients: Container[str] | None = None
     ) -> None:
-        """Waiting requests go where their route leads now; without a route they stay, and one that
-        was rescued does while its pool is there. `clients`: those whose routes have changed, if
-        no others have."""
+        """Move waiting requests to where their route leads now. Requests without a route stay, as
+        do rescued ones while their pool is deployed. `clients`: those whose routes have changed;
+        None: all may have."""
         state = self._state
         self._serving = self._pools_that_serve()
         waiting = [e for e in state.waiting() if clients is None or e.request.client in clients]
@@ -154,7 +155,7 @@ class Deploying:
             moved = bool(staying) and not any(p.phase.serves for p in staying)
             for placement in tuple(pool.placements):
                 if placement not in staying:
-                    # For a moment two lanes may share cores: that is better than not to serve.
+                    # Two lanes may share cores for a moment: better than not serving.
                     self._replicas.leave(placement, at_once=not moved)
             if pool.id not in pools:
                 pool.removed = True

@@ -1,17 +1,17 @@
-"""Early exits: whether members of a batch may leave it, and which batch is stopped for others.
+"""Early exits: which members may leave a batch, and which batch stops for other requests.
 
-Ramps in the middle of a model answer the rows of which they are sure (`ExitPolicy`); a worker finds
-out which, and `RowsReleased` says so. What is decided here:
+Ramps inside a model answer rows that they are certain of (`ExitPolicy`). A worker evaluates them
+and reports with `RowsReleased`. The rules here:
 
-- A share of batches is *judged*: their rows run on whatever happens, so that what the ramps said
-  can be held against the model's end. Which, their ids decide, evenly spread and before anything is
-  known of their rows: a choice by content would judge the ramps on easy inputs.
-- Of the others, answered rows run on where the mode is `release`, and leave where it is `shrink`.
-- With `auto` they run on if the lane was idle before and no other request waits for it: then their
-  time is worth nothing but what is learnt from them. Else they leave, also from a batch that starts
-  as another ends and takes all that waits: a lane that was busy will be wanted before the batch is
-  over (decision 0054). Once all members of a batch that runs on are answered, it is stopped as
-  soon as a request waits that its lane could run.
+- A share of batches is *judged*: all their rows run to the end, so that ramps can be compared with
+  it. Batch ids decide which, spread evenly and before anything is known of the rows: a choice by
+  content would judge the ramps on easy inputs.
+- In other batches, answered rows run on in mode `release` and leave in mode `shrink`.
+- In mode `auto` they run on if the lane was idle before and no other request waits for it: then
+  their time costs nothing, and accuracy is learnt from them. Else they leave, even from a batch
+  that takes all waiting requests as another ends: a busy lane will be needed before the batch is
+  over (decision 0054). Once all members of a batch that runs on are answered, it is stopped as soon
+  as a request waits that its lane could run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ExitRules:
         self._state = state
 
     def follow(self, policies: Iterable[ExitPolicy]) -> None:
-        """These are in force: what is new goes to the replicas that are up."""
+        """Put the policies in force and publish changes to the replicas that are up."""
         policy_by_pool: dict[PoolId, ExitPolicy] = {policy.pool: policy for policy in policies}
         for pool in self._state.pools.values():
             policy = policy_by_pool.get(pool.id)
@@ -51,24 +51,24 @@ class ExitRules:
                 self._publish(placement, policy or ExitPolicy(pool.id))
 
     def came_up(self, placement: Placement) -> None:
-        """A replica is up and knows no policy."""
+        """Publish the policy to a replica that has just come up."""
         if placement.pool.exits is not None:
             self._publish(placement, placement.pool.exits)
 
     def _publish(self, placement: Placement, policy: ExitPolicy) -> None:
         if placement.state is UP and not placement.phase.dying:
-            # Among the runs, so that it comes before the first batch that it is to apply to.
+            # A run, so that it comes before the first batch that it applies to.
             state = self._state
             state.runs.append(PublishExits(placement.replica, policy, state.cause))
 
     def begin(
         self, lane: Lane, placement: Placement, batch: int, members: int, *, first: bool
     ) -> tuple[Leaving, bool, bool]:
-        """For a batch that is about to start: whether its members may leave, whether it is judged,
-        and whether it may be stopped once all of them are answered.
+        """Return the rules for a batch that is about to start: whether its members may leave,
+        whether it is judged, and whether it may be stopped once all of them are answered.
 
-        `members`: how many of those that wait in its pool are in it. `first`: its time is to be
-        learnt, so that it must run to the end.
+        `members`: how many of its pool's waiting requests it takes. `first`: its time is unknown
+        and will be learnt, so it must run to the end.
         """
         policy = placement.pool.exits
         if policy is None or not policy.ramps:
@@ -83,7 +83,7 @@ class ExitRules:
         return Leaving.RUN_ON, False, True
 
     def stop_for_others(self, lane: Lane, running: Running) -> None:
-        """Stop a batch of which nothing is awaited, if a request waits for its lane."""
+        """Stop a batch whose members are all answered if a request waits for its lane."""
         if is_wanted(lane):
             running.spare = False
             state = self._state
@@ -91,8 +91,8 @@ class ExitRules:
 
 
 def is_wanted(lane: Lane, asker: Placement | None = None, covered: int = 0) -> bool:
-    """Whether a request waits that `lane` could run and no free lane will. `covered` of the
-    requests in the pool of `asker` do not count."""
+    """Whether a request waits that `lane` could run and no free lane will. In the pool of `asker`,
+    the first `covered` requests do not count."""
     for placement in lane.placements:
         if placement.standby or not placement.phase.serves:
             continue

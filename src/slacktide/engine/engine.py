@@ -1,19 +1,18 @@
 """The engine: events in, commands out.
 
-Theory of operation. The engine owns requests from the moment they are known until nothing names
-their payload, the lanes with what runs on them, and the pools with their queues. An event changes
-that state; then every lane it may have freed or filled is *dispatched*: the pools on the lane give
-up what is hopeless, each proposes a batch, and the proposal worth most runs.
+Theory of operation. The engine owns requests from their first event until their payload is
+released, the lanes with their batches, and the pools with their queues. An event changes that
+state; then every lane that it may have freed or filled is *dispatched*: the pools on the lane drop
+hopeless requests, each proposes a batch, and the proposal worth most runs.
 
 It does no I/O and reads no clock: `now` comes with every event, and `next_wakeup` says when a
 driver must deliver `TimerFired`. Events that happen together may be handed over together
 (`handle_all`); lanes are then dispatched once, after all of them, so that requests that arrive in
 one read of the sockets can share a batch.
 
-The parts, each with the events it handles: `requests`, `batches`, `replicas`, `resizing`,
-`deploying`; what they share is in `state`, which requests are known and how others ended in
-`ledger`. `unmeasured` holds requests whose run time cannot be judged; `early_exits` says whether
-members of a batch may leave it; `idle_work` fills lanes that nothing else needs.
+The parts that handle events are `requests`, `batches`, `replicas`, `resizing` and `deploying`. They
+share `state`, with the requests in `ledger`. `unmeasured` holds requests whose run time cannot be
+predicted; `early_exits` decides whether members may leave a batch; `idle_work` fills idle lanes.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ class Engine:
         """For `check_invariants` and tests; everything else reads a `snapshot`."""
         self.events_seen = 0
         self.plan = Plan()
-        """The last that was put in force whole."""
+        """The last plan that was applied completely."""
         self.plan_done = True
-        """False if an exception came in the middle of the last PlanChanged."""
+        """False if applying the last PlanChanged raised an exception."""
         unmeasured = UnmeasuredWork(self.state)
         self._requests = Requests(self.state, unmeasured)
         self._idle = IdleWork(self.state)
@@ -96,9 +95,9 @@ class Engine:
         }
 
     def handle(self, event: Event, *, now: float) -> list[Command]:
-        """Apply one event at time `now` (seconds, never running backwards). Returns what to do, in
-        order. Raises ValueError if the event cannot be (an id in use, an unknown batch, time
-        running backwards): a fault of the driver, not of a client."""
+        """Apply one event at time `now` (seconds, never decreasing). Returns commands in order.
+        Raises ValueError for an impossible event (an id in use, an unknown batch, decreasing time):
+        a fault of the driver, not of a client."""
         return self.handle_all((event,), now=now)
 
     def handle_all(self, events: Sequence[Event], *, now: float) -> list[Command]:
@@ -126,18 +125,18 @@ class Engine:
 
     @property
     def unfinished(self) -> list[Command]:
-        """What the last `handle_all` had commanded when it raised: of the events before the one
-        that it could not handle, which is number `events_seen` - 1, and of a part of that one."""
+        """Commands so far when the last `handle_all` raised. They come from the events before the
+        one that failed, number `events_seen` - 1, and from a part of that one."""
         return self.state.runs + self.state.commands
 
     @property
     def now(self) -> float:
-        """When it last handled events."""
+        """Time of the last events."""
         return self.state.now
 
     @property
     def lane_changes(self) -> int:
-        """Rises whenever a lane has come, gone or changed its confirmed cores."""
+        """Rises whenever a lane appears, disappears or has its cores confirmed."""
         return self.state.lane_changes
 
     @property
@@ -146,13 +145,13 @@ class Engine:
         return any(lane.running is None for lane in self.state.lanes.values())
 
     def snapshot(self, *, now: float | None = None) -> Snapshot:
-        """How everything stands, for reading. `now`: the moment that times refer to, not before
-        the last event; None: that of the last event."""
+        """A read-only view of everything. `now`: the time that durations refer to, not before the
+        last event; None: the time of the last event."""
         return Snapshot(self.state, self.state.now if now is None else now)
 
     def next_wakeup(self) -> float | None:
-        """When TimerFired must be delivered (absolute seconds); None if there is nothing to time.
-        May lie in the past, if a scheduler's estimate has moved: then deliver it at once."""
+        """When to deliver TimerFired (absolute seconds); None if there is nothing to wait for. May
+        be in the past if a scheduler's estimate has moved: then deliver it at once."""
         at = self._replicas.next_due
         notices = self._requests.next_due()
         if notices < at:
@@ -163,8 +162,8 @@ class Engine:
             expiry = pool.scheduler.next_expiry()
             if expiry is not None and expiry < at:
                 at = expiry
-            if pool.unmeasured is not None and pool.unmeasured.due < at:
-                at = pool.unmeasured.due
+            if pool.unmeasured is not None and pool.unmeasured.next_expiry < at:
+                at = pool.unmeasured.next_expiry
         for lane in self.state.lanes.values():
             running = lane.running
             if running is None:

@@ -1,27 +1,27 @@
-"""What a lane does that no request waits for: it runs finished requests again, alone.
+"""Idle work: lanes that no request waits for run finished requests again, alone.
 
-This is the one place where idle work comes in: `Batches` asks `IdleWork` what a lane should run,
-which member of a finished batch to keep, and says when such a run has ended. So far there is one
-kind of it, *solo profiling*, to learn how long requests are (Orloj §3.2, online profiler).
+`Batches` asks `IdleWork` what an idle lane should run and which member of a finished batch to hold,
+and reports the end of such runs. So far there is one kind of idle work, *solo profiling*, to learn
+how long requests are (Orloj §3.2, online profiler).
 
-A request that ran in a batch does not show its own length. Where lengths are wanted, one member of
-a finished batch at most is *held*: it has its answer, but its payload is kept, until its lane has
-nothing better to do. Then it runs alone, as a batch that answers no request, and only if
+A request that ran in a batch does not reveal its own length. Where lengths are needed, at most one
+member of a finished batch is *held*: it has its answer, but its payload is kept until its lane is
+idle. Then it runs alone, as a batch that answers no request, and only if
 
 - nothing is pending or announced for any model of the lane,
 - the run's p99 is within the usual slack of every model of the lane (the usual budget less the
-  model's own p99 alone): a request that comes meanwhile waits for one such run at most, and can
+  model's own p99 alone): a request that arrives meanwhile waits for at most one such run and can
   still be on time,
 - the pool has earned it: solo runs get a share of the lanes' time, saved up for some seconds.
 
-A server that always has more to do than it can would never learn, and take short requests for long
-ones for ever. So where as much is held as may be and no lane becomes idle, a request is *isolated*
-now and then, by the same rules and on the same account: it runs, for the first time, alone instead
-of with the batch that was proposed, which waits for one such run and is not made to wait for
-another, however much has been saved up.
+A server that is always overloaded would never learn, and would take short requests for long ones
+for ever. So when a pool holds as many requests as it may and no lane becomes idle, a request is
+*isolated* now and then, by the same rules and from the same share: its first run is alone, and the
+rest of the proposed batch waits for it. A request waits for at most one such run, however much time
+has been saved up.
 
-What runs alone anyway teaches as much and costs nothing, so requests like those that have lately
-done so are not wanted. Orloj's profiler is a machine of its own; a small server has none to spare.
+Runs that happen to be alone teach as much for free, so requests similar to recent ones of these are
+not wanted. Orloj's profiler has a machine of its own; a small server has none to spare.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from slacktide.engine.ledger import RUNNING, State
 from slacktide.engine.state import EngineState
 
 HELD = 8
-"""Most requests that a pool holds: each keeps a payload in memory."""
+"""Most requests that a pool holds, since each keeps a payload in memory."""
 
 
 class IdleWork:
-    """What the engine does about solo profiling; see the module docstring."""
+    """Solo profiling; see the module docstring."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
@@ -44,7 +44,7 @@ class IdleWork:
     def isolated(
         self, placement: Placement, members: tuple[Request, ...], *, turn: int
     ) -> tuple[Request, ...]:
-        """What is to run of the proposed `members`: all, or one of them alone, by `turn`."""
+        """The members to run now: all of them, or only the one at `turn`, isolated."""
         pool = placement.pool
         solo = pool.solo
         if solo is None or len(members) == 1 or len(solo.held) < HELD:
@@ -64,20 +64,21 @@ class IdleWork:
         return (member,)
 
     def next_on(self, lane: Lane) -> tuple[Placement, Request] | None:
-        """The held request to run again on a lane that has nothing else; it is held no longer.
-        Drops what has become useless. Where the time for it is still to be earned, the lane is
-        looked at again then."""
-        holding = [p for p in lane.placements if p.pool.solo is not None and p.phase.serves]
-        if not any(p.pool.solo.held for p in holding if p.pool.solo is not None):
+        """Take the held request to run again on a lane without other work; None if there is none.
+
+        Drops held requests that are no longer useful. If a run is not affordable yet, the lane is
+        dispatched again when it is.
+        """
+        holding = [
+            (placement, solo)
+            for placement in lane.placements
+            if (solo := placement.pool.solo) is not None and solo.held and placement.phase.serves
+        ]
+        if not holding or any(placement.pool.has_requests for placement in lane.placements):
             return None
-        for placement in lane.placements:
-            pool = placement.pool
-            if len(pool.scheduler) or pool.quarantine or pool.announced:
-                return None
         now = self._state.now
-        for placement in holding:
-            solo, pool = placement.pool.solo, placement.pool
-            assert solo is not None
+        for placement, solo in holding:
+            pool = placement.pool
             while solo.held:
                 request = solo.held[0]
                 if not solo.rules.wants(request) or not self._fits(placement, request):
@@ -95,10 +96,10 @@ class IdleWork:
         return None
 
     def hold(self, batch: Batch, placement: Placement) -> Request | None:
-        """The member of a finished batch that is held from now on, if any."""
+        """Hold a member of a finished batch; None if none is held."""
         pool = placement.pool
         members = batch.members
-        # Which one: any, but the same one whenever the same events are replayed.
+        # Any member will do, but a replay must choose the same one.
         member = members[batch.id % len(members)]
         pool.see_budget(member.deadline - member.arrival)
         solo = pool.solo
@@ -116,7 +117,7 @@ class IdleWork:
         return member
 
     def ended(self, batch: Batch, placement: Placement) -> None:
-        """A solo run has left its lane, one way or another: count it, and what waited for it."""
+        """A solo run has left its lane: count it and the requests that waited for it."""
         now = self._state.now
         solo = placement.pool.solo
         assert solo is not None
@@ -130,20 +131,22 @@ class IdleWork:
                 counts.delayed_s += now - max(request.arrival, batch.started)
 
     def drop_held(self, pool: Pool) -> None:
-        """Let go of everything that is held for `pool`."""
+        """Release all held requests of `pool`."""
         if pool.solo is not None:
             while pool.solo.held:
                 self._state.forget(pool.solo.held.popleft().id)
 
     def _fits(self, placement: Placement, request: Request) -> bool:
-        """Whether every model of the lane can wait for this request to run alone."""
+        """Whether every model of the lane can wait while this request runs alone."""
         lane = placement.lane
         return can_wait(lane, placement.pool.times.of(request.rows, lane.size, (request,)).p99)
 
 
-def can_wait(lane: Lane, seconds: float) -> bool:
-    """Whether a run of `seconds` is within the usual slack of every model of the lane: a request
-    that comes meanwhile can still be on time."""
-    return seconds <= min(
-        p.pool.usual_budget - p.pool.times.of(1, lane.size).p99 for p in lane.placements
+def can_wait(lane: Lane, seconds: float, *, but: Placement | None = None) -> bool:
+    """Whether a run of `seconds` is within the usual slack of every model of the lane, except that
+    of `but`: a request that arrives meanwhile can still be on time."""
+    return all(
+        seconds <= placement.pool.usual_budget - placement.pool.times.of(1, lane.size).p99
+        for placement in lane.placements
+        if placement is not but
     )

@@ -1,4 +1,4 @@
-"""`check_invariants`: what must hold of an engine after every event. For tests and debugging."""
+"""`check_invariants`: properties of an engine that hold after every event. For tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slacktide.engine.state import EngineState
 
 
 class InvariantError(Exception):
-    """The engine contradicts itself; the message says how."""
+    """The engine's state contradicts itself; the message says how."""
 
 
 def check_invariants(engine: Engine) -> None:
@@ -36,7 +36,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _conservation(engine: Engine) -> None:
-    """Known = ended + in flight, for every model; in flight is what the ledger holds open."""
+    """Known = ended + in flight, for every model, and the ledger holds those in flight."""
     ledger = engine.state.ledger
     unanswered = Counter(
         entry.request.model
@@ -62,11 +62,11 @@ _PLACES = {
     State.HELD: "held",
     State.ENDED: "batches",
 }
-"""Where a request of each state is; an announced one is nowhere."""
+"""Where a request in each state is; an announced one is in no queue."""
 
 
 def _places(state: EngineState) -> dict[str, Counter[int]]:
-    """How often each request is in each place, by id."""
+    """How often each request occurs in each place, by id."""
     pools = state.pools.values()
     return {
         "queues": Counter(r.id for pool in pools for r in pool.scheduler.pending()),
@@ -80,7 +80,7 @@ def _places(state: EngineState) -> dict[str, Counter[int]]:
 
 
 def _one_place_each(engine: Engine) -> None:
-    """Every open request is in exactly the place its state says."""
+    """Every open request is in exactly the place of its state."""
     entries, places = engine.state.ledger.entries, _places(engine.state)
     for place, requests in places.items():
         twice = [id for id, count in requests.items() if count > 1]
@@ -92,11 +92,11 @@ def _one_place_each(engine: Engine) -> None:
         announced = not isinstance(entry.request, Request)
         _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
     strays = set().union(*places.values()) - entries.keys()
-    _require(not strays, f"requests {sorted(strays)} are somewhere but not in the ledger")
+    _require(not strays, f"requests {sorted(strays)} are in a place but not in the ledger")
 
 
 def _crashes(engine: Engine) -> None:
-    """A crash knows how many members of its batch are still to be judged."""
+    """A crash counts the members of its batch that are still to be judged."""
     unjudged = Counter(
         entry.crash
         for entry in engine.state.ledger.entries.values()
@@ -107,7 +107,7 @@ def _crashes(engine: Engine) -> None:
 
 
 def _pools(engine: Engine) -> None:
-    """What a pool says of its requests is so."""
+    """Each pool's counters and flags agree with its requests."""
     state = engine.state
     for pool in state.pools.values():
         pending = len(pool.scheduler.pending())
@@ -148,7 +148,9 @@ def _lanes(engine: Engine) -> None:
     for lane in state.lanes.values():
         grows = len(lane.target) > len(lane.cores)
         _require(grows or lane.awaited_until == math.inf, f"{lane.name} awaits what it has")
-        _require({*lane.cores, *lane.target} <= {*lane.held}, f"{lane.name} has what it holds not")
+        _require(
+            {*lane.cores, *lane.target} <= {*lane.held}, f"{lane.name} does not hold its cores"
+        )
         least = min(len(lane.target), len(lane.cores)) or 1
         _require(lane.size == least, f"{lane.name} counts on {lane.size} cores, not {least}")
         _require(
@@ -181,7 +183,7 @@ def _placements(engine: Engine) -> None:
 
 
 def _circuits(engine: Engine) -> None:
-    """A pool whose circuit is open is down, and one that is down serves nothing."""
+    """A pool whose circuit is open is down, and a pool that is down serves nothing."""
     for pool in engine.state.pools.values():
         history = pool.crashes
         down, circuit = pool.down_reason is not None, history.circuit
@@ -205,7 +207,7 @@ def _circuits(engine: Engine) -> None:
 
 
 def _early_exits(engine: Engine) -> None:
-    """Policies are the plan's; what is judged runs on; what is spare is stopped for others."""
+    """Policies are the plan's, judged batches run on, and spare batches stop for others."""
     state = engine.state
     planned = {policy.pool: policy for policy in engine.plan.exits}
     for pool in state.pools.values() if engine.plan_done else ():

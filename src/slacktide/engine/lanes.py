@@ -1,8 +1,7 @@
-"""Pools, lanes, and the placements of the one on the other.
+"""Pools, lanes, and the placements of pools on lanes.
 
 A pool is one (model, version, variant) with one queue and one scheduler. A lane runs one batch at a
-time, and several pools may share it. They refer to each other, so
-they are in one file.
+time, and several pools may share it. They refer to each other, so they share a file.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from slacktide.domain import (
     Timetable,
 )
 from slacktide.engine.phases import TRANSITIONS, UP, Phase, ReplicaState, Step
-from slacktide.engine.ports import Outlook, PoolFactory
+from slacktide.engine.ports import PoolFactory
 from slacktide.engine.recovery import Crash, CrashHistory
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.time_share import SoloRuns, Trials
@@ -31,22 +30,23 @@ from slacktide.engine.unmeasured_queue import UnmeasuredQueue
 from slacktide.engine.worth import LaneTime
 
 FALL, RISE = 0.2, 0.01
-"""Gains of the usual budget: an expectile that one request in twenty is enough to hold down."""
+"""Gains of the usual budget: an expectile that one short budget in twenty holds down."""
 
 COST_GAIN = 0.1
-"""Weight of the newest batch in the usual lane time of a request."""
+"""Weight of the newest batch in a request's usual lane time."""
 
 GOING_ON, FAIR = 0.85, 0.5
-"""Part of what rivals had of a lane lately that they are taken to have from now on, for bursts end;
-and of its fair share that a pool counts on: a rival's batches may be worth more (decision 0030)."""
+"""Share of rivals' recent lane time that they are expected to use from now on, since bursts end;
+and share of its fair part that a pool counts on, since a rival's batches may be worth more
+(decision 0030)."""
 
 
 class Pool:
-    """Also the `PoolView` its scheduler sees."""
+    """A pool and its queue; also the `PoolView` that its scheduler sees."""
 
     __slots__ = (
         "announced", "cores", "cost", "crashes", "down_reason", "ever_up", "exits",
-        "id", "lanes", "max_batch", "outlook", "placements", "quarantine", "quiet",
+        "id", "lanes", "max_batch", "placements", "quarantine", "quiet",
         "removed", "rescue", "rescued", "scheduler", "settings", "share", "size", "solo",
         "start_time", "times", "trials", "unmeasured", "usual_budget", "widest",
     )  # fmt: skip
@@ -63,54 +63,58 @@ class Pool:
         """See PoolView; kept by `count_lanes`."""
         self.cores = 1
         self.announced = 0
-        """Requests whose body is on its way."""
+        """Requests whose body is on its way here."""
         self.quarantine: deque[Request] = deque()
-        """Members of batches that died, to be run again one by one before anything else."""
+        """Members of batches that died, which run again one by one before anything else."""
         self.quiet = False
-        """Whether nothing waits here, is on its way or may expire, until it is told something."""
+        """Whether nothing waits, is announced or may expire here until the next event."""
         self.crashes = CrashHistory(settings)
         self.down_reason: str | None = None
-        """Why the version is unavailable; None while it is not."""
+        """Why the version is unavailable; None if it is available."""
         self.ever_up = False
-        """Whether any replica of it has come up."""
+        """Whether any replica of it has ever come up."""
         self.removed = False
-        """No longer in the plan; goes once its last batch is done."""
+        """Whether it has left the plan; it is deleted after its last batch."""
         self.start_time = settings.start_guess
         """Seconds the last replica took to come up."""
         parts = factory(id, max_batch, self)
         self.scheduler = parts.scheduler
-        self.outlook: Outlook | None = getattr(parts.scheduler, "outlook", None)
         self.times = parts.times
         self.exits: ExitPolicy | None = None
-        """How its requests leave the model early under the plan in force; None: they do not."""
+        """How its requests leave the model early under the plan in force; None: never."""
         self.share = parts.share
         self.size = parts.size
         self.rescue = tuple([id._replace(variant=name) for name in parts.rescue])
-        """Pools that a request goes to for which there is no time here, best first."""
+        """Pools that take requests for which there is no time here, best first."""
         self.rescued = 0
-        """Requests that have gone there."""
+        """How many requests those pools have taken."""
         self.solo = None if parts.solo is None else SoloRuns(parts.solo)
-        """What is held to be run again alone; None: nothing ever is."""
+        """Requests held for solo runs; None: there are never any."""
         self.unmeasured = None if parts.unmeasured is None else UnmeasuredQueue(parts.unmeasured)
-        """What waits because it cannot be judged; None: nothing ever does."""
+        """Waiting requests without a prediction; None: there are never any."""
         self.trials = Trials()
-        """Runs of requests that its profile refuses."""
+        """Runs of requests that its profile would refuse."""
         self.cost = 0.0
-        """Seconds of lane time that a request takes, usually."""
+        """Usual lane time of a request, in seconds."""
         self.widest = 1
-        """Most rows that a request has had."""
+        """Most rows in one request so far."""
         self.usual_budget = math.inf
-        """Seconds between arrival and deadline, leaning towards the short ones."""
+        """Usual seconds between arrival and deadline, biased towards short ones."""
 
     @property
     def resident(self) -> bool:
-        """Whether it serves now, and is to."""
+        """Whether it serves now and stays in the plan."""
         if self.removed or self.down_reason is not None:
             return False
         return any(p.phase.serves and not p.standby for p in self.placements)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request waits here for its first or second run, or is announced."""
+        return bool(len(self.scheduler) or self.quarantine or self.announced)
+
     def free_in(self, *, now: float) -> float:
-        """See PoolView. A starting replica is expected to take as long as the last one did."""
+        """See PoolView. A start is expected to take as long as the previous one."""
         best = math.inf
         for placement in self.placements:
             if placement.phase.retiring or placement.standby:
@@ -125,7 +129,7 @@ class Pool:
         return best if best > 0.0 else 0.0
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """See PoolView. What rivals have waiting comes first, up to their fair share of it."""
+        """See PoolView. Waiting requests of rivals come first, up to their fair share."""
         for placement in self.placements:
             if len(placement.lane.placements) > 1:
                 break
@@ -141,11 +145,11 @@ class Pool:
         return lambda within: max(within * (1.0 - used) - queued, within * least)
 
     def see_cost(self, seconds: float, requests: int) -> None:
-        """A batch of so many requests has had so many seconds of a lane."""
+        """Update the usual cost: a batch of `requests` used a lane for `seconds`."""
         self.cost += (COST_GAIN if self.cost else 1.0) * (seconds / requests - self.cost)
 
     def see_budget(self, budget: float) -> None:
-        """A request had `budget` seconds from arrival to deadline."""
+        """Update the usual budget: a request had `budget` seconds from arrival to deadline."""
         usual = self.usual_budget
         if usual == math.inf:
             self.usual_budget = budget
@@ -153,7 +157,7 @@ class Pool:
             self.usual_budget += (FALL if budget < usual else RISE) * (budget - usual)
 
     def count_lanes(self) -> None:
-        """Call when a placement has come or gone, or a lane has changed its cores."""
+        """Update `lanes` and `cores`. Call when placements or the cores of a lane change."""
         staying = [p for p in self.placements if not p.phase.leaves and not p.standby]
         self.lanes = max(1, len(staying))
         self.cores = min((placement.lane.planned for placement in staying), default=self.cores)
@@ -170,11 +174,11 @@ class PoolCrash(Crash):
 
 
 class Placement:
-    """Begins without a replica."""
+    """A pool's place on a lane, across restarts of its replica; at first without one."""
 
     __slots__ = (
-        "cap", "generation", "lane", "lane_time", "phase", "pool", "replica", "since", "standby",
-        "state", "until", "wanted",
+        "cap", "generation", "lane", "lane_time", "phase", "planned_generation", "pool", "replica",
+        "since", "standby", "state", "until",
     )  # fmt: skip
 
     def __init__(
@@ -183,26 +187,26 @@ class Placement:
         self.pool = pool
         self.lane = lane
         self.cap = deployment.max_batch
-        """Most rows in one batch under the plan in force; the replica itself takes `max_batch` of
-        its pool."""
-        self.wanted = self.generation = deployment.generation
-        """Of the plan in force, and of the latest replica."""
+        """Most rows in one batch under the plan in force; a replica can take its pool's
+        `max_batch`."""
+        self.planned_generation = self.generation = deployment.generation
+        """In the plan in force, and of the latest replica."""
         self.standby = deployment.standby
-        """Whether it is given no batch under the plan in force."""
+        """Whether it gets no batches under the plan in force."""
         self.lane_time = LaneTime(fairness_window)
         self.replica = Replica(-1, pool.id, lane.name, lane.target, self.cap, lane.device)
-        """The latest replica here, with the cores and the cap that count now."""
+        """The latest replica here, with its present cores and cap."""
         self.phase = Phase.PAUSED
         self.state = ReplicaState.BACKOFF
-        """Of `phase`."""
+        """The replica state of `phase`."""
         self.since = -math.inf
-        """When the latest replica was started; once it is up, when it came up."""
+        """When the latest replica started or, once it is up, came up."""
         self.until = math.inf
-        """When the engine must act: start limit (STARTING) or restart (PAUSED; inf: only once the
-        circuit of its version says so)."""
+        """When the engine must act: start limit (STARTING) or restart (PAUSED; inf: not before the
+        circuit of the version allows it)."""
 
     def go(self, step: Step) -> None:
-        """Enter the phase that `step` leads to. Raises ValueError if it cannot be taken."""
+        """Enter the phase that `step` leads to. Raises ValueError if there is none."""
         phase = TRANSITIONS[self.phase].get(step)
         if phase is None:
             raise ValueError(
@@ -212,7 +216,7 @@ class Placement:
         self.state = phase.replica
 
     def adapt(self) -> None:
-        """Call when the cores of the lane or the cap have changed."""
+        """Update `replica`. Call when the cores of the lane or the cap have changed."""
         cores, cap = self.lane.usable, min(self.cap, self.pool.max_batch)
         if (self.replica.cores, self.replica.max_batch) != (cores, cap):
             self.replica = replace(self.replica, cores=cores, max_batch=cap)
@@ -224,12 +228,12 @@ class Placement:
 
     @property
     def parked(self) -> bool:
-        """Whether it waits for the circuit of its version."""
+        """Whether it has no replica until the circuit of its version allows one."""
         return self.state is ReplicaState.BACKOFF and self.until == math.inf
 
 
 class Running:
-    """The batch on a lane, and how many of its members still wait for their answer."""
+    """The batch on a lane, and how many of its members have no answer yet (`waiting`)."""
 
     __slots__ = (
         "batch", "cores", "expected_end", "hang_at", "may_stop", "placement", "spare", "steady",
@@ -242,24 +246,22 @@ class Running:
         self.waiting = 0 if batch.solo else len(batch.members)
         self.expected_end = expected_end
         self.hang_at = batch.hang_at
-        """When the replica is taken to hang; moves with the cores of the lane."""
+        """When the replica counts as hung; changes with the cores of the lane."""
         self.cores = placement.lane.size
-        """How many it is expected to run on from now on."""
+        """Cores that it is expected to run on from now on."""
         self.steady = True
-        """Whether it has been expected to run on the same number all along."""
+        """Whether `cores` has not changed since it started."""
         self.unmeasured = False
-        """Whether it is a request whose run time could not be judged (engine/unmeasured.py)."""
+        """Whether it is a request without a prediction (engine/unmeasured.py)."""
         self.trial_s = 0.0
-        """Seconds that its pool predicts, if it had refused this request (engine/trials.py); 0: it
-        had not."""
+        """Predicted seconds if the profile had refused this request (engine/trials.py), else 0."""
         self.may_stop = False
-        """Whether it may be stopped once ramps have answered all members: engine/early_exits.py."""
+        """Whether it may stop once ramps have answered all members (engine/early_exits.py)."""
         self.spare = False
-        """Whether they have, and it is to be stopped for the next request that needs the lane."""
+        """Whether they have, so that the next request for the lane stops it."""
 
     def moved(self, cores: int, *, now: float, settings: EngineSettings) -> None:
-        """It goes on with so many cores: what is left of it takes as much more or less time as it
-        would from the beginning."""
+        """Continue on another number of cores: the remaining time scales like the whole."""
         if cores == self.cores:
             return
         batch, times = self.batch, self.placement.pool.times
@@ -277,7 +279,7 @@ class Running:
 
 
 class Lane:
-    """One lane: its cores, its placements, the batch it runs."""
+    """A lane: its cores, its placements, and the batch it runs."""
 
     __slots__ = (
         "awaited_until", "cores", "device", "free_since", "held", "name", "placements", "planned",
@@ -289,63 +291,63 @@ class Lane:
         self.name = spec.name
         self.device = spec.device
         self.cores = spec.cores
-        """What it has, as last confirmed."""
+        """Confirmed cores."""
         self.target = spec.cores
-        """What it is to have; other than `cores` while a resize is under way."""
+        """Planned cores; differ from `cores` during a resize."""
         self.held = spec.cores
-        """All that it may run on just now: besides these two what it was to have meanwhile."""
+        """All cores it may run on now: these two, and targets during a resize."""
         self.awaited_until = math.inf
-        """No batch starts before more cores are confirmed, or this; inf: none are awaited."""
+        """Until more cores are confirmed, no batch starts before this time; inf: none awaited."""
         self.resize_began = -math.inf
         self.resize_time = 0.0
-        """Seconds the last resize took to be confirmed."""
+        """Seconds until the last resize was confirmed."""
         self.count()
         self.placements: list[Placement] = []
         self.running: Running | None = None
         self.free_since = -math.inf
-        """When its last batch left it."""
+        """When its last batch ended."""
         self.wait_until = math.inf
-        """When a policy asked to be asked again (WaitUntil)."""
+        """When a policy wants to propose again (WaitUntil)."""
         self.windows: LaneWindows | None = None
-        """Its timetable at work; None: it has none."""
+        """Its timetable and missed windows; None if it has none."""
         self.removed = False
-        """No longer in the plan; goes once its last batch is done."""
+        """Whether it has left the plan; it is deleted after its last batch."""
 
     def count(self) -> None:
-        """Call when `cores`, `target` or `awaited_until` have changed."""
+        """Update the derived fields. Call when `cores`, `target` or `awaited_until` change."""
         shrinks = len(self.target) <= len(self.cores)
         self.usable = self.target if shrinks else self.cores
-        """What a batch that starts now can count on."""
+        """Cores that a batch that starts now can count on."""
         self.size = len(self.usable) or 1
-        """How many these are, at least 1 (an accelerator lane counts as one)."""
+        """Number of usable cores, at least 1 (an accelerator lane counts as one)."""
         awaited = self.awaited_until < math.inf
         self.planned = (len(self.target) or 1) if awaited else self.size
-        """How many a request that waits can count on, at least 1."""
+        """Number of cores that a waiting request can count on, at least 1."""
 
     def free_in(self, *, now: float) -> float:
-        """Seconds until it is expected to start another batch; not positive if it is free."""
+        """Seconds until it should start another batch; not positive if it is free."""
         ready = 0.0 if self.running is None else self.running.expected_end - now
-        if self.awaited_until < math.inf:  # however long the last resize took, no longer
+        if self.awaited_until < math.inf:  # an upper bound, however long the last resize took
             ready = max(ready, min(self.resize_began + self.resize_time, self.awaited_until) - now)
         return ready
 
 
 class LaneWindows:
-    """The timetable of one lane, and what became of its windows."""
+    """The timetable of a lane, and its missed windows."""
 
     __slots__ = ("check_at", "checked", "missed", "ran_at", "table")
 
     def __init__(self, table: Timetable, *, now: float) -> None:
         self.table = table
         self.missed: Counter[str] = Counter()
-        """Windows that closed without a batch of their model though one had waited, by model."""
+        """Windows that closed without a batch although a request had waited, by model."""
         self.ran_at: dict[str, float] = {}
-        """When a batch of a model was on the lane last."""
+        """When a batch of each model last began or ended."""
         self.checked = dict.fromkeys(table.windows, now)
-        """When a window closed that was looked at last."""
+        """The latest closing of each window that was checked."""
         self.check_at = -math.inf
-        """When one may have closed since."""
+        """When the next window may have closed."""
 
     def ran(self, model: str, *, now: float) -> None:
-        """A batch of `model` begins or ends."""
+        """Record that a batch of `model` begins or ends."""
         self.ran_at[model] = now

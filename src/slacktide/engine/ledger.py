@@ -1,12 +1,12 @@
-"""The ledger: every request the engine knows, in exactly one place, and how the others ended.
+"""The ledger: every known request in exactly one place, and counts of those that ended.
 
 Conservation law: for every model, at every instant,
 
     known = served + late + dropped + rejected + failed + cancelled + in flight
 
-An *entry* lives until nothing names its payload any more. That can be after its outcome: a
-cancelled member of a running batch keeps its slot until the batch ends (state ENDED), one that is
-held until it has run again (HELD), and one whose batch died until it has been judged (`answered`).
+An *entry* lives until nothing refers to its payload any more. That can be after its outcome: a
+cancelled member of a running batch keeps its slot until the batch ends (state ENDED), a held one
+until it has run again (HELD), and one whose batch died until it has been judged (`answered`).
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ class State(Enum):
     """Where a request is."""
 
     ANNOUNCED = "announced"
-    """Its headers are here; the scheduler holds its notice."""
+    """Its headers have arrived; the scheduler holds its notice."""
     QUEUED = "queued"
     """The scheduler holds it."""
     UNMEASURED = "unmeasured"
-    """Its run time cannot be judged; the pool holds it, to be run alone."""
+    """Its run time cannot be predicted; the pool holds it, to run it alone."""
     QUARANTINED = "quarantined"
-    """It was in a batch that died; the pool holds it, to be run again alone."""
+    """It was in a batch that died; the pool holds it, to run it again alone."""
     RUNNING = "running"
     """A member of a running batch."""
     HELD = "held"
-    """It has its outcome; the pool holds it, to be run again alone."""
+    """It has its outcome; the pool holds it, to run it again alone."""
     ENDED = "ended"
-    """It has its outcome, but a running batch still names its payload."""
+    """It has its outcome, but a running batch still refers to its payload."""
 
 
 QUEUED: Final = State.QUEUED
 RUNNING: Final = State.RUNNING
-"""As names of their own, for each request asks: until Python 3.12 an enum takes 90 ns to find a
-member."""
+"""Module constants, since every request reads them: until Python 3.12 it takes 90 ns to look up an
+enum member."""
 
 
 class Entry:
-    """One request in the ledger. Mutable and slotted: made once for every request."""
+    """One request in the ledger; mutable and slotted, since one is made for every request."""
 
     __slots__ = (
         "answered", "crash", "crashes", "pool", "request", "rescued", "state", "trial"
@@ -57,25 +57,25 @@ class Entry:
         self.state = state
         self.crashes = 0
         self.crash: PoolCrash | None = None
-        """The first of them, until it is judged."""
+        """Its first crash, until it is judged."""
         self.answered = False
-        """Its client left while it ran or was to run again. If its batch dies, it runs all the
-        same: to be judged."""
+        """Whether its client left while it ran or was to run again. If its batch dies, it still
+        runs again, to be judged."""
         self.rescued = False
-        """Whether it has moved to a smaller variant, for lack of time."""
+        """Whether it has moved to a smaller variant for lack of time."""
         self.trial = False
-        """Whether it runs although its profile refuses it."""
+        """Whether it runs although its profile would refuse it."""
 
 
 @dataclass(slots=True)
 class ModelCounts:
-    """How the requests of one model have ended since the engine was made."""
+    """How many requests of one model are known, in flight, and ended for which reason."""
 
     known: int = 0
     in_flight: int = 0
     by_reason: dict[Reason, int] = field(default_factory=dict)
     rescued: int = 0
-    """Requests that moved to a smaller variant, for lack of time, however they have ended."""
+    """Requests that moved to a smaller variant for lack of time, whatever their outcome."""
 
     def count(self, kind: OutcomeKind) -> int:
         return sum(n for reason, n in self.by_reason.items() if reason.kind is kind)
@@ -101,7 +101,7 @@ class Ledger:
         return counts
 
     def open(self, request: Request | Notice, pool: Pool, state: State) -> Entry:
-        """A request becomes known. Raises ValueError if its id is already in use."""
+        """Add a request. Raises ValueError if its id is already in use."""
         if request.id in self.entries:
             raise ValueError(f"request id {request.id} is already in use")
         entry = self.entries[request.id] = Entry(request, pool, state)
@@ -111,14 +111,14 @@ class Ledger:
         return entry
 
     def end(self, model: str, reason: Reason) -> None:
-        """A known request gets its outcome."""
+        """Count the outcome of a known request."""
         counts = self.counts[model]
         counts.in_flight -= 1
         by_reason = counts.by_reason
         by_reason[reason] = by_reason.get(reason, 0) + 1
 
     def turned_away(self, model: str, reason: Reason) -> None:
-        """A request becomes known and ends in the same breath."""
+        """Count a request that ends as soon as it is known."""
         counts = self.counts_of(model)
         counts.known += 1
         counts.by_reason[reason] = counts.by_reason.get(reason, 0) + 1

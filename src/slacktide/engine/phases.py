@@ -1,8 +1,7 @@
-"""The phases of a pool's place on a lane, across restarts of its replica, as a table.
+"""The phases of a pool's placement on a lane, across restarts of its replica, as a table.
 
-What is to become of the place and what its replica is doing are one phase, so that each pair of
-phase and step is either in `TRANSITIONS` or an error. docs/internals/placement.md draws
-the table.
+A phase combines the placement's future with its replica's state, so that each pair of phase and
+step is either in `TRANSITIONS` or an error. docs/internals/placement.md draws the table.
 """
 
 from __future__ import annotations
@@ -13,52 +12,52 @@ from typing import Final
 
 
 class ReplicaState(Enum):
-    """What the replica of a placement is doing."""
+    """The state of a placement's replica."""
 
     STARTING = "starting"
     UP = "up"
     BACKOFF = "backoff"
-    """There is none; perhaps one will be started."""
+    """There is none; another may be started."""
 
 
 UP: Final = ReplicaState.UP
-"""As a name of its own, like those of engine/ledger.py."""
+"""A module constant for speed, see engine/ledger.py."""
 
 
 class Phase(Enum):
-    """What a placement is doing, and what is to become of it."""
+    """The replica's state together with the placement's future."""
 
     _value_: tuple[str, ReplicaState]
     label: str
     replica: ReplicaState
     serves: bool
-    """Whether the placement may be given a batch."""
+    """Whether the placement may get a batch."""
     dying: bool
-    """Whether the replica is being killed; its ReplicaLost is on the way."""
+    """Whether the replica is being killed and its ReplicaLost is due."""
     retiring: bool
-    """Whether the placement goes as soon as its replica is done or has died."""
+    """Whether the placement goes when its replica finishes its batch or dies."""
     leaves: bool
-    """Whether it is no longer in the plan."""
+    """Whether it has left the plan."""
 
     PAUSED = ("paused", ReplicaState.BACKOFF)
-    """No replica. Another starts when the pause is over, or the circuit of the version says so."""
+    """No replica. The next one starts after a pause, or when the circuit of the version allows."""
     STARTING = ("starting", ReplicaState.STARTING)
     STALLED = ("stalled", ReplicaState.STARTING)
     """It took too long to start and is being killed."""
     UP = ("up", ReplicaState.UP)
     RESTARTING = ("restarting", ReplicaState.UP)
-    """Another replica takes the place of this one once the batch that it runs is done."""
+    """A new replica replaces this one after its batch."""
     HUNG = ("hung", ReplicaState.UP)
-    """Its batch took too long and it is being killed."""
+    """Its batch took too long, and it is being killed."""
     LEAVING = ("leaving", ReplicaState.UP)
-    """No longer in the plan. Serves until its pool is up on a lane that is."""
+    """It has left the plan and serves until its pool is up on a planned lane."""
     RETIRING = ("retiring", ReplicaState.UP)
-    """No longer in the plan. Stops once the batch that it runs is done."""
+    """It has left the plan and stops after its batch."""
     HUNG_RETIRING = ("hung_retiring", ReplicaState.UP)
-    """Both: ends once it has died."""
+    """It has left the plan and is being killed."""
 
 
-for _phase in Phase:  # read for each request: attributes cost a third of properties
+for _phase in Phase:  # read for every request: attributes cost a third of properties
     _phase.label, _phase.replica = _phase._value_
     _phase.serves = _phase in (Phase.UP, Phase.LEAVING)
     _phase.dying = _phase in (Phase.STALLED, Phase.HUNG, Phase.HUNG_RETIRING)
@@ -67,7 +66,7 @@ for _phase in Phase:  # read for each request: attributes cost a third of proper
 
 
 class Step(Enum):
-    """What happens to a placement."""
+    """An event in the life of a placement; the value completes `cannot …`."""
 
     START = "start"
     CAME_UP = "came up"

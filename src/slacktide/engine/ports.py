@@ -1,6 +1,6 @@
-"""The engine's seams: what a scheduler, a profile and a planner must offer it.
+"""The interfaces of the engine: what it needs from schedulers and profiles, and offers them.
 
-All of them are pure: `now` comes in as an argument, nothing reads a clock.
+All are pure: `now` is an argument, and nothing reads a clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slacktide.profiles import BatchTimes
 
 @read_only
 class Proposal:
-    """The batch a scheduler would run now: members of one signature, in any order."""
+    """A batch that a scheduler would run now: members of one signature, in any order."""
 
     members: tuple[Request, ...]
     rows: int
@@ -26,104 +26,100 @@ class Proposal:
 
 @read_only
 class WaitUntil:
-    """Nothing now; ask again at `at`, or when a request comes, whichever is first."""
+    """Run nothing now; ask again at `at`, or when a request arrives before that."""
 
     at: float
 
 
 @read_only
 class Idle:
-    """Nothing to run."""
+    """There is nothing to run."""
 
 
 class PoolView(Protocol):
-    """What a scheduler may know of the lanes its pool runs on."""
+    """A scheduler's view of the lanes of its pool."""
 
     def free_in(self, *, now: float) -> float:
-        """Seconds until a lane of this pool is expected to be free; 0 if one is. Infinite while the
-        pool has no replica, up or starting."""
+        """Seconds until a lane of this pool should be free; 0 if one is. Infinite without a
+        replica that is up or starting."""
 
     def leave(self, *, now: float) -> Callable[[float], float]:
-        """Of so many seconds of a lane, how many the other models on it leave to this pool."""
+        """Return a function: of so many seconds of a lane, how many are left for this pool by the
+        other models on it."""
 
     @property
     def lanes(self) -> int:
-        """How many lanes serve this pool (at least 1)."""
+        """Number of lanes that serve this pool, at least 1."""
 
     @property
     def cores(self) -> int:
-        """Cores of the smallest of them (at least 1)."""
+        """Cores of the smallest of these lanes, at least 1."""
 
 
 class Scheduler(Protocol):
-    """One pool's queue and the rule that says which requests run now. The engine calls `expire`
-    before `propose`, and `take` with every batch it starts. A scheduler owns a request from a
-    successful `add` until `take`, `remove` or `expire` names it."""
+    """The queue of one pool, and the rule that chooses the requests to run. The engine calls
+    `expire` before `propose`, and `take` for every batch that it starts. A scheduler owns a request
+    from a successful `add` until `take`, `remove` or `expire` names it."""
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
-        """A request is on its way. A reason refuses it before its body is read."""
+        """Note a request whose body is on its way. Returns a reason to refuse it, or None."""
 
     def add(self, request: Request, *, now: float) -> Reason | None:
-        """Queue a request (replacing its notice, if any). A reason refuses it."""
+        """Queue a request and forget its notice. Returns a reason to refuse it, or None."""
 
     def admit_moved(self, request: Request, *, now: float) -> None:
-        """Queue a request that another pool had admitted; never refuses."""
+        """Queue a request that another pool admitted. Never refuses."""
 
     def remove(self, id: int) -> bool:
-        """Forget a request or notice; False if it is not here."""
+        """Forget a request or notice; False if there is none."""
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Forget and name every request that can no longer be on time."""
+        """Forget and return all requests that can no longer be on time."""
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         """The batch this policy would run on `replica` now. Changes nothing."""
 
     def take(self, batch: Batch) -> None:
-        """The engine runs `batch`: its members leave the queue."""
+        """Remove the members of `batch`, which the engine runs, from the queue."""
 
     def ended(self, batch: Batch, *, now: float) -> None:
-        """A batch of this pool has left its lane, at `now`: finished, failed or lost."""
+        """A batch of this pool has left its lane at `now`: finished, failed or lost."""
 
     def next_expiry(self) -> float | None:
-        """When `expire` will next have something to say, at the earliest; None if never: then, if
-        nothing waits or is announced, it is not asked again until it is told something."""
+        """Earliest time at which `expire` may return a request; None: never. In that case, with
+        nothing queued or announced, the next call comes with the next event for this pool."""
+
+    def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
+        """Explain the refusal of a request that is not queued: (seconds that it needs even alone,
+        seconds until a lane should be free for it), by the rules that refuse it. Infinite: never.
+        None: this policy gives no explanation. Changes no decision."""
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request (not the notices), in the order of the policy."""
 
     def __len__(self) -> int:
-        """Number of queued requests, notices not counted."""
-
-
-class Outlook(Protocol):
-    """The method `outlook` of a scheduler that can say why there is no time for a request."""
-
-    def __call__(self, arrival: Request | Notice, *, now: float) -> tuple[float, float]:
-        """(seconds that it must have left even alone, seconds until a lane is expected to take it)
-        for a request that is not queued, by the rules that refuse it. Infinite: never. Changes
-        nothing that is decided."""
+        """Number of queued requests, without notices."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolParts:
-    """What the engine needs to open a pool."""
+    """The parts of a pool that its factory makes."""
 
     scheduler: Scheduler
     times: BatchTimes
     share: float = 1.0
-    """Weight of this pool where several share a lane."""
+    """Weight of this pool on shared lanes."""
     solo: SoloProfiling | None = None
-    """Which of its requests are run again alone, to learn from; None: none."""
+    """Which requests run again alone, to learn their lengths; None: none."""
     unmeasured: UnmeasuredRules | None = None
-    """Which of its requests its times cannot judge, and what becomes of them; None: they can judge
-    all."""
+    """Which requests have no prediction, and how to treat them; None: all have one."""
     size: int = 0
-    """Side in pixels of the images that it runs, of a variant of a family: requests may ask for the
-    variant of their own size. 0: they cannot."""
+    """Side in pixels of the images of a variant of a family. Requests may ask for the variant of
+    their own size. 0: they cannot ask for this pool."""
     rescue: tuple[str, ...] = ()
-    """Smaller variants of its family, most accurate first, to which a request goes for which there
-    is no time here; none: it is refused or dropped."""
+    """Smaller variants of its family, most accurate first, that take requests for which there is
+    no time here; empty: these are refused or dropped."""
 
 
 PoolFactory = Callable[[PoolId, int, PoolView], PoolParts]
-"""(pool, max_batch, view) -> parts. Called once when a plan first deploys the pool."""
+"""(pool, max_batch, view) -> parts. Called once, when a plan first deploys the pool."""

@@ -1,16 +1,16 @@
-"""When a lost replica is started again, when its version is unavailable, and for how long.
+"""Recovery: when a lost replica restarts, and when and how long its version is unavailable.
 
-Theory of operation. The *circuit* of a version is closed while lost replicas are started again.
-Too many crashes open it: the version is unavailable, and after a pause it is on *trial*. One
-replica is started, and requests are admitted once it is up. A crash on trial opens the circuit
-again, for twice as long. A batch that is finished when crashes this far apart would no longer open
-it closes it, and the other replicas are started.
+Theory of operation. The *circuit* of a version is closed while lost replicas restart. Too many
+crashes open it: the version is unavailable, and after a pause it is on *trial*. One replica starts,
+and requests are admitted once it is up. A crash on trial opens the circuit again, for twice as
+long. If a batch finishes after the replica has been up for long enough that crashes so far apart
+would not open the circuit, the circuit closes and the other replicas start.
 
-A crash under a batch counts once every member has been *judged* by a run alone, whether or not its
-deadline has passed and its client has left. If one of them crashes that run too, the request is
-*convicted* and the crash taken back: the request is to blame, not the version. So is one that was
-alone in its batch and hung while the worker computed. Only a long row of convictions, with no batch
-finished between, is the version's.
+A crash under a batch counts once every member has been *judged* by a run alone, even after its
+deadline or without its client. If one of them crashes that run too, the request is *convicted* and
+the crash does not count: the request is to blame, not the version. The same holds for a request
+that was alone in its batch and hung while the worker computed. Only a long series of convictions,
+without a finished batch in between, is blamed on the version.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Crash:
         self.at = at
         self.detail = detail
         self.unjudged = 0
-        """Members of its batch that have neither been convicted nor ended otherwise."""
+        """Members of its batch that have been neither convicted nor ended otherwise."""
 
 
 class CrashHistory:
-    """Crashes of one pool's replicas within the window, oldest first, and its circuit."""
+    """Recent crashes of one pool's replicas, oldest first, and its circuit."""
 
     __slots__ = ("_convicted", "_crashes", "_opened", "_settings", "circuit", "proved", "retry_at")
 
@@ -42,22 +42,22 @@ class CrashHistory:
         self._settings = settings
         self._crashes: list[Crash] = []
         self._convicted = 0
-        """Requests in a row, no batch finished between."""
+        """Convictions in a row, without a finished batch in between."""
         self._opened = 0
         """How often the circuit has opened since it was last closed."""
         self.circuit = Circuit.CLOSED
         self.retry_at = math.inf
-        """When a version is to be tried again; inf: it is not waiting for that."""
+        """When an unavailable version goes on trial; inf: not scheduled."""
         self.proved = False
-        """On trial: it has worked for long enough."""
+        """Whether it has worked for long enough on trial."""
 
     def crashed(self, crash: Crash) -> None:
-        """A replica was lost."""
+        """Record the loss of a replica."""
         self._crashes.append(crash)
 
     def judged(self, crash: Crash, *, convicted: bool, by_input: bool = False) -> None:
-        """A member of the batch that was lost in `crash` has been judged. `by_input`: by its input,
-        for which another was convicted."""
+        """Record the verdict on a member of the batch that was lost in `crash`. `by_input`:
+        another request with the same input was convicted."""
         crash.unjudged -= 1
         if convicted:
             self._convicted += not by_input
@@ -65,8 +65,8 @@ class CrashHistory:
                 self._crashes.remove(crash)
 
     def finished(self, up_s: float) -> bool:
-        """A batch was finished by a replica that had been up for `up_s` seconds. Whether that
-        matters."""
+        """Record a batch finished by a replica that has been up for `up_s` seconds. Returns
+        whether this ends the trial."""
         self._convicted = 0
         settings = self._settings
         if self.circuit is not Circuit.TRIAL:
@@ -76,14 +76,14 @@ class CrashHistory:
 
     @property
     def undecided(self) -> bool:
-        """Whether a batch that is finished changes anything."""
+        """Whether a finished batch would change anything."""
         return self._convicted > 0 or self.circuit is Circuit.TRIAL
 
     def pause(self, *, now: float) -> float:
-        """Seconds until a replica that is lost now is started again."""
+        """Seconds until a replica that is lost now restarts."""
         settings = self._settings
         self._forgive(now)
-        # 2**63 s is past any maximum; the bound keeps the power finite for odd settings.
+        # 2**63 s exceeds any maximum; the bound keeps the power finite for extreme settings.
         pause = settings.backoff_first * 2.0 ** min(max(1, len(self._crashes)) - 1, 63)
         return float(min(settings.backoff_most, pause))
 
@@ -102,7 +102,7 @@ class CrashHistory:
         return f"{len(counted)} crashes within {window:g} s; the last: {last}"
 
     def open(self, *, now: float, for_good: bool) -> float | None:
-        """Open the circuit. Seconds until it is on trial; None: never."""
+        """Open the circuit. Returns seconds until the trial; None: never."""
         settings = self._settings
         self.circuit, self.proved = Circuit.OPEN, False
         self._crashes.clear()

@@ -1,4 +1,4 @@
-"""Replicas come up, are lost, hang, are started again or abandoned."""
+"""Replicas: how they come up, are lost, hang, restart and are given up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slacktide.engine.state import EngineState
 
 
 class ReplicaLifecycle:
-    """Handles ReplicaUp and ReplicaLost; starts, stops and kills."""
+    """Handles ReplicaUp, ReplicaLost and DriverStalled; starts, stops and kills replicas."""
 
     def __init__(
         self, state: EngineState, batches: Batches, idle: IdleWork, exits: ExitRules
@@ -35,12 +35,12 @@ class ReplicaLifecycle:
         self._idle = idle
         self._exits = exits
         self.next_due = math.inf
-        """When a replica must be started again, or has taken too long to start; inf if never."""
+        """When a replica must restart, or has taken too long to start; inf: never."""
         self._by_id: dict[int, Placement] = {}
         self._next_id = 0
 
     def place(self, pool: Pool, lane: Lane, deployment: Deployment) -> None:
-        """Give `pool` a place on `lane`, and start its first replica there if it may have one."""
+        """Place `pool` on `lane`, and start its first replica there if it may have one."""
         placement = Placement(pool, lane, deployment, self._state.settings.fairness_window)
         pool.placements.append(placement)
         lane.placements.append(placement)
@@ -49,15 +49,15 @@ class ReplicaLifecycle:
         self._start_if_due(placement)
 
     def leave(self, placement: Placement, *, at_once: bool) -> None:
-        """A placement is no longer in the plan: it goes at once, or when another has come up."""
+        """Remove a placement from the plan: at once, or when its pool is up elsewhere."""
         if at_once or not placement.phase.serves:
             self.detach(placement)
-        elif placement.phase is Phase.UP:  # else it has been leaving since an earlier plan
+        elif placement.phase is Phase.UP:  # otherwise an earlier plan has removed it
             placement.go(Step.LEAVE)
             placement.pool.count_lanes()
 
     def detach(self, placement: Placement) -> None:
-        """Take a placement away; if it runs a batch, as soon as that is done."""
+        """Delete a placement; if it runs a batch, once that is done."""
         if placement.busy:
             if not placement.phase.retiring:
                 placement.go(Step.RETIRE)
@@ -73,9 +73,9 @@ class ReplicaLifecycle:
             self._stop(placement, kill=placement.phase.dying)
 
     def restart(self, placement: Placement) -> None:
-        """Stop the replica and start another; if it runs a batch, as soon as that is done."""
+        """Replace the replica by a new one; if it runs a batch, once that is done."""
         if placement.state is ReplicaState.BACKOFF or placement.phase.dying:
-            return  # another starts in any case
+            return  # a new one starts in any case
         if placement.busy:
             if placement.phase is Phase.UP:
                 placement.go(Step.RESTART)
@@ -84,7 +84,7 @@ class ReplicaLifecycle:
         self._start_if_due(placement)
 
     def retire_on(self, lane: Lane) -> None:
-        """On a free lane: take away, or start anew, what waited for the end of a batch."""
+        """On a free lane, delete or restart the placements that had to wait for its batch."""
         for placement in tuple(lane.placements):
             if placement.phase is Phase.RESTARTING:
                 self.restart(placement)
@@ -94,9 +94,9 @@ class ReplicaLifecycle:
     def up(self, event: ReplicaUp) -> None:
         placement = self._by_id.get(event.replica)
         if placement is None:
-            return  # it was stopped while this was on its way
+            return  # it was stopped before this report arrived
         if placement.state is not ReplicaState.STARTING:
-            raise ValueError(f"replica {event.replica} is up already")
+            raise ValueError(f"replica {event.replica} is already up")
         placement.go(Step.CAME_UP)
         placement.until = math.inf
         self._reckon()
@@ -104,7 +104,7 @@ class ReplicaLifecycle:
         pool, now = placement.pool, self._state.now
         pool.ever_up = True
         pool.start_time, placement.since = now - placement.since, now
-        if pool.down_reason is not None:  # from now on requests say whether it works
+        if pool.down_reason is not None:  # requests now show whether it works
             pool.down_reason = None
             self._tell(pool)
         self._state.mark(placement.lane)
@@ -116,13 +116,13 @@ class ReplicaLifecycle:
     def lost(self, event: ReplicaLost) -> None:
         placement = self._by_id.pop(event.replica, None)
         if placement is None:
-            return  # it was stopped while this was on its way
+            return  # it was stopped before this report arrived
         state, pool = self._state, placement.pool
         detail, permanent = event.detail, event.permanent
         before = placement.phase
         if before is Phase.STALLED:
             detail = f"it was not up within {state.settings.start_limit:g} s"
-            # The next try would take as long, and the load of the version waits for it.
+            # The next try would take as long, and loading the version waits for it.
             permanent = permanent or not pool.ever_up
         elif before.dying:
             detail = "it hung and was killed"
@@ -138,9 +138,9 @@ class ReplicaLifecycle:
         if before.leaves:
             self.detach(placement)
         if pool.crashes.circuit is Circuit.OPEN:
-            return  # its last batch, or one that hung before
+            return  # its last batch, or one that hung earlier, has opened it
         if permanent and not before.leaves:
-            # One that has been up may have lost its file for a while.
+            # If it was up before, its file may be missing only for a while.
             self._give_up(pool, detail, for_good=not pool.ever_up)
         else:
             if not (again or event.shared):
@@ -149,7 +149,7 @@ class ReplicaLifecycle:
         state.to_review.append(pool)
 
     def reconsider(self) -> None:
-        """Open or close circuits for what has just happened, and see that each trial is made."""
+        """Open or close circuits after an event, and start the replicas on trial."""
         state = self._state
         pools, state.to_review = state.to_review, []
         for pool in pools:
@@ -166,15 +166,15 @@ class ReplicaLifecycle:
         self._reckon()
 
     def _give_up(self, pool: Pool, reason: str, *, for_good: bool = False) -> None:
-        """A version becomes unavailable: its replicas stop, what waits is refused."""
+        """Make a version unavailable: stop its replicas and refuse its waiting requests."""
         pool.down_reason = reason
         retry_s = pool.crashes.open(now=self._state.now, for_good=for_good)
         for placement in tuple(pool.placements):
             if for_good or placement.phase.leaves:
                 self.detach(placement)
-                if placement.lane.removed:  # this may have been the last on it
+                if placement.lane.removed:  # it may have been the last one on it
                     self._state.mark(placement.lane)
-            elif placement.busy:  # parked once that batch is done, or it has died
+            elif placement.busy:  # parked once the batch is done or the replica dead
                 if placement.phase is Phase.UP:
                     placement.go(Step.RESTART)
             else:
@@ -184,7 +184,7 @@ class ReplicaLifecycle:
         self._tell(pool, retry_s)
 
     def _park(self, placement: Placement) -> None:
-        """Have no replica here."""
+        """Stop the replica, if any, without starting a new one."""
         if placement.state is not ReplicaState.BACKOFF:
             self._by_id.pop(placement.replica.id, None)
             self._stop(placement, kill=placement.phase.dying)
@@ -192,14 +192,14 @@ class ReplicaLifecycle:
         placement.until = math.inf
 
     def _start_if_due(self, placement: Placement) -> None:
-        """Start a replica unless the version is unavailable, or another is on trial for it."""
+        """Start a replica unless the version is unavailable or already has one on trial."""
         crashes = placement.pool.crashes
-        tried = any(
+        on_trial = any(
             not (sibling.parked or sibling.phase.leaves or sibling.phase is Phase.RESTARTING)
             for sibling in placement.pool.placements
             if sibling is not placement
         )
-        if crashes.circuit is Circuit.CLOSED or (crashes.circuit is Circuit.TRIAL and not tried):
+        if crashes.circuit is Circuit.CLOSED or (crashes.circuit is Circuit.TRIAL and not on_trial):
             self._start(placement)
 
     def _tell(self, pool: Pool, retry_s: float | None = None) -> None:
@@ -208,7 +208,7 @@ class ReplicaLifecycle:
         state.commands.append(notification)
 
     def check_timers(self) -> None:
-        """Start again what has paused long enough; kill what starts or runs for too long."""
+        """Restart replicas after their pause; kill those that start or run for too long."""
         state = self._state
         now = state.now
         for pool in state.pools.values():
@@ -228,8 +228,8 @@ class ReplicaLifecycle:
                 self._kill(running.placement)
 
     def driver_stalled(self, event: DriverStalled) -> None:
-        """Give what starts or runs the time back in which its report could not be read. Batches of
-        then teach nothing: when they ended is not known."""
+        """Extend the limits of replicas that start or run by the time in which their reports could
+        not be read. Their batches teach nothing, since their end is unknown."""
         state = self._state
         for running in state.running.values():
             running.hang_at += event.seconds
@@ -241,7 +241,7 @@ class ReplicaLifecycle:
         self._reckon()
 
     def _start(self, placement: Placement) -> None:
-        """Start the next replica here, ready for whatever a plan may come to ask of it."""
+        """Start the next replica of this placement, able to run any plan's cap and cores."""
         state, pool, lane = self._state, placement.pool, placement.lane
         replica = Replica(
             self._next_id, pool.id, lane.name, lane.target, pool.max_batch, lane.device
@@ -250,7 +250,7 @@ class ReplicaLifecycle:
         placement.replica = replica
         placement.adapt()
         placement.go(Step.START)
-        placement.generation = placement.wanted
+        placement.generation = placement.planned_generation
         placement.since = state.now
         placement.until = state.now + state.settings.start_limit
         self.next_due = min(self.next_due, placement.until)
@@ -258,7 +258,7 @@ class ReplicaLifecycle:
         state.commands.append(StartReplica(replica, state.cause))
 
     def _reckon(self) -> None:
-        """Find `next_due` again; placements come and go far more rarely than requests."""
+        """Update `next_due`; placements change far more rarely than requests come."""
         pools = self._state.pools.values()
         times = [placement.until for pool in pools for placement in pool.placements]
         self.next_due = min([*times, *(pool.crashes.retry_at for pool in pools)], default=math.inf)

@@ -1,9 +1,9 @@
-"""Requests arrive, are refused, cancelled, or dropped while they wait.
+"""Requests: how they arrive and are refused, cancelled, or dropped while they wait.
 
 **Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). A request for which
-it has no time, at the door or later, moves to the first of these that is resident, could finish it
-in time at its p99 on the lane that is free soonest, and admits it as it admits its own. That
-happens once at most, so it never comes back, and it ends like any other request of its new pool.
+it has no time, on arrival or later, moves to the first of these that is resident, could finish it
+in time at its p99 on the lane that is free soonest, and admits it like its own requests. This
+happens at most once, so the request never returns, and it ends like any other of its new pool.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slacktide.engine.trials import DOUBTED, trial_due
 from slacktide.engine.unmeasured import UnmeasuredWork
 
 SWEEP_FLOOR = 64
-"""Notices below which it is not worth looking for those that have moved on."""
+"""Notices below which a sweep for outdated ones is not worthwhile."""
 
 
 class Requests:
@@ -39,8 +39,8 @@ class Requests:
         self._state = state
         self._unmeasured = unmeasured
         self._notices: list[tuple[float, int]] = []
-        """Heap of (deadline, id) of notices; ids that have moved on stay until they surface, or
-        until there are as many as those that wait."""
+        """Heap of (deadline, id) of notices. Outdated ids stay until they surface or a sweep drops
+        them."""
         self._sweep_at = SWEEP_FLOOR
 
     def announced(self, event: Announced) -> None:
@@ -55,7 +55,7 @@ class Requests:
         else:
             reason = self._announce(notice, pool)
             if reason is not None and trial_due(pool, notice, reason, now=state.now):
-                entry.trial, reason = True, None  # the scheduler does not know of it
+                entry.trial, reason = True, None  # unknown to the scheduler
         if reason is None:
             pool.announced += 1
         elif not self._rescue(entry, reason):
@@ -68,15 +68,15 @@ class Requests:
                 self._sweep()
 
     def _announce(self, notice: Notice, pool: Pool) -> Reason | None:
-        """Tell the scheduler what comes. Its shape is not known: where run times depend on that,
-        its deadline is there to plan with, but it is not refused for the time of any shape."""
+        """Announce a request to the scheduler. Its shape is unknown: if run times depend on it,
+        the deadline serves for planning only, and no shape's time is a reason to refuse."""
         if pool.unmeasured is not None and not notice.best_effort:
             notice = replace(notice, best_effort=True, likely_due=notice.deadline)
         pool.quiet = False
         return pool.scheduler.announce(notice, now=self._state.now)
 
     def _sweep(self) -> None:
-        """Drop notices that have moved on: a deadline may be years away, memory is not."""
+        """Drop outdated notices, since deadlines may be years away while memory is limited."""
         entries = self._state.ledger.entries
         waiting = [
             (deadline, id)
@@ -130,11 +130,11 @@ class Requests:
         ):
             state.end(entry, reason, detail)
             state.forget(request.id)
-        state.touch(pool)  # also if it was refused: a lane may be held for it
+        state.touch(pool)  # even after a refusal: a lane may be held for it
 
     def _try(self, entry: Entry, pool: Pool, request: Request, reason: Reason) -> bool:
-        """Whether a request runs, alone and next, although its pool refuses it."""
-        # A notice may have been let in for a trial already.
+        """Run a request alone and next, although its pool refuses it, if a trial is due."""
+        # Its notice may have been let in for a trial.
         is_let_in = entry.trial and reason in DOUBTED
         if not (is_let_in and not pool.quarantine and not len(pool.scheduler)) and (
             not trial_due(pool, request, reason, now=self._state.now)
@@ -145,8 +145,7 @@ class Requests:
         return True
 
     def _by_its_size(self, entry: Entry, request: Request) -> Pool:
-        """The pool of an announced request whose body asks for another size than it was announced
-        with."""
+        """The pool for a request whose body asks for another size than its notice."""
         announced, routed = entry.pool, self._state.routes.pool_for(request)
         if entry.rescued or routed is None or routed is announced or not routed.resident:
             return announced
@@ -162,7 +161,7 @@ class Requests:
             state.turn_away(event.id, event.model, event.reason, event.detail)
             return
         if entry.state is not State.ANNOUNCED:
-            raise ValueError(f"request {event.id} was submitted already")
+            raise ValueError(f"request {event.id} was already submitted")
         state.withdraw(entry)
         state.end(entry, event.reason, event.detail)
         state.forget(event.id)
@@ -172,13 +171,13 @@ class Requests:
         state = self._state
         entry = state.ledger.entries.get(event.id)
         if entry is None or entry.answered or entry.state in (State.ENDED, State.HELD):
-            return  # it ended while the cancellation was on its way
+            return  # it ended before the cancellation arrived
         if entry.state is RUNNING:
             self._cancel_running(entry, event.reason, event.detail)
             return
         if event.reason is Reason.CRASHED_BEFORE:
             state.judge(entry, convicted=True, by_input=True)
-        elif entry.state is State.QUARANTINED:  # it runs again: to leave proves no innocence
+        elif entry.state is State.QUARANTINED:  # it runs again: cancelling proves no innocence
             state.answer_waiting(entry, event.reason)
             entry.answered = True
             return
@@ -188,8 +187,8 @@ class Requests:
         state.touch(entry.pool)
 
     def _cancel_running(self, entry: Entry, reason: Reason, detail: str) -> None:
-        """The answer will be discarded, but the batch names the payload until it ends."""
-        entry.crashes += reason is Reason.CRASHED_BEFORE  # one more ends it
+        """Discard the answer of a running request; the batch keeps its payload until it ends."""
+        entry.crashes += reason is Reason.CRASHED_BEFORE  # the next crash ends it
         state, request = self._state, entry.request
         running = next(
             r for r in state.running.values() if any(m is request for m in r.batch.members)
@@ -197,14 +196,14 @@ class Requests:
         state.answer_running(entry, running.batch, reason, detail)
         entry.answered = True
         if entry.crash is not None:
-            return  # it runs to its end: that judges it
+            return  # its run goes on and judges it
         entry.state = State.ENDED
         running.waiting -= 1
         if running.waiting == 0 and not running.batch.judged:
             state.commands.append(AbortBatch(running.batch, state.cause))
 
     def move(self, entry: Entry, target: Pool) -> None:
-        """Hand a waiting request to another pool; it keeps its id and deadline."""
+        """Move a waiting request to another pool; it keeps its id and deadline."""
         state, request = self._state, entry.request
         state.withdraw(entry)
         entry.pool = target
@@ -230,7 +229,7 @@ class Requests:
         state.touch(target)
 
     def expire(self, pool: Pool) -> None:
-        """Drop what `pool` can no longer serve on time, at once."""
+        """Drop requests of `pool` that can no longer be on time."""
         state = self._state
         now = state.now
         expiry = pool.scheduler.next_expiry()
@@ -244,7 +243,7 @@ class Requests:
             self._unmeasured.expire(pool.unmeasured)
 
     def _rescue(self, entry: Entry, reason: Reason) -> bool:
-        """Whether a smaller variant takes a request that its pool has just let go of."""
+        """Move a request that its pool has released to a smaller variant, if one takes it."""
         state, pool, request = self._state, entry.pool, entry.request
         if not pool.rescue or entry.rescued or reason not in FOR_LACK_OF_TIME:
             return False
@@ -270,7 +269,7 @@ class Requests:
         return False
 
     def expire_notices(self) -> None:
-        """A body that has not come by its deadline is not waited for."""
+        """End announced requests whose body has not arrived by the deadline."""
         state, heap = self._state, self._notices
         while heap and heap[0][0] <= state.now:
             _, id = heapq.heappop(heap)
@@ -282,7 +281,7 @@ class Requests:
                 state.touch(entry.pool)  # a lane may be held for it
 
     def next_due(self) -> float:
-        """When a notice may expire; inf if never."""
+        """When the next notice may expire; inf: never."""
         return self._notices[0][0] if self._notices else math.inf
 
     def _unavailable(self, request: Request | Notice, pool: Pool | None) -> None:
@@ -291,8 +290,8 @@ class Requests:
 
 
 def _could_serve(pool: Pool, request: Request | Notice, now: float) -> bool:
-    """Whether `pool` would have finished `request` in time at its p99, alone on the lane that is
-    free soonest."""
+    """Whether `pool` could finish `request` in time at its p99, alone on the lane that is free
+    soonest."""
     start = now + pool.free_in(now=now)
     if isinstance(request, Notice):
         start = max(start, request.complete_at)
@@ -307,7 +306,7 @@ def _could_serve(pool: Pool, request: Request | Notice, now: float) -> bool:
 
 
 def _could_decode(pool: Pool, request: Request, now: float) -> bool:
-    """Whether there is time for its pictures and a run alone: schedulers know of the run only."""
+    """Whether there is time to decode its pictures and run it alone; schedulers only count runs."""
     if request.best_effort:
         return True
     run = 0.0

@@ -1,15 +1,15 @@
-"""Lanes that grow and shrink under what they run.
+"""Resizing: lanes that grow and shrink while batches run on them.
 
-A plan states what a lane is to have (`Lane.target`); `LaneResized` confirms what it has.
+A plan states the cores that a lane should have (`Lane.target`); `LaneResized` confirms those that
+it has.
 
-- On growing, admission and expiry count on the target, and the next batch waits for it: it would
-  otherwise start on the few cores and keep them through. It waits for `resize_limit` at most, so
-  that a resize that is slow, refused or lost costs no more than that.
-- On shrinking nothing waits, and everything counts with the smaller size at once.
+- When a lane grows, admission and expiry count on the target, and the next batch waits for it,
+  since it would otherwise run on the few cores to its end. It waits for at most `resize_limit`, so
+  that a slow, refused or lost resize costs no more than that.
+- When a lane shrinks, nothing waits, and everything counts with the smaller size at once.
 
-A batch that runs meanwhile ends sooner or later; its time teaches nothing about either size.
-
-Of several resizes of one lane only the last may be confirmed: what was superseded is not reported.
+The times of batches during a resize teach nothing about either size. If a lane is resized several
+times, only the last resize needs to be confirmed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from slacktide.engine.state import EngineState
 
 
 class LaneResizing:
-    """Handles LaneResized; starts what a plan wants."""
+    """Handles LaneResized; starts the resizes of a plan."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
     def aim(self, lane: Lane, cores: tuple[int, ...]) -> None:
-        """A plan wants the lane to have `cores`."""
+        """Start a resize of the lane to `cores`, unless it is already the target."""
         if cores == lane.target:
             return
         state = self._state
@@ -47,9 +47,9 @@ class LaneResizing:
         state = self._state
         lane = state.lanes.get(event.lane)
         if lane is None:
-            return  # it left the plan while the resize was on its way
+            return  # it left the plan before the resize was confirmed
         if lane.target == lane.cores and not set(event.cores) <= set(lane.target):
-            lane.target = event.cores  # not asked for here
+            lane.target = event.cores  # a change from outside
         elif event.cores == lane.target:
             lane.resize_time = state.now - lane.resize_began
         lane.cores = event.cores
@@ -60,7 +60,7 @@ class LaneResizing:
         state.mark(lane)
 
     def check_timers(self) -> None:
-        """Go on with the cores that are there where more have been awaited for too long."""
+        """Use the present cores of lanes that have awaited more for too long."""
         state = self._state
         for lane in state.lanes.values():
             if lane.awaited_until <= state.now:
@@ -69,7 +69,7 @@ class LaneResizing:
                 state.mark(lane)
 
     def _settle(self, lane: Lane, *, patient: bool) -> None:
-        """The lane has, or is to have, other cores. `patient`: more may be waited for from now."""
+        """Update a lane after a change of cores or target. `patient`: it may now await more."""
         if len(lane.target) <= len(lane.cores):
             lane.awaited_until = math.inf
         elif patient and lane.awaited_until == math.inf:
@@ -85,5 +85,5 @@ class LaneResizing:
             lane.running.moved(lane.size, now=self._state.now, settings=self._state.settings)
 
 
-def _union(some: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted({*some, *more}))
+def _union(cores: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({*cores, *more}))

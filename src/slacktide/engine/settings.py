@@ -7,34 +7,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How long the engine waits before it calls something dead. Seconds, unless the name says."""
+    """Limits and pauses of the engine, in seconds unless the name says otherwise."""
 
     hang_floor: float = 1.0
-    """No batch is taken to hang before this."""
+    """Least time after which a batch counts as hung."""
     hang_factor: float = 10.0
-    """A batch is taken to hang after this many times its p99."""
+    """A batch counts as hung after this many times its p99."""
     decoding_hang_factor: float = 40.0
-    """What is added to that, in times of what decoding its pictures takes at least: slow cases take
-    four times as long, and `hang_factor` is on top."""
+    """Multiple of a batch's least decoding time that is added to this limit: slow decoders take
+    four times as long, and `hang_factor` applies as well."""
     start_limit: float = 300.0
-    """A replica that is not up after this is killed. It is started again if the version has been up
-    before; one that never was is abandoned."""
+    """A replica that is not up after this time is killed. It restarts if the version has been up
+    before; otherwise the version is given up."""
     backoff_first: float = 0.1
     """Pause before the first restart; doubles with every crash in the window."""
     backoff_most: float = 10.0
     crash_window: float = 60.0
     crash_limit_count: int = 5
-    """So many crashes within the window make a version unavailable."""
+    """Crashes within the window that make a version unavailable."""
     convictions_in_a_row_count: int = 10
-    """So many requests that crashed their run alone, and no batch finished between, do so too."""
+    """Convictions in a row, without a finished batch in between, that do so as well."""
     retry_first: float = 10.0
-    """Pause before an unavailable version is tried again; doubles with every try that fails."""
+    """Pause before the trial of an unavailable version; doubles with every failed trial."""
     retry_most: float = 300.0
     crashes_per_request_count: int = 2
-    """A request that was running in so many crashes is failed."""
+    """A request that ran during this many crashes fails."""
     start_guess: float = 0.5
-    """Start-up time assumed of a pool whose replicas have never been up."""
+    """Assumed start-up time of a pool whose replicas have never been up."""
     resize_limit: float = 0.05
-    """A lane that is to have more cores starts no batch until it has them, or for so long."""
+    """Most time that a growing lane waits for its cores before it starts a batch."""
     fairness_window: float = 5.0
-    """How far back lane time counts when models compete for a lane."""
+    """Time constant of the average lane time by which models compete for a lane."""

@@ -1,10 +1,9 @@
-"""`Snapshot`: what drivers, planners, metrics, simulations and recordings read of an engine.
+"""`Snapshot`: a read-only view of an engine, for drivers, planners, metrics and recordings.
 
-Making one costs next to nothing: its parts are copies, made when they are first read. It belongs to
-one moment: once the engine has been handed another event, a part that was not read before raises
-RuntimeError. `freeze` reads all of them, for whatever takes longer (a planner off the loop), and
-`to_plain` writes them as JSON values, for whatever is elsewhere (a web page, a controller above
-several machines).
+It costs next to nothing to make: its parts are copied when they are first read. It belongs to one
+moment: once the engine has handled another event, reading a new part raises RuntimeError. `freeze`
+reads all parts, for slow readers (a planner in a thread); `to_plain` converts them to JSON values,
+for remote readers (a web page, a controller of several machines).
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from slacktide.profiles import BatchTimes, batch_sizes
 
 @read_only
 class RunningBatch:
-    """A batch on its lane."""
+    """A batch on a lane."""
 
     batch: Batch
     cores: int
-    """How many it is expected to run on from now on."""
+    """Cores that it is expected to run on from now on."""
     steady: bool
-    """Whether that has been so since it began."""
+    """Whether `cores` has not changed since it started."""
     expected_end: float
     """Absolute seconds."""
     unmeasured: bool = False
-    """Whether it is a request whose run time could not be judged."""
+    """Whether it is a request whose run time could not be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSnapshot:
-    """One lane. What cores are confirmed, aimed at and held: see `engine/lanes.py`."""
+    """One lane. See `Lane` for `cores`, `target` and `held`."""
 
     name: str
     device: str
@@ -51,15 +50,15 @@ class LaneSnapshot:
     target: tuple[int, ...]
     held: tuple[int, ...]
     leaving: bool
-    """It is in no plan any more and goes after its last batch."""
+    """Whether it has left the plan and goes after its last batch."""
     serves: bool
-    """Whether a replica that is up may be given a batch on it."""
+    """Whether a replica on it can be given a batch."""
     free_at: float
-    """When it is expected to start another batch, absolute seconds; now if it is free."""
+    """When it should start another batch, in absolute seconds; now if it is free."""
     running: RunningBatch | None
     missed: Mapping[str, int] = field(default_factory=dict)
-    """Windows of its timetable that closed without a batch though a request had waited, by model;
-    models that missed none are left out."""
+    """Windows of its timetable that closed without a batch although a request had waited, by model;
+    only models that missed any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,9 @@ class ReplicaSnapshot:
     replica: Replica
     state: ReplicaState
     staying: bool
-    """Whether it is in the plan."""
+    """Whether its placement stays after its batch."""
     ready_at: float
-    """When it serves, absolute seconds: now if it is up, else the expected end of its start."""
+    """When it serves, in absolute seconds: now if it is up, else the expected end of its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,42 +80,42 @@ class PoolSnapshot:
     id: PoolId
     max_batch: int
     cores: int
-    """Of the smallest lane that serves it."""
+    """Cores of the smallest lane that serves it."""
     in_service: bool
-    """Whether it serves or is about to: it is in the plan, and its circuit is not open."""
+    """Whether it serves or will: it is in the plan, and its version is available."""
     circuit: Circuit
     start_time: float
-    """Seconds that its last replica took to come up."""
+    """Seconds that its last start took."""
     queued: int
-    """Requests that its scheduler holds."""
+    """Requests in its scheduler's queue."""
     held: int
-    """Answered requests that are kept to be run again alone."""
+    """Answered requests held to run again alone."""
     free_in: float
-    """Seconds until a lane of it is expected to be free; 0 if one is, infinite without any."""
+    """Seconds until one of its lanes should be free; 0 if one is, infinite without any."""
     times: BatchTimes
-    """Its predictions. They go on learning, but for those of a frozen snapshot."""
+    """Its predictions. They go on learning, except in a frozen snapshot."""
     replicas: tuple[ReplicaSnapshot, ...]
     unmeasured: int = 0
-    """Requests that wait because their run time cannot be judged."""
+    """Waiting requests whose run time cannot be predicted."""
     rescued: int = 0
-    """Requests that it had no time for and handed to a smaller variant, since it was made."""
+    """Requests that it has handed to a smaller variant for lack of time."""
 
 
 @read_only
 class ServedBy:
-    """What a request's time depends on where it is routed, whatever waits there."""
+    """The facts about a pool that determine a request's run time there, without its queue."""
 
     max_batch: int
     cores: int
-    """Of the smallest lane."""
+    """Cores of the smallest lane."""
     replicas: int
     times: BatchTimes
 
 
 class Snapshot:
-    """One moment of an engine. Read-only."""
+    """A read-only view of one moment of an engine."""
 
-    # What has been read; on the class, so that making one costs three assignments.
+    # Parts that were read; class attributes, so that making one takes three assignments.
     _lanes: Mapping[str, LaneSnapshot] | None = None
     _pools: dict[PoolId, PoolSnapshot] | None = None
     _requests: Mapping[PoolId, Counter[State]] | None = None
@@ -124,7 +123,7 @@ class Snapshot:
     _waiting: dict[PoolId, Sequence[Request | Notice]] | None = None
 
     def __init__(self, state: EngineState, now: float) -> None:
-        """`now`: the moment that times refer to, at or after the engine's last event."""
+        """`now`: the time that durations refer to, at or after the engine's last event."""
         self.now = now
         self._state: EngineState | None = state
         self._cause = state.cause
@@ -139,14 +138,14 @@ class Snapshot:
 
     @property
     def pools(self) -> Mapping[PoolId, PoolSnapshot]:
-        """Every pool, the latest at the end."""
+        """Every pool, the newest last."""
         if self._state is None and self._pools is not None:
             return self._pools
         return {id: self._pool(pool) for id, pool in self._live().pools.items()}
 
     @property
     def requests(self) -> Mapping[PoolId, Counter[State]]:
-        """How many requests of each pool are in which state."""
+        """Number of requests by pool and state."""
         if self._requests is None:
             counters: dict[PoolId, Counter[State]] = {}
             for entry in self._live().ledger.entries.values():
@@ -156,27 +155,27 @@ class Snapshot:
 
     @property
     def counts(self) -> Mapping[str, ModelCounts]:
-        """How the requests of each model have ended so far."""
+        """Outcomes so far, by model."""
         if self._counts is None:
             counts = self._live().ledger.counts.items()
             self._counts = {m: replace(sums, by_reason=dict(sums.by_reason)) for m, sums in counts}
         return self._counts
 
     def serving(self, model: str) -> list[PoolSnapshot]:
-        """The pools of `model` that are in service, the latest at the end."""
+        """The pools of `model` that are in service, the newest last."""
         if self._state is None and self._pools is not None:
             return [p for p in self._pools.values() if p.id.model == model and p.in_service]
         pools = self._live().pools.values()
         return [self._pool(p) for p in pools if p.id.model == model and _in_service(p)]
 
     def is_served(self, model: str) -> bool:
-        """Whether any pool of `model` is in service; costs less than `serving`."""
+        """Whether any pool of `model` is in service; cheaper than `serving`."""
         pools = self._live().pools.values()
         return any(p.id.model == model and _in_service(p) for p in pools)
 
     def waiting(self, pool: PoolId) -> Sequence[Request | Notice]:
-        """What waits in one pool: what its scheduler has queued, in its order, then what it cannot
-        judge, what is to be run again alone, and the notices of what is announced."""
+        """The requests that wait in one pool: the scheduler's queue in its order, requests without
+        a prediction, those that run again alone, and notices."""
         if self._waiting is None:
             self._waiting = {}
         pending = self._waiting.get(pool)
@@ -197,34 +196,34 @@ class Snapshot:
         return pending
 
     def request(self, id: int) -> Request | Notice | None:
-        """A request that is announced, waits or runs, by its id."""
+        """An announced, waiting or running request by id; None if there is none."""
         entry = self._live().ledger.entries.get(id)
         return None if entry is None else entry.request
 
     def running(self, batch: int) -> RunningBatch | None:
-        """A batch that runs, by its id."""
+        """A running batch by id; None if there is none."""
         running = self._live().running.get(batch)
         return None if running is None else _running(running)
 
     def batches(self) -> list[RunningBatch]:
-        """Every batch that runs."""
+        """All running batches."""
         return [_running(running) for running in self._live().running.values()]
 
     def pool_for(self, request: Request | Notice) -> PoolSnapshot | None:
-        """Where a request is routed; None if its model is not served."""
+        """The pool that a request is routed to; None if its model is not served."""
         pool = self._live().routes.pool_for(request)
         return None if pool is None else self._pool(pool)
 
     def served_by(self, request: Request | Notice) -> ServedBy | None:
-        """Of `pool_for`, what costs next to nothing to read."""
+        """The cheap facts about `pool_for`; None if the model is not served."""
         pool = self._live().routes.pool_for(request)
         if pool is None:
             return None
         return ServedBy(pool.max_batch, pool.cores, len(pool.placements), pool.times)
 
     def detach(self) -> Snapshot:
-        """One whose lanes, pools, requests and counts may be read after the engine has gone on.
-        Predictions go on learning; single requests, batches and what waits are not in it."""
+        """A copy whose lanes, pools, requests and counts stay readable after further events. Its
+        predictions go on learning; it has no single requests, batches or waiting requests."""
         detached = copy(self)
         detached._lanes, detached._requests = self.lanes, self.requests
         detached._counts, detached._pools = self.counts, dict(self.pools)
@@ -232,8 +231,7 @@ class Snapshot:
         return detached
 
     def freeze(self) -> Snapshot:
-        """One with every part read and predictions copied, which stays as it is. Only single
-        requests and batches are not found by their ids any more."""
+        """A complete copy that never changes. It only lacks single requests and batches by id."""
         frozen = self.detach()
         pools = frozen.pools.items()
         frozen._waiting = {id: self.waiting(id) for id, _ in pools}
@@ -241,7 +239,7 @@ class Snapshot:
         return frozen
 
     def to_plain(self) -> dict[str, Any]:
-        """All of it as JSON values, a time that is infinite as null."""
+        """All of it as JSON values, with null for infinite times."""
         pools = [
             {
                 **_plain(pool),
@@ -260,7 +258,7 @@ class Snapshot:
     def _live(self) -> EngineState:
         state = self._state
         if state is None or state.cause != self._cause:
-            raise RuntimeError("the engine has gone on: what was not read before is gone")
+            raise RuntimeError("the engine has moved on: only parts read before are available")
         return state
 
     def _pool(self, pool: Pool) -> PoolSnapshot:
@@ -321,7 +319,7 @@ def _lane(lane: Lane, now: float) -> LaneSnapshot:
 
 
 def _plain(value: Any) -> Any:
-    """`value`, of those that a snapshot holds, as JSON values."""
+    """Convert a part of a snapshot to JSON values."""
     match value:
         case float():
             return value if math.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""What the parts of the engine share: what is known, what runs where, and the event at hand.
+"""The state that the parts of the engine share.
 
 Each part (`requests`, `batches`, `replicas`, `deploying`) handles some events and changes this
-state through its few verbs, so that an outcome is counted, answered and freed in one place.
+state through its few methods, so that an outcome is counted, answered and freed in one place.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from slacktide.engine.settings import EngineSettings
 
 
 class RouteTable:
-    """Routes by (model, version), narrowed by client, then application; in a family to the variant
-    that the request names, or to that of its image's size unless a route is its client's."""
+    """Routes by (model, version), narrowed by client, then application. Within a family, a request
+    goes to the variant that it names, or else to its client's route, or to its image's size."""
 
     __slots__ = ("_by_application", "_by_client", "_by_size", "_plain", "_pools")
 
@@ -39,7 +39,7 @@ class RouteTable:
         routes: tuple[Route, ...] = (),
         deployed: Iterable[PoolId] = (),
     ) -> None:
-        """`deployed`: pools that the plan places, among which requests choose by size."""
+        """`deployed`: pools of the plan, among which requests are routed by size."""
         self._pools = pools
         self._plain: dict[tuple[str, str | None], PoolId] = {}
         self._by_application: dict[tuple[str, str | None, str], PoolId] = {}
@@ -53,12 +53,12 @@ class RouteTable:
             else:
                 self._plain[key] = route.pool
         self._by_size: dict[tuple[str, str, int], list[Pool]] = {}
-        """Pools of variants, smallest first, by model, version and generation."""
+        """Pools of variants by model, version and generation; smallest first."""
         for _, id in sorted([(pools[id].size, id) for id in deployed if pools[id].size]):
             self._by_size.setdefault((id.model, id.version, id.generation), []).append(pools[id])
 
     def clients_unlike(self, table: RouteTable) -> set[str] | None:
-        """Clients whose routes are others in `table`; None if more than clients' routes are."""
+        """Clients with another route in `table`; None if other routes differ as well."""
         if self._plain != table._plain or self._by_application != table._by_application:
             return None
         mine, theirs = self._by_client, table._by_client
@@ -66,7 +66,7 @@ class RouteTable:
         return changed | {key[2] for key in theirs if key not in mine}
 
     def pool_for(self, request: Request | Notice) -> Pool | None:
-        """The pool of the narrowest matching route; None if none matches or it is not there."""
+        """The pool of the narrowest matching route; None if no route matches or it is gone."""
         model, version = request.model, request.version
         pool = None
         if self._by_client:
@@ -86,8 +86,8 @@ class RouteTable:
         return self._pools.get(pool)
 
     def _sized(self, beside: PoolId, size: int) -> Pool | None:
-        """Of the variants loaded with `beside`, the smallest resident one that is no smaller than
-        `size`, else the largest resident one; None: none is."""
+        """The smallest resident variant loaded with `beside` with at least `size`, else the largest
+        resident one; None if none is resident."""
         sized = None
         for pool in self._by_size.get((beside.model, beside.version, beside.generation), ()):
             if pool.resident:
@@ -110,11 +110,11 @@ FOR_LACK_OF_TIME = frozenset(
         Reason.QUEUE_FULL,
     )
 )
-"""Ends that a client is told the predictions of."""
+"""Reasons for which the client learns the predictions."""
 
 
 class EngineState:
-    """Mutable; owned by one `Engine`."""
+    """The mutable state of one `Engine`."""
 
     __slots__ = (
         "cause", "commands", "dirty", "factory", "has_rescued", "lane_changes", "lanes", "ledger",
@@ -128,30 +128,30 @@ class EngineState:
         self.pools: dict[PoolId, Pool] = {}
         self.lanes: dict[str, Lane] = {}
         self.lane_changes = 0
-        """Rises whenever one has come, gone or changed its confirmed cores."""
+        """Rises whenever a lane appears, disappears or has its cores confirmed."""
         self.routes = RouteTable(self.pools)
         self.running: dict[int, Running] = {}
-        """What runs, by batch id."""
+        """Running batches by id."""
         self.dirty: dict[str, Lane] = {}
-        """Lanes to dispatch once the events at hand are applied, in the order they got dirty."""
+        """Lanes to dispatch after the current events, in the order in which they were marked."""
         self.has_rescued = False
-        """Whether a request has moved to another pool while lanes are dispatched."""
+        """Whether a request has moved to another pool during this dispatch."""
         self.to_review: list[Pool] = []
-        """Pools whose circuit may have to change for the event at hand."""
+        """Pools whose circuit the current event may change."""
         self.now = -math.inf
         self.cause = -1
-        """Running number of the event at hand."""
+        """Running number of the current event."""
         self.runs: list[Command] = []
-        """Batches to run: handed out before the other commands, so that no lane stands idle while
-        answers are written."""
+        """Batches to run, which come before all other commands, so that no lane waits while answers
+        are written."""
         self.commands: list[Command] = []
 
     def mark(self, lane: Lane) -> None:
-        """Dispatch `lane` once the events at hand are applied."""
+        """Dispatch `lane` after the current events."""
         self.dirty[lane.name] = lane
 
     def touch(self, pool: Pool) -> None:
-        """The queue of `pool` has changed: its free lanes may have something to run."""
+        """Mark the free lanes of `pool` after a change of its queue."""
         pool.quiet = False
         for placement in pool.placements:
             running = placement.lane.running
@@ -159,17 +159,17 @@ class EngineState:
                 self.dirty[placement.lane.name] = placement.lane
 
     def waiting(self) -> Iterator[Entry]:
-        """Entries that have not started to run."""
+        """Entries of requests that do not run yet."""
         return (e for e in self.ledger.entries.values() if e.state in WAITING)
 
     def end(self, entry: Entry, reason: Reason, detail: str = "") -> None:
-        """A request that never started (or waits to start again) ends without a result."""
+        """End a request that is not running without a result."""
         self.judge(entry, convicted=False)
         if not entry.answered:
             self.answer_waiting(entry, reason, detail)
 
     def answer_waiting(self, entry: Entry, reason: Reason, detail: str = "") -> None:
-        """As `end`, and a crash that it was in is still to be judged."""
+        """Like `end`, but leaves its crash, if any, to be judged."""
         request, now = entry.request, self.now
         self.ledger.end(request.model, reason)
         best_effort = request.best_effort
@@ -195,27 +195,26 @@ class EngineState:
         self.commands.append(answer)
 
     def _outlook(self, entry: Entry, reason: Reason) -> tuple[float | None, float | None]:
-        """What the policy reckons of a request, if it does; of an unknown shape it cannot. One that
-        a policy has judged was measured then, whatever its refusal has taught since."""
+        """The policy's explanation of a refusal, if any; there is none for a request of unknown
+        shape. If the policy itself refused it, its shape was known then."""
         request, pool = entry.request, entry.pool
-        outlook, unmeasured = pool.outlook, pool.unmeasured
-        if outlook is None or (
-            unmeasured is not None
-            and (
-                isinstance(request, Notice)
-                or entry.state is State.UNMEASURED
-                or (reason is Reason.EXPIRED and not unmeasured.rules.measured(request))
-            )
+        unmeasured = pool.unmeasured
+        if unmeasured is not None and (
+            isinstance(request, Notice)
+            or entry.state is State.UNMEASURED
+            or (reason is Reason.EXPIRED and not unmeasured.rules.measured(request))
         ):
             return None, None
-        needed_s, wait_s = outlook(request, now=self.now)
+        outlook = pool.scheduler.outlook(request, now=self.now)
+        if outlook is None:
+            return None, None
+        needed_s, wait_s = outlook
         return needed_s, wait_s if wait_s < math.inf else None
 
     def end_running(
         self, entry: Entry, batch: Batch, reason: Reason, detail: str = "", ramp: int | None = None
     ) -> None:
-        """A member of `batch` gets its outcome: `reason`, unless it has its result too late.
-        `ramp`: the early exit that gave it."""
+        """End a member of `batch` for `reason`, or as late. `ramp`: the exit that answered it."""
         if entry.crash is not None:
             convicted = entry.crashes >= self.settings.crashes_per_request_count
             self.judge(entry, convicted=convicted)
@@ -225,7 +224,7 @@ class EngineState:
     def answer_running(
         self, entry: Entry, batch: Batch, reason: Reason, detail: str = "", ramp: int | None = None
     ) -> None:
-        """As `end_running`, and a crash that it was in is still to be judged."""
+        """Like `end_running`, but leaves its crash, if any, to be judged."""
         request, now, started = entry.request, self.now, batch.started
         budget_s = None if request.best_effort else request.deadline - now
         if budget_s is not None and budget_s < 0.0 and reason.kind is OutcomeKind.SERVED:
@@ -248,8 +247,8 @@ class EngineState:
         self.commands.append(answer)
 
     def judge(self, entry: Entry, *, convicted: bool, by_input: bool = False) -> None:
-        """Whether the request is to blame for the crash that it was in, if it was in one.
-        `by_input`: its input is known to crash the model."""
+        """Decide whether the request is to blame for its crash, if it had one. `by_input`: its
+        input is known to crash the model."""
         crash = entry.crash
         if crash is not None:
             entry.crash = None
@@ -257,12 +256,13 @@ class EngineState:
             self.to_review.append(crash.pool)
 
     def forget(self, id: int) -> None:
-        """Nothing names the payload of this request any more."""
+        """Delete a request's entry and free its payload."""
         del self.ledger.entries[id]
         self.commands.append(FreeSlots((id,), self.cause))
 
     def turn_away(self, id: int, model: str, reason: Reason, detail: str) -> None:
-        """A request becomes known and ends in the same breath. Raises ValueError if it is known."""
+        """Count and answer a request that ends as soon as it is known. Raises ValueError if its id
+        is in use."""
         if id in self.ledger.entries:
             raise ValueError(f"request id {id} is already in use")
         self.ledger.turned_away(model, reason)
@@ -270,7 +270,7 @@ class EngineState:
         self.commands.append(FreeSlots((id,), self.cause))
 
     def withdraw(self, entry: Entry) -> None:
-        """Take a waiting request off its queue; it has no outcome yet."""
+        """Take a waiting request out of its queue, without an outcome."""
         request, pool = entry.request, entry.pool
         if entry.state is State.ANNOUNCED:
             pool.announced -= 1
@@ -285,7 +285,7 @@ class EngineState:
             pool.scheduler.remove(request.id)
 
     def reject_waiting(self, pool: Pool, reason: Reason, detail: str) -> None:
-        """Turn away everything that waits in `pool` or is announced to it."""
+        """Refuse all requests that wait in `pool` or are announced to it."""
         for entry in [entry for entry in self.waiting() if entry.pool is pool]:
             self.withdraw(entry)
             self.end(entry, reason, detail)

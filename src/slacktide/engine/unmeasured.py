@@ -1,22 +1,22 @@
-"""Requests whose run time cannot be judged: they wait beside the scheduler, and run one at a time.
+"""Requests without a prediction: they wait beside the scheduler and run one at a time.
 
 Theory of operation. A pool may have rules that say which requests are *measured*: their shape has
-run before, or a law judges it from other sizes. To judge any other by the time of another shape
-would be wrong either way, so it is not given to the scheduler. It waits here, in the order of
-deadlines, and is refused for its run time by nothing: it expires at its deadline.
+run before, or can be predicted from other sizes. Predicting other requests by a different shape
+would be wrong either way, so the scheduler does not get them. They wait here, in the order of their
+deadlines, and expire at them; none is refused for its run time.
 
 At most one such request of a pool runs at a time, alone, and only if
 
 - its share of the lanes' time allows it: a bucket of seconds, full at first. It then competes with
-  what the models of the lane propose, as a request that is certain to be on time; or
+  the proposals of the lane's models like a request that is certain to be on time; or
 - no model of the lane has anything to run, and each can wait for one run, as far as its length can
-  be guessed (see `idle_work.can_wait`); or the share is 0, and it would never run else.
+  be guessed (see `idle_work.can_wait`); or the share is 0, so that it would never run otherwise.
 
-So requests of known shapes keep their deadlines however many new shapes come. A run that ends
-teaches the pool's times: what is measured from then on leaves for the scheduler, which judges it as
-any other. A run that fails ends its request only. If its shape has never run, further requests of
-it are refused for a while, at once, with what the model said: those of the same client after one
-failure, all after two clients have failed, so that no client can make a shape unusable for others.
+So requests of known shapes keep their deadlines, however many new shapes come. A finished run
+teaches the pool's times: requests that are measured now move to the scheduler, which treats them
+like any other. A failed run ends only its request. If its shape has never run, further requests of
+that shape are refused at once for a while, with the model's message: those of the same client after
+one failure, all after failures of two clients, so that no client can block a shape for others.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from slacktide.engine.state import EngineState
 from slacktide.engine.unmeasured_queue import ShapeFailure, UnmeasuredQueue
 
 FAILED_S = 60.0
-"""Seconds for which requests of a shape that has failed are refused."""
+"""Seconds for which requests of a failed shape are refused."""
 
 LEAST_S = 0.001
-"""Seconds of its share that a pool must have saved up before one runs."""
+"""Seconds of its share that a pool must have saved up before a run."""
 
 MOST_FAILED = 64
-"""Shapes remembered for having failed; beyond that the oldest is forgotten."""
+"""Most failed shapes that are remembered; the oldest is forgotten first."""
 
 
 class UnmeasuredWork:
-    """What the engine does about them; see the module docstring."""
+    """Handles unmeasured requests; see the module docstring."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
     def admit(self, entry: Entry, pool: Pool, request: Request) -> tuple[Reason | None, str]:
-        """Queue a request, with the scheduler or here; or why not, and the detail."""
+        """Queue a request, with the scheduler or here; or return the reason and detail if not."""
         queue, scheduler = pool.unmeasured, pool.scheduler
         assert queue is not None
         why = self._failure(queue, request) if queue.failed else None
@@ -61,8 +61,8 @@ class UnmeasuredWork:
     def hold(
         self, entry: Entry, queue: UnmeasuredQueue, request: Request, *, moved: bool = False
     ) -> Reason | None:
-        """Have a request wait that is not measured, or why not. `moved`: another pool had let it
-        in, so that it is not refused for want of room."""
+        """Queue an unmeasured request here, or return the reason if not. `moved`: another pool has
+        admitted it, so a full queue is no reason."""
         rules, entry.state = queue.rules, State.UNMEASURED
         if rules.refuse and not request.best_effort:
             return Reason.UNMEASURED
@@ -72,7 +72,7 @@ class UnmeasuredWork:
         return None
 
     def _failure(self, queue: UnmeasuredQueue, request: Request) -> str | None:
-        """Why the model cannot run it, as others of its shape have shown; None if they have not."""
+        """The model's error with the shape of `request`, if it is refused for it; else None."""
         failure = queue.failed.get(request.signature)
         if failure is None:
             return None
@@ -83,7 +83,7 @@ class UnmeasuredWork:
         return failure.detail if applies else None
 
     def offered_on(self, placement: Placement) -> Request | None:
-        """The one that may compete for the lane of `placement` now, by its pool's share."""
+        """The request that may compete for the lane of `placement` now, by its pool's share."""
         queue = self._ready(placement.pool)
         if queue is None:
             return None
@@ -92,8 +92,8 @@ class UnmeasuredWork:
         return queue.first if affordable_at <= now else None
 
     def next_on(self, lane: Lane) -> tuple[Placement, Request] | None:
-        """The one to run on a lane that has nothing else. Where the lane must be kept free for
-        other models, it is looked at again when its share allows it."""
+        """The request to run on a lane without other work. If other models cannot wait for it, the
+        lane is dispatched again when the share allows a run."""
         now = self._state.now
         for placement in lane.placements:
             pool = placement.pool
@@ -111,14 +111,14 @@ class UnmeasuredWork:
         return None
 
     def started(self, running: Running) -> None:
-        """The first of the queue runs."""
+        """Record that the first request of the queue runs."""
         queue = running.placement.pool.unmeasured
         assert queue is not None
         queue.remove(running.batch.members[0])
         queue.is_running = running.unmeasured = True
 
-    def left(self, running: Running, seconds: float) -> None:
-        """That run has left its lane, one way or another, after so many seconds."""
+    def ended(self, running: Running, seconds: float) -> None:
+        """Record that this run has left its lane after `seconds`."""
         pool = running.placement.pool
         queue = pool.unmeasured
         assert queue is not None
@@ -127,7 +127,7 @@ class UnmeasuredWork:
         self._state.touch(pool)
 
     def finished(self, running: Running) -> None:
-        """A batch of a pool with rules was run: its shape can be."""
+        """A batch of a pool with rules has finished, so its shape works."""
         pool = running.placement.pool
         assert pool.unmeasured is not None
         pool.unmeasured.failed.pop(running.batch.members[0].signature, None)
@@ -135,8 +135,8 @@ class UnmeasuredWork:
             self.release(pool, running.batch.members[0].signature)
 
     def failed(self, running: Running, detail: str) -> None:
-        """The model could not run a request of a pool with rules: where its shape has never run,
-        refuse what else has it, for a while."""
+        """The model failed on a request of a pool with rules: if its shape has never run, refuse
+        further requests of that shape for a while."""
         pool, request = running.placement.pool, running.batch.members[0]
         queue, state = pool.unmeasured, self._state
         assert queue is not None
@@ -159,8 +159,8 @@ class UnmeasuredWork:
                 state.forget(similar.id)
 
     def release(self, pool: Pool, ran: Signature) -> None:
-        """What is measured by now leaves for the scheduler: of the shape `ran`, or of any if the
-        rules reach further. There may be thousands, so not all are looked at after each run."""
+        """Move requests that are now measured to the scheduler: those of the shape `ran`, or all if
+        the rules reach further. There may be thousands, so not all are checked after each run."""
         queue, state = pool.unmeasured, self._state
         assert queue is not None
         before, queue.reach = queue.reach, queue.rules.reach()
@@ -181,18 +181,18 @@ class UnmeasuredWork:
         state.touch(pool)
 
     def expire(self, queue: UnmeasuredQueue) -> None:
-        """Drop those whose deadline has passed."""
+        """End requests whose deadline has passed."""
         state = self._state
-        while queue.due <= state.now:
+        while queue.next_expiry <= state.now:
             _, id, _ = queue.timed.pop(0)
             state.end(state.ledger.entries[id], Reason.EXPIRED)
             state.forget(id)
 
     def _ready(self, pool: Pool) -> UnmeasuredQueue | None:
-        """The queue of `pool`, if one of it may run; measured ones have left it."""
+        """The queue of `pool` if one of its requests may run now; else None."""
         queue = pool.unmeasured
         if queue is None or queue.is_running or not len(queue):
             return None
-        while len(queue) and queue.rules.measured(queue.first):  # by what ran otherwise
+        while len(queue) and queue.rules.measured(queue.first):  # learnt from other runs
             self.release(pool, queue.first.signature)
         return queue if len(queue) else None

@@ -1,6 +1,6 @@
-"""Requests of one pool whose run time cannot be judged, and the rules that say which these are.
+"""The queue of a pool's requests without a prediction, and the rules that decide which these are.
 
-What the engine does about them: engine/unmeasured.py.
+engine/unmeasured.py says how the engine treats them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from slacktide.domain import Request, Signature
 from slacktide.engine.time_share import SAVED_S, TimeShare
 
 SHARE = 0.1
-"""Of the lanes' time, where a policy states no share of best-effort requests."""
+"""Default share of the lanes' time, for policies without a share of best-effort requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnmeasuredRules:
-    """Which requests of a pool cannot be judged, and what becomes of them."""
+    """Which requests of a pool have no prediction, and how to treat them."""
 
     measured: Callable[[Request], bool]
-    """Whether the run time of this request can be judged. The same for all of one signature; may
-    change with what is learnt."""
+    """Whether the run time of this request can be predicted. Equal for all requests of a signature;
+    may change as times are learnt."""
     has_run: Callable[[Request], bool]
-    """Whether its shape has: one that has been judged from other sizes may yet fail."""
+    """Whether its shape has run; one that is only predicted from other sizes may still fail."""
     reach: Callable[[], object]
-    """Which shapes are judged without having run: while this stays the same, none that waits has
-    become measured but by runs of its own."""
+    """Identifies the shapes that are predicted without having run. While it stays equal, only runs
+    of their own shape make waiting requests measured."""
     refuse: bool = False
-    """Whether those with a deadline are refused instead (`Reason.UNMEASURED`)."""
+    """Whether unmeasured requests with a deadline are refused (`Reason.UNMEASURED`)."""
     share: float = SHARE
-    """Of the time of the pool's lanes that they may take from others, 0 to 1."""
+    """Share of the lanes' time that their runs may take from others, 0 to 1."""
     most: int | None = None
-    """Most that wait; None: no limit."""
+    """Most waiting requests; None: no limit."""
 
 
 @dataclass(slots=True)
@@ -45,11 +45,11 @@ class ShapeFailure:
     until: float
     detail: str
     clients: set[str]
-    """Whose requests failed, two at most."""
+    """Clients whose requests failed, at most two."""
 
 
 class UnmeasuredQueue:
-    """What waits in one pool, and the lane time that it may have."""
+    """The unmeasured requests that wait in one pool, and their share of lane time."""
 
     __slots__ = ("best_effort", "failed", "is_running", "reach", "rules", "time", "timed")
 
@@ -57,12 +57,12 @@ class UnmeasuredQueue:
         self.rules = rules
         self.time = TimeShare(rules.share, saved_s=SAVED_S)
         self.is_running = False
-        """Whether one of them runs."""
+        """Whether a request of this queue runs."""
         self.reach: object = None
-        """As it was when all that wait were looked at last."""
+        """`rules.reach()` when all waiting requests were last checked."""
         self.failed: OrderedDict[Signature, ShapeFailure] = OrderedDict()
         self.timed: list[tuple[float, int, Request]] = []
-        """Those with a deadline; sorted (deadline, id, request)."""
+        """Requests with a deadline; sorted (deadline, id, request)."""
         self.best_effort: list[tuple[float, int, Request]] = []
 
     def __len__(self) -> int:
@@ -80,16 +80,16 @@ class UnmeasuredQueue:
 
     @property
     def first(self) -> Request:
-        """The next to run: the one due first. There must be one."""
+        """The next request to run, with the earliest deadline. The queue must not be empty."""
         return min(self.timed[:1] + self.best_effort[:1])[2]
 
     @property
-    def due(self) -> float:
-        """When the next expires; inf if none will."""
+    def next_expiry(self) -> float:
+        """When the next request expires; inf: never."""
         return self.timed[0][0] if self.timed else inf
 
     def requests(self, of: Signature | None = None) -> tuple[Request, ...]:
-        """All that wait, or those of one shape, in the order in which they would run."""
+        """All waiting requests, or those of one shape, in the order of their runs."""
         every = self.timed + self.best_effort
         if of is not None:
             every = [entry for entry in every if entry[2].signature == of]

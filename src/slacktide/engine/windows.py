@@ -1,13 +1,13 @@
-"""Lanes with a timetable: which of the batches on offer may start now (OctopInf §III-C, CORAL).
+"""Lanes with a timetable: which proposals may start now (OctopInf §III-C, CORAL).
 
-Inside its window a model comes first, whatever the others' batches are worth. Otherwise the lane is
-free for whatever is sure to end (its p99) before the next window that is *wanted*: whose model has
-a request waiting. A batch that would take longer is made smaller if that helps, else it waits for
-that window to open. A lane whose windows are not wanted serves as one without a timetable.
+Inside its window a model has priority, whatever the batches of others are worth. Otherwise the lane
+takes any batch that ends (at its p99) before the next window that is *wanted*: whose model has a
+request. A batch that would take longer is made smaller if that helps, or else waits for that window
+to open. If no window is wanted, the lane serves as one without a timetable.
 
-Each model on the lane has a window, so none waits for ever. A batch may outlast its own: then the
-window behind it begins late. A window that closes
-without a batch of its model, though one had waited, is counted as missed.
+Each model on the lane has a window, so none waits for ever. A batch may outlast its window, which
+delays the next one. A window that closes without a batch of its model, although a request had
+waited, counts as missed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from slacktide.domain import Replica, Timetable
-from slacktide.engine.lanes import LaneWindows, Placement, Pool
+from slacktide.engine.lanes import LaneWindows, Placement
 from slacktide.engine.ports import Proposal
 
 Offer: TypeAlias = tuple[Placement, Proposal]
 
 Smaller: TypeAlias = Callable[[Placement, Replica], Proposal | None]
-"""What a pool proposes for a replica with another cap; None: nothing."""
+"""The proposal of a pool for a replica with another cap; None if it has none."""
 
 
 def admit(
@@ -34,8 +34,8 @@ def admit(
     smaller: Smaller,
     now: float,
 ) -> tuple[list[Offer], float]:
-    """Those of `offers` that may start, and when the next window opens for which another waits
-    (absolute seconds; infinite: none does)."""
+    """Return the offers that may start now, and when the next window opens that another offer waits
+    for (absolute seconds; infinite: none does)."""
     if now >= windows.check_at:
         _count_missed(windows, placements, now)
     window = windows.table.at(now)
@@ -43,7 +43,7 @@ def admit(
         first = [offer for offer in offers if offer[0].pool.id.model == window.model]
         if first:
             return first, math.inf
-    waiting = {p.pool.id.model for p in placements if _wants(p.pool)}
+    waiting = {p.pool.id.model for p in placements if p.pool.has_requests}
     opens = {
         model: min(windows.table.next_start(slot, now) for slot in slots)
         for model in waiting
@@ -77,14 +77,10 @@ def _count_missed(windows: LaneWindows, placements: Sequence[Placement], now: fl
         windows.missed[window.model] += any(waited)
 
 
-def _wants(pool: Pool) -> bool:
-    return bool(len(pool.scheduler) or pool.quarantine or pool.announced)
-
-
 def _ending_by(
     seconds: float, placement: Placement, proposal: Proposal, smaller: Smaller
 ) -> Proposal | None:
-    """`proposal`, or one of fewer rows, that is sure to take no longer than `seconds`; or none."""
+    """`proposal`, or a smaller one, that takes at most `seconds` at its p99; None if none does."""
     pool, cores, fitting = placement.pool, placement.lane.size, proposal
     while pool.times.of(fitting.rows, cores, fitting.members).p99 > seconds:
         if len(fitting.members) < 2:
@@ -99,7 +95,7 @@ def _ending_by(
 def windows_of(
     table: Timetable | None, before: LaneWindows | None, now: float
 ) -> LaneWindows | None:
-    """What a lane with this timetable has from now on; what was counted, stays counted."""
+    """The windows of a lane under `table`; counts of missed windows are kept from `before`."""
     if table is None or (before is not None and before.table == table):
         return before if table is not None else None
     windows_after = LaneWindows(table, now=now)

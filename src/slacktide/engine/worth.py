@@ -1,22 +1,21 @@
-"""What a proposal is worth to a free lane: one function for every policy.
+"""The worth of a proposal to a free lane, by the same function for every policy.
 
     worth = alone · Σ penalty · P(on time) / batch time
 
-`alone`, the model's own time for one row, makes worths comparable: a request run alone and on time
-is worth its penalty whatever its model's speed, so that a 20 µs model cannot starve a 200 ms one. A
-batch that serves k requests in less than k times that is worth more.
+`alone`, the model's own time for one row, makes worths comparable: a request that runs alone and on
+time is worth its penalty whatever its model's speed, so that a 20 µs model cannot starve a 200 ms
+one. A batch that serves k requests in less than k times `alone` is worth more.
 
 A best-effort request has no P(on time). Its worth rises with age instead, from 0 on arrival to
-that of a certain request when its window (its artificial deadline) is used up, and on from there:
-whatever competes with it, it runs in the end. (Inside a pool it stops at 1: there a part of the
+that of a certain request at the end of its window (its artificial deadline), and further on:
+whatever competes with it, it runs in the end. (Inside a pool it stops at 1: there a share of the
 lane's time keeps such requests from starving, scheduling/best_effort.py; between pools nothing else
 does.)
 
-Worth alone would let a model that gains tenfold from batching starve one that gains nothing, as
-soon as there is more work than time. So where several models want a lane, a worth is divided by the
-square of how much of its fair share the model has had lately (`fair_shares`): with worths w and
-shares s that stay as they are, lane time settles at s · √w. Efficiency counts, and no model
-starves.
+Under overload, worth alone would let a model that gains tenfold from batching starve one that gains
+nothing. So if several models want a lane, a worth is divided by the square of the part of its fair
+share that the model has had recently (`fair_shares`): with constant worths w and shares s, lane
+time settles at s · √w. Efficiency counts, and no model starves.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def best_effort_value(request: Request, *, now: float) -> float:
 def worth(
     members: Sequence[Request], rows: int, times: BatchTimes, *, cores: int, now: float
 ) -> float:
-    """Worth of running `members` (together `rows` rows) now on `cores` cores; ≥ 0."""
+    """Worth of running `members` (`rows` rows together) now on `cores` cores; ≥ 0."""
     took = times.of(rows, cores, members)
     value = 0.0
     for member in members:
@@ -50,7 +49,7 @@ def worth(
 
 
 class LaneTime:
-    """Seconds of lane time that one model has had lately: what is `window` old counts 1/e."""
+    """Recent lane time of one model in seconds, with exponential decay over `window`."""
 
     __slots__ = ("_at", "_seconds", "_window")
 
@@ -60,21 +59,21 @@ class LaneTime:
         self._at = -math.inf
 
     def add(self, seconds: float, *, now: float) -> None:
-        """A batch of `seconds` has ended."""
+        """Add a batch of `seconds` that has just ended."""
         self._seconds = self.had(now=now) + seconds
         self._at = now
 
     def had(self, *, now: float) -> float:
-        """Seconds, faded; 0 if it never ran."""
+        """Decayed seconds; 0 if it never ran."""
         if self._seconds == 0.0:
             return 0.0
         return self._seconds * math.exp((self._at - now) / self._window)
 
 
 def fair_shares(had: Sequence[float], shares: Sequence[float], *, floor: float) -> list[float]:
-    """How much of its fair part of the lane each model has had; 1: just that. `had`: recent seconds
-    of the models that want the lane now; `shares`: their weights, positive. `floor` seconds are
-    added on both sides, so that a newcomer does not count infinitely much."""
+    """Ratio of each model's recent lane time to its fair part of the lane. `had`: recent seconds of
+    the models that want the lane now; `shares`: their weights, positive. `floor` seconds are added
+    to both, so that a newcomer's ratio is not zero."""
     total, weights = sum(had), sum(shares)
     return [
         (seconds + floor) / (total * share / weights + floor)

@@ -1,7 +1,7 @@
-"""Which requests of a pool run now, and which are admitted: `slack` (the default) and its rivals.
+"""Schedulers: which requests of a pool are admitted and which run next; `slack` is the default.
 
-Pure: a scheduler holds one pool's queue and answers the engine's questions. It reads no clock, runs
-no model, and knows neither protocols nor tensors.
+Pure: a scheduler holds one pool's queue and answers the engine. It reads no clock, runs no model,
+and knows neither protocols nor tensors.
 """
 
 from slacktide.scheduling.arrival_policy import ArrivalPolicy as ArrivalPolicy

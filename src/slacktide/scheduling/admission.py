@@ -1,24 +1,24 @@
-"""Admission: requests that cannot be on time behind the work ahead are refused on arrival.
+"""Admission: refuses requests on arrival that cannot be on time behind the work ahead.
 
 Goal: under any overload the queue stays bounded and refusals come at once, while the goodput is
-that of the same policy without admission. So every test errs towards letting in. Three tests:
+that of the same policy without admission. So every test errs on the side of admitting. Three tests:
 
-1. alone: its budget is below what the model needs for it alone;
+1. alone: its budget is less than the model needs for it alone;
 2. limit: the queue is full;
-3. work: even at the best measured rate, with no gap and no smaller batch, free_in + (rows ahead +
-   its own) × best time per row ÷ lanes exceeds its budget. (Of its own only what comes before its
-   answer counts, where that may be an early one.) Ahead are those due no later, at its
-   penalty or a higher one, that *can themselves still be on time*: a request that will be dropped
-   is no work, and counting it would refuse others for nothing. A few rows more than fit are kept
-   as spares: batch times vary, and a queue that holds only what fits on average has nothing to fall
-   back on when its head is lost to a slow batch.
+3. work: even at the best measured rate, without gaps or smaller batches, free_in + (rows ahead +
+   own rows) × best time per row ÷ lanes exceeds its budget. (Of its own rows only the part before
+   its answer counts, if that may be an early exit.) Rows ahead are those of requests due no later,
+   with the same penalty or a higher one, that *can themselves still be on time*: a request that
+   will be dropped is no work, and counting it would refuse others for nothing. A few rows more than
+   fit are admitted as spares: batch times vary, and a queue that holds only what fits on average
+   has no replacement when a slow batch makes its head late.
 
-Those that will not be served are found by walking the queue in deadline order and passing over
-what cannot make it behind those kept: for requests of equal length this is the rule of Moore and
-Hodgson (1968), which keeps the most. To project the queue like this costs tens of µs, so it is done
-only if the plain count of rows ahead (bisections) would refuse, is kept until something leaves the
-queue or half a row's time has passed, and ends after `LOOKAHEAD` requests; the rest are taken to be
-feasible, as they were when admitted. For `slack` the third test is another one: promises.py.
+To find the requests that will not be served, the queue is walked in deadline order, skipping those
+that cannot be on time behind the ones served. For requests of equal length this is the rule of
+Moore and Hodgson (1968), which serves the most. This projection of the queue costs tens of µs. It
+is made only if the plain count of rows ahead (bisections) would refuse, is reused until a request
+leaves the queue or half a row's time has passed, and ends after `LOOKAHEAD` requests; the rest
+count as feasible, as they were when admitted. `slack` replaces the third test: promises.py.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
     from slacktide.scheduling.promises import Promises
 
 SPARE_ROWS = 4
-"""Rows admitted beyond those that fit; without them goodput falls by up to two points (decision
+"""Rows admitted beyond those that fit; without them goodput drops by up to two points (decision
 0005)."""
 
 SPARE = 0.1
-"""The same as a share of those that fit, if that is more."""
+"""Spare rows as a share of those that fit, if that is more."""
 
 LOOKAHEAD = 256
-"""Most requests looked at to find those that are doomed."""
+"""Most requests examined by a projection."""
 
 
 class AllWorkAhead:
-    """The work ahead of one request at admission, where all take as long but for their rows."""
+    """The work ahead of a request at admission, if run times depend on rows alone."""
 
     of = 0
-    """Class of the one that asks."""
+    """Class of the arriving request."""
 
     def __init__(self, queue: DeadlineQueue, times: RowTimes) -> None:
         self._queue = queue
         self.times = times
 
     def rows_due(self, deadline: float, penalty: float) -> float:
-        """Rows due no later than `deadline` that cost at least `penalty`. Measured in rows of the
-        one that asks: what takes half as long counts half."""
+        """Rows due no later than `deadline` with at least this penalty, in rows of the arriving
+        request: rows that take half as long count half."""
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        """(deadline, rows, time it must have left) of the first `LOOKAHEAD` that cost as much."""
+        """(deadline, rows, least time left) of the first `LOOKAHEAD` with at least this penalty."""
         lead, kind = self.times.lead, self._queue.kind
         return (
             (deadline, request.rows, lead[kind(request)[0]])
@@ -76,26 +76,26 @@ class AllWorkAhead:
 
 @dataclass(frozen=True, slots=True)
 class _Projection:
-    """Outcome of one projection: which of those that cost at least `penalty` will not be served."""
+    """The outcome of a projection: requests with at least `penalty` that will not be served."""
 
     penalty: float
     removals: int
     valid_until: float
     deadlines: tuple[float, ...]
-    """Theirs, ascending."""
+    """Their deadlines, ascending."""
     unserved: tuple[float, ...]
-    """Rows of the first i of them together; one longer than `deadlines`."""
+    """Total rows of the first i of them; one longer than `deadlines`."""
     spares: tuple[float, ...]
-    """The same, but of those only that could still be on time if one ahead of them fails."""
+    """Like `unserved`, for those that could be on time if one ahead of them is lost."""
 
-    def due(self, deadline: float) -> tuple[float, float]:
+    def rows_due(self, deadline: float) -> tuple[float, float]:
         """(rows that will not be served, spare rows among them) due no later than `deadline`."""
         i = bisect_right(self.deadlines, deadline)
         return self.unserved[i], self.spares[i]
 
 
 class Admission:
-    """Admits or refuses. Holds no request, only the outcome of its last walk."""
+    """Admits or refuses requests. Holds none, only the last projection."""
 
     def __init__(
         self, *, queue: DeadlineQueue, view: PoolView, max_queue: int | None, enabled: bool = True
@@ -104,12 +104,12 @@ class Admission:
         self._view = view
         self._max_queue = max_queue
         self._enabled = enabled
-        self._known: _Projection | None = None
+        self._projection: _Projection | None = None
         self.promises: Promises | None = None
-        """What decides instead of the walk; where requests differ in class, it must."""
+        """Replaces the projection if set, which requests of several classes require."""
 
     def limit(self, waiting: int) -> Reason | None:
-        """QUEUE_FULL if `waiting` requests and notices leave no room for one more."""
+        """QUEUE_FULL if there is no room besides `waiting` requests and notices."""
         full = self._max_queue is not None and waiting >= self._max_queue
         return Reason.QUEUE_FULL if full else None
 
@@ -123,7 +123,7 @@ class Admission:
         now: float,
         ahead: AllWorkAhead | ClassWorkAhead,
     ) -> Reason | None:
-        """Why a request with a deadline is refused now, or None if it is admitted."""
+        """The reason to refuse a request with a deadline now; None if it is admitted."""
         deadline, penalty = arrival.deadline, arrival.penalty
         budget = deadline - now
         lead = times.lead[rows]
@@ -142,7 +142,7 @@ class Admission:
         if promises is not None and (waiting_rows or free):
             remaining = view.leave(now=now)(remaining) / promises.slowdown
         first = rows * times.soonest
-        # As a rule there is room even one row at a time, and the best rate need not be known.
+        # Usually there is time even one row at a time, and the best rate is not needed.
         if waiting_rows <= remaining / (times.expected[1] / view.lanes) - first:
             return None
         per_row = times.per_row / view.lanes
@@ -159,8 +159,9 @@ class Admission:
         if before <= room:
             return None
         assert isinstance(ahead, AllWorkAhead)
-        unserved, spares = self._project(penalty, free, per_row, ahead, now).due(deadline)
-        # Rows too many; those admitted since the walk are among them, hence not among its spares.
+        unserved, spares = self._project(penalty, free, per_row, ahead, now).rows_due(deadline)
+        # Rows beyond those that fit. Requests admitted since the projection are included, so they
+        # are not among its spares.
         excess = before - unserved - room
         if excess <= 0 or excess + spares <= max(SPARE_ROWS, SPARE * room):
             return None
@@ -175,9 +176,9 @@ class Admission:
         now: float,
         ahead: AllWorkAhead | ClassWorkAhead,
     ) -> tuple[float, float]:
-        """See `Outlook`: what tests 1 and 3 go by. What comes first is the work ahead at the best
-        rate, stretched as promises.py does; some of it may not be served in the end. One that has
-        time for both is refused for the sake of those due after it, so these come first as well.
+        """See `Scheduler.outlook`: the quantities of tests 1 and 3. The wait is the work ahead at
+        the best rate, stretched as in promises.py, even if some of it will not be served. A request
+        with time for both is refused for the sake of those due after it, so these count as well.
         """
         view, lead = self._view, times.lead[rows]
         wait = free = view.free_in(now=now)
@@ -198,9 +199,9 @@ class Admission:
     def _project(
         self, penalty: float, free: float, per_row: float, ahead: AllWorkAhead, now: float
     ) -> _Projection:
-        """Which of those that cost at least `penalty` will not be served; kept for a while."""
+        """The requests with at least this penalty that will not be served; kept for a while."""
         queue = self._queue
-        projection = self._known
+        projection = self._projection
         if (
             projection is not None
             and projection.penalty == penalty
@@ -221,7 +222,7 @@ class Admission:
                 deadlines.append(deadline)
                 unserved.append(unserved[-1] + rows)
                 spares.append(spares[-1] + (rows if alone <= deadline else 0.0))
-        self._known = _Projection(
+        self._projection = _Projection(
             penalty,
             queue.removals,
             now + per_row / 2,
@@ -229,4 +230,4 @@ class Admission:
             tuple(unserved),
             tuple(spares),
         )
-        return self._known
+        return self._projection

@@ -1,13 +1,13 @@
 """`Announcements`: the notices of one pool, and for which of them a lane may be held.
 
-A request is known before its body is. To hold a free lane for one that is about
-to be complete is worth much where deadlines are tight, and delays all others if it never comes. So
+A request is known before its body arrives. Holding a free lane for a body that is almost complete
+pays off if deadlines are tight, and delays all others if the body never comes. So
 
-- a notice is waited for only until the time that it named, never again after;
+- a notice is waited for only until its announced time, never after;
 - a client is waited for while it keeps its word: not after a body that took more than half as long
-  again as announced, or never came, until one comes in time again;
-- there may be many clients, and each may break its word once: lane time lost in waiting for bodies
-  that did not come in time is bounded to a share of all time (`HoldBudget`).
+  again as announced, or never came, until one is on time again;
+- there may be many clients, and each may break its word once: lane time lost in waiting for late
+  bodies is limited to a share of all time (`HoldBudget`).
 """
 
 from __future__ import annotations
@@ -23,44 +23,42 @@ LATE = 1.5
 """A body that takes this many times as long as announced is late."""
 
 GRACE = 0.001
-"""Seconds that do not make a body late: one that fits in a packet is announced to take nothing."""
+"""Delay in seconds that is always tolerated: a body within a packet is announced to take none."""
 
 MOST_AT_ONCE = 4
-"""Notices that a lane is held for at once."""
+"""Most notices that a lane is held for at once."""
 
 LOOK = 64
-"""Notices looked at to find them: those of late clients may come first."""
+"""Most notices examined to find them: those of late clients may come first."""
 
 MOST_CLIENTS = 4096
-"""Clients remembered for having been late. Beyond that the one that was late longest ago is
-forgiven."""
+"""Most clients remembered as late; beyond that the one that was late longest ago is forgiven."""
 
 WASTE = 0.02
-"""Share of all time that may be lost in waiting for bodies that do not come."""
+"""Largest share of all time that may be lost in waiting for bodies that do not come."""
 
 
 class Announcements:
-    """Notices by id. Every one is added once, and ends by `arrived` or `withdraw`."""
+    """Notices by id. Each is added once, and ends by `arrived` or `withdraw`."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, Notice] = {}
         """Read only."""
         self._ahead: list[tuple[float, int]] = []
-        """Sorted (complete_at, id) of those with a deadline to plan with; their time may have
-        passed."""
+        """Sorted (complete_at, id) of notices with a deadline to plan with; some may be past."""
         self._overdue: list[tuple[float, int]] = []
-        """Heap of (when it is late, id) of those whose time has passed; ids may be gone."""
+        """Heap of (when it is late, id) of past notices; ids may be outdated."""
         self._late: OrderedDict[str, None] = OrderedDict()
-        """Clients that are not waited for, in the order in which they were late."""
+        """Clients that are not waited for; the one that was late longest ago comes first."""
 
     def add(self, notice: Notice) -> None:
-        """A body is on its way."""
+        """Add a notice whose body is on its way."""
         self.by_id[notice.id] = notice
         if notice.planned_due is not None:
             insort(self._ahead, (notice.complete_at, notice.id))
 
     def arrived(self, id: int, *, now: float) -> None:
-        """The body is here; an id that was never announced is passed over."""
+        """Remove a notice whose body has arrived; unknown ids are ignored."""
         notice = self._forget(id)
         if notice is None:
             return
@@ -70,7 +68,7 @@ class Announcements:
             self._late.pop(notice.client, None)
 
     def withdraw(self, id: int) -> bool:
-        """The body will not come; False if it was never announced."""
+        """Remove a notice whose body will not come; False if there is none."""
         notice = self._forget(id)
         if notice is None:
             return False
@@ -78,7 +76,7 @@ class Announcements:
         return True
 
     def soon(self, within: float, *, now: float) -> list[Notice]:
-        """Those that may be waited for, in order: complete within so many seconds."""
+        """Notices that may be waited for and complete within so many seconds, in order."""
         ahead, overdue, notices = self._ahead, self._overdue, self.by_id
         if ahead and ahead[0][0] <= now:
             passed = bisect_right(ahead, (now, inf))
@@ -116,27 +114,27 @@ class Announcements:
 
 
 def _late_at(notice: Notice) -> float:
-    """From when on the body of `notice` is late."""
+    """When the body of `notice` becomes late."""
     announced = max(0.0, notice.complete_at - notice.arrival)
     return notice.arrival + max(LATE * announced, announced + GRACE)
 
 
 class HoldBudget:
-    """Lane time lost in waiting in vain: at most a share `WASTE` of all time."""
+    """Limits lane time lost in waiting in vain to a share `WASTE` of all time."""
 
     def __init__(self) -> None:
         self._again = -inf
         self._awaited: Notice | None = None
         self._since = 0.0
         self._lost = 0.0
-        """Seconds in vain since a batch last ran: one notice after the other may be broken."""
+        """Seconds lost since a batch last ran, since several notices in a row may be broken."""
 
     def lasts(self, *, now: float) -> bool:
         """Whether the lane may be held."""
         return now >= self._again
 
     def hold(self, notice: Notice, *, now: float) -> None:
-        """The lane is held for `notice`, first of all that are waited for."""
+        """The lane is held for `notice`, the first of those it waits for."""
         awaited = self._awaited
         if awaited is None:
             self._since = now
@@ -146,14 +144,14 @@ class HoldBudget:
         self._awaited = notice
 
     def arrived(self, id: int) -> None:
-        """A body is here."""
+        """A body has arrived."""
         if self._awaited is not None and self._awaited.id == id:
             self._awaited = None
 
     def run(self, *, now: float) -> None:
-        """A batch starts: if the lane was held for a body that is not here, that time is lost."""
+        """A batch starts: if the lane was held for a body that has not come, that time is lost."""
         if self._awaited is not None:
-            # Never held beyond the time that was named, whenever the next batch runs.
+            # The lane is never held beyond the announced time, whenever the next batch runs.
             self._lost += min(now, self._awaited.complete_at) - self._since
             self._awaited = None
         if self._lost > 0.0:
@@ -162,7 +160,7 @@ class HoldBudget:
 
 
 def as_request(notice: Notice, signature: Signature = ()) -> Request:
-    """What is planned with of an announced request: it is taken to have one row, and this shape."""
+    """An announced request to plan with, assumed to have one row and this shape."""
     planned_due = notice.planned_due
     return Request(
         id=notice.id,

@@ -1,8 +1,7 @@
-"""`ArrivalPolicy`: what every policy that serves in order of arrival has in common.
+"""`ArrivalPolicy`: base class of policies that serve in order of arrival.
 
-One queue, first come first served, and the notices. Deadlines order nothing: requests are refused
-by the queue limit alone, and a request that is late already runs all the same. A policy adds
-`propose`.
+It has one queue, first come first served, and the notices. Deadlines do not matter: only the queue
+limit refuses requests, and late requests still run. A policy adds `propose`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ Waiting = tuple[float, Request]
 
 
 class ArrivalPolicy(ABC):
-    """A `Scheduler` (engine/ports.py) but for `propose`."""
+    """A `Scheduler` (engine/ports.py) without `propose`."""
 
     def __init__(self, options: QueueOptions, *, max_batch: int, **context: object) -> None:
         self._max_batch = max_batch
         self._max_queue = options.max_queue
-        # An ordered dict: a queue with removal by id in constant time.
+        # An ordered dict is a queue with removal by id in constant time.
         self._queue: OrderedDict[int, Waiting] = OrderedDict()
         self._notices: set[int] = set()
 
@@ -69,10 +68,14 @@ class ArrivalPolicy(ABC):
         for member in batch.members:
             queue.pop(member.id, None)
 
-    def ended(self, batch: Batch, *, now: float) -> None:  # noqa: B027  # not all of them care
-        """Nothing to learn."""
+    def ended(self, batch: Batch, *, now: float) -> None:  # noqa: B027  # optional
+        """Do nothing: there is nothing to learn."""
 
     def next_expiry(self) -> float | None:
+        return None
+
+    def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
+        """Give no explanation: nothing is predicted."""
         return None
 
     def pending(self) -> tuple[Request, ...]:
@@ -83,8 +86,8 @@ class ArrivalPolicy(ABC):
         return len(self._queue)
 
     def _front(self, room: Callable[[Request], int], replica: Replica) -> Proposal | Idle:
-        """The front of the queue: of one shape, and of no more rows than any member has `room` for.
-        The first member runs whatever its room, if the replica can run it at all."""
+        """Propose the front of the queue: requests of one shape, with no more rows than any member
+        has `room` for. The first member only needs to fit the replica."""
         limit = min(self._max_batch, replica.max_batch)
         members: list[Request] = []
         rows = 0

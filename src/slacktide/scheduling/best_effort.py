@@ -1,15 +1,13 @@
-"""How `slack` treats requests without a deadline: worth that rises with age, and a share.
+"""Best-effort requests: how `slack` and `orloj` treat requests without a deadline.
 
-The share holds for `orloj` too.
+They have an artificial deadline (arrival + window) that only orders them. Three rules:
 
-They have a deadline that only orders them (arrival + window). Three rules:
-
-- *Spare room.* They join a batch of requests with deadlines where that raises the batch's value per
-  second. The worth of one grows from 0 to its penalty as its age grows to its window.
-- *Idle lane.* With no deadline pending, they run alone, in order.
+- *Spare room.* They join a batch of requests with deadlines if that raises the batch's value per
+  second. The value of one grows from 0 to its penalty as its age grows to its window.
+- *Idle lane.* Without any pending deadline, they run alone, in order.
 - *Share.* One older than its window leads a batch of its own, but such batches take at most `share`
-  of the lane's time. Any rule on worth alone would either let a steady overload of requests with
-  deadlines starve them, or let a flood of best-effort requests starve the others.
+  of the lane's time. A rule based on value alone would either let a steady overload of requests
+  with deadlines starve them, or let a flood of best-effort requests starve the others.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from slacktide.scheduling.queue import Entry, within_rows
 from slacktide.scheduling.slack_table import SlackTable, up_to
 
 GOOD_ENOUGH = 0.9
-"""Of the best rate: a batch of best-effort requests grows no further, since none is in a hurry to
-be batched where batching hardly pays, and a long batch blocks the lane."""
+"""Share of the best rate at which a batch of best-effort requests stops growing: none is in a hurry
+to be batched, and a long batch blocks the lane."""
 
 
 def worth(request: Request, *, now: float) -> float:
@@ -35,8 +33,8 @@ def worth(request: Request, *, now: float) -> float:
 
 
 def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) -> list[Request]:
-    """The first requests, in order, up to the smallest size that comes near the best rate. The
-    first of all is a member whatever its rows; `entries` are not empty, `sizes` ascending."""
+    """The first requests, in order, up to the smallest size with nearly the best rate. The very
+    first is a member whatever its rows; `entries` are not empty, `sizes` ascending."""
     first = entries[0][2]
     options = [within_rows(entries, size) for size in sizes if size >= first.rows]
     if not options:
@@ -48,8 +46,8 @@ def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) 
 
 
 def size_of_single(most: int, table: SlackTable) -> int:
-    """The size that `batch_of` chooses where every request has one row and `most` can be taken.
-    Then it depends on nothing else, and is worked out once."""
+    """The size that `batch_of` chooses if every request has one row and at most `most` fit. It
+    depends on nothing else and is cached in the table."""
     size = table.best_effort.get(most)
     if size is None:
         sizes = up_to(most, table.grid)
@@ -61,17 +59,17 @@ def size_of_single(most: int, table: SlackTable) -> int:
 
 
 class BestEffortShare:
-    """Lane time that overdue best-effort requests may claim: at most `share` of it."""
+    """Limits the lane time of overdue best-effort requests to `share`."""
 
     def __init__(self, share: float) -> None:
         self._share = share
         self._next = -inf
 
     def claims(self, oldest: Request, *, now: float) -> bool:
-        """Whether `oldest` leads the next batch: it is overdue and the share is not used up."""
+        """Whether `oldest` leads the next batch: it is overdue, and the share is not used up."""
         return self._share > 0.0 and oldest.deadline <= now and now >= self._next
 
     def spend(self, seconds: float, *, now: float) -> None:
-        """A batch of best-effort requests alone, taking `seconds`, starts at `now`."""
+        """A batch of best-effort requests that takes `seconds` starts at `now`."""
         if self._share > 0.0:
             self._next = now + seconds / self._share

@@ -1,12 +1,12 @@
-"""`ClassQueue`: the requests with a deadline once more, by class, for `slack` with classes.
+"""`ClassQueue`: an index of the requests with a deadline by class, for `slack` with classes.
 
 For each signature (only equal ones share a batch) and each m it keeps the requests of class ≤ m in
-(deadline, id) order, three times side by side: as entries, as deadlines, as codes. The last two are
-typed arrays, which NumPy reads without a step per element; to insert into one of them is a
-`memmove`, as it is for a list. A *code* stands for all that pricing must know of a request: its
-class, rows and penalty. Code 0 is an empty place in a batch.
+(deadline, id) order, in three parallel columns: entries, deadlines, codes. The last two are typed
+arrays, which NumPy reads without a step per element; inserting into one is a `memmove`, as for a
+list. A *code* stands for the class, rows and penalty of a request, which determine its price. Code
+0 is an empty place in a batch.
 
-It is an index beside a `DeadlineQueue`, which tells it of every request that comes or goes.
+It is an index of a `DeadlineQueue`, which reports every request that comes or goes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from slacktide.profiles import RunClasses
 from slacktide.scheduling.queue import Entry, cut
 
 CROWDED = 4096
-"""Codes beyond which it pays to forget those that no request has any more."""
+"""Number of codes beyond which those without requests are dropped."""
 
 
 class ClassKind(NamedTuple):
-    """What a code stands for."""
+    """The properties that a code stands for."""
 
     of: int
     """Class."""
@@ -37,16 +37,16 @@ EMPTY = ClassKind(0, 0, 0.0)
 
 
 class ClassPrefixes:
-    """Batchable requests by class prefix: lists m hold those of class ≤ m. Read only."""
+    """Requests of one signature by class prefix: lists m hold those of class ≤ m. Read only."""
 
-    __slots__ = ("codes", "due", "entries", "rows")
+    __slots__ = ("codes", "deadlines", "entries", "rows")
 
     def __init__(self, classes: int) -> None:
         self.entries: list[list[Entry]] = [[] for _ in range(classes)]
-        self.due: list[array[float]] = [array("d") for _ in range(classes)]
+        self.deadlines: list[array[float]] = [array("d") for _ in range(classes)]
         self.codes: list[array[int]] = [array("q") for _ in range(classes)]
         self.rows = 0
-        """Rows of all of them together."""
+        """Rows of all requests."""
 
     def __len__(self) -> int:
         return len(self.entries[-1])
@@ -54,9 +54,9 @@ class ClassPrefixes:
     def add(self, entry: Entry, code: int, of: int) -> None:
         """Insert an entry of class `of`."""
         deadline = entry[0]
-        entries, deadlines, codes = self.entries, self.due, self.codes
+        entries, deadlines, codes = self.entries, self.deadlines, self.codes
         for m in range(of, len(entries)):
-            # By numbers that lie side by side, not by way of a tuple each.
+            # Bisecting the array of numbers is faster than bisecting tuples.
             at = bisect_left(deadlines[m], deadline)
             if at < len(deadlines[m]) and deadlines[m][at] == deadline:
                 at = bisect_left(entries[m], entry, at)
@@ -66,20 +66,20 @@ class ClassPrefixes:
         self.rows += entry[2].rows
 
     def extend(self, entries: Sequence[Entry], codes: Sequence[int], of: Sequence[int]) -> None:
-        """Append entries that are sorted and come after those that are here."""
+        """Append entries, sorted, that come after all present ones."""
         for m in range(len(self.entries)):
             low = [i for i, class_ in enumerate(of) if class_ <= m]
             self.entries[m] += [entries[i] for i in low]
-            self.due[m].extend([entries[i][0] for i in low])
+            self.deadlines[m].extend([entries[i][0] for i in low])
             self.codes[m].extend([codes[i] for i in low])
         self.rows += sum(entry[2].rows for entry in entries)
 
     def discard(self, gone: Sequence[Entry], of: Sequence[int]) -> None:
-        """Forget entries (sorted, all present), given their classes."""
+        """Remove entries (sorted, all present), given their classes."""
         for m, entries in enumerate(self.entries):
             mine = [entry for entry, class_ in zip(gone, of, strict=True) if class_ <= m]
             if mine:
-                cut(entries, mine, self.due[m], self.codes[m])
+                cut(entries, mine, self.deadlines[m], self.codes[m])
         for entry in gone:
             self.rows -= entry[2].rows
 
@@ -88,16 +88,16 @@ class ClassQueue:
     """Requests by signature and class prefix."""
 
     def __init__(self, classes: RunClasses, order: list[Entry]) -> None:
-        """Takes in `order` (sorted), and follows it from then on."""
+        """Index the entries of `order` (sorted), and follow its changes from then on."""
         self._order = order
         self._build(classes)
 
     def _build(self, classes: RunClasses) -> None:
         self.classes = classes
-        """What the requests are sorted by. May be replaced by what is `alike`."""
+        """The classes that requests are sorted by. May be replaced by ones that are `alike`."""
         self.kinds: list[ClassKind] = [EMPTY]
-        """What each code stands for. Read only; grows, or is a new list."""
-        self._known: dict[ClassKind, int] = {}
+        """Properties by code. Read only; it grows, or is replaced by a new list."""
+        self._code_by_kind: dict[ClassKind, int] = {}
         self._codes = {id: self.code_of(request) for _, id, request in self._order}
         self._groups: dict[Signature, ClassPrefixes] = {}
         split: dict[Signature, list[Entry]] = {}
@@ -109,7 +109,7 @@ class ClassQueue:
             group.extend(entries, codes, [self.kinds[code].of for code in codes])
 
     def add(self, entry: Entry) -> None:
-        """Take in `entry`, before it enters the order."""
+        """Add `entry`, before it enters the order."""
         if len(self.kinds) > CROWDED + 2 * len(self._order):
             self._build(self.classes)
         request = entry[2]
@@ -120,7 +120,7 @@ class ClassQueue:
         group.add(entry, code, self.kinds[code].of)
 
     def discard(self, gone: Sequence[Entry]) -> None:
-        """Forget `gone` (sorted), after they have left the order."""
+        """Remove `gone` (sorted), after they have left the order."""
         kinds, codes = self.kinds, self._codes
         split: dict[Signature, list[Entry]] = {}
         for entry in gone:
@@ -134,11 +134,11 @@ class ClassQueue:
                 group.discard(members, of)
 
     def code_of(self, request: Request) -> int:
-        """The code of `request`, by the present snapshot."""
+        """The code of `request` under the present classes."""
         kind = ClassKind(self.classes.class_of(request), request.rows, request.penalty)
-        code = self._known.get(kind)
+        code = self._code_by_kind.get(kind)
         if code is None:
-            code = self._known[kind] = len(self.kinds)
+            code = self._code_by_kind[kind] = len(self.kinds)
             self.kinds.append(kind)
         return code
 
@@ -147,5 +147,5 @@ class ClassQueue:
         return self._groups[signature]
 
     def class_of(self, request: Request) -> int:
-        """The class of a request that is here."""
+        """The class of a queued request."""
         return self.kinds[self._codes[request.id]].of

@@ -1,19 +1,18 @@
-"""What `slack` must know of batches whose members differ in class (profiles/run_classes.py).
+"""Tables for `slack` about batches whose members differ in class (profiles/run_classes.py).
 
-Three kinds of tables, all worked out from one snapshot of the classes:
+All are computed from one snapshot of the classes:
 
 - *start points*: `need[m][k][v]`, the time that a batch of k rows of class m needs with probability
   (v + ½) / levels, since P(all k lengths ≤ x) = F_m(x)^k;
 - *leads*: the time that a request alone needs with probability `drop` (one with less is dropped);
 - *compositions*: P(longest ≤ x) of a batch with n_g members of class g is the product of F_g(x)^n_g
-  (Orloj's Eq. 8 written as a product of CDFs). Few compositions ever occur, so each is worked out
-  when it first does.
+  (Orloj's Eq. 8 written as a product of CDFs). Few compositions ever occur, so each is computed
+  when it is first needed.
 
-And, for admission, the work ahead of a request. The policy prefers the short: a request of class g
-is behind those of class ≤ g only, whatever the deadlines of the longer ones. Each counts with the
-least that it can take of a lane, which is its share of the fixed part in the fullest batch and its
-own length: in any batch of k, c0 + c1 · k · max(l) is at least the sum of c0 / k +
-c1 · l over the members.
+For admission, they also give the work ahead of a request. The policy prefers short requests: one of
+class g waits only for those of class ≤ g, whatever the deadlines of longer ones. Each counts with
+its least lane time, which is its share of the fixed part in the fullest batch and its own length:
+in any batch of k, c0 + c1 · k · max(l) is at least the sum of c0 / k + c1 · l over the members.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from slacktide.scheduling.tables import Lazy, RowTimes, TimeByRows, size_grid
 P99 = 0.99
 
 PART_FILLED = 2.3
-"""A batch that pays for empty places is tried only where the fixed part of its time is at least so
-many times what its longest member, at the 90th percentile, takes of one row (decision 0005)."""
+"""A batch that pays for empty places is tried only if the fixed part of its time is at least this
+many times a row's time of its longest member, at the 90th percentile (decision 0005)."""
 
 P90 = 0.9
 
 PAYS = 0.01
-"""A larger batch of one class that saves less per row than this is not tried (decision 0005): the
-longest of many makes all of them wait, and the lane is blocked for longer."""
+"""Least saving per row for which a larger batch of one class is tried (decision 0005): the longest
+of many delays all of them, and the lane is blocked for longer."""
 
 WIDTH = POINTS + 1
-"""Columns of the table of compositions: the grid, and its end once more."""
+"""Columns of the table of compositions: the grid, and its last point again."""
 
 MOST_COMPOSITIONS = 4096
-"""Compositions kept; 3 MiB. With four classes and sixteen rows there are 4,845 in all."""
+"""Most compositions kept; 3 MiB. With four classes and sixteen rows there are 4,845 in all."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -56,7 +55,7 @@ Bools = NDArray[np.bool_]
 
 
 class Compositions:
-    """Distribution of the longest member by composition, that is by members per class."""
+    """Distribution of the longest member by composition, i.e. number of members per class."""
 
     def __init__(self, classes: RunClasses, most: int) -> None:
         count = len(classes)
@@ -65,8 +64,8 @@ class Compositions:
             raise ValueError(f"{count} classes are too many for batches of {most} rows")
         self._logs = classes.logs
         self.weights: Ints = np.array([self._radix**g for g in range(count)], dtype=np.int64)
-        """The key of a composition is the sum of its members' weights, by class."""
-        self._known: dict[int, int] = {}
+        """Weight by class. The key of a composition is the sum of its members' weights."""
+        self._slots: dict[int, int] = {}
         self.cdf: Floats = np.ones((64, WIDTH))
         """P(longest ≤ x_j) by slot, shape (≥ slots, WIDTH)."""
         self.mean_longest: Floats = np.zeros(64)
@@ -75,19 +74,18 @@ class Compositions:
         """The first grid point with P(longest ≤ x_j) ≥ 0.9, by slot."""
 
     def slots(self, keys: list[int]) -> list[int]:
-        """Where the compositions of these keys stand in the tables."""
-        slots_by_key = self._known
+        """Indices into the tables of the compositions with these keys."""
         try:
-            return [slots_by_key[key] for key in keys]
+            return [self._slots[key] for key in keys]
         except KeyError:
-            self._add({key for key in keys if key not in slots_by_key}, keep=keys)
-            return [self._known[key] for key in keys]
+            self._add({key for key in keys if key not in self._slots}, keep=keys)
+            return [self._slots[key] for key in keys]
 
     def _add(self, missing: set[int], *, keep: list[int]) -> None:
-        if len(self._known) + len(missing) > MOST_COMPOSITIONS:
-            self._known.clear()
+        if len(self._slots) + len(missing) > MOST_COMPOSITIONS:
+            self._slots.clear()
             missing = set(keep)
-        first = len(self._known)
+        first = len(self._slots)
         end = first + len(missing)
         if end > len(self.mean_longest):
             rows = 2 * end
@@ -101,11 +99,11 @@ class Compositions:
         self.cdf[first:end, POINTS] = cdf[:, -1]
         self.mean_longest[first:end] = (1.0 - cdf).sum(axis=1) - 0.5
         self.p90_longest[first:end] = (cdf >= P90).argmax(axis=1)
-        self._known.update(zip(keys.tolist(), range(first, end), strict=True))
+        self._slots.update(zip(keys.tolist(), range(first, end), strict=True))
 
 
 class ClassTables:
-    """Everything about one snapshot of classes, for batches of at most `limit` rows. Seconds."""
+    """Tables of one snapshot of classes, for batches of at most `limit` rows. Times in seconds."""
 
     def __init__(self, classes: RunClasses, *, limit: int, options: SlackOptions) -> None:
         latency = classes.latency
@@ -113,40 +111,41 @@ class ClassTables:
         self.limit = limit
         self._options = options
         self.mean_alone = classes.typical()
-        """A: what a request takes by itself, over all arrivals."""
+        """A: the mean time of a request alone, over all arrivals."""
         self.alone = tuple(classes.alone(of) for of in range(len(classes)))
-        """Expected time of one row by itself, by class."""
+        """Expected time of one row alone, by class."""
         self.worth = tuple(
             (alone / self.mean_alone) ** options.length_exponent for alone in self.alone
         )
-        """What an answer is worth, by class, before its penalty."""
+        """Value of an answer by class, without its penalty."""
         self.sizes = _sizes(classes, limit)
         """Batch sizes to try, ascending."""
         self.low = tuple(smaller + 1 for smaller in (0, *self.sizes[:-1]))
-        """Least number of rows that is tried in a batch of each size."""
+        """Least number of rows to try in a batch of each size."""
         paid = [0, *(latency.paid(rows) for rows in range(1, limit + 1))]
         self.paid: Floats = np.array(paid, dtype=np.float64)
-        """Rows paid for by rows."""
+        """Rows paid for, by rows."""
         self.need = self._need()
-        """Start points by class; by size and level, flat. Shape (G, sizes · levels)."""
+        """Start points by class and by size and level, flat. Shape (G, sizes · levels)."""
         levels = self.need.shape[1] // len(self.sizes)
         self.first_level = np.arange(self.need.shape[1]) % levels == 0
-        """Which columns of `need` are the first level of their size."""
+        """Whether each column of `need` is the first level of its size."""
         self.size_of_column: Ints = np.repeat(np.array(self.sizes), levels)
         self.low_of_column: Ints = np.repeat(np.array(self.low), levels)
         paying = [self._paying(of) for of in range(len(classes))]
         self.tried: Bools = np.repeat(np.array(paying), levels, axis=1)
-        """Which columns are worth trying for a batch of classes up to each, by class."""
+        """Whether each column is worth trying for a batch up to each class. Same shape as `need`.
+        """
         self.places: Ints = np.arange(limit)
-        """The places of the largest batch."""
+        """Indices of the places in the largest batch."""
         self.within: Ints = (self.places < self.size_of_column[:, None]).astype(np.int64)
-        """1 for the places of a batch of the size of each column, else 0."""
+        """By column: 1 for the places of a batch of its size, else 0."""
         self.compositions = Compositions(classes, limit)
         per_step = latency.c1 * classes.step
         self.sparse_until = latency.c0 / (PART_FILLED * per_step) if latency.sizes else math.inf
-        """90th percentile of the longest length, in grid steps, up to which places may be empty."""
+        """Largest 90th percentile of the longest length, in grid steps, with empty places."""
         self.lead: TimeByRows = Lazy(self._lead)
-        """Time that a request of (rows, class) must have left, or it is dropped."""
+        """Least time left of a request of (rows, class); with less it is dropped."""
 
     def _lead(self, kind: tuple[int, int]) -> float:
         rows, of = kind
@@ -156,8 +155,8 @@ class ClassTables:
         return classes.latency.seconds(rows, length)
 
     def _paying(self, of: int) -> list[bool]:
-        """Which of `sizes` save PAYS of the time per row against the one before, all of one class.
-        The smallest always does."""
+        """Whether each of `sizes` saves PAYS of the time per row against the one before, for
+        batches of one class. The smallest always does."""
         classes = self.classes
         pays = []
         least = math.inf
@@ -174,7 +173,7 @@ class ClassTables:
         cdfs = classes.cdfs
         levels = [(v + 0.5) / options.levels for v in range(options.levels)]
         if options.guarantee == "p99":
-            # Means are ascending, upper ends need not be: the promise is made for every member.
+            # Means ascend but upper ends need not: the guarantee holds for every member.
             cdfs, levels = np.minimum.accumulate(cdfs, axis=0), [P99]
         needs = [
             [
@@ -188,7 +187,7 @@ class ClassTables:
 
 
 def _sizes(classes: RunClasses, limit: int) -> tuple[int, ...]:
-    """The sizes that batches are padded to and `limit`; else half octaves, as with one class."""
+    """The sizes that batches are padded to, and `limit`; without padding, half octaves."""
     padded = classes.latency.sizes
     if not padded:
         return size_grid(limit)
@@ -201,7 +200,7 @@ def _first(cdf: Floats, probability: float) -> int:
 
 
 def _quantile(cdf: Floats, probability: float) -> float:
-    """The last place, in grid steps, where the CDF, linear in between, is at most `probability`."""
+    """The last point, in grid steps, where the interpolated CDF is at most `probability`."""
     after = min(int(np.searchsorted(cdf, probability, side="right")), POINTS - 1)
     if after == 0:
         return 0.0
@@ -210,7 +209,7 @@ def _quantile(cdf: Floats, probability: float) -> float:
 
 
 def class_times(tables: ClassTables, of: int) -> RowTimes:
-    """What admission goes by for one of class `of`; a batch takes as long as one of the longest."""
+    """Times for the admission of class `of`; a batch takes as long as one of the longest."""
     latency, longest = tables.classes.latency, tables.classes.means[-1]
     return RowTimes(
         lambda rows: latency.seconds(rows, longest),
@@ -221,16 +220,16 @@ def class_times(tables: ClassTables, of: int) -> RowTimes:
 
 
 def least_share(tables: ClassTables, of: int) -> float:
-    """Seconds of a lane that a row of class `of` takes at the least."""
+    """Least seconds of a lane for a row of class `of`."""
     latency = tables.classes.latency
     return latency.c0 / tables.limit + latency.c1 * tables.classes.means[of]
 
 
 class ClassWorkAhead:
-    """`AllWorkAhead` of one of class `of`: those of its class and shorter ones in `queue`."""
+    """`AllWorkAhead` for class `of`: requests of its own and shorter classes in `queue`."""
 
     def __init__(self, of: int, queue: DeadlineQueue, shares: Sequence[float]) -> None:
-        """`shares`: least seconds of a lane that a row takes, by class up to `of`."""
+        """`shares`: least seconds of a lane for a row, by class up to `of`."""
         self.of = of
         self._queue = queue
         self._weights = [share / shares[of] for share in shares]

@@ -1,8 +1,8 @@
-"""`DeadlinePolicy`: what every policy that keeps deadlines has in common.
+"""`DeadlinePolicy`: base class of policies that serve by deadline.
 
-Two queues (requests with a deadline; best effort), the notices, admission and expiry. A
-policy adds `propose`. Best-effort requests carry a deadline that only orders them: they are refused
-by the queue limit alone and never expire.
+It has two queues (requests with a deadline; best effort), the notices, admission and expiry. A
+policy adds `propose`. Best-effort requests have a deadline that only orders them: only the queue
+limit refuses them, and they never expire.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from slacktide.scheduling.queue import DeadlineQueue, by_class, by_rows
 from slacktide.scheduling.tables import ClassLead, Lead, RowTimes, TimeByRows, row_times
 
 WorkBefore = tuple[RowTimes, AllWorkAhead | ClassWorkAhead]
-"""What admission must know of a request: how long it takes, and what comes before it."""
+"""Input of admission: a request's times and the work ahead of it."""
 
 
 class DeadlinePolicy(ABC):
-    """A `Scheduler` (engine/ports.py) but for `propose`. `lead` says how much time a request must
-    have left, or it is dropped as hopeless; where predictions know classes, `class_lead` does, if
-    there is one."""
+    """A `Scheduler` (engine/ports.py) without `propose`. `lead` is the time that a request must
+    have left, or it is dropped as hopeless; `class_lead`, if given, replaces it when predictions
+    have classes."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class DeadlinePolicy(ABC):
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
         self._doubtful = {Reason.SHORTER_THAN_ALONE}
-        """What an idle lane refuses for predictions alone."""
-        if isinstance(times.classes(view.cores), ShapeClasses):  # then a median may be a guess
+        """Reasons for which an idle lane refuses because of predictions alone."""
+        if isinstance(times.classes(view.cores), ShapeClasses):  # whose medians may be guesses
             self._doubtful.add(Reason.BEHIND_WORK)
         self._sorted_by: Classes | None = None
         self._ahead: AllWorkAhead | None = None
@@ -57,14 +57,14 @@ class DeadlinePolicy(ABC):
         )
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
-        """Admission before the body is read; its rows are not known yet and taken to be one."""
+        """Apply admission before the body is read, assuming one row."""
         reason = self._refuse(notice, 1, now)
         if reason is None:
             self._notices.add(notice)
         return reason
 
     def add(self, request: Request, *, now: float) -> Reason | None:
-        """Queue a request, or say why not. Its notice is forgotten in either case."""
+        """Queue a request, or return a reason to refuse it. Its notice is forgotten either way."""
         if self._notices.by_id:
             self._notices.arrived(request.id, now=now)
         reason = self._refuse(request, request.rows, now)
@@ -73,7 +73,7 @@ class DeadlinePolicy(ABC):
         return reason
 
     def admit_moved(self, request: Request, *, now: float) -> None:
-        """Queue a request without asking admission."""
+        """Queue a request without admission."""
         self._notices.arrived(request.id, now=now)
         (self._best_effort if request.best_effort else self._timed).add(request)
 
@@ -83,7 +83,7 @@ class DeadlinePolicy(ABC):
         return bool(self._timed.remove((id,)) or self._best_effort.remove((id,)))
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Drop requests whose latest start has passed: EXPIRED past the deadline, else HOPELESS."""
+        """Drop requests after their latest start: EXPIRED past the deadline, else HOPELESS."""
         if not self._timed.order:
             return ()
         given_up = self._timed.expire(self._lead_by_kind(), now=now)
@@ -106,8 +106,8 @@ class DeadlinePolicy(ABC):
             if self._timed.remove(ids) < len(ids):
                 self._best_effort.remove(ids)
 
-    def ended(self, batch: Batch, *, now: float) -> None:  # noqa: B027  # most do not care
-        """Nothing to learn: predictions learn by themselves."""
+    def ended(self, batch: Batch, *, now: float) -> None:  # noqa: B027  # optional
+        """Do nothing: predictions learn by themselves."""
 
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline."""
@@ -115,8 +115,8 @@ class DeadlinePolicy(ABC):
             return None
         return self._timed.next_expiry(self._lead_by_kind())
 
-    def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float]:
-        """See `Outlook`."""
+    def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
+        """See `Scheduler`."""
         rows = arrival.rows if isinstance(arrival, Request) else 1
         times, ahead = self._work_before(arrival)
         return self._admission.outlook(arrival, rows, times=times, now=now, ahead=ahead)
@@ -132,7 +132,7 @@ class DeadlinePolicy(ABC):
         return len(self._timed.order) + len(self._best_effort.order)
 
     def _lead_by_kind(self) -> TimeByRows:
-        """Time that a request must have left, by what the queue tells kinds apart by."""
+        """Time that a request must have left, by the queue's kinds."""
         return self._row_times(self._view.cores).lead
 
     def _work_before(self, arrival: Request | Notice) -> WorkBefore:
@@ -148,7 +148,7 @@ class DeadlinePolicy(ABC):
         return class_times, self._ahead
 
     def _sort_by(self, classes: Classes | None) -> None:
-        """Have the queue tell kinds apart by these classes, as new row times do."""
+        """Sort the queue by the classes of new row times."""
         before, self._sorted_by = self._sorted_by, classes
         if before is None or classes is None:
             unlike = before is not classes
@@ -166,7 +166,7 @@ class DeadlinePolicy(ABC):
             arrival, rows, waiting=waiting, times=times, now=now, ahead=ahead
         )
         if (
-            reason is not None  # rare, and quicker to see than which it is
+            reason is not None  # rare, so test it first
             and not waiting
             and reason in self._doubtful
             and self._view.free_in(now=now) == 0.0

@@ -1,14 +1,14 @@
 """`edf`: earliest deadline first, the plain baseline.
 
-The request due first leads; the batch is the largest that keeps it on time. That is what collapses
-under overload: heads that are nearly late force small batches, small batches make more of them
-late. With `guarantee: p99` the p99 time of the batch must fit instead of the median.
+The request due first leads; the batch is the largest that keeps it on time. This collapses under
+overload: heads that are nearly late force small batches, and small batches make more of them late.
+With `guarantee: p99` the batch must fit at its p99 instead of its median.
 
-Where predictions know run classes, the time of a batch is the forecast for its members. Requests
-join in order unless they would make the head late; a long one is passed over, as one of many rows.
+If predictions have run classes, the time of a batch is the forecast for its members. Requests join
+in order unless they would make the head late; a long one is skipped, as is one with many rows.
 
-A best-effort request is ordered by the deadline it is given but binds no batch, which must fit
-the first member that has a real one.
+A best-effort request is ordered by its artificial deadline but binds no batch: a batch must fit the
+first member with a real deadline.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class EdfOptions(DeadlineOptions):
         "expected", "Which predicted time of a batch must fit before its first deadline."
     )
 
+    @property
+    def guarantees_p99(self) -> bool:
+        return self.guarantee == "p99"
+
 
 class Edf(DeadlinePolicy):
     """Earliest deadline first; the largest batch that keeps its first deadline."""
@@ -58,7 +62,7 @@ class Edf(DeadlinePolicy):
             return time.p99 if p99 else time.expected
 
         def class_lead(classes: Classes, rows: int, members: tuple[int, ...], cores: int) -> float:
-            if isinstance(classes, ShapeClasses):  # then members are of one class
+            if isinstance(classes, ShapeClasses):  # all members are of one class
                 return lead(classes.times[members[0]], rows, cores)
             longest = np.exp(classes.logs[list(members)].sum(axis=0))
             forecast = LongestMemberTime(classes, longest, rows)
@@ -71,12 +75,12 @@ class Edf(DeadlinePolicy):
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
         """The batch led by the request due first. Changes nothing."""
         limit = min(self._max_batch, replica.max_batch)
-        # `lead` is the guaranteed time of a batch, by rows, or by rows and its members' classes.
+        # `lead` is the guaranteed time of a batch by rows, or by rows and classes of its members.
         times = self._row_times(max(1, len(replica.cores)))
         classes, needs = times.classes, times.lead
         timed = self._timed
         if classes is None and not self._best_effort.order and timed.uniform:
-            # One row each, all alike: the first ones, as many as fit.
+            # One row each, all alike: take the first ones, as many as fit.
             fitting = max(1, _fitting(min(limit, timed.rows), needs, timed.order[0][0] - now))
             first = tuple([entry[2] for entry in timed.order[:fitting]])
             return Proposal(first, len(first))
@@ -105,7 +109,7 @@ class Edf(DeadlinePolicy):
         return Proposal(tuple(members), rows) if members else Idle()
 
     def _in_order(self) -> Iterable[Entry]:
-        """The entries that may share a batch with the one due first, in order."""
+        """Entries that may share a batch with the one due first, in order."""
         timed, best_effort = self._timed, self._best_effort
         if not best_effort.order:
             return timed.batchable(timed.order[0][2].signature) if timed.order else ()
@@ -115,8 +119,8 @@ class Edf(DeadlinePolicy):
 
 
 def _fitting(most: int, needs: TimeByRows, budget: float) -> int:
-    """The largest batch, of at most `most` rows, that needs at most `budget` seconds; 0 if none.
-    As a rule that is `most`, and only one time is asked for."""
+    """The largest batch of at most `most` rows that needs at most `budget` seconds; 0 if none.
+    Usually that is `most`, which takes a single look-up."""
     if needs[most] <= budget:
         return most
     return bisect_right(range(1, most), budget, key=needs.__getitem__)

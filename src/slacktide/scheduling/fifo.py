@@ -1,16 +1,16 @@
 """`fifo`: first in, first out, batched as Triton's dynamic batcher does.
 
-Requests run in the order in which they came, whatever their deadlines: nothing is refused but by
-the queue limit, nothing expires but by the queue's own timeout, and late ones run all the same.
+Requests run in the order of arrival, whatever their deadlines: only the queue limit refuses them,
+only the queue's own timeout expires them, and late ones still run.
 
 A batch is the longest run of requests from the front that have one signature and fit in max batch
 (a different shape ends it, as in Triton). It starts at once if it cannot grow, because it is full
-or another shape follows; or at the largest preferred size that can be made; or when its oldest
+or another shape follows; at the largest preferred size that is available; or when its oldest
 member has waited `max_delay`. Otherwise the lane waits, which only this policy does.
 
 The queue's timeout follows Triton's default queue policy: a request that has waited that long is
 dropped (`reject`), or runs after everything else (`delay`). It is the operator's rule for the
-queue, not a deadline, and so holds for best-effort requests too.
+queue, not a deadline, so it also applies to best-effort requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slacktide.scheduling.options import QueueOptions
 
 @dataclass(frozen=True, slots=True)
 class FifoOptions(QueueOptions):
-    """Those of Triton's dynamic batcher."""
+    """Options of `fifo`, which are those of Triton's dynamic batcher."""
 
     max_delay: float = option(
         0.0,
@@ -87,7 +87,7 @@ class Fifo(ArrivalPolicy):
         return gone
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch at the front, or when it will be due. Changes nothing."""
+        """The batch at the front, or when it is due. Changes nothing."""
         limit = min(self._max_batch, replica.max_batch)
         waiting = chain(self._queue.values(), self._delayed.values())
         first = next((entry for entry in waiting if entry[1].rows <= limit), None)

@@ -1,10 +1,10 @@
-"""`GuardedScheduler`: holds a scheduler that others wrote to the contract of `engine/ports.py`.
+"""`GuardedScheduler`: enforces the contract of `engine/ports.py` on foreign schedulers.
 
-The engine trusts the schedulers that are built in: what they propose is run as it is. One that is
-not might raise, propose what is not queued, or name a request twice, and the engine's books would
-no longer add up. So the guard keeps books of its own. At the first breach it calls the scheduler no
-more: all that waits ends as `unavailable`, every request that comes later is refused as such, and
-`failed` is called with a sentence. Other pools notice nothing.
+The engine trusts built-in schedulers and runs their proposals unchecked. A foreign scheduler might
+raise, propose requests that are not queued, or name a request twice, and the engine's ledger would
+no longer be consistent. So the guard keeps its own record of the queue. After the first breach it
+no longer calls the scheduler: all waiting and new requests end as `unavailable`, and `failed` is
+called with a sentence. Other pools are not affected.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from math import inf, isnan
 from typing import Any
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
-from slacktide.engine.ports import Idle, Outlook, Proposal, Scheduler, WaitUntil
+from slacktide.engine.ports import Idle, Proposal, Scheduler, WaitUntil
 
 
 class GuardedScheduler:
-    """A `Scheduler` around another; its methods are those of the protocol."""
+    """A `Scheduler` that wraps and checks a foreign one."""
 
     def __init__(
         self,
@@ -28,35 +28,34 @@ class GuardedScheduler:
         max_queue: int | None,
         failed: Callable[[str], None] | None,
     ) -> None:
-        """`make` makes the other; `max_queue` holds whatever it does."""
+        """`make` makes the foreign scheduler; `max_queue` applies whatever it does."""
         self._name = name
         self._failed = failed
         self._max_queue = max_queue
         self._queued: dict[int, Request] = {}
         self._notices: set[int] = set()
         self._broken = False
-        self._made: Any = None
+        self._scheduler: Any = None
         try:
-            self._made = make()
+            self._scheduler = make()
         except Exception as error:
             self._fail(f"cannot be made: {type(error).__name__}: {error}")
-        self.outlook: Outlook | None = None if self._made is None else self._guarded_outlook()
-        """As of `engine.ports.Outlook`; None if the scheduler gives no reasons."""
 
-    def _guarded_outlook(self) -> Outlook | None:
-        if not hasattr(self._made, "outlook"):
+    def outlook(self, arrival: Request | Notice, *, now: float) -> tuple[float, float] | None:
+        """See `Scheduler`; foreign schedulers may lack this method."""
+        try:
+            self._scheduler.outlook  # noqa: B018  # an AttributeError inside it is a breach
+        except AttributeError:
             return None
-
-        def outlook(arrival: Request | Notice, *, now: float) -> tuple[float, float]:
-            seconds = self._call("outlook", arrival, now=now)
-            try:
-                needed, wait = seconds
-                return float(needed), float(wait)
-            except (TypeError, ValueError):
-                self._fail(f"outlook: expected seconds needed and to wait, got {seconds!r:.100}")
-                return inf, inf
-
-        return outlook
+        seconds = self._call("outlook", arrival, now=now)
+        if seconds is None and not self._broken:
+            return None
+        try:
+            needed, wait = seconds
+            return float(needed), float(wait)
+        except (TypeError, ValueError):
+            self._fail(f"outlook: expected seconds needed and to wait, got {seconds!r:.100}")
+            return inf, inf
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
         reason = self._refusal() or self._answer("announce", notice, now=now)
@@ -87,7 +86,7 @@ class GuardedScheduler:
         return is_present
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """See `Scheduler`; once broken, everything that waits. A timer that is due again at once
+        """See `Scheduler`; once broken, every waiting request. A timer that is due again at once
         would keep the loop busy for ever, so that is a breach as well."""
         expired = self._call("expire", now=now)
         gone: dict[int, Reason] = {}
@@ -114,24 +113,26 @@ class GuardedScheduler:
             return Idle()
         if isinstance(proposal, WaitUntil) and proposal.at > now:
             return proposal
-        wrong = self._wrong(proposal, replica)
-        if wrong:
-            self._fail(f"propose: {wrong}")
+        problem = self._problem(proposal, replica)
+        if problem:
+            self._fail(f"propose: {problem}")
             return Idle()
-        return proposal  # type: ignore[no-any-return]  # a proposal, as has been seen
+        return proposal  # type: ignore[no-any-return]  # checked to be a proposal
 
-    def _wrong(self, offer: object, replica: Replica) -> str:
-        """What is wrong with a proposal; empty if nothing is."""
+    def _problem(self, offer: object, replica: Replica) -> str:
+        """Why a proposal is invalid; empty if it is valid."""
         if not (isinstance(offer, Proposal) and isinstance(offer.members, tuple) and offer.members):
             return f"expected a proposal with members, got {offer!r:.100}"
         proposed_ids: set[int] = set()
-        for member in offer.members:
-            id = getattr(member, "id", None)
-            if not isinstance(id, int) or self._queued.get(id) is not member:
-                return f"request {id} is not queued"
-            if id in proposed_ids:
-                return f"request {id} is taken twice"
-            proposed_ids.add(id)
+        members: tuple[object, ...] = offer.members
+        for member in members:
+            if not isinstance(member, Request):
+                return f"expected requests as members, got {member!r:.100}"
+            if self._queued.get(member.id) is not member:
+                return f"request {member.id} is not queued"
+            if member.id in proposed_ids:
+                return f"request {member.id} is taken twice"
+            proposed_ids.add(member.id)
         if len({member.signature for member in offer.members}) > 1:
             return "the members differ in shape"
         rows = sum(member.rows for member in offer.members)
@@ -148,7 +149,7 @@ class GuardedScheduler:
         self._call("ended", batch, now=now)
 
     def next_expiry(self) -> float | None:
-        """See `Scheduler`; once broken, at once while anything waits."""
+        """See `Scheduler`; once broken, at once while any request waits."""
         expiry = self._call("next_expiry")
         if not self._broken and not (expiry is None or isinstance(expiry, int | float)):
             self._fail(f"next_expiry: expected seconds or None, got {expiry!r:.100}")
@@ -171,18 +172,18 @@ class GuardedScheduler:
         return Reason.QUEUE_FULL if full else None
 
     def _answer(self, method: str, *args: object, now: float) -> Reason | None:
-        """What the scheduler says to a new request."""
+        """The scheduler's answer to a new request, checked."""
         reason = self._call(method, *args, now=now)
         if not (self._broken or reason is None or isinstance(reason, Reason)):
             self._fail(f"{method}: expected a reason or None, got {reason!r:.100}")
         return Reason.UNAVAILABLE if self._broken else reason
 
     def _call(self, method: str, *args: object, **named: object) -> Any:
-        """What the scheduler returns; None once it is broken."""
+        """Call a method of the scheduler; None once it is broken."""
         if self._broken:
             return None
         try:
-            return getattr(self._made, method)(*args, **named)
+            return getattr(self._scheduler, method)(*args, **named)
         except Exception as error:  # foreign code may raise anything
             self._fail(f"{method} raised {type(error).__name__}: {error}")
             return None

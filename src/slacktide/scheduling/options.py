@@ -1,4 +1,4 @@
-"""What the options of several schedulers have in common, and those of `slack`."""
+"""Options that several schedulers share, and the options of `slack`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slacktide.domain.options import Options, option
+from slacktide.engine.unmeasured_queue import SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions(Options):
-    """Of every scheduler here."""
+    """Options of every scheduler."""
 
     max_queue: int | None = option(
         10_000, "Largest number of waiting and announced requests; none: no limit.", least=1
     )
 
+    @property
+    def guarantees_p99(self) -> bool:
+        """Whether requests run only if their p99 is known and in time."""
+        return False
+
+    @property
+    def unmeasured_share(self) -> float:
+        """Share of the lane's time for requests without a prediction."""
+        return SHARE
+
 
 @dataclass(frozen=True, slots=True)
 class DeadlineOptions(QueueOptions):
-    """Of those that go by deadlines."""
+    """Options of schedulers that serve by deadline."""
 
     admission: bool = option(
         True, "Whether admission refuses a request that cannot be on time behind the work ahead."
@@ -28,7 +39,7 @@ class DeadlineOptions(QueueOptions):
 
 @dataclass(frozen=True, slots=True)
 class BestEffortOptions(DeadlineOptions):
-    """Of those that keep some lane time for requests without a deadline."""
+    """Options of schedulers that reserve some lane time for requests without a deadline."""
 
     best_effort_share: float = option(
         0.1,
@@ -37,10 +48,14 @@ class BestEffortOptions(DeadlineOptions):
         most=1,
     )
 
+    @property
+    def unmeasured_share(self) -> float:
+        return self.best_effort_share
+
 
 @dataclass(frozen=True, slots=True)
 class SlackOptions(BestEffortOptions):
-    """See slack.py for what they steer. All are flat near their defaults."""
+    """Options of `slack`, see slack.py. Results depend little on values near the defaults."""
 
     levels: int = option(4, "Start points tried for each batch size.", least=1, most=16)
     deferral_discount: float = option(
@@ -79,3 +94,7 @@ class SlackOptions(BestEffortOptions):
         least=0,
         most=1,
     )
+
+    @property
+    def guarantees_p99(self) -> bool:
+        return self.guarantee == "p99"

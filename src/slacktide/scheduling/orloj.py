@@ -1,25 +1,25 @@
 """`orloj` and `orloj_text`: batches by the distribution of run times (Orloj, Algorithm 1).
 
 At every decision, for batch sizes 1, 2, 4, …: the requests that can make a batch of that size are
-those with deadline ≥ now + E[time of such a batch]. Of the sizes that enough requests can make one
-is chosen, and the batch is filled with those of the highest priority score (orloj_score.py). What
-cannot even make the smallest is dropped.
+those with deadline ≥ now + E[time of such a batch]. One of the sizes that enough requests can make
+is chosen, and the batch is filled by the highest priority scores (orloj_score.py). Requests that
+cannot even make the smallest size are dropped.
 
-Which size, the paper says twice, and not the same:
+The paper describes the choice of the size twice, differently:
 
-- `orloj`: line 16 as printed goes through the sizes by the earliest deadline among those that can
-  make them, *latest first*. Larger sizes have fewer that can make them, so it takes the largest.
+- `orloj`: line 16 as printed goes through the sizes by the earliest deadline among the requests
+  that can make them, *latest first*. Fewer requests can make larger sizes, so it takes the largest.
 - `orloj_text`: "the batch size with the overall earliest deadline" (§3.2), the larger on ties. That
   is a small one whenever an urgent request can only make that.
 
-Lines 13 and 19 are taken to belong inside the `if` above them. What is not in the paper: a request
-of several rows fills as many places; it is in batches of at least its own size; where no size can
-be filled the request due first runs alone, since a free lane never idles. Where shapes differ there
-is one batch to each, and that of the highest scores runs (§3.2, Batch Priority). Best
-effort runs when nothing else waits, and if overdue in a share of the lane's time (best_effort.py).
+Lines 13 and 19 are assumed to belong inside the `if` above them. Not in the paper: a request of
+several rows fills as many places; it is in batches of at least its own size; if no size can be
+filled, the request due first runs alone, since a free lane never idles. If shapes differ, there is
+one batch for each, and the one with the highest scores runs (§3.2, Batch Priority). Best-effort
+requests run if nothing else waits and, if overdue, in a share of the lane's time (best_effort.py).
 
-The queue is the paper's without the convex hull: one list by deadline for each kind of request, in
-which the score is sorted in a few runs (`Run`); the best of all runs come from a heap.
+The queue does not need the paper's convex hull: it is one list by deadline for each kind of
+request, in which the score is sorted in a few runs (`Run`); a heap merges the best of all runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from slacktide.scheduling.queue import Entry, Partition, proposal_of, within_row
 from slacktide.scheduling.tables import Cached
 
 GROUPS = 8
-"""Signatures tried per decision: those of the earliest deadlines."""
+"""Most signatures tried per decision: those of the earliest deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class OrlojOptions(BestEffortOptions):
     )
 
     def check(self) -> None:
-        """Steps ascend."""
+        """Check that steps ascend."""
         before = 0.0
         for step in self.steps:
             if len(step) != 2 or not (step[0] > before and step[1] > 0.0):
@@ -79,7 +79,7 @@ class OrlojOptions(BestEffortOptions):
 
 
 class OrlojKind(NamedTuple):
-    """All that tells requests apart but for their deadlines."""
+    """Properties that distinguish requests, except for their deadlines."""
 
     of: int
     """Class."""
@@ -93,13 +93,13 @@ class Makers(NamedTuple):
 
     size: int
     earliest: float
-    """The first deadline of those with the time for it, also of requests of more rows."""
+    """First deadline of those with enough time for it, including requests with more rows."""
     parts: list[tuple[OrlojKind, list[Entry], int]]
-    """Of each kind the sorted entries, and the first of them that can make it."""
+    """By kind: its sorted entries, and the index of the first that can make it."""
 
 
 class Orloj(DeadlinePolicy):
-    """Algorithm 1, line 16 as printed."""
+    """Orloj's Algorithm 1, line 16 as printed."""
 
     Options: ClassVar = OrlojOptions
 
@@ -108,7 +108,7 @@ class Orloj(DeadlinePolicy):
     ) -> None:
         steps = (*ONE_STEP, *((after, cost) for after, cost in options.steps))
         self._grace = steps[-1][0]
-        """How long after its deadline a request is still worth an answer."""
+        """How long after its deadline an answer still has a value."""
         self._tables: Cached[OrlojTimes] = Cached(
             times,
             lambda cores: OrlojTimes(
@@ -153,12 +153,12 @@ class Orloj(DeadlinePolicy):
     def take(self, batch: Batch) -> None:
         timed = len(self._timed.order)
         super().take(batch)
-        if len(self._timed.order) == timed:  # of best-effort requests alone
+        if len(self._timed.order) == timed:  # a batch of best-effort requests
             seconds = self._times.of(batch.rows, max(1, len(batch.replica.cores))).expected
             self._overdue.spend(seconds, now=batch.started)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Drop what could not make even a batch of its own: EXPIRED once it is too late for all,
+        """Drop requests that could not even make a batch of their own: EXPIRED after the last step,
         else HOPELESS."""
         return super().expire(now=now - self._grace)
 
@@ -167,11 +167,11 @@ class Orloj(DeadlinePolicy):
         if start is None:
             return None
         at = start + self._grace
-        # Rounding must not make it a moment at which `expire` has nothing to say yet.
+        # Rounding must not yield a time at which `expire` would not find the request yet.
         return at if at - self._grace >= start else nextafter(at, inf)
 
     def _choose(self, makers: Sequence[Makers]) -> Makers:
-        """The batch size of line 16: the latest first, that is the largest."""
+        """Choose the batch size of line 16: the latest first, i.e. the largest."""
         return max(makers, key=lambda candidate: (candidate.earliest, candidate.size))
 
     def _alone(self, _: Classes, rows: int, of: tuple[int, ...], cores: int) -> float:
@@ -199,7 +199,7 @@ class Orloj(DeadlinePolicy):
     def _makers(
         self, group: list[tuple[OrlojKind, list[Entry]]], times: OrlojTimes, limit: int, now: float
     ) -> list[Makers]:
-        """Lines 10 to 17: every size that enough requests of one signature can make."""
+        """Return every size that enough requests of one signature can make (lines 10 to 17)."""
         candidates: list[Makers] = []
         for size in self._sizes:
             if size > limit:
@@ -220,8 +220,8 @@ class Orloj(DeadlinePolicy):
         return candidates
 
     def _filled(self, makers: Makers, times: OrlojTimes, now: float) -> tuple[list[Request], float]:
-        """Line 22: those of the highest score, as many as fit, and the sum of their scores. On ties
-        the earliest deadline."""
+        """Fill a batch by the highest scores (line 22); return its members and their total score.
+        The earliest deadline wins ties."""
         heap: list[tuple[float, float, int, Run]] = []
         for kind, part, first in makers.parts:
             curve = times.score(kind.of, kind.rows, makers.size)
@@ -250,20 +250,20 @@ class Orloj(DeadlinePolicy):
 
 
 class OrlojText(Orloj):
-    """Algorithm 1 with the batch size that the text of §3.2 describes."""
+    """Orloj's Algorithm 1 with the batch size that the text of §3.2 describes."""
 
     def _choose(self, makers: Sequence[Makers]) -> Makers:
-        """The earliest deadline first, the larger size on ties."""
+        """Choose the earliest deadline first, the larger size on ties."""
         return min(makers, key=lambda candidate: (candidate.earliest, -candidate.size))
 
 
 class Run:
-    """Requests of one kind, in the order of a score that only falls along the way.
+    """Requests of one kind in the order of their scores, which decrease along the run.
 
     Requests of one kind share a curve (orloj_score.py) that rises and falls a few times. Between
-    two turns of the curve the later deadline has the higher score, or the earlier one has: a *run*.
-    Its best stands at one end, the next best beside it. So the k best of ten thousand requests take
-    a few bisections and k steps, where the paper needs a convex hull that follows the time.
+    two turns of the curve the score grows or decreases with the deadline: a *run*. Its best request
+    is at one end, the next best beside it. So the k best of ten thousand requests take a few
+    bisections and k steps, where the paper needs a convex hull that follows the time.
     """
 
     __slots__ = ("_end", "_scale", "_score", "_step", "at", "part")
@@ -279,18 +279,18 @@ class Run:
         self._step = -1 if rising else 1
 
     def key(self, now: float) -> tuple[float, float, int]:
-        """(-score, deadline, id) of the request that it has come to."""
+        """(-score, deadline, id) of the current request."""
         deadline, id, _ = self.part[self.at]
         return -self._scale * self._score.at(deadline - now), deadline, id
 
     def advance(self) -> bool:
-        """Go on to the next; False if there is none."""
+        """Go to the next request; False if there is none."""
         self.at += self._step
         return self.at != self._end
 
 
 def runs_of(score: Score, scale: float, part: list[Entry], first: int, now: float) -> Iterator[Run]:
-    """The runs of `part`, from `first` on, in which the score rises or falls throughout."""
+    """The runs of `part`, from index `first` on, in which the score only rises or only falls."""
     for turn, rising in zip(score.turns, score.directions, strict=False):
         end = bisect_left(part, (now + turn,), first)
         if end > first:

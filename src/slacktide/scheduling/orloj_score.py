@@ -2,35 +2,35 @@
 
     p(s) = E[C(now + τ + L) - C(now + L)] / E[L],   s = deadline - now, τ ~ exponential of rate b
 
-is what being passed over once would cost, per second of lane time: L is the time of the batch that
-the request would be in, C its cost, a step at the deadline. L is a histogram. For a bin [l1, l2) of
-probability *density* h (the paper says frequency, which is off by the width of the bin) Eq. 2 is
+is the cost of being passed over once, per second of lane time: L is the time of the request's
+batch, C its cost, a step at the deadline. L is a histogram. For a bin [l1, l2) of probability
+*density* h (the paper says frequency, which is off by the width of the bin) Eq. 2 is
 
     p_i = h / (b E[L]) · (e^(-b (s - l2)) - e^(-b (s - l1)))    s > l2
     p_i = h / (b E[L]) · (1 - e^(-b (s - l1)))                  l1 < s ≤ l2
     p_i = 0                                                     s ≤ l1
 
-and p is the sum over bins. Written in slack it needs neither the paper's base time nor its resets:
-nothing overflows, since no exponent is positive. Summed up it is a curve with
+and p is the sum over bins. As a function of slack it needs neither the paper's base time nor its
+resets: nothing overflows, since no exponent is positive. The sum is a curve with
 
     dp/ds = f(s) / E[L] - b p,    f the density of L
 
 so from one bin edge to the next p(s + x) = p(s) e^(-b x) + f (1 - e^(-b x)) / (b E[L]): one value
-per edge says everything. Within a bin the curve rises or falls, never both. So requests that share
-it and are sorted by deadline fall into a few runs in which the score is sorted too: that is what
-takes the place of the paper's milestones and convex hull.
+per edge determines it. Within a bin the curve either rises or falls. So requests that share it and
+are sorted by deadline form a few runs in which the score is sorted too, which replaces the paper's
+milestones and convex hull.
 
-A cost with several steps (appendix B) is a sum of such curves, each shifted by what its step comes
+A cost with several steps (appendix B) is a sum of such curves, each shifted by the time of its step
 after the deadline: the same equation with f the sum of the shifted densities, times their costs.
 
-While it is still open which others will be in a batch (§4.3), they are drawn from all that arrive,
-whichever application they come from: F is the mixture of all classes. The histogram in the score of
-a request of class g is that of a batch with it in, F_g · F^(k-1). (Both are products of CDFs, which
-is what Eq. 8 amounts to.) A mean, E[L], is wanted in two places: in the score, and in line 11,
-which drops requests and rules out sizes. The paper says that E[L] "only depends on the batch size":
-the mean of F^k in both (`batch`). It also writes line 11 EstimateBatchLatency(r, bs): the mean of
-F_g · F^(k-1) there (`own_class`) or in both (`by_class`). Where a pool knows no classes, all
-requests are one class, with the batch times that the pool predicts, and the readings are one.
+The other members of a batch are not known yet (§4.3), so they are drawn from all arrivals of any
+application: F is the mixture of all classes. The histogram in the score of a request of class g is
+that of a batch with it in, F_g · F^(k-1). (Both are products of CDFs, as in Eq. 8.) The mean E[L]
+occurs in two places: in the score, and in line 11, which drops requests and rules out sizes. The
+paper says that E[L] "only depends on the batch size": the mean of F^k in both (`batch`). It also
+writes line 11 EstimateBatchLatency(r, bs): the mean of F_g · F^(k-1) there (`own_class`) or in both
+(`by_class`). In a pool without classes, all requests are one class with the pool's predicted batch
+times, and the readings agree.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from slacktide.profiles import BatchTimes, RunClasses, ShapeClasses, TimeDistrib
 from slacktide.profiles.distribution import FLOOR, POINTS, expected_max, weighted_sum
 
 Step = tuple[float, float]
-"""(seconds after the deadline, cost of being later than that)."""
+"""(seconds after the deadline, cost of being later)."""
 
 ONE_STEP: tuple[Step, ...] = ((0.0, 1.0),)
 """The plain cost: 1 for missing the deadline."""
@@ -56,20 +56,20 @@ ONE_STEP: tuple[Step, ...] = ((0.0, 1.0),)
 
 @dataclass(frozen=True, slots=True)
 class TimeHistogram:
-    """Times of one kind of batch, seconds."""
+    """Distribution of the time of one kind of batch, in seconds."""
 
     edges: tuple[float, ...]
     """Ascending; one more than bins."""
     cdf: tuple[float, ...]
     """P(time ≤ edge); 0 at the first and 1 at the last."""
     mean: float
-    """What E[L] is taken to be in the score."""
+    """E[L] in the score."""
     need: float
-    """What it is in line 11: the time that a request must have left to be in such a batch."""
+    """E[L] in line 11: the time that a request must have left to be in such a batch."""
 
 
 class Score:
-    """The curve p(s) of one kind of request in one size of batch, for a first step of cost 1."""
+    """The curve p(s) of one kind of request in one batch size, for a first step of cost 1."""
 
     __slots__ = ("_at_edge", "_b", "_edges", "_inflow", "directions", "turns")
 
@@ -96,7 +96,7 @@ class Score:
                 self.directions.append(rises)
 
     def at(self, slack: float) -> float:
-        """p at `slack` seconds."""
+        """p at a slack of `slack` seconds."""
         i = bisect_right(self._edges, slack) - 1
         if i < 0:
             return 0.0
@@ -104,7 +104,7 @@ class Score:
 
 
 def _shifted(times: TimeHistogram, steps: Sequence[Step]) -> tuple[list[float], list[float]]:
-    """(edges, f / E[L] from each on): the densities of all steps over one another."""
+    """(edges, f / E[L] from each edge on): the sum of the densities of all steps."""
     cells = list(zip(pairwise(times.edges), pairwise(times.cdf), strict=True))
     changes = []
     for n, (after, cost) in enumerate(steps):
@@ -126,24 +126,23 @@ def _shifted(times: TimeHistogram, steps: Sequence[Step]) -> tuple[list[float], 
 
 
 def _after(p: float, inflow: float, x: float, b: float) -> float:
-    """The curve `x` seconds after it was at `p`, with f / E[L] = `inflow` all the way."""
+    """The curve `x` seconds after the value `p`, with a constant f / E[L] = `inflow`."""
     return p * exp(-b * x) - inflow * expm1(-b * x) / b
 
 
 Reading: TypeAlias = Literal["batch", "own_class", "by_class"]
-"""Where E[L] is that of a batch with the request's own class in it: nowhere, line 11, everywhere.
-"""
+"""Where E[L] is that of a batch with the request's own class: nowhere, in line 11, everywhere."""
 
 TAIL = 0.001
-"""Probability left out at either end where a histogram is made from quantiles."""
+"""Probability cut off at either end of a histogram that is made from quantiles."""
 
 BINS = 48
-"""Bins of such a histogram."""
+"""Bins of a histogram that is made from quantiles."""
 
 
 class OrlojTimes:
-    """Histograms and scores by class, rows and batch size, for one number of cores. Seconds. All of
-    it is worked out when first asked for."""
+    """Histograms and scores by class, rows and batch size, for one number of cores, in seconds.
+    Computed on first use."""
 
     def __init__(
         self,
@@ -182,7 +181,7 @@ class OrlojTimes:
         return histogram
 
     def score(self, of: int, rows: int, size: int) -> Score:
-        """The priority curve of such a request in such a batch."""
+        """The priority curve of such a request in a batch of `size` rows."""
         key = (of, rows, size)
         score = self._scores.get(key)
         if score is None:

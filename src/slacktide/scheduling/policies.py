@@ -1,4 +1,4 @@
-"""Policies by name: `make_scheduler("slack", {"deferral_discount": 0.8}, ...)`."""
+"""Schedulers by name: `make_scheduler("slack", {"deferral_discount": 0.8}, ...)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
 from slacktide.engine.ports import PoolParts, PoolView, Scheduler
 from slacktide.engine.time_share import SoloCounts, SoloProfiling
-from slacktide.engine.unmeasured_queue import SHARE, UnmeasuredRules
+from slacktide.engine.unmeasured_queue import UnmeasuredRules
 from slacktide.profiles import BatchTimes, ClassedTimes, ExitTimes, ShapedTimes
 from slacktide.scheduling.arrival_policy import ArrivalPolicy
 from slacktide.scheduling.edf import Edf
@@ -36,8 +36,8 @@ POLICIES: Registry[Scheduler] = Registry(
     options=QueueOptions,
     absent=dict.fromkeys(("clipper", "nexus", "clockwork"), PAPERS),
 )
-"""Every policy, by name: its class is made of `(options, *, max_batch, times, view)`, the options
-being `QueueOptions` or more."""
+"""Every scheduler by name: its class is called with `(options, *, max_batch, times, view)`, where
+the options extend `QueueOptions`."""
 
 
 def make_scheduler(
@@ -49,36 +49,42 @@ def make_scheduler(
     view: PoolView,
     failed: Callable[[str], None] | None = None,
 ) -> Scheduler:
-    """A fresh scheduler for one pool. One that is not built in is guarded (guard.py); `failed` is
-    called if it breaks its contract. Raises OptionError if the policy or an option is unknown (with
-    the nearest one that exists) or a value is of the wrong type or out of range."""
+    """Make a scheduler for one pool. A foreign one is guarded (guard.py); `failed` is called if it
+    breaks its contract. Raises OptionError for an unknown scheduler or option, naming the nearest
+    valid one, and for invalid values."""
     if max_batch < 1:
         raise OptionError(("max_batch", f"expected at least 1, got {max_batch}"))
-    policy, checked = POLICIES.find(name), POLICIES.read(name, options)
+    policy, checked = POLICIES.find(name), _options(name, options)
     make = partial(policy.make, checked, max_batch=max_batch, times=times, view=view)
     if policy.built_in:
         return make()
-    max_queue = getattr(checked, "max_queue", None)
-    return GuardedScheduler(name, make, max_queue=max_queue, failed=failed)
+    return GuardedScheduler(name, make, max_queue=checked.max_queue, failed=failed)
+
+
+def _options(name: str, values: Mapping[str, object]) -> QueueOptions:
+    options = POLICIES.read(name, values)
+    assert isinstance(options, QueueOptions)  # the registry takes no others
+    return options
 
 
 @dataclass(frozen=True, slots=True)
 class PoolRecipe:
-    """How a pool's parts are made, as plain data: a policy by name, its options, its share. One way
-    to make them, so that a server, a replay of what it recorded and a simulation hold the same
-    objects."""
+    """The recipe for a pool's parts, as plain data: a scheduler by name, its options, its share. A
+    server, a replay of its recording and a simulation use the same recipe, so their parts are
+    equal."""
 
     scheduler: str
     options: Mapping[str, object] = field(default_factory=dict)
-    """Those that are stated; the others have their defaults. JSON-ready."""
+    """Options with other values than the default. JSON-ready."""
     share: float = 1.0
     profiling: float = 0.0
-    """Part of its lanes' time in which finished requests may run again, to learn their lengths."""
+    """Share of its lanes' time in which finished requests may run again, to learn their lengths."""
     size: int = 0
-    """Of a variant of a family; see `PoolParts`, also for the next."""
+    """See `PoolParts`."""
     rescue: Sequence[str] = ()
+    """See `PoolParts`."""
     exits: bool = False
-    """Whether its requests may leave early, if a plan says how."""
+    """Whether its requests may leave early if a plan says so."""
 
     def parts(
         self,
@@ -89,9 +95,8 @@ class PoolRecipe:
         counts: SoloCounts | None = None,
         failed: Callable[[str], None] | None = None,
     ) -> PoolParts:
-        """A fresh scheduler that asks `times`. Raises OptionError as `make_scheduler` does.
-        `counts`: where solo runs are counted, if they are to be counted on from before. `failed`:
-        as of `make_scheduler`."""
+        """Make the parts around `times`. Raises OptionError like `make_scheduler`. `counts`: totals
+        of solo runs to continue. `failed`: see `make_scheduler`."""
         whole = times.inner if isinstance(times, ExitTimes) else times
         if self.exits:
             times = ExitTimes(whole)
@@ -103,23 +108,19 @@ class PoolRecipe:
             solo = SoloProfiling(whole.wants, self.profiling, counts or SoloCounts())
         unmeasured = None
         if isinstance(whole, ShapedTimes) and not self._serves_in_order():
-            unmeasured = self._unmeasured(whole)
+            options = _options(self.scheduler, self.options)
+            unmeasured = UnmeasuredRules(
+                whole.measured,
+                whole.has_run,
+                whole.reach,
+                refuse=options.guarantees_p99,
+                share=options.unmeasured_share,
+                most=options.max_queue,
+            )
         rescue = tuple(self.rescue)
         return PoolParts(scheduler, times, self.share, solo, unmeasured, self.size, rescue)
 
     def _serves_in_order(self) -> bool:
+        """Whether the scheduler serves in order of arrival, so that it needs no predictions."""
         policy = POLICIES.find(self.scheduler).make
         return isinstance(policy, type) and issubclass(policy, ArrivalPolicy)
-
-    def _unmeasured(self, times: ShapedTimes) -> UnmeasuredRules:
-        """What becomes of requests whose shape `times` cannot judge. A policy that serves in order
-        of arrival judges none."""
-        options = POLICIES.read(self.scheduler, self.options)
-        return UnmeasuredRules(
-            times.measured,
-            times.has_run,
-            times.reach,
-            refuse=getattr(options, "guarantee", None) == "p99",
-            share=getattr(options, "best_effort_share", SHARE),
-            most=getattr(options, "max_queue", None),
-        )

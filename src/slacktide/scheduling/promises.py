@@ -1,17 +1,16 @@
-"""Promises: `slack` admits what it can keep, and drops at once what it cannot keep any more.
+"""Promises: `slack` admits the requests it can serve, and drops those it no longer can at once.
 
-Where there is too much work some requests are refused, and while no lane is idle goodput does not
-depend on which. So it is the one that has just come (docs/decisions/0030-refusing-early.md): a
-request is admitted only if it can be on time behind the work ahead *and* no waiting request of its
-class that costs as much would be late because of it. *The plan*: requests in order of deadlines,
-each behind those of its class and of shorter ones at the best rate × `slowdown`, in the time that
-other models leave. What is over before a deadline is slack; a newcomer needs its own time of all
-that are due after it.
+Under overload some requests are refused, and while no lane is idle, goodput does not depend on
+which. So the newest is refused (docs/decisions/0030-refusing-early.md): a request is admitted only
+if it can be on time behind the work ahead *and* makes no waiting request of its class and penalty
+late. *The plan*: requests in order of deadlines, each behind those of its class and of shorter ones
+at the best rate × `slowdown`, in the time that other models leave. Time left before a deadline is
+slack; a newcomer takes its own time from the slack of all requests that are due after it.
 
-A newcomer without a place takes that of one due earlier that came at most AT_ONCE before: else
-the lane were idle sooner after a burst, for the last is due last. Where one was refused or
-lost, those without a place are dropped at the next decision. And where more than a share `late`
-of the refusals come after a wait, the slowdown rises.
+A newcomer without a place may replace a request due earlier that arrived at most AT_ONCE before:
+otherwise the lane would idle sooner after a burst, whose last request is due last. After a refusal
+or a loss, requests without a place are dropped at the next decision. If more than a share `late` of
+the refusals come after a wait, the slowdown rises.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from slacktide.scheduling.admission import LOOKAHEAD
 from slacktide.scheduling.queue import DeadlineQueue
 
 AT_ONCE = 0.005
-"""Seconds after its arrival within which a refusal is as good as one on arrival."""
+"""Seconds after arrival within which a refusal counts as immediate."""
 
 TIGHT = 64
-"""Decisions after the last refusal for which places are taken to be short."""
+"""Number of decisions after the last refusal for which places count as scarce."""
 
 GAIN, MOST_SLOWDOWN = 0.02, 2.0
-"""How much a refusal changes the slowdown at the most; and the largest."""
+"""Largest change of the slowdown by a refusal; largest slowdown."""
 
 Share = Callable[[Request], tuple[int, float]]
-"""Class of a request that waits, and the least that it takes of a lane in seconds."""
+"""Class of a waiting request, and its least lane time in seconds."""
 
 
 class Promises:
-    """The plan of one queue. `late` is `late_refusals` of options.py."""
+    """The plan of one queue. `late` is the option `late_refusals`."""
 
     def __init__(
         self,
@@ -55,58 +54,58 @@ class Promises:
         self._queue, self._view, self._share, self._late = queue, view, share, late
         self._soonest = soonest
         self.slowdown = 1.0
-        """How much longer than at the best rate the work ahead is taken to last."""
-        self.due: float | None = None
-        """Since when `give_up` may have something to say; None: it has not."""
+        """Factor by which the work ahead is expected to take longer than at the best rate."""
+        self.next_drop: float | None = None
+        """Time since which `give_up` may return requests; None: it returns none."""
         self._deciding = False
-        """Whether a decision comes next that the plan is to be checked for."""
+        """Whether the next call of `give_up` precedes a decision and checks the plan."""
         self.tight = 0
-        """Decisions for which places are taken to be short. While they are not, nothing is kept."""
+        """Number of decisions for which places count as scarce. At 0 nothing is recorded."""
         self._latest: deque[Request] = deque(maxlen=4)
-        """Those admitted last."""
+        """The requests admitted last."""
         self._lost: list[int] = []
-        """Requests whose place was taken."""
+        """Requests that were replaced."""
         self._plan: dict[int, tuple[list[float], list[float]]] | None = None
-        """By class: deadlines, ascending; the least slack of those due then or later."""
-        self._made_for = (0.0, 0.0)
-        """Penalty that those in the plan cost at least, and when it begins."""
-        self._given = 0.0
-        """Seconds of work admitted since it was made."""
+        """By class: deadlines, ascending; the least slack of requests due then or later."""
+        self._plan_basis = (0.0, 0.0)
+        """Least penalty of the requests in the plan, and the time at which it begins."""
+        self._admitted_s = 0.0
+        """Seconds of work admitted since the plan was made."""
 
     def spared(self, deadline: float, penalty: float, of: int, needed: float, start: float) -> bool:
-        """Whether all of class `of` that are due after `deadline` and cost `penalty` can do without
-        `needed` seconds, if the next batch starts at `start`."""
+        """Whether all requests of class `of` with this penalty that are due after `deadline` can
+        spare `needed` seconds if the next batch starts at `start`."""
         for _ in range(2):
-            if self._plan is None or self._made_for[0] != penalty:
+            if self._plan is None or self._plan_basis[0] != penalty:
                 self._make(penalty, start)
             assert self._plan is not None
             deadlines, slack = self._plan.get(of, ([], []))
             i = bisect_left(deadlines, deadline)
-            slipped = max(0.0, start - self._made_for[1]) + self._given
+            slipped = max(0.0, start - self._plan_basis[1]) + self._admitted_s
             if i == len(deadlines) or slack[i] - slipped >= needed:
                 return True
             if not slipped:
                 break
-            self._plan = None  # Once more, with what is known now.
+            self._plan = None  # Make a new plan, and try once more.
         return False
 
     def refused(self) -> None:
-        """A request was refused on arrival."""
+        """Record that a request was refused on arrival."""
         self.tight = TIGHT
         self.slowdown = max(1.0, self.slowdown - GAIN * self._late)
 
     def lost(self, count: int) -> None:
-        """So many were dropped after they had waited."""
+        """Record that `count` requests were dropped after they had waited."""
         self.tight = TIGHT
         self.slowdown = min(MOST_SLOWDOWN, self.slowdown + count * GAIN * (1.0 - self._late))
 
     def let_in(self, request: Request) -> None:
-        """A request is in the queue. Need not be called while places are not tight."""
+        """Record that a request was queued. Need not be called while `tight` is 0."""
         self._latest.append(request)
-        self._given += self.slowdown * self._share(request)[1] / self._view.lanes
+        self._admitted_s += self.slowdown * self._share(request)[1] / self._view.lanes
 
     def replaced(self, request: Request, of: int, *, now: float) -> bool:
-        """Whether `request`, of class `of`, which was refused, takes the place of another."""
+        """Whether the refused `request` of class `of` replaces another one."""
         for rival in reversed(self._latest):
             if (
                 now - rival.arrival <= AT_ONCE
@@ -118,17 +117,17 @@ class Promises:
                 and self._share(rival)[0] == of
             ):
                 self._lost.append(rival.id)
-                self.due = now
+                self.next_drop = now
                 return True
         return False
 
     def freed(self, *, now: float) -> None:
-        """A batch has ended: a decision comes next."""
+        """Record that a batch has ended, so that a decision follows."""
         if self.tight:
-            self._deciding, self.due = True, now
+            self._deciding, self.next_drop = True, now
 
     def give_up(self, *, now: float) -> list[tuple[int, Reason]]:
-        """The requests that have no place any more, and why. Changes no queue."""
+        """Requests that no longer have a place, with reasons. Changes no queue."""
         gone = [(id, Reason.BEHIND_WORK) for id in self._lost if id in self._queue]
         if self._deciding:
             self.tight -= 1
@@ -136,11 +135,11 @@ class Promises:
             self._deciding = False
             self._plan = self._plan if self.tight else None
             gone += [(id, Reason.CROWDED_OUT) for id in without]
-        self._lost, self.due = [], None
+        self._lost, self.next_drop = [], None
         return gone
 
     def _make(self, penalty: float, start: float) -> list[int]:
-        """Make the plan of those that cost at least `penalty`; ids of those without a place."""
+        """Plan for requests with at least this penalty; return ids of those without a place."""
         leave, factor = self._view.leave(now=start), self.slowdown / self._view.lanes
         per_second = factor * self._soonest()
         seconds_by_class: dict[int, float] = {}
@@ -162,7 +161,7 @@ class Promises:
                 without.append(id)
         for _, slacks in plan.values():
             slacks[:] = [*accumulate(reversed(slacks), min)][::-1]
-        self._plan, self._made_for, self._given = plan, (penalty, start), 0.0
+        self._plan, self._plan_basis, self._admitted_s = plan, (penalty, start), 0.0
         if without or not self._deciding:
             self.tight = TIGHT
         return without

@@ -1,16 +1,16 @@
 """`DeadlineQueue`: requests in (deadline, id) order, also split by signature and by kind.
 
-Theory of operation. One plain sorted list holds everything; two `Partition`s hold the same entries
-split by key: by *signature* (only equal ones share a batch) and by *kind*, i.e. (rows, penalty), or
-((rows, class), penalty) for a policy that goes by classes. All requests of a kind need the same
-time alone, so those that expire are a prefix of each kind's list, and the work ahead of a deadline
-is one bisection per kind. While only one key is present, a partition's only part *is* the order, so
-the common queue (one shape, one row, one penalty) pays for one insertion, not three.
+Theory of operation. One sorted list holds all entries; two `Partition`s hold the same entries split
+by key: by *signature* (only equal ones share a batch) and by *kind*, i.e. (rows, penalty), or
+((rows, class), penalty) for a policy with classes. All requests of a kind need the same time alone,
+so those that expire are a prefix of each kind's list, and the work ahead of a deadline is one
+bisection per kind. While there is only one key, the only part of a partition *is* the order, so the
+common queue (one shape, one row, one penalty) pays for one insertion, not three.
 
 Plain lists and `bisect` were chosen over `sortedcontainers` by measurement
-(bench/scheduler_decisions.py): 1 to 2 µs for an insertion at 10,000 pending, slices and bisections
-in C, and no difference that matters before 100,000. Classes (by application or work hint) are an
-`Index` beside it: class_queue.py.
+(bench/scheduler_decisions.py): 1 to 2 µs per insertion at 10,000 pending, slices and bisections in
+C, and no relevant difference below 100,000. Classes (by application or work hint) are an `Index`
+beside it: class_queue.py.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Entry = tuple[float, int, Request]
 """(deadline, id, request). Ids are unique, so two entries never compare their requests."""
 
 Kind = tuple[Any, float]
-"""(rows, or rows and class where classes are known; penalty) of a request."""
+"""(rows, or rows and class if there are classes; penalty) of a request."""
 
-# `attrgetter` rather than functions of our own: it runs in C, for every request.
+# `attrgetter` runs in C, which matters since every request needs it.
 by_rows: Callable[[Request], Kind] = attrgetter("rows", "penalty")
 
 
 def by_class(class_of: Callable[[Request], int]) -> Callable[[Request], Kind]:
-    """Kinds with classes."""
+    """A function that returns kinds with classes."""
     return lambda request: ((request.rows, class_of(request)), request.penalty)
 
 
@@ -44,10 +44,10 @@ K = TypeVar("K")
 
 
 def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> None:
-    """Remove `gone` (sorted, all present) from `entries`, a contiguous run at a time. Arrays that
-    stand `beside` the entries lose the same places."""
+    """Remove `gone` (sorted, all present) from `entries`, one contiguous run at a time, and the
+    same places from the parallel arrays `beside`."""
     count = len(gone)
-    if entries[:count] == gone:  # As a rule they are the first ones.
+    if entries[:count] == gone:  # usually they are the first ones
         del entries[:count]
         for column in beside:
             del column[:count]
@@ -65,8 +65,8 @@ def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> Non
 
 
 def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
-    """The first requests that fill at most `rows`; one that does not fit is passed over. Looks at
-    no more than 4 × `rows` entries, so that a queue of large requests stays cheap."""
+    """The first requests that fill at most `rows`, skipping those that do not fit. Examines at most
+    4 × `rows` entries, so that a queue of large requests stays cheap."""
     members: list[Request] = []
     room = rows
     for _, _, request in entries[: 4 * rows]:
@@ -79,27 +79,27 @@ def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
 
 
 def proposal_of(members: Sequence[Request]) -> Proposal | Idle:
-    """To run just these; `Idle` if there are none."""
+    """A proposal to run these requests; `Idle` if there are none."""
     if not members:
         return Idle()
     return Proposal(tuple(members), sum(member.rows for member in members))
 
 
 class Partition(Generic[K]):
-    """`order`, split by `key` into sorted parts; a sole part is `order` itself."""
+    """The entries of `order` split by `key` into sorted parts; a sole part is `order` itself."""
 
     def __init__(self, order: list[Entry], key: Callable[[Request], K]) -> None:
         self._order = order
         self._key = key
         self.parts: dict[K, list[Entry]] = {}
-        """Part by key, never empty. Read only."""
+        """Parts by key, none empty. Read only."""
         for entry in order:
             self.parts.setdefault(key(entry[2]), []).append(entry)
         if len(self.parts) == 1:
             self.parts = dict.fromkeys(self.parts, order)
 
     def add(self, entry: Entry) -> None:
-        """Take in `entry`, before it enters `order`."""
+        """Add `entry`, before it enters `order`."""
         key = self._key(entry[2])
         part = self.parts.get(key)
         if part is self._order:
@@ -115,7 +115,7 @@ class Partition(Generic[K]):
         insort(part, entry)
 
     def discard(self, gone: Sequence[Entry]) -> None:
-        """Forget `gone` (sorted), after they have left `order`."""
+        """Remove `gone` (sorted), after they have left `order`."""
         parts = self.parts
         if len(parts) > 1:
             split: dict[K, list[Entry]] = {}
@@ -135,7 +135,7 @@ class Partition(Generic[K]):
 
 
 class Index(Protocol):
-    """Another order of the same entries, informed of each that comes or goes."""
+    """Another order of the same entries, which follows every change."""
 
     def add(self, entry: Entry) -> None:
         """`entry` is about to enter the order."""
@@ -151,11 +151,11 @@ class DeadlineQueue:
         self.order: list[Entry] = []
         """Every entry, sorted. Read only."""
         self.rows = 0
-        """Rows of all requests together."""
+        """Rows of all requests."""
         self.removals = 0
-        """How many times something left; lets a cache see that it is stale."""
+        """Number of removals, by which a cache sees that it is stale."""
         self.index: Index | None = None
-        """Told of everything that comes or goes from now on."""
+        """Follows every change from now on."""
         self._entries: dict[int, Entry] = {}
         self._signatures: Partition[Signature] = Partition(self.order, attrgetter("signature"))
         self.kind = by_rows
@@ -164,7 +164,7 @@ class DeadlineQueue:
         """The entries by kind. Read only."""
         self._expiry: float | None = None
         self._timed_at = (0, 0)
-        """Removals and length when `_expiry` was worked out, and by which lead."""
+        """Removals and length for which `_expiry` was computed; `_timed_by` is its lead."""
         self._timed_by: TimeByRows | None = None
 
     def __len__(self) -> int:
@@ -179,7 +179,7 @@ class DeadlineQueue:
 
     @property
     def uniform(self) -> bool:
-        """True if all requests are alike: one signature, one row each, one penalty."""
+        """Whether all requests are alike: one signature, one row each, one penalty."""
         return (
             len(self.kinds.parts) == 1
             and len(self._signatures.parts) == 1
@@ -187,30 +187,30 @@ class DeadlineQueue:
         )
 
     def sort_by(self, kind: Callable[[Request], Kind]) -> None:
-        """From now on tell kinds apart like this."""
+        """Set the function that returns the kind of a request."""
         self.kind = kind
         self.kinds = Partition(self.order, kind)
         self._timed_by = None
 
     def add(self, request: Request) -> None:
-        """Insert a request. Raises ValueError if its id is here already."""
+        """Insert a request. Raises ValueError if its id is already queued."""
         id = request.id
         if id in self._entries:
-            raise ValueError(f"request {id} is queued already")
+            raise ValueError(f"request {id} is already queued")
         entry = self._entries[id] = (request.deadline, id, request)
         order = self.order
-        # As a rule there is one part, which is the order: then nothing is left to do.
+        # Usually the only part is the order, and nothing is left to do.
         if self._signatures.parts.get(request.signature) is not order:
             self._signatures.add(entry)
         if self.index is not None:
             self.index.add(entry)
         if self.kinds.parts.get((request.rows, request.penalty)) is not order:
-            self.kinds.add(entry)  # by the index' classes, where there are any
+            self.kinds.add(entry)  # by the classes of the index, if any
         insort(order, entry)
         self.rows += request.rows
 
     def take(self, members: Sequence[Request]) -> int:
-        """As `remove`, for requests that are mostly the first ones in order: then one slice."""
+        """Like `remove`, fast for requests that are the first ones in order."""
         count = len(members)
         gone = self.order[:count]
         if len(gone) < count:
@@ -225,7 +225,7 @@ class DeadlineQueue:
         return count
 
     def remove(self, ids: Iterable[int]) -> int:
-        """Forget these requests; ids that are not here are passed over. Returns how many left."""
+        """Remove requests, ignoring unknown ids. Returns how many were removed."""
         entries = self._entries
         gone = [entry for id in ids if (entry := entries.pop(id, None)) is not None]
         if gone:
@@ -234,9 +234,8 @@ class DeadlineQueue:
         return len(gone)
 
     def expire(self, lead: TimeByRows, *, now: float) -> list[Request]:
-        """Forget and return, in order, the requests whose latest start has come. `lead` is the time
-        in seconds that a request needs by its rows, or (rows, class) where kinds differ in it; its
-        latest start is deadline − lead."""
+        """Remove and return, in order, the requests after their latest start, deadline − lead.
+        `lead` is the time in seconds that a request needs, by rows or by (rows, class)."""
         gone: list[Entry] = []
         for (rows, _), part in self.kinds.parts.items():
             need = lead[rows]
@@ -253,10 +252,10 @@ class DeadlineQueue:
     def next_expiry(self, lead: TimeByRows) -> float | None:
         """The earliest latest start (see `expire`); None if the queue is empty."""
         parts = self.kinds.parts
-        if len(parts) == 1:  # the usual case; cheaper than to see whether anything has changed
+        if len(parts) == 1:  # the usual case, cheaper than a look at the cache
             for (rows, _), part in parts.items():
                 return part[0][0] - lead[rows]
-        # Asked after every event, and most events leave this queue as it is.
+        # Called after every event, and most events do not change this queue.
         state = (self.removals, len(self.order))
         if state != self._timed_at or lead is not self._timed_by:
             self._timed_at, self._timed_by = state, lead
@@ -265,7 +264,7 @@ class DeadlineQueue:
         return self._expiry
 
     def rows_due(self, deadline: float, penalty: float) -> int:
-        """Rows of the requests due no later than `deadline` that cost at least `penalty`."""
+        """Rows of requests due no later than `deadline` with at least this penalty."""
         after = (deadline, float("inf"))
         return sum(
             part[0][2].rows * bisect_right(part, after)
@@ -274,17 +273,17 @@ class DeadlineQueue:
         )
 
     def penalties(self) -> list[float]:
-        """The different penalties, ascending."""
+        """The distinct penalties, ascending."""
         return sorted({penalty for _, penalty in self.kinds.parts})
 
     def batchable(self, signature: Signature) -> list[Entry]:
-        """Entries that may share a batch, sorted; empty if there are none. Read only."""
+        """Entries with this signature, sorted; empty if there are none. Read only."""
         return self._signatures.parts.get(signature, [])
 
     def groups(self, limit: int, *, look: int = 256) -> list[list[Entry]]:
-        """The batchable groups of the earliest deadlines: at most `limit`, earliest first. Looks at
-        the first `look` requests only, so that the cost stays bounded where hardly any two requests
-        have the same shape."""
+        """The groups of equal signature with the earliest deadlines: at most `limit`, earliest
+        first. Examines only the first `look` requests, which bounds the cost if hardly any two have
+        the same shape."""
         parts = self._signatures.parts
         if len(parts) <= 1:
             return list(parts.values())
@@ -297,7 +296,7 @@ class DeadlineQueue:
         return list(by_signature.values())
 
     def _drop(self, gone: list[Entry]) -> None:
-        """`gone` (sorted) leaves the order and its partitions."""
+        """Remove `gone` (sorted) from the order, its partitions and the index."""
         cut(self.order, gone)
         self._signatures.discard(gone)
         self.kinds.discard(gone)

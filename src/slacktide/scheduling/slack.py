@@ -1,27 +1,26 @@
 """`slack`, the default: the batch with the most expected on-time value per second of lane time.
 
-Theory of operation. Where predictions know run classes, slack_classes.py makes and prices the
-candidates. Else (docs/decisions/0005-slack.md), for a grid of sizes k and a few start
-points v:
+Theory of operation. With run classes, slack_classes.py makes and prices the candidates. Otherwise
+(docs/decisions/0005-slack.md), for a grid of sizes k and a few start points v:
 
 - *candidate*: the first k requests, in deadline order, that have at least `need(k, v)` left, the
-  quantile (v + ½) / levels of the time of k rows. Several start points, because the most urgent
-  requests may not be worth the smaller batch that they force: dropping the head is a choice.
-  Where penalties differ, also of the costliest alone.
+  quantile (v + ½) / levels of the time of k rows. There are several start points because the most
+  urgent requests may not be worth the smaller batch that they force: dropping the head is a choice.
+  If penalties differ, there are also candidates of the costliest requests alone.
 - *value* of a member: penalty × P(on time) × (1 − κ (1 − e^(−spare/τ))), spare = the time it would
-  have left if it waited out this batch and then ran alone. That is what answering it now is worth,
-  less what is likely still to be had if it is passed over once: the urgent count fully, the patient
-  1 − κ. τ = n × cost + alone, the likely wait behind n pending requests.
-- *score*: sum of the values / expected time of the batch. The highest runs; on ties the smallest.
+  have left if it waited for this batch and then ran alone. This is the value of answering it now
+  less the value that can probably still be had later: the urgent count fully, the patient 1 − κ.
+  τ = n × cost + alone, the likely wait behind n pending requests.
+- *score*: sum of the values / expected time of the batch. The highest runs; the smallest on ties.
 
-A batch of n rows takes l(n), read from the profile (no padding to k on a CPU), so a part-filled
+A batch of n rows takes l(n), read from the profile (no padding to k on a CPU), so a partly filled
 candidate is priced at its own size, and is considered if it is larger than the next smaller size;
-the sizes are half octaves, less those that save next to nothing per row.
+the sizes are half octaves, without those that save next to nothing per row.
 
-Either way the lane may be held for announced requests (announcements.py): with a_1 … a_4 the times
-at which bodies will be complete, within `lead` × the time alone, the best score of now is compared
-with the best at each a_j with requests 1 … j added and a_j − now added to the batch's time. If one
-is WORTH_WAITING times as good, nothing runs before a_1.
+In both cases the lane may be held for announced requests (announcements.py). With a_1 … a_4 the
+times when their bodies will be complete, within `lead` × the time alone, the best score now is
+compared with the best at each a_j with requests 1 … j added and a_j − now added to the batch's
+time. If one is WORTH_WAITING times as good, nothing runs before a_1.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ from slacktide.scheduling.tables import Cached, TimeByRows
 __all__ = ["Slack", "SlackOptions"]
 
 GROUPS = 8
-"""Signatures tried per decision: those of the earliest deadlines."""
+"""Most signatures tried per decision: those of the earliest deadlines."""
 
 COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
 
 WORTH_WAITING = 1.05
-"""How much better a batch with announced members must score for the lane to be held for it."""
+"""Ratio by which a batch with announced members must score better for the lane to be held."""
 
 
 class Slack(DeadlinePolicy):
-    """The default policy. Distributions and classes come from the pool's batch times."""
+    """The default policy. Its distributions and classes come from the pool's batch times."""
 
     Options: ClassVar = SlackOptions
 
@@ -103,7 +102,7 @@ class Slack(DeadlinePolicy):
 
     def add(self, request: Request, *, now: float) -> Reason | None:
         self._hold_budget.arrived(request.id)
-        reason = DeadlinePolicy.add(self, request, now=now)  # `super` costs as much as a call
+        reason = DeadlinePolicy.add(self, request, now=now)  # `super()` costs as much as a call
         promises = self._promises
         if reason is None:
             if promises.tight and not request.best_effort:
@@ -117,9 +116,9 @@ class Slack(DeadlinePolicy):
         return reason
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Drop what has lost its place, or whose latest start has passed."""
+        """Drop requests that lost their place, or are past their latest start."""
         crowded, promises = [], self._promises
-        if promises.due is not None:
+        if promises.next_drop is not None:
             crowded = promises.give_up(now=now)
             self._timed.remove([id for id, _ in crowded])
         gone = super().expire(now=now)
@@ -129,13 +128,13 @@ class Slack(DeadlinePolicy):
 
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline, or when one lost its place."""
-        place_lost_at = self._promises.due
+        place_lost_at = self._promises.next_drop
         if place_lost_at is not None or not self._timed.order:
             return place_lost_at
         return self._timed.next_expiry(self._lead_by_kind())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch worth most per second of lane time, or what to wait for. Changes nothing."""
+        """The batch worth most per second of lane time, or the time to wait for; no change."""
         timed, best_effort = self._timed, self._best_effort
         cores = max(1, len(replica.cores))
         limit = min(self._max_batch, replica.max_batch)
@@ -147,7 +146,7 @@ class Slack(DeadlinePolicy):
             if not timed.order or self._overdue.claims(oldest, now=now):
                 return self._of_best_effort(oldest, limit, self._uniform.table_of(oldest, cores))
         alone = chooser.alone(cores)
-        soon: list[Notice] = []  # The announced requests that the lane may be held for.
+        soon: list[Notice] = []  # announced requests that the lane may be held for
         if self._notices.by_id and self._lead != 0.0 and self._hold_budget.lasts(now=now):
             soon = self._notices.soon(self._lead * alone, now=now)
         if not best_effort.order and not soon:
@@ -186,7 +185,7 @@ class Slack(DeadlinePolicy):
         return proposal_of(members)
 
     def _of_best_effort(self, oldest: Request, limit: int, table: SlackTable) -> Proposal | Idle:
-        """A batch led by `oldest`, of best-effort requests alone."""
+        """A batch of best-effort requests led by `oldest`."""
         entries = self._best_effort.batchable(oldest.signature)
         if self._best_effort.rows == len(self._best_effort.order):
             size = size_of_single(min(limit, len(entries)), table)
@@ -194,7 +193,7 @@ class Slack(DeadlinePolicy):
         return proposal_of(batch_of(entries, table, up_to(limit, table.grid)))
 
     def take(self, batch: Batch) -> None:
-        """The members leave the queue; their share of the batch's time is what a request costs."""
+        """Remove the members; their share of the batch's time updates the cost of a request."""
         timed = len(self._timed.order)
         self._hold_budget.run(now=batch.started)
         super().take(batch)
@@ -203,16 +202,16 @@ class Slack(DeadlinePolicy):
         alone, seconds = chooser.alone(cores), chooser.seconds(batch.members, batch.rows, cores)
         cost = self._cost if self._cost is not None else alone
         self._cost = cost + COST_GAIN * (seconds / len(batch.members) - cost)
-        if len(self._timed.order) == timed:  # of best-effort requests alone
+        if len(self._timed.order) == timed:  # a batch of best-effort requests
             self._overdue.spend(seconds, now=batch.started)
 
     def ended(self, batch: Batch, *, now: float) -> None:
-        """Before the next batch, what has lost its place is dropped."""
+        """Have requests that lost their place dropped before the next batch."""
         if self._admission.promises is not None:
             self._promises.freed(now=now)
 
     def _share(self, waiting: Request) -> tuple[int, float]:
-        """(class, least seconds of a lane) of a request that waits."""
+        """(class, least seconds of a lane) of a waiting request."""
         if not self._by_class.refresh():
             return 0, waiting.rows * self._row_times(self._view.cores).per_row
         return self._by_class.share(waiting)
@@ -221,7 +220,7 @@ class Slack(DeadlinePolicy):
         return 1.0 if self._by_class.refresh() else self._row_times(self._view.cores).soonest
 
     def _lead_by_kind(self) -> TimeByRows:
-        # Asked after every event: without going through the policy that this one is made of.
+        # Called after every event, so without `super`.
         by_class = self._by_class
         return by_class.lead if by_class.refresh() else self._row_times(self._view.cores).lead
 
@@ -233,10 +232,10 @@ class Slack(DeadlinePolicy):
     def _context(
         self, alone: float, *, now: float, held: float = 0.0, more: int = 0
     ) -> DecisionContext:
-        """How a decision at `now` looks at things, with `more` requests than there are."""
+        """The context of a decision at `now`, with `more` requests than are pending."""
         return DecisionContext(now, self._kappa, self._tau(alone, more), held)
 
     def _tau(self, alone: float, more: int = 0) -> float:
-        """τ = n × cost ÷ lanes + alone: the likely wait behind what is pending, in seconds."""
+        """τ = n × cost ÷ lanes + alone: the likely wait behind pending requests, in seconds."""
         cost = self._cost if self._cost is not None else alone
         return (len(self._timed.order) + more) * cost / self._view.lanes + alone

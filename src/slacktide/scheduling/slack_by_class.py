@@ -1,7 +1,7 @@
-"""`ClassChooser`: what `slack` does where predictions know classes, for one pool.
+"""`ClassChooser`: the decisions of `slack` for a pool whose predictions have classes.
 
-It keeps the pool's requests by class (class_queue.py) while the predictions sort them into classes,
-follows every new snapshot of these, and answers `slack` with the best batch (slack_classes.py).
+It keeps the pool's requests by class (class_queue.py), follows every new snapshot of the classes,
+and finds the best batch (slack_classes.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slacktide.scheduling.tables import RowTimes, TimeByRows
 
 
 class ClassChooser:
-    """The requests with a deadline by class; of no use until `refresh` has said so."""
+    """The requests with a deadline by class; usable while `refresh` returns True."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class ClassChooser:
         self._times = times
         self._view = view
         self._index: ClassQueue | None = None
-        self._seen: tuple[int, int] | None = None
+        self._version: tuple[int, int] | None = None
         self._tables: dict[tuple[int, int], ClassTables] = {}
         self._pricers: dict[tuple[int, int], ClassPricer] = {}
         self._before: dict[int, tuple[RowTimes, ClassWorkAhead]] = {}
 
     def refresh(self) -> bool:
-        """Follow the predictions; whether they know classes. To be called before all else."""
+        """Follow the predictions; return whether they have classes. Must be called first."""
         version = (self._times.revision, self._view.cores)
-        if version != self._seen:
-            self._seen = version
+        if version != self._version:
+            self._version = version
             self._tables.clear()
             self._pricers.clear()
             self._before.clear()
@@ -72,7 +72,7 @@ class ClassChooser:
         return classes
 
     def share(self, waiting: Request) -> tuple[int, float]:
-        """(class, least seconds of a lane) of a request that waits."""
+        """(class, least seconds of a lane) of a waiting request."""
         of = self.index.class_of(waiting)
         return of, waiting.rows * least_share(self.tables(self._view.cores, self._max_batch), of)
 
@@ -95,7 +95,7 @@ class ClassChooser:
         return tables
 
     def pricer(self, cores: int, limit: int) -> ClassPricer:
-        """What each code of `index` is worth by those tables."""
+        """The prices by code of `index`, from those tables."""
         pricer = self._pricers.get((cores, limit))
         kinds = self.index.kinds
         if pricer is None or pricer.kinds is not kinds:
@@ -104,7 +104,7 @@ class ClassChooser:
         return pricer
 
     def alone(self, cores: int) -> float:
-        """Expected time of a request by itself, over all arrivals; seconds."""
+        """Expected time of a request alone, averaged over all arrivals; seconds."""
         return self.tables(cores, self._max_batch).mean_alone
 
     def seconds(self, members: Sequence[Request], rows: int, cores: int) -> float:
@@ -113,8 +113,8 @@ class ClassChooser:
         return self.pricer(cores, self._max_batch).seconds(codes, rows)
 
     def work_before(self, arrival: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
-        """What admission must know: how long `arrival` takes, and what comes before it. Of an
-        announced request nothing but the application is known."""
+        """The times of `arrival` and the work ahead of it, for admission. An announced request is
+        classified by its application alone."""
         index = self.index
         request = arrival if isinstance(arrival, Request) else as_request(arrival)
         of = index.classes.class_of(request)
@@ -128,7 +128,7 @@ class ClassChooser:
 
     @property
     def lead(self) -> TimeByRows:
-        """Time that a request must have left, by (rows, class)."""
+        """Least time left of a request, by (rows, class)."""
         return self.tables(self._view.cores, self._max_batch).lead
 
     def best(
@@ -139,7 +139,7 @@ class ClassChooser:
         limit: int,
         context: DecisionContext,
     ) -> Candidate | None:
-        """The best batch of any of `groups`, the first of which `announced` are counted among."""
+        """The best batch of any of `groups`; `announced` requests are added to the first."""
         best: Candidate | None = None
         tables, index = self.tables(cores, limit), self.index
         codes = [index.code_of(request) for request in announced]
@@ -161,7 +161,7 @@ class ClassChooser:
     def _choices(
         self, group: ClassPrefixes, tables: ClassTables, now: float
     ) -> Iterator[ClassPrefixes]:
-        """The group; and, where penalties differ, the costliest of it alone, as with one class."""
+        """The group and, if penalties differ, its costliest requests alone."""
         yield group
         penalties = self._queue.penalties()
         if len(penalties) > 1:
@@ -185,7 +185,7 @@ class ClassChooser:
         context: DecisionContext,
     ) -> list[Request]:
         """Best-effort requests among `waiting` that raise the score of `best` by joining it. None
-        longer than the longest member is likely to be: it would make all of them wait."""
+        is in a longer class than the members, since it would delay all of them."""
         index, tables = self.index, self.tables(cores, limit)
         member_codes = [index.code_of(entry[2]) for entry in best.entries]
         longest = max(index.kinds[code].of for code in member_codes)

@@ -1,9 +1,9 @@
-"""`ShapeChooser`: what `slack` does where requests differ in the shape of their inputs.
+"""`ShapeChooser`: the decisions of `slack` for a pool whose requests differ in input shape.
 
-All members of a batch have one shape, so the batches of a shape are candidates as they are where
-all requests are alike (slack_uniform.py), by tables of the shape's class. What differs by class is
-a request's worth (the fairness knob `length_exponent`, as where requests differ in length), what it
-must have left, and what is ahead of it at admission: its own class and shorter ones.
+All members of a batch have one shape, so the batches of a shape are candidates as for equal
+requests (slack_uniform.py), by tables of the shape's class. The class determines a request's worth
+(by the fairness knob `length_exponent`, as for different lengths), the time it must have left, and
+the work ahead of it at admission: its own class and shorter ones.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from slacktide.scheduling.slack_uniform import UniformChooser
 from slacktide.scheduling.tables import Cached, Lazy, Lead, RowTimes, TimeByRows
 
 PAYS_LONGER, MOST_PAYS = 0.03, 0.2
-"""A larger batch must save so much per row for each time that its class takes longer than the
-shortest, up to the second figure: it blocks the lane for the others (docs/decisions/0038)."""
+"""Saving per row that a larger batch must have for each time that its class takes longer than the
+shortest; and the largest such saving. It blocks the lane for others (docs/decisions/0038)."""
 
 
 class MakeTable(Protocol):
-    """Makes the table of a class."""
+    """Makes the table of one class."""
 
     def __call__(self, times: BatchTimes, cores: int, pays: float) -> SlackTable: ...
 
 
 class ShapeChooser(UniformChooser):
-    """Chooses among the requests with a deadline, by class. To be refreshed before all else."""
+    """Chooses among the requests with a deadline, by class. `refresh` must be called first."""
 
     def __init__(
         self,
@@ -55,27 +55,27 @@ class ShapeChooser(UniformChooser):
         self._max_batch = max_batch
         self._times = times
         self._view = view
-        self._seen: tuple[int, int] | None = None
+        self._version: tuple[int, int] | None = None
         self._classes: ShapeClasses | None = None
-        self._kept: dict[BatchTimes, Cached[SlackTable]] = {}
+        self._tables_by_times: dict[BatchTimes, Cached[SlackTable]] = {}
         self._worth: dict[int, tuple[float, ...]] = {}
         self._before: dict[int, tuple[RowTimes, ClassWorkAhead]] = {}
         self.lead: TimeByRows = Lazy(self._lead_of)
-        """Time that a request must have left, by (rows, class)."""
+        """Least time left of a request, by (rows, class)."""
 
     def refresh(self) -> bool:
-        """Follow the predictions; they always know classes."""
+        """Follow the predictions, which always have classes."""
         version = (self._times.revision, self._view.cores)
-        if version != self._seen:
-            self._seen = version
+        if version != self._version:
+            self._version = version
             classes = self._times.classes(self._view.cores)
             assert isinstance(classes, ShapeClasses)
             if self._classes is None or not sorted_alike(classes, self._classes):
                 self._queue.sort_by(by_class(classes.class_of))
             if self._classes is not classes:
                 self._classes = classes
-                cached = self._kept
-                self._kept = {times: cached[times] for times in classes.times if times in cached}
+                cached = self._tables_by_times
+                self._tables_by_times = {t: cached[t] for t in classes.times if t in cached}
             self._worth.clear()
             self._before.clear()
             self.lead = Lazy(self._lead_of)
@@ -83,17 +83,17 @@ class ShapeChooser(UniformChooser):
 
     @property
     def classes(self) -> ShapeClasses:
-        """The requests by class."""
+        """The present classes."""
         assert self._classes is not None
         return self._classes
 
     def _table(self, of: int, cores: int) -> SlackTable:
         times = self.classes.times[of]
-        tables = self._kept.get(times)
+        tables = self._tables_by_times.get(times)
         if tables is None:
             longer = self.classes.alone(of) / self.classes.alone(0)
             make = partial(self._make, times, pays=min(MOST_PAYS, PAYS_LONGER * longer))
-            tables = self._kept[times] = Cached(times, make)
+            tables = self._tables_by_times[times] = Cached(times, make)
         return tables(cores)
 
     def table_of(self, request: Request, cores: int) -> SlackTable:
@@ -109,7 +109,7 @@ class ShapeChooser(UniformChooser):
         return worth[self.classes.class_of(request)]
 
     def alone(self, cores: int) -> float:
-        """Expected time of a request by itself, over all arrivals; seconds."""
+        """Expected time of a request alone, averaged over all arrivals; seconds."""
         shares = enumerate(self.classes.shares)
         return sum([share * self._table(of, cores).expected[1] for of, share in shares if share])
 
@@ -117,12 +117,12 @@ class ShapeChooser(UniformChooser):
         return self.table_of(members[0], cores).expected[rows]
 
     def share(self, waiting: Request) -> tuple[int, float]:
-        """(class, least seconds of a lane) of a request that waits."""
+        """(class, least seconds of a lane) of a waiting request."""
         of = self.classes.class_of(waiting)
         return of, waiting.rows * self._table(of, self._view.cores).per_row
 
     def work_before(self, arrival: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
-        """What admission must know: how long `arrival` takes, and what comes before it."""
+        """The times of `arrival` and the work ahead of it, for admission."""
         request = arrival if isinstance(arrival, Request) else as_request(arrival)
         of = self.classes.class_of(request)
         before = self._before.get(of)

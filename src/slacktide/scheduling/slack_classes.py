@@ -1,10 +1,10 @@
-"""The choice of `slack` where requests differ in class (docs/decisions/0005-slack.md).
+"""The best batch for `slack` among requests of several classes (docs/decisions/0005-slack.md).
 
-Theory of operation. Classes are numbered by mean length, shortest first. A batch takes as long as
-its longest member makes all of its rows, so the classes that may join it matter more than anything
-else. Candidates are therefore *class prefixes*: for each m, size k and start point v, the first k
-requests of class ≤ m, in deadline order, that have `need[m][k][v]` left; at least one of class m,
-or it would be a candidate of m − 1. With n_g members of class g,
+Theory of operation. Classes are numbered by mean length, shortest first. All rows of a batch take
+as long as its longest member, so the classes that may join it matter most. Candidates are therefore
+*class prefixes*: for each m, size k and start point v, the first k requests of class ≤ m, in
+deadline order, that have `need[m][k][v]` left; at least one of class m, or it would be a candidate
+of m − 1. With n_g members of class g,
 
     C(x) = Π F_g(x)^n_g                            P(the longest is at most x)
     T    = c0 + c1 · k · ∫ (1 − C(x)) dx           expected time; k the rows paid for
@@ -12,11 +12,11 @@ or it would be a candidate of m − 1. With n_g members of class g,
     v_i  = worth_i · p_i · (1 − κ (1 − e^(−spare_i / τ))),   spare_i = D_i − t − alone_i − T
     score = Σ v_i / (T + held)
 
-The highest score wins, on ties the first (short prefix, small size, low level). `held` is how long
-the lane would be kept waiting for it. worth_i = penalty · (alone_g / A)^θ is the fairness knob: by
+The highest score wins, on ties the first (short prefix, small size, low level). `held` is the time
+that the lane would wait for it. worth_i = penalty · (alone_g / A)^θ is the fairness knob: by
 seconds of lane time alone, long requests would always come last.
 
-All candidates are priced at once, as rows of arrays: there is no loop over requests.
+All candidates are priced at once, as rows of arrays, without a loop over requests.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ NEVER = np.array(np.inf).tobytes()
 """The deadline of an empty place."""
 
 END = float(POINTS - 1)
-"""The last point of the grid."""
+"""Index of the last point of the grid."""
 
 
 class ClassPricer:
-    """What pricing must know of each code (class_queue.py), as arrays; grows with the codes."""
+    """Arrays of the values by code (class_queue.py) that determine prices; grow with the codes."""
 
     def __init__(self, tables: ClassTables, kinds: list[ClassKind]) -> None:
         self._tables = tables
         self.kinds = kinds
-        self._known = 0
+        self._size = 0
         self.weight: Ints = np.zeros(0, dtype=np.int64)
-        """In the key of a composition."""
+        """Weight in the key of a composition."""
         self.alone: Floats = np.zeros(0)
-        """Seconds by itself."""
+        """Expected seconds alone."""
         self.worth: Floats = np.zeros(0)
 
     def seconds(self, codes: Sequence[int], rows: int) -> float:
@@ -59,7 +59,7 @@ class ClassPricer:
         return classes.latency.seconds(rows, longest)
 
     def p90_longest(self, codes: Sequence[int]) -> int:
-        """90th percentile of the longest length of such members, in grid steps."""
+        """90th percentile of the longest length of members with these codes, in grid steps."""
         return int(self._tables.compositions.p90_longest[self._slot(codes)])
 
     def _slot(self, codes: Sequence[int]) -> int:
@@ -67,11 +67,11 @@ class ClassPricer:
         return self._tables.compositions.slots([key])[0]
 
     def refresh(self) -> None:
-        """Learn of codes that are new."""
+        """Extend the arrays to new codes."""
         kinds, tables = self.kinds, self._tables
-        if self._known == len(kinds):
+        if self._size == len(kinds):
             return
-        self._known = len(kinds)
+        self._size = len(kinds)
         latency, means = tables.classes.latency, tables.classes.means
         weights = tables.compositions.weights.tolist()
         self.weight = np.array(
@@ -86,7 +86,7 @@ class ClassPricer:
 def best_of_group(
     group: ClassPrefixes, tables: ClassTables, pricer: ClassPricer, context: DecisionContext
 ) -> Candidate | None:
-    """The best batch of requests that may share one; None if none can be on time."""
+    """The best batch of requests of one signature; None if none can be on time."""
     if group.rows == len(group):
         return _best_window(group, tables, pricer, context)
     return _best_filling(group, tables, pricer, context)
@@ -95,9 +95,9 @@ def best_of_group(
 def _best_window(
     group: ClassPrefixes, tables: ClassTables, pricer: ClassPricer, context: DecisionContext
 ) -> Candidate | None:
-    """`best_of_group` where every request has one row: candidates are windows."""
+    """`best_of_group` for requests of one row each: candidates are windows."""
     now, limit = context.now, tables.limit
-    prefixes = _own(group.entries)
+    prefixes = _distinct(group.entries)
     deadlines, codes = _flat(group, prefixes, limit)
     starts, remaining = _starts(group, prefixes, deadlines, tables, now)
     tried = remaining >= tables.low_of_column
@@ -110,7 +110,7 @@ def _best_window(
     code = codes.take(places)
     code *= tables.within.take(column, axis=0)
     keys = pricer.weight.take(code).sum(axis=1)
-    # The highest class counts more in a key than all lower ones together.
+    # A member of the highest class weighs more in a key than all lower ones together.
     whole = keys >= tables.compositions.weights.take(prefixes).take(chosen // width)
     if not whole.all():
         usable = whole.nonzero()[0]
@@ -144,8 +144,8 @@ def _scores(
     context: DecisionContext,
     extra: float = 0.0,
 ) -> Floats:
-    """The score of each candidate: `deadlines` (overwritten) and `code` by candidate and place.
-    `extra` is the value of members that are not among them."""
+    """The score of each candidate, given `deadlines` (overwritten) and `code` by candidate and
+    place. `extra` is the value of further members."""
     now, kappa, compositions = context.now, context.kappa, tables.compositions
     latency, step = tables.classes.latency, tables.classes.step
     per_step = tables.paid[rows] * (latency.c1 * step)
@@ -154,13 +154,13 @@ def _scores(
     share = pricer.alone.take(code)
     share += (took + now)[:, None]
     share -= deadlines
-    np.minimum(share, 0.0, out=share)  # Now it is − spare.
+    np.minimum(share, 0.0, out=share)  # now −spare
     share *= 1.0 / context.tau
     np.exp(share, out=share)
     share *= kappa
     share += 1.0 - kappa
 
-    at = deadlines  # Where on the grid of lengths each would just be on time.
+    at = deadlines  # point on the grid of lengths at which each is just on time
     at -= now + latency.c0
     at *= (1.0 / per_step)[:, None]
     np.minimum(at, END, out=at)
@@ -174,7 +174,7 @@ def _scores(
     value = cdf.take(points)
     value -= below
     value *= at
-    value += below  # P(on time).
+    value += below  # P(on time)
 
     value *= share
     value *= pricer.worth.take(code)
@@ -196,7 +196,7 @@ def score_of(
     value: float = 0.0,
 ) -> float:
     """The score of one batch, whatever the rows of its members. `extra_codes` are the codes of
-    best-effort members; theirs is the `value` on top."""
+    best-effort members, and `value` is their value."""
     code = np.array([codes], dtype=np.int64)
     key = int(pricer.weight.take([*codes, *extra_codes]).sum())
     scores = _scores(
@@ -215,11 +215,11 @@ def score_of(
 def _best_filling(
     group: ClassPrefixes, tables: ClassTables, pricer: ClassPricer, context: DecisionContext
 ) -> Candidate | None:
-    """`best_of_group` where requests have several rows: each start is filled one by one."""
+    """`best_of_group` for requests of several rows: each start is filled one by one."""
     best: Candidate | None = None
     levels = tables.need.shape[1] // len(tables.sizes)
     needs = (tables.need + context.now).tolist()
-    for m in _own(group.entries):
+    for m in _distinct(group.entries):
         entries, codes = group.entries[m], group.codes[m]
         before = -1
         for column, need in enumerate(needs[m]):
@@ -250,8 +250,8 @@ def _best_filling(
     return best
 
 
-def _own(entries: Sequence[Sequence[Entry]]) -> list[int]:
-    """The prefixes that have a request of their highest class."""
+def _distinct(entries: Sequence[Sequence[Entry]]) -> list[int]:
+    """The prefixes that contain a request of their highest class."""
     prefixes = []
     before = 0
     for m, members in enumerate(entries):
@@ -263,9 +263,9 @@ def _own(entries: Sequence[Sequence[Entry]]) -> list[int]:
 
 def _flat(group: ClassPrefixes, prefixes: Sequence[int], limit: int) -> tuple[Floats, Ints]:
     """Deadlines and codes of these prefixes, one after the other. Each is followed by `limit` empty
-    places, so that a window at its end may run over."""
+    places, so that a window at its end may exceed it."""
     empty, never = bytes(8 * limit), NEVER * limit
-    deadlines = b"".join([part for m in prefixes for part in (group.due[m], never)])
+    deadlines = b"".join([part for m in prefixes for part in (group.deadlines[m], never)])
     codes = b"".join([part for m in prefixes for part in (group.codes[m], empty)])
     return np.frombuffer(deadlines), np.frombuffer(codes, dtype=np.int64)
 
@@ -277,8 +277,8 @@ def _starts(
     tables: ClassTables,
     now: float,
 ) -> tuple[Ints, Ints]:
-    """(where the windows start among `deadlines`, how many requests follow there). By
-    prefix and column of `tables.need`."""
+    """(start of each window among `deadlines`, number of requests from there on), by prefix and
+    column of `tables.need`."""
     needs = tables.need + now
     starts = np.empty((len(prefixes), needs.shape[1]), dtype=np.int64)
     remaining = np.empty_like(starts)

@@ -1,6 +1,6 @@
-"""What `slack` must know of a batch time, by rows: where a batch may start and P(on time).
+"""`SlackTable`: batch times by rows for `slack`, and `clear_prefix`, a short cut.
 
-All of it is worked out when first asked for: see tables.py. And the best batch where all have time.
+Everything is computed on first use: see tables.py.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import Lazy, TimeByRows, size_grid
 
 STEPS = 32
-"""Intervals of the tabulated distribution; P(on time) is linear within each."""
+"""Intervals of the tabulated distribution; P(on time) is linear in each."""
 
 TAIL = 0.001
-"""Probability left out at either end of the table."""
+"""Probability cut off at either end of the table."""
 
 
 class BatchTime:
-    """The time of a batch of so many rows, in seconds."""
+    """The distribution of the time of a batch of a given number of rows, in seconds."""
 
     __slots__ = ("_cdf", "_on_time", "expected", "high", "low", "needs", "scale")
 
     def __init__(self, time: TimeDistribution, needs: tuple[float, ...]) -> None:
         self.expected = time.expected
         self.needs = needs
-        """Start points: a candidate passes over members with less time left; ascending."""
+        """Start points: a candidate skips members with less time left; ascending."""
         self.low = time.quantile(TAIL)
-        """Below it, P(on time) is taken as 0."""
+        """Time below which P(on time) counts as 0."""
         self.high = max(self.low, time.quantile(1.0 - TAIL))
-        """From it on, P(on time) is taken as 1."""
+        """Time from which P(on time) counts as 1."""
         step = (self.high - self.low) / STEPS
         self.scale = 1.0 / step if step > 0.0 else 0.0
         """Intervals of `cdf` per second; 0 if the time does not vary."""
@@ -43,8 +43,8 @@ class BatchTime:
 
     @property
     def cdf(self) -> tuple[float, ...]:
-        """P(on time) at `low`, at `high` and evenly in between, STEPS + 1 values; then one more 1.
-        Made when first asked for, that is when a request may be late."""
+        """P(on time) at `low`, at `high` and evenly in between, STEPS + 1 values; then another 1.
+        Made on first use, i.e. when a request may be late."""
         if self._cdf is None:
             step = (self.high - self.low) / STEPS
             inner = [self._on_time(self.low + i * step) for i in range(STEPS)]
@@ -57,29 +57,29 @@ PAYS = 0.02
 0005)."""
 
 Needs = Callable[[TimeDistribution], tuple[float, ...]]
-"""Start points of a batch that takes so long, in seconds."""
+"""Start points of a batch with this distribution, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixSizes:
-    """The sizes to try where every request has one row, and what they take."""
+    """The sizes to try for requests of one row each, with their times."""
 
     sizes: tuple[int, ...]
     """Ascending, not empty."""
     times: tuple[float, ...]
-    """Expected seconds of each."""
+    """Expected seconds of each size."""
     certain: float
-    """Seconds. A request with this much left is at or behind every start point, and certainly on
-    time, in a batch of any of the sizes."""
+    """A request with at least so many seconds left is behind no start point and certainly on time,
+    whatever the size of its batch."""
 
 
 class SlackTable:
-    """Batch times by rows for one number of cores."""
+    """Batch times by rows, for one number of cores."""
 
     def __init__(
         self, times: BatchTimes, needs: Needs, cores: int, max_batch: int, pays: float | None = None
     ) -> None:
-        """`pays`: in place of `PAYS`; then also of all requests there are, if that is no size."""
+        """`pays`: replaces `PAYS`, and also applies to a batch of all requests, of any size."""
         self._pays = PAYS if pays is None else pays
         self._strict = pays is not None
         self._times = times
@@ -92,34 +92,34 @@ class SlackTable:
         self.grid = size_grid(max_batch)
         """Every size worth trying."""
         self.best_effort: dict[int, int] = {}
-        """Kept for best_effort.py: size of a batch by number of requests that it may take."""
+        """Cache of best_effort.py: size of a batch by number of requests available."""
         self._per_row = 0.0
         self._paying = [1]
-        """Sizes of the grid that save PAYS of the time per row against the one before."""
+        """Sizes of the grid that save PAYS of the time per row against the previous one."""
         self._untried = iter(self.grid[1:])
 
     @property
     def per_row(self) -> float:
-        """The least that a row costs at any size of the grid."""
+        """The least time per row at any size of the grid."""
         if not self._per_row:
             self._per_row = min(self.expected[size] / size for size in self.grid)
         return self._per_row
 
     def prefixes(self, most: int) -> PrefixSizes:
-        """The paying sizes below `most` and `most` itself, unless it is larger than all of them."""
+        """The paying sizes below `most`, and `most` itself unless it is larger than all sizes."""
         prefixes = self._prefixes.get(most)
         if prefixes is None:
             sizes = up_to(most, self._paying_until(most))
             if self._strict and len(sizes) > 1 and not self._saves(sizes[-1], sizes[-2]):
                 sizes = sizes[:-1]
             expected = tuple([self.expected[size] for size in sizes])
-            longest = self[sizes[-1]]  # Times do not fall with rows, so it speaks for all.
+            longest = self[sizes[-1]]  # times do not decrease with rows, so it bounds all
             certain = max(longest.high, longest.needs[-1])
             prefixes = self._prefixes[most] = PrefixSizes(sizes, expected, certain)
         return prefixes
 
     def _paying_until(self, most: int) -> list[int]:
-        """The paying sizes: all of them, or at least up to the first that is not below `most`."""
+        """The paying sizes: all, or at least up to the first that is not below `most`."""
         paying = self._paying
         while paying[-1] < most and (size := next(self._untried, None)) is not None:
             if self._saves(size, paying[-1]):
@@ -140,13 +140,13 @@ class SlackTable:
 
 
 def up_to(rows: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The `sizes` up to `rows`, and `rows` itself unless it is larger than all of them."""
+    """The `sizes` up to `rows`, and `rows` itself unless it is larger than all sizes."""
     fitting = tuple(sizes[: bisect_left(sizes, rows)])
     return fitting if len(fitting) == len(sizes) else (*fitting, rows)
 
 
 ROUNDING = 1e-9
-"""Relative difference of two scores that rounding cannot make; times are treated in `_margin`."""
+"""Relative difference of two scores beyond rounding; see `_margin` for rounding of times."""
 
 
 def clear_prefix(
@@ -158,31 +158,31 @@ def clear_prefix(
     tau: float,
     alone: float,
 ) -> int | None:
-    """How many of the first of `entries` make the best batch; None if only the search can tell.
+    """Size of the best batch if it consists of the first entries; None if a search is needed.
 
-    Where all requests have one row and one penalty, and the first of them would be on time for sure
+    If all requests have one row and one penalty, and the first of them would certainly be on time
     in the largest batch, every start point is the head of the queue and P(on time) is 1. The
-    candidates are then the first k requests, and with the formula of slack.py, the common penalty
-    left out,
+    candidates are then the first k requests, and with the formula of slack.py, without the common
+    penalty,
 
         score(k) = Σ over i ≤ k of (1 − κ + κ e^((now + T(k) + alone − deadline(i)) / τ)) / T(k)
                  = ((1 − κ) k + κ e^((T(k) − T(m)) / τ) · E(k)) / T(k),
         E(k) = Σ over i ≤ k of e^((now + T(m) + alone − deadline(i)) / τ)
 
-    with T(m) the time of the largest: one exponential per request and one per size, where the whole
-    search takes one per request *and* size, and bisects for start points. Nearly every decision of
-    a server that keeps up is of this kind, and for a model of 25 µs the search would take longer
-    than the batch that it is about.
+    with T(m) the time of the largest: one exponential per request and one per size, while the full
+    search takes one per request *and* size, and bisects for start points. Nearly all decisions of a
+    server without overload are of this kind, and for a model of 25 µs the search would take longer
+    than the batch.
 
-    Both ways round differently, so where the best two scores are closer than that the short cut
-    does not say which: the search does, and the choice is the same as if there were no short cut.
+    The two formulas round differently, so if the best two scores are too close, this returns None:
+    the search decides, and the choice is always that of the search.
 
     `entries` are sorted, all of one row and one penalty, and at least as many as the largest of
     `prefixes.sizes`. `alone` and `tau` in seconds, as in slack_uniform.py.
     """
     sizes, times = prefixes.sizes, prefixes.times
     longest = times[-1]
-    patient = now + longest + alone  # Due later: time to spare after any of the batches.
+    patient = now + longest + alone  # requests due later have spare time after any of the batches
     first = entries[0][0]
     if first < patient or first < now + prefixes.certain:
         return None
@@ -205,6 +205,6 @@ def clear_prefix(
 
 def _margin(at: float, tau: float) -> float:
     """Relative error of a score whose exponents have the error of a few sums of times near `at`. On
-    a clock that has run for days a time is exact to 1e-10 s, which is not nothing next to the `tau`
-    of a model that takes 25 µs."""
+    a clock that has run for days a time is exact to 1e-10 s, which matters next to the `tau` of a
+    model that takes 25 µs."""
     return ROUNDING + 16.0 * ulp(at) / tau

@@ -1,8 +1,8 @@
-"""What `slack` does where requests differ in rows and deadlines alone: candidates and their value.
+"""`UniformChooser`: the decisions of `slack` for requests that differ only in rows and deadlines.
 
-Where all requests have one row, the candidates of one size are windows of one sorted list and share
-their members' values: one pass and prefix sums, not one pass per candidate. That keeps a decision
-under 100 µs in plain Python (bench/scheduler_decisions.py).
+If all requests have one row, the candidates of one size are windows of one sorted list and share
+their members' values: one pass and prefix sums, instead of one pass per candidate. That keeps a
+decision under 100 µs in plain Python (bench/scheduler_decisions.py).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from slacktide.scheduling.slack_table import BatchTime, SlackTable, up_to
 from slacktide.scheduling.tables import Cached, TimeByRows
 
 LOOK = 8
-"""Requests looked at for the costliest ones, in batches of the largest size."""
+"""Number of batches of the largest size that are examined for the costliest requests."""
 
 
 @read_only
 class DecisionContext:
-    """From where a decision looks at the requests. Times in seconds."""
+    """The parameters of one decision. Times in seconds."""
 
     now: float
     kappa: float
     tau: float
-    """Likely wait of a request that is passed over."""
+    """Likely wait of a request that is not chosen."""
     held: float = 0.0
-    """How long the lane would be kept waiting until `now`."""
+    """Time that the lane would wait until `now`."""
 
 
 class UniformPricer:
-    """What prices a request in one decision. Times in seconds."""
+    """Prices requests in one decision. Times in seconds."""
 
     __slots__ = ("alone", "held", "kappa", "now", "tau")
 
@@ -47,10 +47,10 @@ class UniformPricer:
         self.tau = context.tau
         self.held = context.held
         self.alone = alone
-        """Expected time of a request by its own, by rows."""
+        """Expected time of a request alone, by rows."""
 
     def values(self, entries: Sequence[Entry], time: BatchTime) -> list[float]:
-        """What answering each of `entries` in a batch that takes `time` is worth."""
+        """The value of answering each of `entries` in a batch that takes `time`."""
         over = self.now + time.expected
         alone, tau, kappa = self.alone, self.tau, self.kappa
         base_worth = 1.0 - kappa
@@ -62,7 +62,7 @@ class UniformPricer:
         return self._weighted(worths, entries, time)
 
     def values_of_single(self, entries: Sequence[Entry], time: BatchTime) -> list[float]:
-        """The same for entries of one row each, sorted: twice as fast."""
+        """Like `values`, for sorted entries of one row each: twice as fast."""
         over = self.now + time.expected + self.alone[1]
         tau, kappa = self.tau, self.kappa
         base_worth = 1.0 - kappa
@@ -77,7 +77,7 @@ class UniformPricer:
     def _weighted(
         self, values: list[float], entries: Sequence[Entry], time: BatchTime
     ) -> list[float]:
-        """`values` × P(on time), in place. `entries` are sorted, so those in doubt come first."""
+        """Multiply `values` by P(on time), in place. `entries` are sorted: doubtful ones first."""
         in_doubt = bisect_left(entries, (self.now + time.high,))
         if not in_doubt:
             return values
@@ -95,12 +95,12 @@ class UniformPricer:
 
 @read_only
 class Candidate:
-    """A batch that might run: its entries in deadline order, and what it is worth."""
+    """A batch that might run: its entries in deadline order, and its score."""
 
     entries: Sequence[Entry]
     rows: int
     score: float
-    """Expected on-time value per second of lane time, that of waiting for it included."""
+    """Expected on-time value per second of lane time, including the wait for it."""
 
 
 def best_candidate(
@@ -111,9 +111,9 @@ def best_candidate(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best batch of `entries`, which may all share one; None if none can be on time. `single`
-    says that each of them has one row; `sizes` is ascending. On ties the smallest size, then the
-    earliest start."""
+    """The best batch of `entries` of one signature; None if none can be on time. `single`: whether
+    each of them has one row; `sizes` is ascending. Ties: the smallest size, then the earliest
+    start."""
     evaluate = _best_window if single else _best_filling
     best: Candidate | None = None
     low = 0
@@ -142,12 +142,12 @@ def _best_window(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best of one size where every request has one row: windows that share their values."""
+    """The best batch of one size for requests of one row: windows that share their values."""
     time = table[size]
     last = len(entries) - size
     best = 0.0
     chosen: slice | None = None
-    done = -1  # End of the entries that are valued: windows that overlap are valued together.
+    done = -1  # end of the entries with values: overlapping windows are valued together
     for i, start in enumerate(starts):
         if start <= last:
             if start >= done:
@@ -185,7 +185,7 @@ def _best_filling(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best of one size where requests have several rows: each start is filled one by one."""
+    """The best batch of one size for requests of several rows: each start is filled one by one."""
     best: Candidate | None = None
     for start in starts:
         members = within_rows(entries[start : start + 4 * size], size)
@@ -207,15 +207,15 @@ class UniformChooser:
         self._tables = tables
 
     def table_of(self, request: Request, cores: int) -> SlackTable:
-        """The table for batches of requests like this one."""
+        """The table for batches of requests like `request`."""
         return self._tables(cores)
 
     def worth_of(self, request: Request, cores: int) -> float:
-        """What an answer to it is worth, before its penalty."""
+        """The value of an answer to `request`, without its penalty."""
         return 1.0
 
     def alone(self, cores: int) -> float:
-        """Expected time of a request by itself, in seconds."""
+        """Expected time of a request alone, in seconds."""
         return self._tables(cores).expected[1]
 
     def seconds(self, members: Sequence[Request], rows: int, cores: int) -> float:
@@ -230,7 +230,7 @@ class UniformChooser:
         limit: int,
         context: DecisionContext,
     ) -> Candidate | None:
-        """The best batch of any of `groups`, the first of which `announced` are counted among."""
+        """The best batch of any of `groups`; `announced` requests are added to the first."""
         best: Candidate | None = None
         single = len(self._queue) == self._queue.rows
         if announced:
@@ -243,7 +243,7 @@ class UniformChooser:
             weight = self.worth_of(group[0][2], cores)
             pricer = UniformPricer(context, alone=table.expected)
             for among in self._choices(group, limit, context.now + table[1].needs[0]):
-                # A request of many rows fits only in a size that may not pay: then all are tried.
+                # A request of many rows may fit only in a size that does not pay: then try all.
                 sizes = (
                     table.prefixes(min(limit, len(among))).sizes
                     if single
@@ -259,12 +259,9 @@ class UniformChooser:
     def _choices(
         self, group: Sequence[Entry], limit: int, earliest: float
     ) -> Iterator[Sequence[Entry]]:
-        """Sorted lists of requests that may share a batch, from which candidates are made.
-
-        The group; and, where penalties differ, the costliest of it alone, among the first
-        LOOK × `limit` due at `earliest` or later, as class prefixes are batches of the short alone.
-        One more list, not one per penalty: more do not measure better everywhere.
-        """
+        """Sorted lists of requests of one signature, from which candidates are made: the group and,
+        if penalties differ, its costliest requests alone, among the first LOOK × `limit` due at
+        `earliest` or later. A list for each penalty did not measure better everywhere."""
         yield group
         penalties = self._queue.penalties()
         if len(penalties) > 1:

@@ -1,9 +1,9 @@
-"""Predicted batch times by rows, asked for once and kept until they change.
+"""Tables of predicted batch times, filled on demand and kept until the predictions change.
 
-A prediction costs microseconds once it has changed and a policy asks for dozens per decision; a
-dictionary answers in tens of nanoseconds. `BatchTimes.revision` says when the answers are stale.
-Everything here is filled on demand: a tiny model is often asked about one or two batch sizes
-between two revisions, and its batches are shorter than a table of all sizes takes to build.
+A changed prediction costs microseconds and a policy needs dozens per decision; a dictionary answers
+in tens of nanoseconds. `BatchTimes.revision` shows when tables are stale. They are filled on
+demand, since a tiny model often needs one or two batch sizes between two revisions, and its batches
+are shorter than the time to fill a table of all sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from slacktide.profiles import BatchTimes, Classes
 
 MOST_KEPT = 4096
-"""Times kept of batches by classes; queues offer the same few mixtures again and again."""
+"""Most times kept for batches by classes; queues need the same few mixtures again and again."""
 
 
 class TimeByRows(Protocol):
@@ -24,7 +24,7 @@ class TimeByRows(Protocol):
 
 
 class Lazy(dict[Any, float]):
-    """A `TimeByRows` that asks `time` once for each number of rows."""
+    """A `TimeByRows` that calls `time` once for each key."""
 
     __slots__ = ("_time",)
 
@@ -47,7 +47,7 @@ def size_grid(max_batch: int) -> tuple[int, ...]:
 
 
 class RowTimes:
-    """Times of a batch by its rows, for one number of cores; seconds."""
+    """Times of a batch by rows, for one number of cores; seconds."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class RowTimes:
         soonest: float = 1.0,
     ) -> None:
         self.classes = classes
-        """What `lead` goes by, besides rows; None: by rows alone."""
+        """Classes in the keys of `lead`; None: its keys are rows alone."""
         self.expected: TimeByRows = Lazy(expected)
         """Median time."""
         self.lead: TimeByRows = Lazy(lead)
-        """Time that a request of so many rows, or of such (rows, class) where there are `classes`,
-        must have left, or it is dropped."""
+        """Least time left of a request, by rows, or by (rows, class) if there are `classes`; with
+        less it is dropped."""
         self.soonest = soonest
         """Part of its own lane time after which a request may have its answer; 1: all of it."""
         self._max_batch = max_batch
@@ -72,11 +72,11 @@ class RowTimes:
 
     @property
     def per_row(self) -> float:
-        """The least that a row costs at any batch size: min of expected(k) / k over the grid.
+        """The least time per row at any batch size: min of expected(k) / k over the grid.
 
-        Profiles are measured at powers of two and `max_batch`, all of them on the grid, and are
-        linear in between, where expected(k) / k has no minimum of its own. So this is the least of
-        all sizes; with times of another shape it may be a little above that.
+        Profiles are measured at powers of two and `max_batch`, all on the grid, and are linear in
+        between, where expected(k) / k has no minimum of its own. So this is the least of all sizes;
+        for times of another shape it may be a little higher.
         """
         if self._per_row is None:
             self._per_row = min(self.expected[k] / k for k in size_grid(self._max_batch))
@@ -87,7 +87,7 @@ Table = TypeVar("Table")
 
 
 class Cached(Generic[Table]):
-    """One table per key, built on demand and thrown away when the predictions change."""
+    """One table per key, built on demand and discarded when the predictions change."""
 
     def __init__(self, times: BatchTimes, build: Callable[[int], Table]) -> None:
         self._times = times
@@ -108,10 +108,10 @@ class Cached(Generic[Table]):
 
 
 Lead = Callable[[BatchTimes, int, int], float]
-"""(times, rows, cores) -> seconds that a request of so many rows must have left."""
+"""(times, rows, cores) -> seconds that a request of this many rows must have left."""
 
 ClassLead = Callable[[Classes, int, tuple[int, ...], int], float]
-"""(classes, rows, classes of the members, cores) -> the same for these; as a rule it is one."""
+"""(classes, rows, classes of the members, cores) -> seconds; usually there is one member."""
 
 
 def row_times(
@@ -121,7 +121,8 @@ def row_times(
     class_lead: ClassLead | None = None,
     classed: Callable[[Classes | None], None] = lambda classes: None,
 ) -> Cached[RowTimes]:
-    """Row times by number of cores, up to `max_batch` rows. `classed` gets what they go by."""
+    """Row times by number of cores, up to `max_batch` rows. `classed` is called with the classes
+    of new ones."""
 
     def build(cores: int) -> RowTimes:
         def expected(rows: int) -> float:
