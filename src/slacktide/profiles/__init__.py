@@ -1,7 +1,7 @@
-"""How long things take: profiles of models, and what running batches teach about them.
+"""Profiles: how long batches of a model take, as measured and as learnt from running batches.
 
-Pure. Measures nothing and opens no file: executors/measuring.py runs the model, the repository
-keeps the result.
+Pure. It measures nothing and opens no file: executors/measuring.py runs the model, and the
+repository stores the result.
 """
 
 from slacktide.profiles.amdahl import AmdahlFit as AmdahlFit

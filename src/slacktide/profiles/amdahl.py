@@ -1,19 +1,19 @@
-"""`AmdahlModel`: the time of a batch by its rows and the cores it runs on.
+"""`AmdahlModel`: the time of a batch by its rows and cores.
 
     l(b, c) = γ · b / c + ε / c + δ · b + η          (Sponge §3.1, Eq. 2)
 
-Linear in the batch; what can be shared among cores falls with 1 / c, the rest does not (Amdahl's
-law). The coefficients are not negative, so the model rises with the batch and falls with the cores.
+Linear in the batch; the part that cores can share falls with 1 / c, the rest does not (Amdahl's
+law). The coefficients are not negative, so the time rises with the batch and falls with the cores.
 
-**The fit** minimises Σ ρ(ln(l / measured)), in two steps (an MM-estimate, Yohai 1987): Huber's ρ,
-quadratic up to 1.345 standard deviations and linear beyond, which finds the scatter of the points;
-then Tukey's bisquare with that scatter, under which a point further off than 4.685 standard
-deviations does not count at all. The logarithm makes a batch of one count as much as a batch of
-sixteen, and twice as long as bad as half. Each iteration is a least-squares problem under bounds,
-solved exactly: with four coefficients one can try every set of them that may be above zero. (The
-paper says robust regression and no more; docs/decisions/0020 compares.)
+**The fit** minimises Σ ρ(ln(l / measured)), in two steps (an MM-estimate, Yohai 1987): first with
+Huber's ρ, quadratic up to 1.345 standard deviations and linear beyond, which finds the scatter of
+the points; then with Tukey's bisquare and that scatter, which ignores points further off than 4.685
+standard deviations. The logarithm makes a batch of one count as much as a batch of sixteen, and
+twice as long as bad as half as long. Each iteration is a least-squares problem under bounds, solved
+exactly: with four coefficients, every set of positive ones can be tried. (The paper only says
+robust regression; docs/decisions/0020 compares.)
 
-**Reach.** A fit says nothing of what is far from its points: there `AmdahlFit.seconds` refuses.
+**Reach.** A fit is only valid near its points: further away `AmdahlFit.seconds` raises.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from slacktide.profiles.least_squares import non_negative
 from slacktide.profiles.reading import ProfileError
 
 REACH = 2.0
-"""The model is predicted up to this many times the largest batch and the most cores that were
-measured, and down to the fewest cores divided by it."""
+"""Factor by which batch and cores may exceed the largest measured ones, and cores may fall below
+the fewest."""
 
 _Floats = npt.NDArray[np.float64]
 _HUBER, _BISQUARE = 1.345, 4.685
-"""In standard deviations: with these, both are 95 % as precise as least squares where scatter is
-normal."""
+"""In standard deviations: with these, both are 95 % as efficient as least squares under normal
+scatter."""
 _TO_DEVIATION = 1.4826
-"""Median of |residual| to standard deviation, for normal scatter."""
+"""Ratio of standard deviation to median |residual|, for normal scatter."""
 _LEAST_DEVIATION = 1e-3
-"""No measurement is closer than that."""
+"""Least scatter: no measurement is more precise."""
 _STEPS = 50
 _STILL = 1e-5
-"""No prediction moves by more: the fit is there."""
+"""Largest relative change of a prediction at which iteration stops."""
 _NOTHING = 1e-9
 
 
@@ -54,13 +54,13 @@ class AmdahlModel:
     """Coefficients in seconds, finite and not negative. Raises ProfileError, naming the field."""
 
     gamma: float
-    """For each row, shared among the cores."""
+    """Per row, shared among the cores."""
     epsilon: float
-    """For the batch, shared among the cores."""
+    """Per batch, shared among the cores."""
     delta: float
-    """For each row, on one core."""
+    """Per row, on one core."""
     eta: float
-    """For the batch, on one core."""
+    """Per batch, on one core."""
 
     def __post_init__(self) -> None:
         for name in ("gamma", "epsilon", "delta", "eta"):
@@ -73,7 +73,7 @@ class AmdahlModel:
         return (self.gamma * batch + self.epsilon) / cores + self.delta * batch + self.eta
 
     def per_row(self, cores: float) -> float:
-        """Seconds that one more row costs on `cores` cores."""
+        """Seconds of one more row on `cores` cores."""
         return self.gamma / cores + self.delta
 
 
@@ -86,7 +86,7 @@ class Timed(NamedTuple):
 
 
 class FittedPoint(NamedTuple):
-    """What the model says of a measured point."""
+    """A measured point and the model's prediction for it."""
 
     batch: int
     cores: int
@@ -95,7 +95,7 @@ class FittedPoint(NamedTuple):
     predicted: float
     """Seconds."""
     weight: float
-    """1 where it counted in full, less the further it lay off, 0 where not at all."""
+    """1 if it counts in full, less the further off it is, 0 for an outlier."""
 
     @property
     def error(self) -> float:
@@ -105,7 +105,7 @@ class FittedPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AmdahlFit:
-    """A model with the points that it was fitted to; at least one."""
+    """A model with the points it was fitted to, at least one."""
 
     model: AmdahlModel
     points: tuple[FittedPoint, ...]
@@ -126,7 +126,7 @@ class AmdahlFit:
 
     @property
     def worst_error(self) -> float:
-        """The largest of them."""
+        """Largest |predicted − measured| / measured over the points."""
         return max(abs(point.error) for point in self.points)
 
     def to_dict(self) -> dict[str, object]:
@@ -140,7 +140,7 @@ class AmdahlFit:
         }
 
     def seconds(self, batch: int, cores: int) -> float:
-        """Time by the model alone. Raises ProfileError further than `REACH` from the points."""
+        """Time by the model. Raises ProfileError further than `REACH` from the points."""
         if not 1 <= batch <= REACH * self.batch_most:
             raise ProfileError(
                 f"batch {batch} is out of range: measured up to {self.batch_most}, "
@@ -155,11 +155,11 @@ class AmdahlFit:
 
 
 def fit_amdahl(points: Sequence[Timed]) -> AmdahlFit:
-    """The model nearest to `points`, in the sense of the module docstring. Pure, deterministic.
+    """Fit the model to `points` as the module docstring describes. Pure, deterministic.
 
-    Points may be few, repeat themselves and leave gaps. What they do not tell apart is settled
-    by the pessimistic reading: with one core count, more cores do not help. Raises ProfileError
-    without points, and for batches, cores or seconds that are not positive and finite.
+    Points may be few, repeat, and leave gaps. Undetermined coefficients are chosen pessimistically:
+    with one core count, more cores do not help. Raises ProfileError without points, and for
+    batches, cores or seconds that are not positive and finite.
     """
     if not points:
         raise ProfileError("points: expected at least one")
@@ -185,7 +185,7 @@ def fit_amdahl(points: Sequence[Timed]) -> AmdahlFit:
 def fit_grid(
     batches: Sequence[int], cores: Sequence[int], grid: Sequence[Sequence[float]]
 ) -> AmdahlFit:
-    """`fit_amdahl` to a table: seconds, shape (n_batches, n_cores)."""
+    """Fit the model to a table of seconds, shape (n_batches, n_cores)."""
     return fit_amdahl(
         [
             Timed(batch, count, seconds)
@@ -196,7 +196,7 @@ def fit_grid(
 
 
 def _robust(shares: _Floats) -> tuple[_Floats, _Floats]:
-    """x ≥ 0 nearest to ln(shares @ x) = 0 (see the module docstring), and each row's weight."""
+    """Find x ≥ 0 with ln(shares @ x) nearest to 0 (see the module docstring), and row weights."""
     x = non_negative(shares, np.ones(len(shares)))
     for _ in range(_STEPS):
         q = _sums(shares, x)
@@ -220,12 +220,12 @@ def _sums(shares: _Floats, x: _Floats) -> _Floats:
 
 
 def _gaps(q: _Floats) -> _Floats:
-    """ln q; a prediction of nothing is a long way off, not infinitely far."""
+    """ln q, bounded for q near 0."""
     return np.asarray(np.log(np.maximum(q, _NOTHING)))
 
 
 def _step(shares: _Floats, q: _Floats, weights: _Floats) -> _Floats:
-    """Least squares of shares @ x − 1, weighted so that its gradient is that of weights · (ln q)².
+    """Solve least squares of shares @ x − 1, weighted to have the gradient of weights · (ln q)².
     (d/dx of (ln q)² / 2 is ln q / q · shares; that of (q − 1)² / 2 is (q − 1) · shares.)"""
     q = np.maximum(q, _NOTHING)
     near = np.abs(q - 1.0) < 1e-6

@@ -1,4 +1,4 @@
-"""`BatchTimes`: how long batches of one pool take, as the engine and every scheduler ask it."""
+"""`BatchTimes`: predictions of batch times, the base class for the engine and every scheduler."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class BatchTimes:
-    """Predicted times of the batches of one pool, seconds. Non-decreasing in rows, non-increasing
-    in cores.
+    """Predicted times of the batches of one pool, in seconds. Non-decreasing in rows,
+    non-increasing in cores.
 
-    A subclass defines `of`. The other methods describe predictions that never change, take all
-    requests to be alike, and know no early exits.
+    A subclass defines `of`. The defaults of the other methods suit predictions that never change,
+    treat all requests alike, and have no early exits.
     """
 
     learns: ClassVar[bool] = False
-    """Whether predictions follow what is observed."""
+    """Whether predictions learn from finished batches."""
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
-        """The time of a batch of `rows` ≥ 1 rows: of just these members, or of any requests if
-        none are named."""
+        """The time of a batch of `rows` ≥ 1 rows with these members; without members, of any
+        requests."""
         raise NotImplementedError
 
     def classes(self, cores: int) -> Classes | None:
-        """The requests by how much work they are; None while all are taken to be alike. The same
-        object until `revision` rises."""
+        """The classes of requests by work; None while all are treated alike. The same object until
+        `revision` rises."""
         return None
 
     @property
@@ -44,12 +44,12 @@ class BatchTimes:
         """Learn from one finished batch."""
 
     def discount(self, request: Request | None = None) -> None:
-        """Trust predictions less, or those for requests like this one: it was refused because of
-        them while nothing ran."""
+        """Trust predictions, or those for requests like `request`, less: an idle lane refused it
+        because of them."""
 
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Take for the truth that a batch like this one takes `seconds`, however far that is from
-        the profile: two runs have shown that predictions are far too long."""
+        """Predict `seconds` for batches like this one, however far from the profile: two trials
+        have shown that predictions are far too long."""
 
     # Early exits
 
@@ -59,16 +59,16 @@ class BatchTimes:
         return 1.0
 
     def follow(self, policy: ExitPolicy | None) -> None:
-        """Have requests leave early by this policy from now on; None: they do not."""
+        """Predict early exits by this policy from now on; None: no early exits."""
 
     def whole(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
-        """The time of a batch that certainly runs to the end."""
+        """The time of a batch that runs to the end."""
         return self.of(rows, cores, members)
 
     def saw(
         self, batch: Batch, report: ExitReport | None, seconds: float | None, cores: int
     ) -> None:
-        """Learn from a batch whose members might leave early; `observe` is not called for it.
-        `seconds`: what it took; None where that teaches nothing."""
+        """Learn from a batch with early exits; `observe` is not called for it. `seconds`: its
+        duration; None if that teaches nothing."""
         if seconds is not None and batch.leaving is not Leaving.SHRINK:
             self.observe(seconds, batch.members, batch.rows, cores)

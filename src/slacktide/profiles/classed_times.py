@@ -1,13 +1,13 @@
 """`ClassedTimes`: a profile that learns which requests are long.
 
-Until requests differ it is a `CorrectedTimes` and nothing else: the same answers from the same
-code. Requests that name an application or carry a work hint are grouped by it: what runs alone
-shows its length (`RunTimes`), and once lengths differ noticeably `classes` offers a snapshot and
-every prediction follows from it (`FixedTimes`). Larger batches then teach how the machine of today
-differs from the profile (`SpeedFilter`), since the length of their longest member is not seen.
+Until requests differ it behaves exactly like a `CorrectedTimes`. Requests with an application or a
+work hint are grouped by it. Lone runs show their lengths (`RunTimes`); once lengths differ
+noticeably, `classes` returns a snapshot and all predictions follow from it (`FixedTimes`). Larger
+batches then teach how the machine differs from the profile (`SpeedFilter`), since the length of
+their longest member is not observed.
 
-Times that stand still between revisions, as in `CorrectedTimes`: what was learnt is looked at
-every so many lone runs and published if it would show.
+Predictions stay fixed between revisions, as in `CorrectedTimes`: after a number of lone runs the
+learnt distributions are compared with the published ones, and published if they differ.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from slacktide.profiles.speed_filter import BOUND_FIXED, BOUND_SPEED, SpeedFilte
 from slacktide.profiles.time_distribution import TimeDistribution
 
 DIFFERENT = 1.15
-"""The longest class takes this many times as long as the shortest, alone: worth telling apart."""
+"""Classes are used if the longest takes this many times as long as the shortest, alone."""
 WIDE = 2.0
-"""Or, in one class alone, the 95th percentile is so many times the 5th."""
+"""Or if the 95th percentile of the time alone is this many times the 5th."""
 LOOK_EVERY = 50
-"""Lone runs between two looks at what they have taught; every tenth run while they are few."""
+"""Lone runs between two comparisons; a fifth of it while there are few."""
 _SPEED_SHOWS = 0.02
-"""Twice what `CorrectedTimes` takes: here tables by class hang on each revision."""
+"""Twice the value of `CorrectedTimes`, since each revision invalidates tables by class."""
 _MEAN_SHOWS = 0.02
 _CDF_SHOWS = 0.05
 _SHARE_SHOWS = 0.05
@@ -58,17 +58,17 @@ _KEYS = ("schema", "speed", "fixed", "lengths")
 
 
 class ClassedTimes(BatchTimes):
-    """Raises ProfileError as `CorrectedTimes` does. What is expected is the median while all
-    requests are alike, the mean once there are classes."""
+    """Raises ProfileError like `CorrectedTimes`. `expected` is the median while all requests are
+    treated alike, and the mean once there are classes."""
 
     learns = True
 
     def __init__(
         self, table: LatencyTable, *, latency: Callable[[int], BatchLatency] | None = None
     ) -> None:
-        """`latency` says c0 and c1 for a number of cores; None fits them to the table."""
+        """`latency` returns c0 and c1 for a number of cores; None: fit them to the table."""
         self.point = CorrectedTimes(table)
-        """The predictions that take all requests to be alike; they rest while there are classes."""
+        """Predictions that treat all requests alike; not updated while there are classes."""
         self.table = table
         """The profile as measured."""
         self._fitted = latency or (lambda cores: fit_latency(table, cores).latency)
@@ -78,14 +78,14 @@ class ClassedTimes(BatchTimes):
         self._tagged = False
         self._fresh = 0
         self._classes: RunClasses | None = None
-        self._known: frozenset[Key] = frozenset()
+        self._known_keys: frozenset[Key] = frozenset()
         self._by_cores: dict[int, FixedTimes] = {}
         self._speed = 0.0
         self._fixed = 0.0
         self._since = 0
         self._error: float | None = None
         self.batches = 0
-        """Batches learnt from."""
+        """Number of batches learnt from."""
         self._revision = 0
 
     # BatchTimes
@@ -93,26 +93,24 @@ class ClassedTimes(BatchTimes):
     @property
     def revision(self) -> int:
         """Rises when predictions have changed noticeably."""
-        return self._revision
+        return self._revision + self.point.revision
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
-        """The time of a batch of `rows` rows: of just these members, or of any requests."""
+        """The time of a batch of `rows` rows with these members, or of any requests."""
         if self._classes is None:
             return self.point.of(rows, cores)
         return self._times(cores).of(rows, cores, members)
 
     def classes(self, cores: int) -> RunClasses | None:
-        """The requests by how much work they are; None while all are taken to be alike."""
+        """The classes of requests by work; None while all are treated alike."""
         return None if self._classes is None else self._times(cores).classes(cores)
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Learn from one finished batch; times that are not positive and finite are ignored."""
-        point, classes = self.point, self._classes
+        classes = self._classes
         self.batches += 1
         if classes is None:
-            revision_before = point.revision
-            point.observe(seconds, members, rows, cores)
-            self._revision += point.revision - revision_before
+            self.point.observe(seconds, members, rows, cores)
             if not (self._tagged or _tagged(members)):
                 return
             self._tagged = True
@@ -129,10 +127,10 @@ class ClassedTimes(BatchTimes):
             self.observe_alone(members[0], seconds, rows, cores)
 
     def observe_alone(self, request: Request, seconds: float, rows: int, cores: int) -> None:
-        """`request` took `seconds` by itself, or with others of its length: `rows` rows in all."""
+        """Learn that `request`, alone or with equally long ones, took `seconds` for `rows` rows."""
         latency = self.latency(cores)
         per_length = latency.c1 * latency.paid(rows)
-        seconds *= math.exp(-self._filter.speed)  # as the machine was when it was profiled
+        seconds *= math.exp(-self._filter.speed)  # at the machine's speed when it was profiled
         replaced = self._lengths.learn(request, seconds / per_length, latency.c0 / per_length)
         self._fresh += 1
         few = self._lengths.samples < 4 * LOOK_EVERY
@@ -140,23 +138,19 @@ class ClassedTimes(BatchTimes):
             self._look()
 
     def discount(self, request: Request | None = None) -> None:
-        """A request was refused on the word of these predictions, and nothing runs that could
-        prove them wrong: trust them a little less."""
+        """Trust predictions a little less: a request was refused because of them, and no run can
+        prove them wrong."""
         if self._classes is None:
-            revision_before = self.point.revision
             self.point.discount()
-            self._revision += self.point.revision - revision_before
             return
         self._filter.speed = max(self._filter.speed - DISCOUNT, -BOUND_SPEED)
         if abs(self._filter.speed - self._speed) > 2.0 * NOTICEABLE:
             self._publish(self._classes)
 
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Have batches like this one take `seconds`, and all others as much less as these."""
+        """Predict `seconds` for batches like this one, and scale all others by the same factor."""
         if self._classes is None:
-            revision_before = self.point.revision
             self.point.settle(seconds, members, rows, cores)
-            self._revision += self.point.revision - revision_before
             return
         moved = math.log(seconds / self._times(cores).of(rows, cores, members).expected)
         self._filter.speed = max(self._filter.speed + moved, -BOUND_SPEED)
@@ -171,25 +165,25 @@ class ClassedTimes(BatchTimes):
 
     @property
     def drift(self) -> float:
-        """Observed over profiled: 1.3 means that everything takes 30 % longer than profiled."""
+        """Observed ÷ profiled: 1.3 means that everything takes 30 % longer than profiled."""
         return self.point.drift if self._classes is None else math.exp(self._filter.speed)
 
     @property
     def drifted(self) -> bool:
-        """True once the time of all requests together has been off by more than 25 % for long."""
+        """Whether the total time of requests has been off by more than 25 % for long."""
         return self._classes is None and self.point.drifted
 
     @property
     def unknown_keys(self) -> int:
-        """Applications and hint bins with too few samples, taken to last the model's p99."""
-        return len(self._lengths.unknown)
+        """Number of keys with too few samples, which are assumed to take the model's p99."""
+        return len(self._lengths.unknown_keys)
 
     def wants(self, request: Request) -> bool:
         """Whether a lone run of `request` would teach something: few like it ran alone lately."""
         return _tagged((request,)) and self._lengths.fresh(self._lengths.key_of(request)) < NEWEST
 
     def latency(self, cores: int) -> BatchLatency:
-        """c0 and c1 as profiled, for lengths."""
+        """c0 and c1 of the profile, for lengths."""
         latency = self._latencies.get(cores)
         if latency is None:
             latency = self._latencies[cores] = self._fitted(cores)
@@ -198,9 +192,9 @@ class ClassedTimes(BatchTimes):
     # Learning beforehand
 
     def train(self, lengths: Mapping[str, ArrayLike]) -> None:
-        """Learn lengths measured elsewhere, by application. Of many samples the last of them count
-        (`LengthWindow`); arrivals are taken to be in proportion. Raises ProfileError if a length is
-        negative or not a number."""
+        """Learn lengths that were measured elsewhere, by application. Only the last samples count
+        (`LengthWindow`); arrivals are assumed to be in proportion. Raises ProfileError for lengths
+        that are negative or not finite."""
         for application, values in lengths.items():
             samples = np.asarray(values, dtype=np.float64)
             if not (np.isfinite(samples).all() and (samples >= 0.0).all()):
@@ -213,7 +207,7 @@ class ClassedTimes(BatchTimes):
         self._look()
 
     def export(self) -> dict[str, object]:
-        """What was learnt of lengths, JSON-ready (docs/internals/profile-files.md)."""
+        """The learnt lengths, JSON-ready (docs/internals/profile-files.md)."""
         return {
             "schema": SCHEMA,
             "speed": self._filter.speed,
@@ -222,7 +216,7 @@ class ClassedTimes(BatchTimes):
         }
 
     def load(self, data: object) -> None:
-        """Start from what another run exported. Raises ProfileError, naming the field."""
+        """Continue from an earlier `export`. Raises ProfileError, naming the field."""
         fields = reading.mapping(data, "learnt", _KEYS)
         reading.schema(fields["schema"], SCHEMA, "learnt.schema")
         speed = reading.number(fields["speed"], "learnt.speed")
@@ -238,7 +232,7 @@ class ClassedTimes(BatchTimes):
     # Publishing
 
     def _times(self, cores: int) -> FixedTimes:
-        """The published predictions. There must be classes."""
+        """The published predictions. Requires classes."""
         times = self._by_cores.get(cores)
         if times is None:
             assert self._classes is not None
@@ -253,12 +247,12 @@ class ClassedTimes(BatchTimes):
     def _judge(
         self, seconds: float, members: Sequence[Request], keys: Sequence[Key], rows: int, cores: int
     ) -> None:
-        """Compare a batch with what was predicted for it."""
+        """Compare the time of a batch with its prediction."""
         times = self._times(cores)
         forecast = times.of(rows, cores, members)
         self._error = mean_error(self._error, seconds, forecast.expected)
-        if not self._known.issuperset(keys):
-            return  # a guess that fails says nothing about the machine
+        if not self._known_keys.issuperset(keys):
+            return  # a failed guess says nothing about the machine
         fixed = times.classes(cores).latency.c0
         learnt = self._filter
         learnt.observe(seconds, forecast, (1 - len(members)) * fixed / forecast.expected)
@@ -270,7 +264,7 @@ class ClassedTimes(BatchTimes):
             self._publish(self._classes)
 
     def _look(self, *, always: bool = False) -> None:
-        """Sort into classes what has been learnt; publish that if it shows, or `always`."""
+        """Sort the learnt lengths into classes; publish them if noticeably new, or `always`."""
         self._fresh = 0
         before, classes = self._classes, None
         key_lengths, step = self._lengths.distributions(math.exp(self._filter.fixed))
@@ -285,8 +279,8 @@ class ClassedTimes(BatchTimes):
             self._publish(classes)
 
     def _differ(self, lengths: Sequence[KeyLengths], step: float) -> bool:
-        """Whether the keys that are known are worth telling apart; once so, a little longer so."""
-        groups = [group for group in lengths if group.key in self._lengths.known]
+        """Whether the known keys differ enough for classes; the limit is lower for present ones."""
+        groups = [group for group in lengths if group.key in self._lengths.known_keys]
         base = self.latency(1)
         latency = BatchLatency(base.c0 * math.exp(self._filter.fixed), base.c1)
         ease = 1.0 if self._classes is None else 0.5
@@ -302,7 +296,7 @@ class ClassedTimes(BatchTimes):
         if classes is None:
             self._error = None
         self._classes = classes
-        self._known = self._lengths.known
+        self._known_keys = self._lengths.known_keys
         self._speed, self._fixed = self._filter.speed, self._filter.fixed
         self._since = 0
         self._by_cores.clear()
@@ -310,12 +304,12 @@ class ClassedTimes(BatchTimes):
 
 
 def _tagged(members: Sequence[Request]) -> bool:
-    """Whether any of them says more of itself than its rows."""
+    """Whether any member has an application or a work hint."""
     return any(member.application or member.work_hint is not None for member in members)
 
 
 def _alike(members: Sequence[Request]) -> bool:
-    """Whether all members carry the same hint: then none is padded, and all are as long."""
+    """Whether all members have the same hint: then all are equally long, without padding."""
     first = members[0]
     return first.work_hint is not None and all(
         member.work_hint == first.work_hint and member.application == first.application
@@ -324,7 +318,7 @@ def _alike(members: Sequence[Request]) -> bool:
 
 
 def _shows(before: RunClasses, after: RunClasses) -> bool:
-    """Whether a policy would decide otherwise by the newer classes."""
+    """Whether a policy would decide differently by the newer classes."""
     if before.step != after.step or not same_classes(before, after):
         return True
     means = zip(before.means, after.means, strict=True)

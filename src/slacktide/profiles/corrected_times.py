@@ -1,15 +1,15 @@
 """`CorrectedTimes`: a profile that learns from the batches that run.
 
-A `LatencyTable`, moved by a `Correction`, with a `TimeDistribution` at each (rows, cores).
+A `LatencyTable`, shifted by a `Correction`, with a `TimeDistribution` at each (rows, cores).
 
-Learning and answering are apart. Every observation changes the correction; the *published*
-predictions follow only once one of them would move noticeably, and then `revision`
-rises. In between predictions stand still, so callers may build tables from them and this class
-may keep its answers: on a hit `of` is one dictionary look-up.
+Learning and answering are separate. Every observation changes the correction; the *published*
+predictions follow only when one of them would change noticeably, and then `revision` rises. In
+between, predictions are constant, so callers may build tables from them, and this class may cache
+its answers: on a hit `of` is one dictionary look-up.
 
-A number of cores that was not measured becomes a column of the table with the first batch that runs
-on it: as predicted until then, and learning from then on. So what the model says of other core
-counts, which it takes from all columns as corrected (`Surface`), follows what runs.
+A core count that was not measured becomes a column of the table with the first batch that runs on
+it: predicted at first, and learnt from then on. So the model's predictions for other core counts,
+which derive from all corrected columns (`Surface`), follow as well.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from slacktide.profiles.surface import Surface, span
 from slacktide.profiles.time_distribution import SplitLogLogistic
 
 NOTICEABLE = 0.01
-"""A prediction moving by this share is worth a new revision, in the long run."""
+"""Relative change of a prediction that is worth a new revision in the long run."""
 PATIENCE = 12.0
-"""n batches after a revision it takes NOTICEABLE · (1 + PATIENCE / n) for the next: 13 % at once,
-4 % after four, 2 % after twelve. Building tables from predictions takes some 0.2 ms for each
-revision; the batches of a tiny model are shorter than that, and their times jitter."""
+"""n batches after a revision, the next one takes a change of NOTICEABLE · (1 + PATIENCE / n): 13 %
+at once, 4 % after four, 2 % after twelve. Rebuilding tables takes some 0.2 ms for each revision;
+the batches of a tiny model are shorter than that, and their times jitter."""
 DISCOUNT = 0.002
-"""Each refusal on an idle lane makes predictions shorter by this share: what is twice too long is
-right again after 350 of them, and where they are right one refusal in hundreds becomes a try."""
+"""Share by which each refusal on an idle lane shortens predictions: after 350 of them, predictions
+that are twice too long are right again; if they are right, one in hundreds becomes a try."""
 DRIFT_RATIO = 1.25
 DRIFT_BATCHES = 50
 _DRIFT = math.log(DRIFT_RATIO)
 _NOTICEABLE_LOWER = 0.05
-"""The spread below the median is a rough figure: publish it in steps of 5 % of itself."""
+"""The spread below the median is a rough figure, published in steps of 5 % of itself."""
 _LOWER_SHARE = 0.25
-"""First guess: batches fall below the median by a quarter of what they rise above it (log)."""
+"""First guess: ratio of the spread below the median to the spread above it (log)."""
 _LEAST_RATIO = math.exp(LOWEST_SPREAD)
 _ERROR_GAIN = 0.05
 _WORST_ERROR = 10.0
 _MOST_KEPT = 4096
-"""Answers kept between revisions. Rows × cores asked for are far fewer; strangers cannot add."""
+"""Most answers cached between revisions; far more than the rows × cores that occur."""
 
 
 class CorrectedTimes(BatchTimes):
@@ -58,8 +58,8 @@ class CorrectedTimes(BatchTimes):
     learns = True
 
     def __init__(self, table: LatencyTable, *, lower: float | None = None) -> None:
-        """`lower`: a first guess at how far batches fall below the median (log), if not a part of
-        how far they rise above it."""
+        """`lower`: first guess at the spread below the median (log); None: derived from the spread
+        above it."""
         self.table = table
         """The profile as measured."""
         self._cores = list(table.cores)
@@ -82,7 +82,7 @@ class CorrectedTimes(BatchTimes):
         self.prediction_error: float | None = None
         """Mean |observed − expected| / expected, exponential; None before the first batch.
 
-        Each batch is judged by the prediction in force before it; a hiccup counts as 10 at most.
+        Each batch counts by the prediction in force before it, and by 10 at most.
         """
         self._beyond = 0
         self._publish()
@@ -91,17 +91,17 @@ class CorrectedTimes(BatchTimes):
 
     @property
     def revision(self) -> int:
-        """Rises when a prediction has moved noticeably: at once by an eighth, in time by 1 %."""
+        """Rises when a prediction has changed noticeably: by an eighth at once, later by 1 %."""
         return self._revision
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> SplitLogLogistic:
-        """The time of a batch of `rows` rows; whichever its `members` are, they count alike."""
+        """The time of a batch of `rows` rows; its `members` do not matter."""
         answer = self._answers.get((rows, cores))
         return answer if answer is not None else self._answer(rows, cores)
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Learn from one finished batch. Times that are not positive and finite are ignored: a
-        clock that did not move between start and end says nothing."""
+        """Learn from one finished batch. Times that are not positive and finite are ignored, such
+        as those of a clock that did not advance."""
         if not 0.0 < seconds < math.inf:
             return
         predicted = self.of(rows, cores).expected
@@ -114,21 +114,21 @@ class CorrectedTimes(BatchTimes):
             self._publish()
 
     def discount(self, request: Request | None = None) -> None:
-        """A request was refused on the word of these predictions, and nothing runs that could prove
-        them wrong: trust them a little less. Without it a moment of slowness could have every tight
-        deadline refused for ever."""
+        """Trust predictions a little less: a request was refused because of them, and no run can
+        prove them wrong. Otherwise a slow moment could have every tight deadline refused for ever.
+        """
         self._correction.discount(DISCOUNT)
         if abs(self._correction.overall - self._overall) > 2.0 * NOTICEABLE:
             self._publish()
 
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Have batches of `rows` rows take `seconds`, and all others as much less as these."""
+        """Predict `seconds` for batches of `rows` rows, and scale all others by the same factor."""
         _, log_seconds, _ = self._profile(rows, cores)
         self._correction.settle(math.log(seconds) - log_seconds)
         self._publish()
 
     def shift(self, by: float) -> None:
-        """Move all predictions by the log factor `by`, and publish that; 0 does nothing."""
+        """Shift all predictions by the log factor `by`, and publish them; 0 does nothing."""
         if by != 0.0:
             self._correction.discount(-by)
             self._publish()
@@ -142,29 +142,29 @@ class CorrectedTimes(BatchTimes):
 
     @property
     def batches(self) -> int:
-        """Batches learnt from."""
+        """Number of batches learnt from."""
         return self._correction.batches
 
     @property
     def drift(self) -> float:
-        """Observed over profiled, over all sizes: 1.3 means that everything takes 30 % longer."""
+        """Observed ÷ profiled over all sizes: 1.3 means that everything takes 30 % longer."""
         return math.exp(self._correction.overall)
 
     @property
     def drifted(self) -> bool:
-        """True once `drift` has been off by more than 25 % for 50 batches in a row."""
+        """Whether `drift` has been off by more than 25 % for 50 batches in a row."""
         return self._beyond >= DRIFT_BATCHES
 
     def export(self) -> dict[str, object]:
-        """What was learnt of this machine, JSON-ready; `cores` names the columns."""
+        """The learnt correction of this machine, JSON-ready; `cores` names the columns."""
         return {"cores": list(self._cores), **self._correction.to_dict()}
 
     def load(self, data: object) -> None:
-        """Start from what another one of the same table exported. Raises ProfileError."""
+        """Continue from an `export` for the same table. Raises ProfileError."""
         if not isinstance(data, dict):
             raise ProfileError("correction: expected an object")
         learnt = dict(data)
-        learnt.setdefault("base", 0.0)  # of before there were trials
+        learnt.setdefault("base", 0.0)  # exports from before there were trials
         cores = reading.whole_numbers(learnt.pop("cores", None), "correction.cores")
         if min(cores, default=0) < 1 or not set(cores) >= set(self._cores):
             raise ProfileError(f"correction.cores: expected {self._cores} and perhaps others")
@@ -181,7 +181,7 @@ class CorrectedTimes(BatchTimes):
             self._surfaces = self._corrected()
         median, high = self._surfaces
         p50 = median.at(rows, cores)
-        # Beyond what was measured the two may meet.
+        # Beyond the measured points the two may meet.
         p99 = max(high.at(rows, cores), p50 * _LEAST_RATIO)
         answer = SplitLogLogistic(p50, p99, self._lower, self._spread * self._upper)
         if len(self._answers) >= _MOST_KEPT:
@@ -190,7 +190,7 @@ class CorrectedTimes(BatchTimes):
         return answer
 
     def _profile(self, rows: int, cores: int) -> tuple[Place, float, float]:
-        """(place, ln seconds, ln(p99 / p50)) of the profile as taken."""
+        """(place, ln seconds, ln(p99 / p50)) in the profile as measured."""
         key = (rows, cores)
         profiled = self._profiled.get(key)
         if profiled is None:
@@ -206,7 +206,7 @@ class CorrectedTimes(BatchTimes):
         return profiled
 
     def _open(self, cores: int) -> None:
-        """Give a core count a column of its own. What is predicted for it stays as it is."""
+        """Add a column for a core count. Predictions for it stay as they are."""
         column = bisect_left(self._cores, cores)
         sizes = self.table.batches
         guessed = [self.table.expected(size, cores) for size in sizes]
@@ -223,9 +223,8 @@ class CorrectedTimes(BatchTimes):
         self._profiled.clear()  # columns have moved
 
     def _moved(self, place: Place) -> bool:
-        """Whether the last observation, at `place`, has made predictions worth publishing. Only the
-        cells it touched are compared, and the shift that all share: the others were compared when
-        they last moved."""
+        """Whether the last observation, at `place`, is worth publishing. Compares the common shift
+        and the cells it touched: the others were compared when they last changed."""
         correction, column = self._correction, place.column
         noticeable = NOTICEABLE * (1.0 + PATIENCE / (correction.batches - self._published_at))
         return (
@@ -249,7 +248,7 @@ class CorrectedTimes(BatchTimes):
         self._revision += 1
 
     def _corrected(self) -> tuple[Surface, Surface]:
-        """The published p50 and p99 surfaces; made when first asked for."""
+        """The published p50 and p99 surfaces, made on first use."""
         upper = self._upper
         p50 = [
             list(map(mul, seconds, map(math.exp, shifts)))
@@ -265,7 +264,7 @@ class CorrectedTimes(BatchTimes):
 
 
 def mean_error(before: float | None, seconds: float, expected: float) -> float:
-    """`before`, an exponential mean of |observed − expected| / expected, with one more batch."""
+    """Add one batch to `before`, an exponential mean of |observed − expected| / expected."""
     error = min(abs(seconds - expected) / expected, _WORST_ERROR)
     return error if before is None else before + _ERROR_GAIN * (error - before)
 

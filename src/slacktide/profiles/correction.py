@@ -1,27 +1,27 @@
-"""`Correction`: what running batches teach about a profile.
+"""`Correction`: learns from running batches how their times differ from a profile.
 
-A profile is taken once, in calm; afterwards clocks throttle, neighbours arrive, inputs differ. Per
-finished batch this tracker gets one number, ln(observed / profiled), and keeps
+A profile is measured once, on a quiet machine; later clocks throttle, neighbours arrive, inputs
+differ. For each finished batch this tracker gets one number, ln(observed / profiled), and keeps
 
 - `overall`, the shift of everything (the machine is slower today),
-- `own`, the further shift of each cell of the grid (this size was measured badly),
+- `cell_shifts`, the further shift of each cell of the grid (this size was measured badly),
 - `upper`, a factor on the profile's spread ln(p99 / p50), and `lower`, the log distance from the
   median down to the 1st percentile.
 
 **Robust.** The shift follows the clipped residual: a run that takes a hundred times as long moves
 it as far as one that takes 22 % longer. (Huber's location estimate, streaming; exponential average
-in the small, median in the large.) The spreads follow quantiles, which count exceedances and do
-not ask how far (Robbins and Monro 1951: one step up for each run above the p99, 99 times smaller
-steps down for each within).
+for small residuals, median for large ones.) The spreads follow quantiles, which only count
+exceedances (Robbins and Monro 1951: one step up for each run above the p99, 99 times smaller steps
+down for each below).
 
-**What moves, all or one?** A residual is split in the ratio of two variances, as a Kalman filter
-would: how unsure we are of the machine's speed, `0.5² / (1 + n) + 0.002` after n batches, and of
-this cell's profile, `0.1² / (1 + n_cell)`. So the first batches move everything (sizes never seen
-follow), a size seen for the first time on a known machine mostly moves itself, and a drift later
-on moves everything again.
+**One cell or all?** A residual is split in the ratio of two variances, as in a Kalman filter: the
+uncertainty of the machine's speed, `0.5² / (1 + n) + 0.002` after n batches, and that of the cell's
+profile, `0.1² / (1 + n_cell)`. So the first batches move everything (sizes that have not run
+follow), a new size on a known machine mostly moves itself, and a later drift moves everything
+again.
 
-**Drift or scatter?** Residuals of one sign, `RUN` in a row (chance: 1 in 128), mean that the level
-has moved: until a sign changes the shift learns three times as fast and the spreads do not learn.
+**Drift or scatter?** `RUN` residuals of one sign in a row (chance: 1 in 128) show that the level
+has moved: until the sign changes, the shift learns three times as fast and the spreads do not.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from slacktide.profiles import reading
 from slacktide.profiles.reading import ProfileError
 
 BOUND = math.log(10.0)
-"""No prediction is moved by more than a factor of ten, either way, from the profile or from what
-two trials have put in its place."""
+"""Predictions stay within a factor of ten of the profile, or of the value that two trials have put
+in its place."""
 MOST_BASE = math.log(1e6)
 GAIN = 0.05
-"""Share of a residual that is learnt, once settled."""
+"""Share of a residual that is learnt in the long run."""
 CLIP = 0.2
 """Largest residual that counts in full (log): 22 %."""
 RUN = 8
 FAST_GAIN = 3 * GAIN
 SPREAD_GAIN = 0.05
 LOWEST_SPREAD = math.log(1.01)
-"""A spread of nothing would make P(on time) a cliff; 1 % is what a quiet machine shows."""
+"""Least spread: without any, P(on time) would be a step; a quiet machine shows 1 %."""
 
 _KEYS = ("base", "overall", "own", "upper", "lower", "batches", "evidence", "run")
 _MACHINE_VARIANCE = 0.5**2
 _MACHINE_WANDER = 0.002
 _CELL_VARIANCE = 0.1**2
 _CELL_MEMORY = 30.0
-"""Batches after which a cell's evidence grows no more, so that it can still be corrected."""
+"""Limit of a cell's evidence, in batches, so that it can always be corrected."""
 _UNMEASURED = -0.75
-"""Evidence for a column that was predicted, not measured: its cells may be off by twice as much."""
+"""Evidence of a column that was predicted, not measured: its cells may be off by twice as much."""
 _LOW_LEVEL = 0.1
 _LOW_POSITION = -math.log(9.0) / math.log(99.0)
-"""Position of the 10 % level in a log-logistic law whose 1 % level is at −1."""
+"""Position of the 10 % level in a log-logistic distribution with its 1 % level at −1."""
 
 
 class Place(NamedTuple):
-    """Where a batch lies on the grid: between two batch sizes, in one column of cores."""
+    """The place of a batch on the grid: between two batch sizes, in one column of cores."""
 
     low: int
     high: int
-    """Indices of the batch sizes around its rows; equal at a known size and off either end."""
+    """Indices of the batch sizes around its rows; equal at a known size and beyond either end."""
     weight: float
     """Share of `high`; `low` has the rest."""
     column: int
@@ -75,15 +75,16 @@ class Correction:
     """Log shifts and spreads for a grid of `sizes` × `columns` cells. Constant time and memory."""
 
     __slots__ = (
-        "_evidence", "_run", "_upper_most", "base", "batches", "lower", "overall", "own", "upper",
+        "_evidence", "_run", "_upper_most", "base", "batches", "cell_shifts", "lower", "overall",
+        "upper",
     )  # fmt: skip
 
     def __init__(self, sizes: int, columns: int, *, upper: float, lower: float) -> None:
-        """`upper` is the profile's typical ln(p99 / p50), `lower` the first guess at its own."""
+        """`upper` is the profile's typical ln(p99 / p50), `lower` the first guess at `lower`."""
         self.base = 0.0
-        """What trials have shown of the whole profile (log); `overall` stays around it."""
+        """Shift of the whole profile by trials (log); `overall` stays within a bound around it."""
         self.overall = 0.0
-        self.own = [[0.0] * columns for _ in range(sizes)]
+        self.cell_shifts = [[0.0] * columns for _ in range(sizes)]
         self.upper = 1.0
         self.lower = lower
         self.batches = 0
@@ -93,11 +94,11 @@ class Correction:
 
     def shift(self, size: int, column: int) -> float:
         """Log factor on the profile at this cell, within `base` ± ln 10."""
-        return self._bounded(self.overall + self.own[size][column])
+        return self._bounded(self.overall + self.cell_shifts[size][column])
 
     def shifts(self) -> list[list[float]]:
-        """All of them, (sizes, columns); the caller's own copy."""
-        return [[self._bounded(self.overall + shift) for shift in row] for row in self.own]
+        """All shifts, (sizes, columns); a copy."""
+        return [[self._bounded(self.overall + shift) for shift in row] for row in self.cell_shifts]
 
     def observe(self, log_ratio: float, place: Place, spread: float) -> None:
         """Learn ln(observed / profiled) of one batch at `place`. `spread` is the profile's ln(p99 /
@@ -120,24 +121,24 @@ class Correction:
         self.overall = self._bounded(self.overall + step * (1.0 - share))
         for size, part in ((low, 1.0 - weight), (high, weight)):
             if part > 0.0:
-                shifts = self.own[size]
+                shifts = self.cell_shifts[size]
                 shifts[column] = _within(shifts[column] + step * share * part, -BOUND, BOUND)
                 counts = self._evidence[size]
                 counts[column] = _within(counts[column] + part, _UNMEASURED, _CELL_MEMORY)
         self.batches += 1
 
     def insert(self, column: int, shifts: Sequence[float]) -> None:
-        """Room for a column that was not measured, with first guesses at its own shifts."""
+        """Insert a column that was not measured, with first guesses at its cells' shifts."""
         for size, shift in enumerate(shifts):
-            self.own[size].insert(column, _within(shift, -BOUND, BOUND))
+            self.cell_shifts[size].insert(column, _within(shift, -BOUND, BOUND))
             self._evidence[size].insert(column, _UNMEASURED)
 
     def to_dict(self) -> dict[str, object]:
-        """Everything learnt, JSON-ready."""
+        """The learnt state, JSON-ready."""
         return {
             "base": self.base,
             "overall": self.overall,
-            "own": [list(row) for row in self.own],
+            "own": [list(row) for row in self.cell_shifts],
             "upper": self.upper,
             "lower": self.lower,
             "batches": self.batches,
@@ -146,12 +147,12 @@ class Correction:
         }
 
     def restore(self, data: object) -> None:
-        """Start from what another one, of a grid as large, had learnt. Raises ProfileError, naming
-        the field, for anything `to_dict` would not have made."""
+        """Continue from a `to_dict` of a grid of this shape. Raises ProfileError, naming the field,
+        for anything else."""
         fields = reading.mapping(data, "correction", _KEYS)
         shifts = reading.rows(fields["own"], "correction.own", reading.number)
         evidence = reading.rows(fields["evidence"], "correction.evidence", reading.number)
-        shape = [len(row) for row in self.own]
+        shape = [len(row) for row in self.cell_shifts]
         for name, grid in (("own", shifts), ("evidence", evidence)):
             if [len(row) for row in grid] != shape:
                 raise ProfileError(f"correction.{name}: expected {len(shape)} rows of {shape[0]}")
@@ -163,17 +164,17 @@ class Correction:
         self._run = reading.whole_number(fields["run"], "correction.run")
         if not (self.upper > 0.0 and self.lower > 0.0 and self.batches >= 0):
             raise ProfileError("correction: upper and lower must be positive, batches not negative")
-        self.own = [list(row) for row in shifts]
+        self.cell_shifts = [list(row) for row in shifts]
         self._evidence = [list(row) for row in evidence]
 
     def discount(self, log_step: float) -> None:
-        """Take everything to be faster by `log_step`, for want of batches that would say."""
+        """Predict everything faster by `log_step`, without an observation."""
         self.overall = self._bounded(self.overall - log_step)
 
     def settle(self, shift: float) -> None:
-        """Forget what was learnt: everything takes e^`shift` times what the profile says."""
+        """Forget everything learnt: all times are e^`shift` times the profile's."""
         self.base = self.overall = _within(shift, -MOST_BASE, 0.0)
-        self.own = [[0.0] * len(row) for row in self.own]
+        self.cell_shifts = [[0.0] * len(row) for row in self.cell_shifts]
         self._evidence = [[0.0] * len(row) for row in self._evidence]
         self.batches = self._run = 0
 
@@ -193,5 +194,5 @@ class Correction:
 
 
 def _within(value: float, least: float, most: float) -> float:
-    """Not by `min` and `max`: several times for each batch, these cost as much as all else."""
+    """Clamp `value`; `min` and `max` would cost as much as the rest of an observation."""
     return most if value > most else value if value >= least else least

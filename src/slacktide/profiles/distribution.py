@@ -1,13 +1,13 @@
 """Distributions of lengths on one grid, and the distribution of the longest of a batch.
 
-A batch whose members are padded takes as long as its longest member, so what is needed of
-lengths is their maximum. The members are independent, so its CDF is the product of theirs: for k
-alike it is F^k (Orloj, Eq. 6); for unlike ones the product says the same as Orloj's Eq. 8, which
-sums over all subsets, and costs one multiplication per class instead (a test compares the two).
+A batch whose members are padded takes as long as its longest member, so only the maximum of lengths
+matters. The members are independent, so its CDF is the product of theirs: for k equal ones it is
+F^k (Orloj, Eq. 6); for different ones the product equals Orloj's Eq. 8, which sums over all
+subsets, and costs only one multiplication per class (a test compares the two).
 
 All CDFs share a grid of `POINTS` lengths x_j = j · step, with F(x_0) = 0 and F = 1 at the end, and
-are linear in between. A sample counts as spread over one step around itself, which keeps means
-exact: Σ of the tail below is then the sample mean, whatever the step.
+are linear in between. A sample is spread over one step around itself, which keeps means exact: the
+sum of the tail below is then the sample mean, whatever the step.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from numpy.typing import NDArray
 from slacktide.profiles.reading import ProfileError
 
 POINTS = 96
-"""Lengths of the grid."""
+"""Number of lengths in the grid."""
 FLOOR = 1e-9
-"""Least value of a CDF inside a product, so that its logarithm exists."""
+"""Least value of a CDF in a product, so that its logarithm exists."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
 def weighted_sum(weights: Floats, rows: Floats) -> Floats:
-    """`weights @ rows`, the same to the last bit on every machine; (n,) or (m, n) by (n, p).
+    """`weights @ rows`, equal to the last bit on every machine; (n,) or (m, n) by (n, p).
 
-    Matrix products are left to kernels that libraries choose by the processor, so that what is
-    recorded on one machine would not replay on another.
+    Libraries choose kernels for matrix products by the processor, so a recording of one machine
+    would not replay on another.
     """
     total: Floats = np.add.reduce(weights[..., np.newaxis] * rows, axis=-2)
     return total
 
 
 def step_for(longest: float) -> float:
-    """Distance of two grid lengths so that `longest` > 0 is within the grid."""
+    """Distance of two grid lengths such that `longest` > 0 is within the grid."""
     if not 0.0 < longest < np.inf:
         raise ProfileError(f"the longest length must be positive and finite, got {longest}")
     return longest / (POINTS - 1.5)
@@ -46,7 +46,7 @@ def step_for(longest: float) -> float:
 
 def empirical_cdf(lengths: Floats, step: float) -> Floats:
     """CDF of samples, shape (POINTS,); lengths beyond the grid count as its end. Raises
-    ProfileError if there are none, or one is not a number."""
+    ProfileError without samples or for values that are not finite."""
     if not lengths.size or not np.isfinite(lengths).all():
         raise ProfileError("expected at least one length, all of them finite")
     places = np.clip(lengths / step + 0.5, 1.0, POINTS - 1.0)
@@ -59,7 +59,7 @@ def empirical_cdf(lengths: Floats, step: float) -> Floats:
 
 
 def point_cdf(length: float, step: float) -> Floats:
-    """CDF of a length that is known, to within a step or so."""
+    """CDF of a known length, to within about a step."""
     return empirical_cdf(np.array([length]), step)
 
 
@@ -69,7 +69,7 @@ def expected_max(cdf: Floats, step: float) -> float:
 
 
 def quantile(cdf: Floats, level: float, step: float) -> float:
-    """The smallest length that a share `level` (0 to 1) stays within."""
+    """The smallest length that a share `level` (0 to 1) of lengths stays within."""
     if not 0.0 <= level <= 1.0:
         raise ProfileError(f"level must be within 0 and 1, got {level}")
     high = int(cdf.searchsorted(level))

@@ -1,22 +1,22 @@
-"""`ExitTimes`: predictions of a model whose requests may leave early, at ramps.
+"""`ExitTimes`: predictions for a model with early exits at ramps.
 
-Two times differ then. The *lane* is taken for as long as the batch runs: `expected` and `p99`. A
-request has its *answer* sooner, if a ramp is sure of it: `quantile` and `on_time`.
+Two times differ then. The *lane* is busy for as long as the batch runs: `expected` and `p99`. A
+request may have its *answer* sooner, from a ramp: `quantile` and `on_time`.
 
-- The wrapped predictions are of whole passes, as the model runs with its ramps. They learn from
+- The wrapped predictions are for whole passes through the model with its ramps. They learn from
   batches that run to the end.
 - An answer comes at ramp i after the share s_i of a whole pass, with the probability p_i, and else
-  at the end: P(answer by b) = Σ p_i · P(whole ≤ b / s_i). The s_i are learnt from when ramps
-  answered, the p_i from which rows they answered, both fading.
+  at the end: P(answer by b) = Σ p_i · P(whole ≤ b / s_i). The s_i are learnt from the times of the
+  ramps' answers, the p_i from the rows that they answered, both fading.
 - A batch that answered rows leave takes c · Σ p_i · s_i of a whole pass (the end has s = 1), with a
-  factor c that is learnt: a batch of half the rows takes more than half the time. A policy with
-  `auto` counts as one that shrinks, for lane time matters where requests wait for lanes. The share
-  `feedback` of batches runs whole, and is what the 99th percentile is about.
+  learnt factor c: a batch of half the rows takes more than half the time. A policy in mode `auto`
+  counts as one in mode `shrink`, since lane time matters when requests wait for lanes. The share
+  `feedback` of batches runs whole, which the 99th percentile covers.
 
-Where all is refused that only an early answer could serve, nothing is learnt any more, by these nor
-by whatever finds the thresholds. So each refusal on an idle lane raises the chance of the first
-ramp, until one is let in to try: of those that have next to no chance nine in ten, for the lane is
-idle else.
+If all requests that only an early answer could serve were refused, neither these predictions nor
+the search for thresholds would learn any more. So each refusal on an idle lane raises the chance of
+the first ramp until one is admitted as a try. Of requests with almost no chance, nine in ten are
+admitted: the lane would be idle otherwise.
 """
 
 from __future__ import annotations
@@ -28,31 +28,30 @@ from slacktide.domain import Batch, ExitMode, ExitPolicy, ExitReport, Leaving, R
 from slacktide.domain.read_only import read_only
 from slacktide.profiles.batch_times import BatchTimes
 from slacktide.profiles.shape_classes import Classes
-from slacktide.profiles.time_distribution import TimeDistribution
+from slacktide.profiles.time_distribution import TimeDistribution, inverse
 
 ROWS = 128
-"""Rows after which what was learnt of exits counts 1/e."""
+"""Number of rows over which learning from exits fades to 1/e."""
 NEW_ROWS, TUNED_ROWS = 8, 32
-"""As many count for what is known of them when ramps begin to answer, or are tuned anew."""
+"""Weight in rows of earlier knowledge when ramps become active, or are tuned."""
 SHARE_GAIN, FACTOR_GAIN = 0.05, 0.02
 HOPE = 0.5
-"""Chance of a ramp that begins to answer."""
+"""Initial chance of a ramp that becomes active."""
 REFUSAL, MOST_HOPED = 1.0 / 64.0, 0.5
-"""What a refusal on an idle lane adds to the chance of the first ramp, and up to which chance."""
+"""Increase of the first ramp's chance by a refusal on an idle lane, and its limit."""
 NOTICEABLE_CHANCE, NOTICEABLE_SHARE, NOTICEABLE_LANE = 0.05, 0.02, 0.05
 LEAST_SHARE = 1e-3
 LEAST_FACTOR, MOST_FACTOR = 0.5, 3.0
-_CLOSE = 1e-4
 
 
 @read_only
 class ExitMix:
-    """When answers come and lanes are free, in whole passes."""
+    """When answers come and lanes are free, as shares of a whole pass."""
 
     parts: tuple[tuple[float, float], ...]
-    """(chance, share of a whole pass) of each ramp that answers, and of the end."""
+    """(chance, share of a whole pass) of each active ramp and of the end."""
     lane: float
-    """Share that a batch takes of its lane, on average."""
+    """Mean share of a whole pass that a batch occupies its lane."""
 
     @property
     def soonest(self) -> float:
@@ -61,30 +60,23 @@ class ExitMix:
 
 
 class ExitTime:
-    """The time of a batch whose members may leave early; seconds."""
+    """The time of a batch whose members may leave early, in seconds."""
 
     __slots__ = ("_mix", "expected", "p99", "whole")
 
     def __init__(self, whole: TimeDistribution, mix: ExitMix) -> None:
         self.whole = whole
-        """If all of it runs to the end."""
+        """The time of a whole pass."""
         self._mix = mix
         self.expected = mix.lane * whole.expected
-        """Of the lane, typically."""
+        """Typical lane time."""
         self.p99 = whole.p99
-        """Of the lane."""
+        """99th percentile of the lane time."""
 
     def quantile(self, level: float) -> float:
-        """Seconds within which a share `level` of members has its answer."""
+        """Seconds within which a share `level` of members has an answer."""
         high = self.whole.quantile(level)
-        low = self._mix.soonest * high
-        while high < math.inf and high - low > _CLOSE * high:
-            middle = 0.5 * (low + high)
-            if self.on_time(middle) < level:
-                low = middle
-            else:
-                high = middle
-        return high
+        return inverse(self.on_time, level, self._mix.soonest * high, high)
 
     def on_time(self, budget: float) -> float:
         """P(a member has its answer within `budget`)."""
@@ -95,32 +87,32 @@ class ExitTime:
 
 
 class _Ramp:
-    """What is known of one ramp."""
+    """The learnt statistics of one ramp."""
 
     __slots__ = ("batches", "chance", "share")
 
     def __init__(self) -> None:
         self.chance = 0.0
-        """Part of the rows that it answers."""
+        """Share of the rows that it answers."""
         self.share = 1.0
-        """Part of a whole pass after which it does."""
+        """Share of a whole pass until its answers."""
         self.batches = 0
-        """That `share` was learnt from; 0: it is not known."""
+        """Number of batches that `share` was learnt from; 0: unknown."""
 
 
 class ExitTimes(BatchTimes):
-    """Times of a pool whose policy may have requests leave early."""
+    """Batch times of a pool whose requests may leave early by a policy."""
 
     learns = True
 
     def __init__(self, inner: BatchTimes) -> None:
         self.inner = inner
-        """Predictions of whole passes."""
+        """Predictions for whole passes."""
         self._policy: ExitPolicy | None = None
         self._ramps: dict[int, _Ramp] = {}
-        """By position, of the policy in force, front to end."""
+        """By position, for the policy in force, front to end."""
         self._rows = 0.0
-        """Rows that the chances were learnt from."""
+        """Number of rows that the chances were learnt from."""
         self._factor = 1.0
         self._mix: ExitMix | None = None
         """As published; None: no row leaves early."""
@@ -143,8 +135,7 @@ class ExitTimes(BatchTimes):
         return answer
 
     def classes(self, cores: int) -> Classes | None:
-        """Of whole passes: where requests are told apart by class, none is promised an early
-        answer."""
+        """The classes for whole passes: classes of requests are not promised early answers."""
         return self.inner.classes(cores)
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
@@ -171,7 +162,7 @@ class ExitTimes(BatchTimes):
         return 1.0 if mix is None else min(1.0, mix.soonest / mix.lane)
 
     def follow(self, policy: ExitPolicy | None) -> None:
-        """These ramps answer from now on."""
+        """Predict early exits by this policy from now on; None: no early exits."""
         before, self._policy = self._policy, policy
         ramps = () if policy is None else policy.ramps
         thresholds = () if policy is None else policy.thresholds
@@ -201,7 +192,7 @@ class ExitTimes(BatchTimes):
             factor = seconds / (whole * self._shrunk())
             factor = min(max(factor, LEAST_FACTOR), MOST_FACTOR)
             self._factor += FACTOR_GAIN * (factor - self._factor)
-        if seconds is not None and not shrinks:  # that was a whole pass
+        if seconds is not None and not shrinks:  # it was a whole pass
             self.observe(seconds, members, rows, cores)
         self._publish()
 
@@ -214,7 +205,7 @@ class ExitTimes(BatchTimes):
         gain = max(rows / (self._rows + rows), fades)
         self._rows = min(self._rows + rows, ROWS)
         for index, ramp in enumerate(ramps):
-            if ramp is None:  # the worker had not changed to the policy in force
+            if ramp is None:  # the worker did not yet apply the policy in force
                 continue
             ramp.chance += gain * (report.left.count(index) / rows - ramp.chance)
             if index < len(report.stage_s) and (not shrinks or not ramp.batches):
@@ -223,12 +214,12 @@ class ExitTimes(BatchTimes):
                 ramp.share += max(1.0 / ramp.batches, SHARE_GAIN) * (share - ramp.share)
 
     def _shrunk(self) -> float:
-        """Share of a whole pass that its rows need, if they leave as they are answered."""
+        """Share of a whole pass that a batch needs if answered rows leave."""
         saved = [r.chance * (1.0 - r.share) for r in self._ramps.values() if r.batches]
         return max(1.0 - sum(saved), LEAST_SHARE)
 
     def _publish(self, *, at_once: bool = False) -> None:
-        """Have what was learnt count, if it changes predictions noticeably."""
+        """Publish the learnt statistics if they change predictions noticeably."""
         mix, policy = None, self._policy
         measured = [r for r in self._ramps.values() if r.batches and r.chance > 0.0]
         if policy is not None and measured:
@@ -247,7 +238,7 @@ class ExitTimes(BatchTimes):
 
 
 def _differ(after: ExitMix | None, before: ExitMix | None) -> bool:
-    """Whether answers or lane times are noticeably others."""
+    """Whether answers or lane times differ noticeably."""
     if after is None or before is None or len(after.parts) != len(before.parts):
         return after is not before
     return abs(after.lane - before.lane) > NOTICEABLE_LANE * before.lane or any(

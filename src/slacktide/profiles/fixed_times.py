@@ -1,8 +1,8 @@
-"""`FixedTimes`: predicted batch times that follow from run classes, and never change.
+"""`FixedTimes`: constant batch times that follow from run classes.
 
-The time of a batch is c0 + c1 · k · (longest member); the distribution of the longest member is
-the product of its members' CDFs. Where a question names no members, they are drawn from all
-arrivals. The simulator asks it directly; `ClassedTimes` makes a new one whenever it has learnt.
+The time of a batch is c0 + c1 · k · (longest member); the distribution of the longest member is the
+product of its members' CDFs. Unknown members are drawn from all arrivals. The simulator uses it
+directly; `ClassedTimes` makes a new one for each revision.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import RunClasses
 
 _MOST_KEPT = 4096
-"""Forecasts kept; queues offer the same few mixtures again and again."""
+"""Most forecasts cached; queues ask for the same few mixtures again and again."""
 
 
 class LongestMemberTime:
-    """The time of a batch whose longest member is distributed as `cdf`; seconds."""
+    """The time of a batch whose longest member has the CDF `cdf`, in seconds."""
 
     __slots__ = ("_cdf", "_fixed", "_per_length", "_spread", "_step", "expected", "p01", "p99")
 
@@ -66,22 +66,22 @@ class LongestMemberTime:
 
 
 class FixedTimes(BatchTimes):
-    """Times from one `RunClasses`, the same for any number of cores. What is expected is the mean.
-    Raises ProfileError for rows below 1 and levels outside 0 to 1."""
+    """Times from one `RunClasses`, the same for any number of cores. `expected` is the mean. Raises
+    ProfileError for rows below 1 and levels outside 0 to 1."""
 
     def __init__(self, classes: RunClasses) -> None:
         self._classes = classes
         self._mix: Floats = weighted_sum(np.asarray(classes.shares), classes.cdfs)
         self._mix_log: Floats = np.log(np.maximum(self._mix, FLOOR))
-        self._known: dict[tuple[int, ...], LongestMemberTime] = {}
-        """By rows, and members of each class where members are named."""
+        self._forecasts: dict[tuple[int, ...], LongestMemberTime] = {}
+        """By rows and, for named members, number of members per class."""
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> LongestMemberTime:
-        """The time of a batch of just these members; without any, of `rows` requests of one row,
-        drawn from all arrivals."""
+        """The time of a batch with these members; without any, of `rows` requests of one row, drawn
+        from all arrivals."""
         classes = self._classes
         counts = classes.counts(members) if members else ()
-        time = self._known.get((rows, *counts))
+        time = self._forecasts.get((rows, *counts))
         if time is None:
             if rows < 1:
                 raise ProfileError(f"rows must be at least 1, got {rows}")
@@ -92,11 +92,11 @@ class FixedTimes(BatchTimes):
             )
             cdf: Floats = np.exp(rows * self._mix_log if logs is None else logs)
             time = LongestMemberTime(classes, cdf, rows)
-            if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
-            self._known[(rows, *counts)] = time
+            if len(self._forecasts) >= _MOST_KEPT:
+                self._forecasts.clear()
+            self._forecasts[(rows, *counts)] = time
         return time
 
     def classes(self, cores: int) -> RunClasses:
-        """The classes it was made from."""
+        """The classes that it was made from."""
         return self._classes

@@ -1,12 +1,12 @@
 """`fit_latency`: c0 and c1 of l_B = c0 + c1 · k · max(l), from a measured profile.
 
-The table of a profile is taken with inputs of one length, so it shows c0 and c1 · length; that
-length is taken as the unit. A length of 1 is then the work of one row as profiled, whatever the
-cores, and a request's own length is learnt from its time alone. Where the model has padded axes,
-times at other lengths n stand beside the table, and the fit is to all of them: a row's work is
-(b · n + d · n²) / (b + d), the law of size_law.py but for what does not depend on the size, which
-c0 covers; its square is what attention costs. Least squares of the relative errors, so that a batch
-of one counts as much as a batch of 64 (Orloj §4.2 gives the form, not the fit).
+The table of a profile is measured with inputs of one length, so it shows c0 and c1 · length; that
+length is the unit. A length of 1 is then the work of one row as profiled, whatever the cores, and a
+request's own length is learnt from its time alone. If the model has padded axes, times at other
+lengths n come with the table, and the fit covers all of them: a row's work is (b · n + d · n²) /
+(b + d), the law of size_law.py without its constant, which c0 covers; its square is the cost of
+attention. Least squares of the relative errors, so that a batch of one counts as much as a batch of
+64 (Orloj §4.2 gives the form, not the fit).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from slacktide.profiles.size_law import ENOUGH_SIZES
 from slacktide.profiles.surface import between, core_share
 
 LEAST_PART = 1e-3
-"""c1 is at least this part of the time of one row: a length must cost something."""
+"""Least c1, as a part of the time of one row: a length must cost something."""
 
 
 class SizeTime(NamedTuple):
-    """Median time of a batch whose rows are of another size than those of the table."""
+    """Median time of a batch whose rows have another size than those of the table."""
 
     rows: int
     cores: int
     size: float
-    """As a multiple of the size in the table: of its length where axes are padded, else of its
-    elements (size_law.py)."""
+    """Multiple of the size in the table: of its length for padded axes, else of its elements
+    (size_law.py)."""
     seconds: float
     signature: Signature = ()
-    """Shapes of the inputs; none where axes are padded."""
+    """Shapes of the inputs; empty for padded axes."""
 
 
 class LatencyFit(NamedTuple):
-    """A fitted latency, and how far it is from what was measured."""
+    """A fitted latency, and its deviation from the measurements."""
 
     latency: BatchLatency
     error: float
@@ -51,9 +51,9 @@ class LatencyFit(NamedTuple):
 
 
 def fit_latency(table: LatencyTable, cores: int, sized: Sequence[SizeTime] = ()) -> LatencyFit:
-    """c0 ≥ 0 and c1 > 0 of the table's medians on `cores` cores, both falling with the cores.
-    `sized` are times at other lengths. With one measured point all of its time is taken to grow
-    with the rows."""
+    """Fit c0 ≥ 0 and c1 > 0 to the table's medians on `cores` cores, both falling with the cores.
+    `sized`: times at other lengths. With one measured point, all of its time grows with the rows.
+    """
     measured: dict[int, BatchLatency] = {}
     c0 = c1 = 0.0
     for count in reversed(table.cores):  # as in `Surface`: never below what more cores take
@@ -71,9 +71,9 @@ def fit_latency(table: LatencyTable, cores: int, sized: Sequence[SizeTime] = ())
 def latency_on(
     measured: Mapping[int, BatchLatency], table: LatencyTable, cores: int
 ) -> BatchLatency:
-    """The latency on any number of cores, from those on (at least) each core count of `table`. As
-    `Surface` has it: between two counts straight in 1 / cores, further out in proportion to the
-    table's medians (of its batch sizes, the one that gains the least)."""
+    """The latency on any number of cores, given those on (at least) each core count of `table`. As
+    in `Surface`: linear in 1 / cores between two counts, beyond them in proportion to the table's
+    medians (of the batch size that gains least)."""
     measured_here = measured.get(cores)
     if measured_here is not None:
         return measured_here

@@ -1,8 +1,8 @@
-"""`LatencyTable`: how long a batch takes, by batch size and cores, at p50 and p99.
+"""`LatencyTable`: the p50 and p99 of batch times, by batch size and cores.
 
-A p99 needs samples: a hundred show the percentile once, at best. Below `ENOUGH_SAMPLES` a point's
-own p99 would be the luck of a few runs, so it is *estimated*: its p50 times the p99/p50 ratio of
-all points pooled (each sample divided by the median of its point).
+A p99 needs many samples: with a hundred, only one is expected to be above it. Below
+`ENOUGH_SAMPLES` a point's own p99 would depend on a few runs, so it is *estimated*: its p50 times
+the p99/p50 ratio of all points pooled (each sample divided by the median of its point).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.surface import Grid, Surface, batch_sizes, monotone
 
 ENOUGH_SAMPLES = 200
-"""From here on a point's p99 is its own."""
+"""Number of samples from which a point's p99 is its own."""
 SCHEMA = 1
 _KEYS = ("schema", "batches", "cores", "p50_s", "p99_s", "samples", "p99_estimated")
 
@@ -35,11 +35,11 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LatencyTable:
-    """Frozen; grids have shape (n_batches, n_cores); seconds.
+    """Immutable; grids have shape (n_batches, n_cores); seconds.
 
-    Both statistics rise with the batch and fall with the cores (`Surface` says how measurements
-    are made so, and what holds between and beyond them). The constructor takes grids that are
-    monotone already and raises ProfileError otherwise; `from_grid` and `from_samples` make them.
+    Both statistics rise with the batch and fall with the cores; `Surface` makes measurements
+    monotone, interpolates and extrapolates. The constructor takes monotone grids and raises
+    ProfileError for others; `from_grid` and `from_samples` make them.
     """
 
     batches: tuple[int, ...]
@@ -49,7 +49,7 @@ class LatencyTable:
     p50_s: Grid
     p99_s: Grid
     samples: tuple[tuple[int, ...], ...]
-    """Runs behind each point; 0 if it was stated rather than measured."""
+    """Runs behind each point; 0 if it was stated, not measured."""
     _median: Surface = field(init=False, repr=False, compare=False)
     _high: Surface = field(init=False, repr=False, compare=False)
 
@@ -76,7 +76,7 @@ class LatencyTable:
         high = Surface.over(self.batches, self.cores, self.p99_s, above=median)
         object.__setattr__(self, "_high", high)
 
-    # Making one
+    # Constructors
 
     @classmethod
     def from_grid(
@@ -87,7 +87,7 @@ class LatencyTable:
         p99: Sequence[Sequence[float]],
         samples: Sequence[Sequence[int]] | None = None,
     ) -> LatencyTable:
-        """Make measured grids (n_batches, n_cores) monotone. Without `samples`: stated."""
+        """Make measured grids (n_batches, n_cores) monotone. Without `samples` they are stated."""
         if samples is None:
             samples = [[0] * len(cores) for _ in batches]
         return cls(
@@ -100,9 +100,9 @@ class LatencyTable:
 
     @classmethod
     def from_samples(cls, samples: Mapping[tuple[int, int], npt.ArrayLike]) -> LatencyTable:
-        """From raw run times: {(batch, cores): seconds, shape (n,)}, a full grid of points. Points
-        with fewer than `ENOUGH_SAMPLES` get an estimated p99. Raises ProfileError if a point is
-        missing or empty, or a time is not positive."""
+        """Make a table of raw run times: {(batch, cores): seconds, shape (n,)}, a full grid of
+        points. Points with fewer than `ENOUGH_SAMPLES` get an estimated p99. Raises ProfileError if
+        a point is missing or empty, or a time is not positive."""
         batches = sorted({batch for batch, _ in samples})
         cores = sorted({count for _, count in samples})
         times: dict[tuple[int, int], npt.NDArray[np.float64]] = {}
@@ -154,7 +154,7 @@ class LatencyTable:
         """A stated table: every batch up to `max_batch` takes `seconds`, on any cores."""
         return cls.linear(seconds, 0.0, max_batch)
 
-    # Asking it
+    # Queries
 
     def expected(self, rows: int, cores: int) -> float:
         """Median seconds of a batch. Raises ProfileError unless rows and cores are ≥ 1."""
@@ -166,7 +166,7 @@ class LatencyTable:
 
     @property
     def estimated(self) -> tuple[tuple[bool, ...], ...]:
-        """True where the p99 is p50 × the pooled ratio (fewer than 200 samples)."""
+        """Whether each p99 is p50 × the pooled ratio (fewer than 200 samples)."""
         return tuple(tuple(count < ENOUGH_SAMPLES for count in row) for row in self.samples)
 
     @property
@@ -175,7 +175,7 @@ class LatencyTable:
         return self.batches[-1]
 
     def capacity(self, cores: int) -> float:
-        """Rows/s of a closed loop at batch 1 on `cores`."""
+        """Rows/s of a closed loop with batches of one row on `cores` cores."""
         return 1.0 / self.expected(1, cores)
 
     def peak(self, cores: int) -> Peak:
@@ -199,7 +199,7 @@ class LatencyTable:
 
     @classmethod
     def from_dict(cls, data: object) -> LatencyTable:
-        """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
+        """Read what `to_dict` wrote. Raises ProfileError, naming the field, for anything else."""
         fields = reading.mapping(data, "table", _KEYS)
         reading.schema(fields["schema"], SCHEMA, "table.schema")
         table = cls(

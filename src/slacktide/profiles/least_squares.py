@@ -1,9 +1,9 @@
-"""`non_negative`: least squares under bounds, exactly, for the few coefficients of a law of times.
+"""`non_negative`: exact least squares under bounds, for the few coefficients of a law of times.
 
-Written out instead of left to LAPACK, whose kernels are chosen by the processor: fits would differ
-in their last bits from machine to machine, and what is recorded on one would not replay on another.
-Columns are made orthogonal one after the other (modified Gram-Schmidt on the system with its target
-beside it, which is as stable as Householder's reflections: Björck 1967).
+It does not use LAPACK, whose kernels depend on the processor: fits would differ in their last bits
+between machines, and a recording of one would not replay on another. Columns are orthogonalised one
+after the other (modified Gram-Schmidt on the system with its target, which is as stable as
+Householder reflections: Björck 1967).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy.typing as npt
 _Floats = npt.NDArray[np.float64]
 _TIE = 1e-12
 _DEPENDENT = 1e-14
-"""A column of length 1 of which no more is left is a sum of those before it."""
+"""Remaining length below which a column of length 1 depends on those before it."""
 _SETS = [list(some) for size in (1, 2, 3, 4) for some in itertools.combinations((2, 0, 3, 1), size)]
-"""Sets of coefficients (of an `AmdahlModel`, by column: γ, ε, δ, η) that may be above zero, the
-first of equals wins: few before many; where points have one core count, cores do not help; where
-they have one batch size, each row costs as much as another."""
+"""Sets of coefficients (of an `AmdahlModel`, by column: γ, ε, δ, η) that may be above zero; the
+first of equal ones wins: few before many; with one core count, cores do not help; with one batch
+size, all rows cost the same."""
 _SETS_OF_THREE = [
     list(some) for size in (1, 2, 3) for some in itertools.combinations((1, 2, 0), size)
 ]
-"""The same of 1, s and s² (size_law.py): in proportion to the size where points do not tell."""
+"""Sets for 1, s and s² (size_law.py): in proportion to the size if points cannot tell."""
 
 
 def non_negative(rows: _Floats, target: _Floats) -> _Floats:
     """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4) or (n, 3), `target` (n,).
-    The best of the unbounded solutions for each set of coefficients, among those without a negative
-    one: that of the true set is among them, and none can be better than the optimum."""
+    It is the best non-negative one of the unbounded solutions for each set of coefficients: the
+    solution for the true set is among them, and none is better than the optimum."""
     count = rows.shape[1]
     scale = np.sqrt(np.add.reduce(rows * rows, axis=0))
     columns, projected = _triangle(rows / scale, target)
@@ -53,8 +53,8 @@ def non_negative(rows: _Floats, target: _Floats) -> _Floats:
 
 
 def _triangle(rows: _Floats, target: _Floats) -> tuple[list[list[float]], list[float]]:
-    """Columns and target of a system with one row a column that has the same solutions, for each
-    set of columns. What no solution reaches of the target is left out."""
+    """Reduce a system to one row per column, with the same solution for each set of columns. The
+    part of the target that no solution reaches is dropped."""
     count = rows.shape[1]
     parts = [rows[:, column] for column in range(count)]
     columns = [[0.0] * count for _ in range(count)]
@@ -74,8 +74,8 @@ def _triangle(rows: _Floats, target: _Floats) -> tuple[list[list[float]], list[f
 
 
 def _solved(columns: list[list[float]], target: list[float]) -> tuple[list[float], float] | None:
-    """The x nearest to the target, and its squared distance; None where columns depend on one
-    another: a smaller set does as well then."""
+    """The x nearest to the target, and its squared distance; None for dependent columns, for which
+    a smaller set is as good."""
     count = len(columns)
     parts = [[*column] for column in columns]
     upper: list[list[float]] = []

@@ -1,14 +1,14 @@
-"""Sorting keys (applications and hint bins) into a few run classes, by what was measured of them.
+"""Sorts keys (applications and hint bins) into a few run classes by their measured lengths.
 
-Only measured lengths count, never names or hints: a key whose hints lie lands where its times put
-it. Keys are sorted by mean length and merged with neighbours only, into at most `most` classes,
-so that the spread left inside the classes is smallest:
+Only measured lengths count, never names or hints, so a wrong hint does no harm. Keys are sorted by
+mean length and merged with neighbours into at most `most` classes, so that the spread within
+classes is smallest:
 
     minimise  Σ over classes Σ over their keys  share · (mean − mean of the class)²
 
-which is one-dimensional k-means with weights; sorted, it is solved exactly by dynamic programming
-(Wang and Song, Ckmeans.1d.dp, The R Journal 3/2, 2011). Fewer classes do where a further one would
-take away next to nothing.
+This is one-dimensional k-means with weights, which dynamic programming solves exactly for sorted
+keys (Wang and Song, Ckmeans.1d.dp, The R Journal 3/2, 2011). There are fewer classes if a further
+one would reduce the spread by next to nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import NO_HINT, BatchLatency, Key, RunClasses
 
 MOST_CLASSES = 4
-"""Merged groups that do as well as eight classes, at half the cost of a decision."""
+"""Largest number of classes: four do as well as eight, at half the cost of a decision."""
 NEGLIGIBLE = 0.01
-"""Part of the spread of all keys that another class must take away to be worth its cost."""
+"""Part of the spread of all keys that a further class must remove to be worth its cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyLengths:
-    """What is known of the lengths of one key."""
+    """The distribution of the lengths of one key."""
 
     key: Key
     cdf: Floats
@@ -60,7 +60,7 @@ def classes_of(
     means = [expected_max(lengths_of_key.cdf, step) for lengths_of_key in key_lengths]
     order = sorted(range(len(key_lengths)), key=lambda i: (means[i], key_lengths[i].key))
     total = sum(lengths_of_key.share for lengths_of_key in key_lengths)
-    # Every key has some weight: one without arrivals still belongs somewhere.
+    # Every key has some weight, since one without arrivals still needs a class.
     shares = [key_lengths[i].share / total if total > 0.0 else 0.0 for i in order]
     weights = [max(share, 1e-6) for share in shares]
     cuts = partition([means[i] for i in order], weights, most, negligible=NEGLIGIBLE)
@@ -94,9 +94,9 @@ def classes_of_samples(
     hint_edges: tuple[float, ...] = (),
     most: int = MOST_CLASSES,
 ) -> RunClasses:
-    """Classes from lengths measured beforehand: {application or (application, bin): lengths}.
-    `shares` are parts of the arrivals, the number of samples if not given. Raises ProfileError if a
-    key has no samples or a length is negative or not a number."""
+    """Classes from lengths measured elsewhere: {application or (application, bin): lengths}.
+    `shares` are parts of the arrivals; None: the numbers of samples. Raises ProfileError for a key
+    without samples and for lengths that are negative or not finite."""
     lengths = {_key(key): np.asarray(values, dtype=np.float64) for key, values in samples.items()}
     stated = None if shares is None else {_key(key): share for key, share in shares.items()}
     for key, values in lengths.items():
@@ -120,9 +120,9 @@ def _key(key: str | Key) -> Key:
 def partition(
     values: Sequence[float], weights: Sequence[float], most: int, *, negligible: float = 0.0
 ) -> list[int]:
-    """Cut ascending `values` into at most `most` runs of least weighted spread inside. Returns the
-    cuts: run i is values[cuts[i] : cuts[i + 1]]. Fewer runs where they leave no more than
-    `negligible` of the spread of all values. Time O(most · n²)."""
+    """Cut ascending `values` into at most `most` runs with the least weighted spread. Returns the
+    cuts: run i is values[cuts[i] : cuts[i + 1]]. Fewer runs if they leave no more than `negligible`
+    of the spread of all values. Time O(most · n²)."""
     n = len(values)
     mass = list(accumulate(weights, initial=0.0))
     first = list(accumulate((w * v for w, v in zip(weights, values, strict=True)), initial=0.0))

@@ -1,9 +1,9 @@
-"""`LengthWindow`: the latest run times of one key, forgotten at once when they have moved on.
+"""`LengthWindow`: the latest run times of one key, dropped at once after a drift.
 
-Orloj resets its profiling memory "every once a while" (§3.2); here the data say when. The newest
-`NEWEST` samples are compared with the rest by the two-sample Kolmogorov-Smirnov test, whose
+Orloj resets its profiling memory "every once a while" (§3.2); here the data decide when. The newest
+`NEWEST` samples are compared with the others by the two-sample Kolmogorov-Smirnov test, whose
 critical distance at level α is √(−½ ln(α / 2)) · √((m + n) / (m n)) (Smirnov, Table for estimating
-the goodness of fit of empirical distributions, 1948). If they differ, only the newest are kept.
+the goodness of fit of empirical distributions, 1948). If they differ, only the newest remain.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from slacktide.profiles.distribution import Floats
 
 WINDOW = 1000
-"""Samples kept."""
+"""Most samples in the window."""
 NEWEST = 50
-"""Samples that are compared with those before them, each time so many are new."""
+"""Number of new samples after which they are compared with those before."""
 LEVEL = 0.001
-"""Share of comparisons that see drift where there is none: once in 50,000 samples."""
+"""Share of comparisons that see a drift by chance: once in 50,000 samples."""
 _CRITICAL = math.sqrt(-0.5 * math.log(LEVEL / 2.0))
 
 
 class LengthWindow:
-    """At most `WINDOW` samples; a sample is a length that depends on c0: gross − fixed · factor."""
+    """At most `WINDOW` samples. The length of one depends on c0: gross − fixed · factor."""
 
     __slots__ = ("_fixed", "_gross", "_hints", "_next", "_since", "count")
 
@@ -37,9 +37,9 @@ class LengthWindow:
         self.count = 0
 
     def add(self, gross: float, fixed: float, hint: float) -> bool:
-        """Keep a sample: `gross` = seconds / (c1 · k), `fixed` = c0 / (c1 · k); NaN: no hint.
-        Seconds and c0 are those of the machine as it was when it was profiled. True if the window
-        has drifted: then only its newest samples are left."""
+        """Add a sample: `gross` = seconds / (c1 · k), `fixed` = c0 / (c1 · k); NaN: no hint.
+        Seconds and c0 refer to the machine's speed when it was profiled. Returns whether the window
+        has drifted: then only its newest samples remain."""
         at = self._next
         self._gross[at] = gross
         self._fixed[at] = fixed
@@ -54,7 +54,7 @@ class LengthWindow:
         return self.count >= 3 * NEWEST and self._drifted()
 
     def lengths(self, factor: float) -> Floats:
-        """Every sample as a length, where c0 is `factor` times as long as was thought."""
+        """All samples as lengths, if c0 is `factor` times the profile's."""
         order = self._order()
         lengths: Floats = np.maximum(self._gross[order] - factor * self._fixed[order], 0.0)
         return lengths

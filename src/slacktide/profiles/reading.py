@@ -1,4 +1,4 @@
-"""Checks for plain data read from a file. Each raises ProfileError naming the field.
+"""Checks of plain data from a file. Each raises ProfileError, naming the field.
 
 Strict on purpose: a profile decides which requests are answered, so a file that is almost right is
 wrong.
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 
 class ProfileError(ValueError):
-    """A table, a file or a question that makes no sense. The message names the field."""
+    """An invalid table, file or argument. The message names the field."""
 
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def text(value: object, name: str) -> str:
 
 def number(value: object, name: str) -> float:
     if isinstance(value, int) and not isinstance(value, bool):
-        with suppress(OverflowError):  # it is beyond every float
+        with suppress(OverflowError):  # larger than any float
             return float(value)
     if isinstance(value, float) and abs(value) <= _LARGEST:
         return value

@@ -1,7 +1,7 @@
-"""`ProfileRecord`: a table together with how it was measured. This is what a profile file holds.
+"""`ProfileRecord`: a table and how it was measured. This is the content of a profile file.
 
-Which model file and which machine it belongs to is the keeper's business (the repository wraps a
-record with both); this says on what device, with what inputs, and what was left out.
+The repository stores it with the model file and the machine it belongs to; the record itself says
+on which device and with which inputs it was measured, and what was skipped.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from slacktide.profiles.size_law import elements
 
 SCHEMA = 5
 SHARELESS_SCHEMA = 4
-"""Read as well: without `cpu_share`."""
+"""Also read: without `cpu_share`."""
 LENGTHS_SCHEMA = 3
-"""Read as well: also without other sizes than padded lengths."""
+"""Also read: in addition without other sizes than padded lengths."""
 _KEYS = ("schema", "device", "hardware", "shapes", "skipped", "sizes", "threads", "table")
 _SIZE_KEYS = ("rows", "cores", "size", "p50_s", "signature")
 _LENGTH_KEYS = ("rows", "cores", "length", "p50_s")
@@ -33,26 +33,26 @@ MOST_SIZE = 1e9
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """A measured table and how it came about."""
+    """A table and how it was measured."""
 
     table: LatencyTable
     shapes: Mapping[str, tuple[int, ...]]
-    """Shape of each input as measured, by name, without the batch axis."""
+    """Measured shape of each input by name, without the batch axis."""
     device: str = "cpu"
     """Device it ran on: `cpu`, `cuda:0`, …"""
     hardware: Mapping[str, str] | None = None
-    """What the machine's fingerprint was made of, for people; None for a stated table."""
+    """The facts behind the machine's fingerprint, for people; None for a stated table."""
     skipped: tuple[int, ...] = ()
     """Batch sizes that were too slow to measure or failed; the table extrapolates over them."""
     sizes: tuple[SizeTime, ...] = ()
-    """Times at other sizes than that of `shapes`: of other shapes, or of other lengths where the
-    model has padded axes."""
+    """Times at other sizes than that of `shapes`: of other shapes, or of other lengths if the model
+    has padded axes."""
     threads: tuple[int, ...] = ()
-    """Thread counts of the sessions that the replica was to have (`session_sizes`); none for a
-    stated table, which is taken to hold for any."""
+    """Thread counts of the replica's sessions (`session_sizes`); empty for a stated table, which
+    counts as valid for any."""
     cpu_share: float | None = None
     """CPU time ÷ wall time of the runs, on the core count where it was lowest, 0 to 1
-    (`CpuShare`); None where nobody measured it."""
+    (`CpuShare`); None if it was not measured."""
 
     def mismatch(
         self,
@@ -63,11 +63,11 @@ class ProfileRecord:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         threads: Sequence[int] = (),
     ) -> str | None:
-        """Why this record does not do for a deployment, as a sentence; None if it does.
+        """Why this record does not suit a deployment, as a sentence; None if it does.
 
-        `cores` are the core counts the model may get, `max_batch` its largest batch (0: no batch
-        axis), `shapes` what its configuration states for some of its inputs (−1: open), `threads`
-        the sessions its replicas are to have (none: not compared).
+        `cores`: the core counts that the model may get; `max_batch`: its largest batch (0: no batch
+        axis); `shapes`: configured shapes of some inputs (−1: any); `threads`: sessions of its
+        replicas (empty: not compared).
         """
         cores = sorted(set(cores))
         if device != self.device:
@@ -103,7 +103,7 @@ class ProfileRecord:
 
     @classmethod
     def from_dict(cls, data: object) -> ProfileRecord:
-        """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
+        """Read what `to_dict` wrote. Raises ProfileError, naming the field, for anything else."""
         schema = data.get("schema") if isinstance(data, Mapping) else None
         in_lengths = schema == LENGTHS_SCHEMA
         keys = tuple("lengths" if in_lengths and key == "sizes" else key for key in _KEYS)
@@ -139,7 +139,7 @@ def plain_sizes(sizes: Sequence[SizeTime]) -> list[dict[str, object]]:
 def read_sizes(
     value: object, name: str, keys: tuple[str, ...] = _SIZE_KEYS
 ) -> tuple[SizeTime, ...]:
-    """What `plain_sizes` made. Raises ProfileError, naming the field."""
+    """Read what `plain_sizes` wrote. Raises ProfileError, naming the field."""
     return reading.items(value, name, partial(_size_time, keys))
 
 
@@ -170,9 +170,9 @@ def read_signature(value: object, name: str) -> Signature:
 def session_sizes(least: int, most: int) -> tuple[int, ...]:
     """Thread counts of the sessions of a replica that runs on `least` to `most` cores, ascending.
 
-    On fewer cores than threads these get in each other's way, so a replica that will be resized
-    keeps several sessions, that is the model opened with so many threads each (decision 0021).
-    Both ends, and the powers of two between them. Raises ValueError unless 1 ≤ least ≤ most.
+    On fewer cores than threads, threads delay each other. So a replica that will be resized keeps
+    several sessions, i.e. the model opened with different thread counts (decision 0021): both ends,
+    and the powers of two between them. Raises ValueError unless 1 ≤ least ≤ most.
     """
     if not 1 <= least <= most:
         raise ValueError(f"expected 1 ≤ least ≤ most, got {least} and {most}")
@@ -181,6 +181,6 @@ def session_sizes(least: int, most: int) -> tuple[int, ...]:
 
 
 def covering(threads: Sequence[int], cores: int) -> int:
-    """Of sessions with these thread counts (at least one), the one to use on `cores` cores: the
-    smallest with a thread for each, or else the largest."""
+    """The session to use on `cores` cores, by thread count: the smallest with a thread for each
+    core, or else the largest. `threads` is not empty."""
     return min((n for n in threads if n >= cores), default=max(threads))

@@ -1,15 +1,15 @@
-"""`RunClasses`: a pool's requests sorted into a few classes by how much work they are.
+"""`RunClasses`: a pool's requests sorted into a few classes by their work.
 
 A class is an application, or a bin of the work hint, or several of them merged; classes are
-numbered by mean length, shortest first. A snapshot: predictions that change make a new one.
+numbered by mean length, shortest first. It is a snapshot: changed predictions make a new one.
 `length_classes.py` makes them; all CDFs share the grid of distribution.py.
 
 The time of a batch whose members are padded to the longest of them is (Orloj §4.2)
 
     l_B = c0 + c1 · k · max(l)
 
-k is the number of rows paid for, l the length of a row: the part of its work that differs from
-request to request, in any unit (tokens, or seconds of marginal run time with c1 = 1).
+k is the number of rows paid for, l the length of a row: the part of its work that differs between
+requests, in any unit (tokens, or seconds of marginal run time with c1 = 1).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from slacktide.profiles.reading import ProfileError
 
 @dataclass(frozen=True, slots=True)
 class BatchLatency:
-    """Seconds of a batch by its rows and its longest length. Raises ProfileError if impossible."""
+    """Seconds of a batch by rows and longest length. Raises ProfileError for invalid values."""
 
     c0: float
-    """Seconds that every batch takes."""
+    """Seconds per batch."""
     c1: float
     """Seconds per row and unit of length."""
     sizes: tuple[int, ...] = ()
@@ -64,14 +64,14 @@ Key: TypeAlias = tuple[str, int]
 
 
 def key_of(request: Request, edges: Sequence[float]) -> Key:
-    """What the distributions of `request` are kept by; `edges` as in `RunClasses.hint_edges`."""
+    """The key of the distributions of `request`; `edges` as in `RunClasses.hint_edges`."""
     hint = request.work_hint
     return request.application, NO_HINT if hint is None else bisect_right(edges, hint)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunClasses:
-    """What a policy may know of the classes of one pool, for one number of cores."""
+    """The classes of one pool, for one number of cores."""
 
     latency: BatchLatency
     step: float
@@ -83,13 +83,13 @@ class RunClasses:
     shares: tuple[float, ...]
     """Share of the arrivals by class; they add up to 1."""
     by_key: Mapping[Key, int]
-    """Class of every application and bin that is known."""
+    """Class by known application and bin."""
     fallback: int
-    """Class of the requests of all others: the longest."""
+    """Class of requests with unknown keys: the longest."""
     hint_edges: tuple[float, ...] = ()
-    """Upper edges of the hint bins but the last, ascending."""
+    """Upper edges of all hint bins but the last, ascending."""
     logs: Floats = field(init=False, repr=False)
-    """ln of `cdfs`, not below ln FLOOR: the product of CDFs is a sum of these."""
+    """ln of `cdfs`, at least ln FLOOR: products of CDFs are sums of these."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logs", np.log(np.maximum(self.cdfs, FLOOR)))
@@ -103,24 +103,24 @@ class RunClasses:
         return self.by_key.get(key_of(request, self.hint_edges), self.fallback)
 
     def counts(self, members: Sequence[Request]) -> tuple[int, ...]:
-        """How many of `members` are of each class."""
+        """The number of `members` in each class."""
         counts = [0] * len(self.means)
         for member in members:
             counts[self.class_of(member)] += 1
         return tuple(counts)
 
     def alone(self, of: int) -> float:
-        """Expected seconds of one row of class `of` by itself."""
+        """Expected seconds of one row of class `of` alone."""
         return self.latency.seconds(1, self.means[of])
 
     def typical(self) -> float:
-        """Expected seconds of one row by itself, over all arrivals."""
+        """Expected seconds of one row alone, over all arrivals."""
         pairs = zip(self.shares, self.means, strict=True)
         return self.latency.seconds(1, sum(share * mean for share, mean in pairs))
 
 
 def same_classes(first: RunClasses, second: RunClasses) -> bool:
-    """Whether every request is of the same class in both snapshots."""
+    """Whether every request has the same class in both snapshots."""
     return first is second or (
         len(first) == len(second)
         and first.fallback == second.fallback

@@ -1,9 +1,9 @@
-"""`RunTimes`: what lone runs teach about the lengths of each application and hint bin.
+"""`RunTimes`: learns the lengths of each application and hint bin from lone runs.
 
-A window of samples for each key (`LengthWindow`), bins for the hints (`HintBins`), and how many
-requests of each key came lately. From these it makes the lengths that `length_classes.py` sorts. A
-key with fewer than `ENOUGH` samples is taken to be as long as the model's p99, the 99th percentile
-over all requests measured, until it has its own.
+It has a window of samples for each key (`LengthWindow`), bins for the hints (`HintBins`), and
+counts of recent requests by key, and makes the distributions that `length_classes.py` sorts. A key
+with fewer than `ENOUGH` samples is assumed to take the model's p99, the 99th percentile over all
+measured requests, until it has enough.
 """
 
 from __future__ import annotations
@@ -33,33 +33,32 @@ from slacktide.profiles.run_classes import NO_HINT, Key, key_of
 
 BINS = 8
 ENOUGH_HINTS = 200
-"""Hints before the first edges."""
+"""Number of hints before the first edges."""
 SEEN = 1000
-"""Hints remembered, and how often edges are looked at again."""
+"""Number of hints remembered, and between two updates of the edges."""
 UNEVEN = 0.15
-"""Share of the hints by which the fullest bin must shrink for new edges to be worth it."""
+"""Share of the hints by which new edges must shrink the fullest bin."""
 
 
 class HintBins:
-    """Edges that cut work hints into bins of about equal use, from the latest hints. Fixed once
-    enough hints were seen, so that a bin means the same for a while; made anew when one bin has
-    come to hold far more than it would with new edges."""
+    """Edges that split recent work hints into bins of about equal use. They stay fixed, so that the
+    meaning of a bin is stable, until one bin holds far more hints than it would with new edges."""
 
     def __init__(self, edges: tuple[float, ...] = ()) -> None:
         self.edges = edges
-        """Upper edges of the bins but the last, ascending; empty: one bin."""
-        self._seen: Floats = np.empty(SEEN)
+        """Upper edges of all bins but the last, ascending; empty: one bin."""
+        self._hints: Floats = np.empty(SEEN)
         self._count = 0
         self._look_at = ENOUGH_HINTS if not edges else SEEN
 
     def see(self, hint: float) -> bool:
-        """One more request came with this hint. True if the edges have changed."""
-        self._seen[self._count % SEEN] = hint
+        """Record the hint of a request. Returns whether the edges have changed."""
+        self._hints[self._count % SEEN] = hint
         self._count += 1
         if self._count < self._look_at:
             return False
         self._look_at += SEEN
-        hints = self._seen[: min(self._count, SEEN)]
+        hints = self._hints[: min(self._count, SEEN)]
         levels = np.arange(1, BINS) / BINS
         edges = tuple(sorted(set(map(float, np.quantile(hints, levels, method="higher")))))
         if edges == self.edges or _fullest(hints, self.edges) - _fullest(hints, edges) < UNEVEN:
@@ -68,7 +67,7 @@ class HintBins:
         return True
 
     def bin_of(self, hint: float) -> int:
-        """0 for the smallest hints."""
+        """Index of the bin; 0 has the smallest hints."""
         return bisect_right(self.edges, hint)
 
 
@@ -79,24 +78,24 @@ def _fullest(hints: Floats, edges: tuple[float, ...]) -> float:
 
 
 ENOUGH = 20
-"""Samples that a key must have to be known."""
+"""Samples with which a key is known."""
 MOST_KEYS = 64
-"""Keys kept: clients name their own applications. The one least asked for makes room."""
+"""Most keys, since clients name their own applications. The least frequent one is dropped."""
 MEMORY = 4096
 """Requests after which the counts of arrivals are halved."""
 HEADROOM = 1.15
-"""The grid is made longer than what was seen, so that it need not change with every sample."""
+"""Length of the grid relative to the longest sample, so that few samples change the grid."""
 COMMON = 0.98
 HICCUP = 2.0
-"""A run counts as at most so many times what the share COMMON of its key stays within: two runs in
-a hundred may be hiccups of the machine, and must not stretch the grid."""
+"""A run counts as at most this multiple of the level COMMON of its key: two runs in a hundred may
+be hiccups of the machine, which must not stretch the grid."""
 SCHEMA = 1
 _KEYS = ("schema", "edges", "keys")
 _KEY_FIELDS = ("application", "bin", "arrivals", "gross", "fixed", "hints")
 
 
 class RunTimes:
-    """Learns; makes distributions when asked. Memory is bounded by `MOST_KEYS` windows."""
+    """Learns lengths and makes distributions. Memory is bounded by `MOST_KEYS` windows."""
 
     def __init__(self) -> None:
         self._windows: dict[Key, LengthWindow] = {}
@@ -108,38 +107,38 @@ class RunTimes:
         self._cdfs: dict[Key, Floats] = {}
         self._factor = 1.0
         self.samples = 0
-        """Lone runs remembered, over all keys."""
+        """Number of lone runs remembered, over all keys."""
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """Upper edges of the hint bins but the last."""
+        """Upper edges of all hint bins but the last."""
         return self._bins.edges
 
     @property
-    def known(self) -> frozenset[Key]:
+    def known_keys(self) -> frozenset[Key]:
         """Keys with enough samples."""
         return frozenset(key for key, w in self._windows.items() if w.count >= ENOUGH)
 
     @property
-    def unknown(self) -> frozenset[Key]:
-        """Keys that requests came with, and that are taken to last the model's p99."""
-        return frozenset(self._arrivals) - self.known
+    def unknown_keys(self) -> frozenset[Key]:
+        """Keys of requests without enough samples, which are assumed to take the model's p99."""
+        return frozenset(self._arrivals) - self.known_keys
 
     @property
     def tagged(self) -> bool:
-        """Whether any request named an application or carried a hint."""
+        """Whether any request had an application or a hint."""
         return any(key != ("", NO_HINT) for key in self._arrivals)
 
     def fresh(self, key: Key) -> float:
-        """Lone runs of `key` lately, on the clock of its arrivals: halved when they are."""
+        """Recent lone runs of `key`, which are halved together with its arrivals."""
         return self._recent.get(key, 0.0)
 
     def key_of(self, request: Request) -> Key:
-        """What the samples of `request` are kept by, for now."""
+        """The present key for samples of `request`."""
         return key_of(request, self._bins.edges)
 
     def arrived(self, members: Iterable[Request]) -> list[Key]:
-        """Count requests; returns their keys. May make new hint bins (`edges`)."""
+        """Count requests and return their keys. May change the hint bins (`edges`)."""
         keys = []
         arrivals = self._arrivals
         for member in members:
@@ -162,8 +161,8 @@ class RunTimes:
         return keys
 
     def learn(self, request: Request, gross: float, fixed: float) -> int:
-        """One lone run of `request`, as in `LengthWindow.add`. Returns how many samples it has
-        replaced: 1, or more where its window has drifted."""
+        """Learn one lone run of `request`, see `LengthWindow.add`. Returns the number of samples
+        that it replaced: 1, or more after a drift."""
         key = self.key_of(request)
         self._recent[key] = self._recent.get(key, 0.0) + 1.0
         return self._add(key, gross, fixed, request.work_hint)
@@ -182,8 +181,8 @@ class RunTimes:
         return had if drifted else 1
 
     def distributions(self, factor: float) -> tuple[list[KeyLengths], float]:
-        """(lengths by key, step of their grid), where c0 is `factor` times the profile's. Empty if
-        no key is known."""
+        """(lengths by key, step of their grid), if c0 is `factor` times the profile's. Empty
+        without known keys."""
         sampled = [key for key, window in self._windows.items() if window.count >= ENOUGH]
         if not sampled:
             return [], 0.0
@@ -209,7 +208,7 @@ class RunTimes:
             shares / shares.sum(), np.stack([self._cdfs[key] for key in sampled])
         )
         lengths = [KeyLengths(key, self._cdfs[key], self._arrivals[key]) for key in sampled]
-        unknown = self.unknown
+        unknown = self.unknown_keys
         if unknown:
             guess = point_cdf(quantile(mix, 0.99, step), step)
             lengths += [KeyLengths(key, guess, self._arrivals[key]) for key in sorted(unknown)]
@@ -226,7 +225,7 @@ class RunTimes:
         self._cdfs.pop(least, None)
 
     def _sort_again(self) -> None:
-        """Put every sample with a hint, and its key's arrivals, into the bin it belongs to now."""
+        """Move samples with a hint, and their keys' arrivals, to their new bins."""
         hinted = [key for key in self._arrivals if key[1] != NO_HINT]
         moving = {key: self._windows.pop(key) for key in hinted if key in self._windows}
         counts = {key: self._arrivals.pop(key) for key in hinted}
@@ -264,7 +263,7 @@ class RunTimes:
 
     @classmethod
     def from_dict(cls, data: object) -> RunTimes:
-        """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
+        """Read what `to_dict` wrote. Raises ProfileError, naming the field, for anything else."""
         fields = reading.mapping(data, "lengths", _KEYS)
         reading.schema(fields["schema"], SCHEMA, "lengths.schema")
         edges = reading.items(fields["edges"], "lengths.edges", reading.number)
@@ -287,7 +286,7 @@ class RunTimes:
 
 
 def _trimmed(lengths: Floats) -> Floats:
-    """Cut off what so few samples reach that it may be a hiccup."""
+    """Clip lengths that so few samples reach that they may be hiccups."""
     level = min(COMMON, 1.0 - 3.0 / lengths.size)
     return np.minimum(lengths, HICCUP * float(np.quantile(lengths, level)))
 

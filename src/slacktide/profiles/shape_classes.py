@@ -1,12 +1,12 @@
 """`ShapeClasses`: a pool's requests sorted into classes by the shape of their inputs.
 
-Where requests differ in length a batch takes as long as its longest member, and classes are
-distributions of lengths (`RunClasses`). Where they differ in shape all members of a batch have one,
-so a class is a set of batch times of its own (`ClassTimes`), for any rows and cores.
+If requests differ in length, a batch takes as long as its longest member, and classes are
+distributions of lengths (`RunClasses`). If they differ in shape, all members of a batch have one
+shape, so a class has its own batch times (`ClassTimes`), for any rows and cores.
 
-Which shape is in which class (`ShapeSorting`) is said by its work, in classes that are no wider
-than a factor; shapes that have not run are sorted by the law over sizes. It stands still while
-shapes come and predictions move, so that queues need not be sorted anew.
+Shapes are sorted by work (`ShapeSorting`) into classes of limited width; shapes that have not run
+are sorted by the law over sizes. The sorting stays fixed while shapes come and predictions change,
+so that queues need not be sorted again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from slacktide.profiles.time_distribution import SplitLogLogistic
 
 MOST_CLASSES = 16
 NARROW = 1.1
-"""Shapes whose work differs by less share a class, and by so much more where there would be more
-than `MOST_CLASSES`."""
+"""Largest ratio of work within a class; it is increased if there would be more than `MOST_CLASSES`.
+"""
 _MINOR = 0.01
-"""Part of the arrivals of a class below which a shape says nothing of the class's times."""
+"""Part of the arrivals of a class below which a shape does not influence the class's times."""
 _WEIGHT_SHOWS = 0.1
 
 
@@ -42,9 +42,9 @@ class ShapeSorting:
     works: tuple[float, ...]
     """Typical work by class, in rows as profiled, ascending."""
     edges: tuple[float, ...]
-    """Between the works of neighbours: where shapes that are not known belong."""
+    """Limits between neighbouring classes, for shapes that have not run."""
     width: float
-    """A shape and the typical work of its class differ by less than this factor."""
+    """Largest ratio between the work of a shape and the typical work of its class."""
     law: SizeLaw | None
     unit: int
     """Elements of a row as profiled."""
@@ -72,7 +72,7 @@ class ShapeSorting:
         return cls(by_signature, tuple(typical), tuple(edges), width, law, unit)
 
     def class_of(self, signature: Signature) -> int:
-        """The class of a shape, known or not."""
+        """The class of a shape, known or unknown."""
         class_ = self.by_signature.get(signature)
         if class_ is not None or not self.edges:
             return class_ or 0
@@ -80,8 +80,8 @@ class ShapeSorting:
         return bisect_right(self.edges, size if self.law is None else self.law.work(size))
 
     def holds(self, later: ShapeSorting, far: float) -> bool:
-        """Whether it still does where `later` is how shapes would be sorted now: no shape that is
-        known, nor what the law says of a size, is further off than by the factor `far`."""
+        """Whether it is still good enough if `later` is the present sorting: no known shape, and no
+        size by the law, is further off than the factor `far`."""
         return (
             later.width >= self.width
             and all(
@@ -102,12 +102,12 @@ class ShapeSorting:
 
 
 def apart(first: float, second: float) -> float:
-    """The factor between two numbers above 0, at least 1."""
+    """The ratio of two positive numbers, at least 1."""
     return max(first / second, second / first)
 
 
 def _starts(works: Sequence[float], width: float) -> list[int]:
-    """Where classes begin among ascending `works`, none of them wider than the factor."""
+    """Indices at which classes begin among ascending `works`, none wider than the ratio."""
     starts = [0]
     for i, work in enumerate(works):
         if work > works[starts[-1]] * width:
@@ -119,7 +119,7 @@ class ClassTimes(BatchTimes):
     """The batch times of one class."""
 
     def __init__(self, parts: Sequence[tuple[CorrectedTimes, float]]) -> None:
-        """Times of its shapes, at least one, and how many requests of each came."""
+        """`parts`: times of its shapes, at least one, with their numbers of requests."""
         least = _MINOR * sum(requests for _, requests in parts)
         frequent = [(times, requests + 1e-3) for times, requests in parts if requests >= least]
         self.times = tuple([times for times, _ in frequent])
@@ -127,8 +127,8 @@ class ClassTimes(BatchTimes):
         self._weights = tuple([requests / total for _, requests in frequent])
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> SplitLogLogistic:
-        """The time of a batch of so many rows, of any of its shapes: a median between theirs, and
-        extremes as far out as any of theirs."""
+        """The time of a batch of any of its shapes: the median is between theirs, the extremes are
+        as far out as any of theirs."""
         if len(self.times) == 1:
             return self.times[0].of(rows, cores)
         parts = [times.of(rows, cores) for times in self.times]
@@ -143,7 +143,7 @@ class ClassTimes(BatchTimes):
         )
 
     def like(self, rival: ClassTimes) -> bool:
-        """Whether the other says about the same: of the same shapes, in about the same parts."""
+        """Whether `rival` predicts about the same: same shapes, about the same weights."""
         return len(self.times) == len(rival.times) and all(
             a is b and abs(c - d) < _WEIGHT_SHOWS
             for a, b, c, d in zip(
@@ -153,17 +153,17 @@ class ClassTimes(BatchTimes):
 
     @property
     def revision(self) -> int:
-        """Rises with those of its shapes."""
+        """Rises with the revisions of its shapes."""
         return sum([times.revision for times in self.times])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapeClasses:
-    """What a policy may know of the classes of one pool, for one number of cores."""
+    """The classes of one pool, for one number of cores."""
 
     sorting: ShapeSorting
     times: tuple[BatchTimes, ...]
-    """By class. They move on with what is learnt."""
+    """By class. They go on learning."""
     shares: tuple[float, ...]
     """Share of the arrivals by class; they add up to 1."""
     cores: int
@@ -177,11 +177,11 @@ class ShapeClasses:
         return self.sorting.class_of(request.signature)
 
     def alone(self, of: int) -> float:
-        """Expected seconds of one row of class `of` by itself."""
+        """Expected seconds of one row of class `of` alone."""
         return self.times[of].of(1, self.cores).expected
 
     def typical(self) -> float:
-        """Expected seconds of one row by itself, over all arrivals."""
+        """Expected seconds of one row alone, over all arrivals."""
         return sum(share * self.alone(of) for of, share in enumerate(self.shares))
 
 
@@ -190,7 +190,7 @@ Classes: TypeAlias = RunClasses | ShapeClasses
 
 
 def sorted_alike(first: Classes, second: Classes) -> bool:
-    """Whether every request is of the same class in both snapshots."""
+    """Whether every request has the same class in both snapshots."""
     if isinstance(first, ShapeClasses):
         return isinstance(second, ShapeClasses) and first.sorting is second.sorting
     return isinstance(second, RunClasses) and same_classes(first, second)

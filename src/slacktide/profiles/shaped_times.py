@@ -1,17 +1,17 @@
 """`ShapedTimes`: a profile that learns how long requests of each input shape take.
 
 For a model with free axes that are not padded. The members of a batch have one shape, so a batch
-teaches of just that shape: each has a `CorrectedTimes` of its own (known_shape.py).
+teaches about that shape only: each has its own `CorrectedTimes` (known_shape.py).
 
-- A shape that has not run is read off the `SizeLaw` of those that have: `measured` says whether
-  that will do. While there is no law, its time is a guess in proportion to its size, with a p99 of
-  a hundred times that.
-- Its first batches set its work, whatever that is; then it is corrected as any profile is.
-- What one shape learns of the machine is passed on to all, so that those that have not run lately
-  follow a drift.
+- The time of a shape that has not run follows from the `SizeLaw` of those that have; `measured`
+  says whether that is good enough. Without a law it is a guess in proportion to the size, with a
+  p99 of a hundred times that.
+- Its first batches determine its work; then it is corrected like any profile.
+- What one shape learns about the machine is passed on to all, so that shapes that have not run
+  recently follow a drift.
 - Policies see a few classes of shapes (shape_classes.py), which stay while shapes come and go.
-- At most `MOST_SHAPES` are known. A new one takes the place of the one least asked for, and only if
-  that one is asked for no more than it is: shapes by the thousand push out each other.
+- At most `MOST_SHAPES` are known. A new one replaces the least frequent one, if that has no more
+  requests: thousands of shapes replace each other.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ MOST_SHAPES = 64
 MEMORY = 4096
 """Requests after which the counts of arrivals are halved."""
 GUESS_SPREAD = 100.0
-"""p99 ÷ p50 where nothing is known."""
+"""p99 ÷ p50 of a guess."""
 GUESSED_ELEMENTS = 1 << 14
-"""Elements of a row of a table that is a guess."""
+"""Elements of a row in a table that is a guess."""
 LAW_LOWER = 3.0
-"""p50 ÷ the 1st percentile by the law: a request that would do if the law is off has its chance."""
+"""p50 ÷ the 1st percentile by the law: a request gets a chance even if the law is off."""
 LOOK_EVERY = 50
-"""Batches between two looks at law and classes; what is far from them is looked at at once."""
+"""Batches between two updates of law and classes; large deviations cause one at once."""
 SCHEMA = 1
 _KEYS = ("schema", "speed", "batches", "shapes")
 _MACHINE_VARIANCE, _MACHINE_WANDER, _SHAPE_VARIANCE = 0.25, 0.002, 0.02
 _FAR = 1.15
 _SHARE_SHOWS = 0.05
 _STEP = 0.05
-"""Shapes that are not known share a table where their work differs by less (log)."""
+"""Unknown shapes share a table if their work differs by less (log)."""
 
 
 class ShapedTimes(BatchTimes):
-    """Raises ProfileError as `CorrectedTimes` does. What is expected of a batch is the median of
-    its shape, or the mean of the medians of all classes that come."""
+    """Raises ProfileError like `CorrectedTimes`. `expected` is the median of a batch's shape, or
+    the mean of the medians of all classes."""
 
     learns = True
 
@@ -69,7 +69,7 @@ class ShapedTimes(BatchTimes):
         self, table: LatencyTable, reference: Signature, sizes: Sequence[SizeTime] = ()
     ) -> None:
         """`table` was measured with rows of shape `reference`, `sizes` with others. Without a
-        reference the table is a guess, by which no shape counts as measured."""
+        reference the table is a guess, and no shape counts as measured by it."""
         self.table = table
         """The profile as measured."""
         self.reference = reference
@@ -77,24 +77,24 @@ class ShapedTimes(BatchTimes):
         self._unit = elements(reference) if reference else GUESSED_ELEMENTS
         self._scale = WorkScale(table if reference else _as_sure_as_the_law(table))
         self._profiled: dict[Signature, float] = {reference: 1.0}
-        """Work of the shapes of the profile: the law knows them whatever is asked for."""
+        """Work of the profiled shapes, which the law always includes."""
         self._until_halved = MEMORY
         self._speed = 0.0
-        """Log factor on all times since the profile was taken, over all shapes."""
+        """Log factor on all times since the profile, over all shapes."""
         self._handed_on = 0.0
         self._law: SizeLaw | None = None
         self._scaled: dict[int, LatencyTable] = {}
         self._doubted: dict[Signature, None] = {}
-        """Shapes of which the law was not believed, oldest first."""
+        """Shapes for which the law was doubted, oldest first."""
         self._since_look = 0
         self._pools: tuple[ClassTimes, ...] = ()
         self._shares: tuple[float, ...] = ()
         self._snapshots: dict[int, ShapeClasses] = {}
         self._mixtures: dict[tuple[int, int], tuple[int, TimeDistribution]] = {}
-        """By (rows, cores), with the revision that each is of."""
+        """By (rows, cores), each with its revision."""
         self._error: float | None = None
         self.batches = 0
-        """Batches learnt from."""
+        """Number of batches learnt from."""
         self._revision = 0
         for (_, signature), work in self._scale.works_of(sizes).items():
             if signature:
@@ -111,12 +111,11 @@ class ShapedTimes(BatchTimes):
 
     @property
     def revision(self) -> int:
-        """Rises when what policies see has changed noticeably."""
+        """Rises when predictions have changed noticeably for policies."""
         return self._revision
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
-        """The time of a batch of `rows` rows: of the shape that all `members` have, or of one of
-        the shapes that come."""
+        """The time of a batch of `rows` rows with the shape of `members`, or with any shape."""
         if not members:
             return self._mixed(rows, cores)
         signature = members[0].signature
@@ -126,8 +125,8 @@ class ShapedTimes(BatchTimes):
         return self._unknown(self._size(signature), rows, cores)
 
     def scatter(self, rows: int, cores: int, members: Sequence[Request]) -> TimeDistribution:
-        """The time of a batch of `members` if what is expected of it is right, to draw from. `of`
-        is wider where the median itself may be wrong: here it scatters as the profiled shape."""
+        """The time of a batch of `members` to draw from, if its median is right. `of` is wider
+        while the median itself is uncertain; this one scatters like the profiled shape."""
         shape = self._shapes.get(members[0].signature)
         time = self.of(rows, cores, members)
         if shape is not None and not shape.first:
@@ -136,7 +135,7 @@ class ShapedTimes(BatchTimes):
         return SplitLogLogistic(p50, p50 * base.p99 / base.expected, base.lower, base.tail)
 
     def classes(self, cores: int) -> ShapeClasses:
-        """The requests by shape; the same object while classes and shares are about the same."""
+        """The classes of shapes; the same object while classes and shares change little."""
         snapshot = self._snapshots.get(cores)
         if snapshot is None:
             snapshot = ShapeClasses(self._sorting, self._pools, self._shares, cores)
@@ -144,9 +143,9 @@ class ShapedTimes(BatchTimes):
         return snapshot
 
     def measured(self, request: Request) -> bool:
-        """Whether requests of its shape are judged by what was measured: of it, more than once, or
-        of sizes near enough that the law holds. One run is not enough: it may have been several
-        times too slow, and then tight deadlines of its shape would be refused from then on."""
+        """Whether the shape of `request` has a prediction from measurements: it ran more than once,
+        or sizes near enough for the law did. One run is not enough: it may have been several times
+        too slow, and then tight deadlines of its shape would be refused for ever."""
         signature = request.signature
         shape = self._shapes.get(signature)
         if shape is not None and shape.runs > 1:
@@ -154,12 +153,12 @@ class ShapedTimes(BatchTimes):
         return signature not in self._doubted and self._law_of(self._size(signature)) is not None
 
     def reach(self) -> tuple[float, float] | None:
-        """Sizes between which shapes count as measured that have not run."""
+        """Least and largest size of shapes that count as measured without having run."""
         law = self._law
         return None if law is None else (law.sizes[0] / REACH, law.sizes[-1] * REACH)
 
     def has_run(self, request: Request) -> bool:
-        """Whether requests of its shape have run, as far as is remembered."""
+        """Whether its shape has run, as far as is remembered."""
         return request.signature in self._shapes
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
@@ -188,7 +187,7 @@ class ShapedTimes(BatchTimes):
             work = self._scale.work_of(seconds * math.exp(-self._speed), rows, cores)
             before, moved = shape.times, True
             shape.first_run(work, self._speed, self._law_of(shape.size))
-        shape.asked += len(members)
+        shape.requests += len(members)
         self._since_look += 1
         if moved:
             self._moved(signature, shape, before)
@@ -196,9 +195,9 @@ class ShapedTimes(BatchTimes):
             self._look()
 
     def discount(self, request: Request | None = None) -> None:
-        """A request was refused on the word of these predictions, and nothing runs that could
-        prove them wrong: trust those of its shape a little less. A shape that was judged by the
-        law has to run (`measured`)."""
+        """Trust predictions a little less: a request was refused because of them, and no run can
+        prove them wrong. Applies to the shape of `request`; a shape predicted by the law has to run
+        (`measured`)."""
         if request is None:
             self._speed = max(self._speed - DISCOUNT, -BOUND)
             self._hand_on()
@@ -216,10 +215,10 @@ class ShapedTimes(BatchTimes):
             self._doubted[signature] = None
 
     def settle(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Have batches of this shape take `seconds`, as if it had run twice and never before."""
+        """Predict `seconds` for batches of this shape, as if it had just run twice."""
         signature = members[0].signature
         shape = self._shapes.get(signature)
-        if shape is not None:  # else there is no place for it
+        if shape is not None:  # otherwise its work cannot be stored
             before = shape.times
             work = self._scale.work_of(seconds * math.exp(-self._speed), rows, cores)
             shape.restart(work, self._speed)
@@ -234,35 +233,35 @@ class ShapedTimes(BatchTimes):
 
     @property
     def drift(self) -> float:
-        """Observed over profiled, of the shape asked for most: 1.3 means that it takes 30 % longer
-        than when it was measured."""
+        """Observed ÷ profiled for the most frequent shape: 1.3 means that it takes 30 % longer than
+        measured."""
         return self._most_asked.times.drift
 
     @property
     def drifted(self) -> bool:
-        """True once that shape has been off by more than 25 % for long."""
+        """Whether that shape has been off by more than 25 % for long."""
         return self._most_asked.times.drifted
 
     @property
     def unknown_keys(self) -> int:
-        """Shapes whose first runs have not settled their time."""
+        """Number of shapes whose first runs have not settled their work."""
         return sum(bool(shape.first) for shape in self._shapes.values())
 
     @property
     def _most_asked(self) -> KnownShape:
-        return max(self._shapes.values(), key=lambda shape: shape.asked)
+        return max(self._shapes.values(), key=lambda shape: shape.requests)
 
-    # What was learnt, as data
+    # To and from plain data
 
     def export(self) -> dict[str, object]:
-        """What was learnt of shapes, JSON-ready (docs/internals/profile-files.md)."""
+        """The learnt shapes, JSON-ready (docs/internals/profile-files.md)."""
         shapes = [shape.to_dict(signature) for signature, shape in self._shapes.items()]
         values = (SCHEMA, self._speed, self.batches, shapes)
         return dict(zip(_KEYS, values, strict=True))
 
     def load(self, data: object) -> None:
-        """Start from what another one of the same profile exported. Raises ProfileError, naming
-        the field; then nothing has changed."""
+        """Continue from an `export` of the same profile. Raises ProfileError, naming the field, and
+        changes nothing in that case."""
         fields = reading.mapping(data, "learnt", _KEYS)
         reading.schema(fields["schema"], SCHEMA, "learnt.schema")
         speed = reading.number(fields["speed"], "learnt.speed")
@@ -293,36 +292,36 @@ class ShapedTimes(BatchTimes):
         return elements(signature) / self._unit
 
     def _make_room(self, requests: int) -> bool:
-        """Whether there is a place for a shape that so many requests have asked for."""
+        """Make room for a shape with so many requests; False if all others are more frequent."""
         if len(self._shapes) < MOST_SHAPES:
             return True
         candidates = (key for key in self._shapes if key != self.reference)
-        least = min(candidates, key=lambda key: (self._shapes[key].asked, key))
-        if self._shapes[least].asked > requests:
+        least = min(candidates, key=lambda key: (self._shapes[key].requests, key))
+        if self._shapes[least].requests > requests:
             return False
         del self._shapes[least]
         return True
 
     def _forget(self, requests: int) -> None:
-        """So many requests have come, of shapes that have a place or not: the counts fade."""
+        """Count requests of any shape, and halve the counts of known ones now and then."""
         self._until_halved -= requests
         if self._until_halved <= 0:
             self._until_halved = MEMORY
             for shape in self._shapes.values():
-                shape.asked *= 0.5
+                shape.requests *= 0.5
 
     def _pass_on(self, shape: KnownShape, moved: float) -> None:
-        """`shape` has moved by `moved` (log): how much of that is the machine's, all others follow.
-        As in correction.py the parts are in the ratio of two variances: how unsure one is of the
-        machine, and of this shape."""
+        """Pass the machine's part of a change of `shape` by `moved` (log) on to all shapes. As in
+        correction.py, the parts are in the ratio of two variances: the uncertainty of the machine
+        and that of this shape."""
         machine = _MACHINE_VARIANCE / (1.0 + self.batches) + _MACHINE_WANDER
         part = moved * machine / (machine + _SHAPE_VARIANCE / (1.0 + shape.batches))
         self._speed = min(max(self._speed + part, -BOUND), BOUND)
-        shape.seen += part
+        shape.speed += part
         self._hand_on()
 
     def _hand_on(self) -> None:
-        """Have all shapes follow the machine, if its move shows."""
+        """Apply the machine's speed to all shapes if it has changed noticeably."""
         if abs(self._speed - self._handed_on) > 2.0 * NOTICEABLE:
             self._handed_on = self._speed
             for shape in self._shapes.values():
@@ -330,7 +329,7 @@ class ShapedTimes(BatchTimes):
             self._revision += 1
 
     def _moved(self, signature: Signature, shape: KnownShape, before: CorrectedTimes) -> None:
-        """The times of a shape have moved, and were `before`: have law and classes follow."""
+        """Update law and classes after a change of a shape's times, which were `before`."""
         work = shape.work_now
         law, of = self._law_of(shape.size), self._sorting.class_of(signature)
         if law is None or apart(law, work) > _FAR:
@@ -348,12 +347,12 @@ class ShapedTimes(BatchTimes):
     # Law and classes
 
     def _law_of(self, size: float) -> float | None:
-        """Work by the law, where it holds."""
+        """Work by the law; None where it does not apply."""
         law = self._law
         return law.work(size) if law is not None and law.reaches(size) else None
 
     def _refit(self) -> None:
-        """Fit the law to the sizes of the profile and to those that have run twice."""
+        """Fit the law to the sizes of the profile and of shapes that have run twice."""
         evidence = [
             SizeWork(shape.size, shape.work_now, float(shape.runs))
             for signature, shape in self._shapes.items()
@@ -368,12 +367,12 @@ class ShapedTimes(BatchTimes):
         self._scaled.clear()
 
     def _sorted(self) -> ShapeSorting:
-        works = {key: (shape.work_now, shape.asked) for key, shape in self._shapes.items()}
+        works = {key: (shape.work_now, shape.requests) for key, shape in self._shapes.items()}
         return ShapeSorting.of(works, self._law, self._unit)
 
     def _look(self) -> None:
-        """Fit the law again; sort shapes anew if one is far from its class, or the law has moved;
-        pool the times of each class."""
+        """Fit the law again; sort shapes again if one is far from its class or the law has moved;
+        update the times of each class."""
         self._since_look = 0
         self._refit()
         after = self._sorted()
@@ -382,13 +381,13 @@ class ShapedTimes(BatchTimes):
         self._pool()
 
     def _pool(self) -> None:
-        """Put together the times of each class, anew where they are others."""
+        """Combine the times of each class; keep the objects of classes that have hardly changed."""
         class_of = self._sorting.class_of
         parts: list[list[tuple[CorrectedTimes, float]]] = [[] for _ in self._sorting.works]
         for signature, shape in self._shapes.items():
-            parts[class_of(signature)].append((shape.times, shape.asked))
+            parts[class_of(signature)].append((shape.times, shape.requests))
         requests_by_class = [sum([requests for _, requests in members]) for members in parts]
-        requests_by_class[class_of(self.reference)] += 1e-9  # all of them, before any has come
+        requests_by_class[class_of(self.reference)] += 1e-9  # before the first request
         shares = [requests / sum(requests_by_class, 0.0) for requests in requests_by_class]
         before, pools = self._pools, list(self._pools) or [ClassTimes(members) for members in parts]
         for of, class_members in enumerate(parts if before else ()):
@@ -420,7 +419,7 @@ class ShapedTimes(BatchTimes):
         return SplitLogLogistic(p50, p99, math.log(LAW_LOWER), math.log(p99 / p50))
 
     def _mixed(self, rows: int, cores: int) -> TimeDistribution:
-        """The time of a batch of any one class, by how often they are asked for."""
+        """The time of a batch of any class, weighted by frequency."""
         mixture = self._mixtures.get((rows, cores))
         if mixture is None or mixture[0] != self._revision:
             pairs = zip(self._pools, self._shares, strict=True)
@@ -431,6 +430,6 @@ class ShapedTimes(BatchTimes):
 
 
 def _as_sure_as_the_law(guess: LatencyTable) -> LatencyTable:
-    """A guessed table for shapes that have run: how far off a guess may be says nothing of them."""
+    """A guessed table for shapes that have run: the uncertainty of a guess does not apply."""
     wide = [[LAW_SPREAD * seconds for seconds in row] for row in guess.p50_s]
     return LatencyTable.from_grid(guess.batches, guess.cores, guess.p50_s, wide)

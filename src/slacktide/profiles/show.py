@@ -1,4 +1,4 @@
-"""A table for people: what a terminal shows of a `LatencyTable` and of the model fitted to it.
+"""Text for terminals: the cells of a `LatencyTable` and of the model fitted to it.
 
 Data only; the CLI draws it.
 """
@@ -67,9 +67,9 @@ def size_headings(record: ProfileRecord) -> tuple[str, ...]:
 
 
 def size_lines(record: ProfileRecord) -> list[tuple[str, ...]]:
-    """One row of cells for each size of a row, as wide as `size_headings`; none if there is one.
-    The last cell says how far the law over sizes is off there without what it keeps of the known
-    ones (`SizeLaw`); empty while there is no law."""
+    """One row of cells for each row size, as wide as `size_headings`; none if there is only one
+    size. The last cell is the relative error of the law over sizes there, without its residuals
+    (`SizeLaw`); empty without a law."""
     table, law = record.table, size_law(record)
     errors = {} if law is None else dict(zip(law.sizes, law.errors, strict=True))
     times: dict[tuple[float, Signature], dict[tuple[int, int], float]] = {}
@@ -92,14 +92,14 @@ def size_lines(record: ProfileRecord) -> list[tuple[str, ...]]:
 
 
 def size_law(record: ProfileRecord) -> SizeLaw | None:
-    """The law over the sizes of the profile, as it is served by until requests teach more; None
-    with fewer than three sizes."""
+    """The law over the sizes of the profile, which is used until requests teach more; None with
+    fewer than three sizes."""
     works = WorkScale(record.table).works_of(record.sizes)
     return SizeLaw.fit([SizeWork(1.0, 1.0), *(SizeWork(row[0], works[row]) for row in works)])
 
 
 def law_formula(law: SizeLaw) -> str:
-    """Such as `L(s) = 0.04 + 0.91 s + 0.05 s²`, and how far it is off."""
+    """A text such as `L(s) = 0.04 + 0.91 s + 0.05 s²`, with its error."""
     powers = zip(law.coefficients, ("", " s", " s²"), strict=True)
     terms = [f"{value:.3g}{power}" for value, power in powers if value > 0.0]
     error = statistics.median(map(abs, law.errors))
@@ -148,7 +148,7 @@ def formula(model: AmdahlModel) -> str:
 
 
 def fit_summary(fit: AmdahlFit) -> str:
-    """How good it is and how far it is believed, in a sentence."""
+    """A sentence about the quality and the reach of the fit."""
     worst = max(fit.points, key=lambda point: abs(point.error))
     most = math.floor(REACH * fit.batch_most)
     if fit.cores_least == fit.cores_most:
@@ -167,7 +167,7 @@ def _on(cores: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three significant digits with the unit that suits: `23.4 µs`, `12.0 ms`, `1.50 s`."""
+    """Three significant digits with a suitable unit: `23.4 µs`, `12.0 ms`, `1.50 s`."""
     for scale, unit in ((1e-3, "µs"), (1.0, "ms")):
         value = seconds * 1e3 / scale
         if value < 999.5:

@@ -1,20 +1,19 @@
-"""`SizeLaw`: the work of a row by its size, where the inputs of a model are not all of one shape.
+"""`SizeLaw`: the work of a row by its size, for models whose inputs vary in shape.
 
-*Size* is the number of elements of a row, over all inputs, relative to that of the row as profiled;
-*work* is what a row costs, in rows as profiled. Both are 1 there. The law is
+*Size* is the number of elements of a row, over all inputs, relative to the row as profiled; *work*
+is the cost of a row, in rows as profiled. Both are 1 there. The law is
 
     L(s) = (a + b · s + d · s²) · left(s)          a, b, d ≥ 0
 
-a, b and d are the least squares of relative errors, solved exactly (amdahl.py); a covers what does
-not depend on the size, d what is quadratic in it (attention). `left` is what they leave: at a known
-size known ÷ fitted, straight between two neighbours in logarithms of both, beyond the ends as at
-the end. So what was measured stands as it is, and the fit says how work goes on from there. Between
-two known sizes no work is below the smaller or above the larger of theirs, and it rises or falls
-throughout as they do.
+a, b and d are the least squares of relative errors, solved exactly (amdahl.py); a covers the part
+that does not depend on the size, d the quadratic part (attention). `left` is the residual factor:
+known ÷ fitted at a known size, linear in the logarithms of both between two sizes, constant beyond
+the ends. So measured values stay as they are, and the fit extrapolates them. Between two known
+sizes the work is bounded by theirs.
 
-Few known sizes close together say little of what is far away, and a square grows fastest there. So
-it costs a little: what it would have of a work in proportion, at the end of the reach, times
-`_CAUTION` is one more error to make small.
+A few known sizes close together say little about distant sizes, where the square grows fastest. So
+the square has a small penalty: its part of a proportional work, at the end of the reach, times
+`_CAUTION`, is one more error to minimise.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ from slacktide.profiles.least_squares import non_negative
 from slacktide.profiles.reading import ProfileError
 
 ENOUGH_SIZES = 3
-"""Known sizes from which on there is a law."""
+"""Number of known sizes required for a law."""
 REACH = 4.0
-"""Work is judged by the law up to so many times the largest known size, and down to the smallest
-divided by it."""
+"""Factor by which sizes may exceed the largest known size, or fall below the smallest."""
 _CAUTION = 0.07
 """With three to five sizes known to within 4 %, of a linear, a quadratic or a mixed law, 90 % of
-predictions are then within 17 % at twice the largest size and 35 % at four times; with none, within
+predictions are within 17 % at twice the largest size and 35 % at four times; without it, within
 28 % and 78 %."""
 _SAME = 1e-6
 
@@ -54,7 +52,7 @@ class SizeWork(NamedTuple):
     size: float
     work: float
     weight: float = 1.0
-    """How sure it is, against the others."""
+    """Its certainty relative to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +64,13 @@ class SizeLaw:
     sizes: tuple[float, ...]
     """Known sizes, ascending."""
     works: tuple[float, ...]
-    """Known work of each."""
+    """Known work by size."""
 
     @classmethod
     def fit(cls, evidence: Sequence[SizeWork]) -> SizeLaw | None:
-        """The law of `evidence`; None with fewer than `ENOUGH_SIZES` different sizes. Equal sizes
-        count as one, of the mean logarithm of their work. Raises ProfileError unless all numbers
-        are above 0 and finite."""
+        """Fit the law to `evidence`; None with fewer than `ENOUGH_SIZES` different sizes. Equal
+        sizes count as one, with the geometric mean of their work. Raises ProfileError unless all
+        numbers are above 0 and finite."""
         merged: list[list[SizeWork]] = []
         for size_work in sorted(evidence):
             if not all(0.0 < value < math.inf for value in size_work):
@@ -100,7 +98,7 @@ class SizeLaw:
         return cls((a, b / scale, d / scale**2), tuple(sizes), tuple(works))
 
     def work(self, size: float) -> float:
-        """Work of a row of `size` > 0; above 0. Below the reach it is what it is at its end."""
+        """Work of a row of `size` > 0; above 0. Constant below the reach."""
         sizes, works = self.sizes, self.works
         size = max(size, sizes[0] / REACH)
         after = bisect_left(sizes, size)
@@ -117,12 +115,12 @@ class SizeLaw:
         return min(max(self._fitted(size) * math.exp(log_residual), least), most)
 
     def reaches(self, size: float) -> bool:
-        """Whether `size` is near enough to the known ones to be judged by them."""
+        """Whether `size` is near enough to the known sizes to be predicted."""
         return self.sizes[0] / REACH <= size <= self.sizes[-1] * REACH
 
     @property
     def errors(self) -> tuple[float, ...]:
-        """(fitted − known) / known at each known size, without `left`."""
+        """(fitted − known) / known at each known size, without the residual factor."""
         pairs = zip(self.sizes, self.works, strict=True)
         return tuple(self._fitted(size) / work - 1.0 for size, work in pairs)
 

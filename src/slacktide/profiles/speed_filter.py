@@ -1,20 +1,20 @@
-"""`SpeedFilter`: how the machine differs from the one that was profiled, where lengths differ.
+"""`SpeedFilter`: how the machine differs from the profiled one, if requests differ in length.
 
 Two figures: `speed`, a log factor on every batch time (clocks throttle, neighbours arrive), and
-`fixed`, a log factor on c0 alone. Lengths come from requests that ran alone, seconds to length by
-c0, so a wrong c0 goes unnoticed there and shows in batches of n: their time follows from the same
-lone runs as n · alone − (n − 1) · c0, which moves by
+`fixed`, a log factor on c0 alone. Lengths are computed with c0 from the times of requests that ran
+alone, so a wrong c0 goes unnoticed there and shows in batches of n: their time follows from the
+same lone runs as n · alone − (n − 1) · c0, which moves by
 
     leverage = −(n − 1) · c0 / time of the batch
 
 for each unit of `fixed`. Hence one filter for both (Kalman 1960, two states, random walks). With
-one figure alone it would be unstable: a batch faster than predicted makes the machine look faster,
-the next lone run therefore longer, and batches faster still. Whether all lengths or the machine
-have changed cannot be known, nor need it: so `speed` returns to 0 very slowly, and lengths follow.
+one figure alone it would be unstable: a batch faster than predicted makes the machine seem faster,
+the next lone run therefore longer, and batches faster still. Whether lengths or the machine have
+changed cannot be known and does not matter, so `speed` slowly returns to 0, and lengths follow.
 
-The error of a prediction is taken from its level u = P(time ≤ observed), which is ½ on average
-where the distribution is right, whatever its shape; the error of a mean of logarithms is not 0
-there. How far outside the distribution a time lies counts up to `CLIP`: one hiccup moves little.
+The error of a prediction follows from its level u = P(time ≤ observed), which is ½ on average if
+the distribution is right, whatever its shape, unlike the mean of logarithms. The distance of a time
+from the distribution counts up to `CLIP`, so one hiccup has little effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLIP = 0.2
 BOUND_SPEED = math.log(10.0)
 BOUND_FIXED = math.log(3.0)
 RUN = 8
-"""Errors of one sign in a row after which the machine is taken to have changed."""
+"""Errors of one sign in a row after which the machine counts as changed."""
 LEAST_SPREAD = 0.05
 _SPEED_VARIANCE = 0.05**2
 _FIXED_VARIANCE = 0.2**2
@@ -35,7 +35,7 @@ _SPEED_WANDER = 0.003**2
 _SPEED_JUMP = 0.03**2
 _FIXED_WANDER = 0.0005**2
 _RETURN = 1.0 - 1.0 / 5000.0
-"""Half of `speed` has become length after 3,500 batches."""
+"""After 3,500 batches, half of `speed` has turned into lengths."""
 
 
 class SpeedFilter:
@@ -52,7 +52,7 @@ class SpeedFilter:
         self._run = 0
 
     def observe(self, seconds: float, forecast: LongestMemberTime, leverage: float) -> None:
-        """A batch took `seconds`, where `forecast` was predicted with these factors."""
+        """Learn from a batch that took `seconds` and was predicted as `forecast`."""
         spread = forecast.spread
         error = surprise(seconds, forecast)
         if error > 0.0:

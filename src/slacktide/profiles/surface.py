@@ -1,19 +1,19 @@
 """`Surface`: one latency statistic over (batch size, cores), monotone everywhere.
 
-Measurements are noisy, so a batch of 4 may come out faster than a batch of 2. A scheduler that
-searches for "the largest batch that fits" needs that never to happen. As in Jellyfish (its
-profiles are made monotone in one pass over input size and batch), every value is raised to the
-largest that it must not be below:
+Measurements are noisy, so a batch of 4 may seem faster than a batch of 2. A scheduler that searches
+for "the largest batch that fits" relies on this never happening. As in Jellyfish (which makes
+profiles monotone in one pass over input size and batch), every value is raised to the largest one
+that bounds it:
 
     value[b][c] = max over b' ≤ b and c' ≥ c of measured[b'][c']
 
-That is a running maximum along growing batches followed by one along shrinking cores. The result
-is the smallest table that is monotone in both directions and nowhere below what was measured:
-never optimistic. Isotonic regression would fit closer but may predict less than was seen.
+This is a running maximum along growing batches followed by one along shrinking cores. The result
+is the smallest table that is monotone in both directions and nowhere below the measurements: never
+optimistic. Isotonic regression would fit closer but may predict less than was measured.
 
-What was measured stands as it is. In the gaps, and a little beyond, `AmdahlModel` says how time
-goes on from there: between two batch sizes straight, between two core counts straight in
-1 / cores, both through the measured values on either side.
+Measured values stay as they are. Between two batch sizes time is linear, between two core counts
+linear in 1 / cores, both through the measured values on either side. Beyond them it follows
+`AmdahlModel`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Grid = tuple[tuple[float, ...], ...]
 
 
 _Side = tuple[int, float, tuple[float, ...]]
-"""For a core count beyond those measured: the one that the model is asked for instead, the ratio
-of the largest batch's time there to that at the edge, and the times of all batch sizes there."""
+"""For a core count beyond the measured ones: the count that the model is evaluated at instead, the
+ratio of the largest batch's time there to that at the edge, and the times of all batch sizes."""
 
 
 def batch_sizes(max_batch: int) -> tuple[int, ...]:
@@ -58,17 +58,17 @@ def monotone(values: Sequence[Sequence[float]]) -> Grid:
 
 
 class Span(NamedTuple):
-    """Where a number of rows lies among the batch sizes."""
+    """The place of a number of rows among the batch sizes."""
 
     low: int
     high: int
-    """Indices of the sizes around it; equal at a measured size and off either end."""
+    """Indices of the sizes around it; equal at a measured size and beyond either end."""
     weight: float
     """Share of `high`; `low` has the rest."""
 
 
 def span(batches: Sequence[int], rows: int) -> Span:
-    """Where `rows` lies among ascending `batches`. Raises ProfileError below 1."""
+    """The place of `rows` among ascending `batches`. Raises ProfileError below 1."""
     if rows < 1:
         raise ProfileError(f"rows must be at least 1, got {rows}")
     high = bisect_left(batches, rows)
@@ -81,12 +81,12 @@ def span(batches: Sequence[int], rows: int) -> Span:
 
 
 def core_share(fewer: int, cores: int, more: int) -> float:
-    """How far `cores` is on the way from `fewer` to `more`, straight in 1 / cores; 0 to 1."""
+    """Position of `cores` between `fewer` and `more`, linear in 1 / cores; 0 to 1."""
     return (1.0 / fewer - 1.0 / cores) / (1.0 / fewer - 1.0 / more)
 
 
 def between(start: float, end: float, share: float) -> float:
-    """`share` of the way from one to the other, and outside neither by rounding."""
+    """Interpolate linearly; never outside the ends by rounding."""
     value = start * (1.0 - share) + end * share
     return min(max(value, min(start, end)), max(start, end))
 
@@ -95,23 +95,23 @@ def between(start: float, end: float, share: float) -> float:
 class Surface:
     """Seconds by (rows, cores): non-decreasing in rows, non-increasing in cores (to rounding).
 
-    Below the smallest batch size time is the smallest's. Beyond the largest a row costs what it
-    cost last, or what the model says if that is more; from `REACH` times the largest on, as much
-    as if rows came in batches of that size one after the other.
+    Below the smallest batch size, time is constant. Beyond the largest, a row costs as much as the
+    last measured ones, or as in the model if that is more; from `REACH` times the largest on, as
+    much as if rows came in batches of that size one after the other.
 
-    Beyond the most and below the fewest cores, time changes by the ratio that the model gives, up
-    to `REACH` times as many or as few. Then what it is on more cores is what it is there, and on
-    fewer it grows as if cores were used perfectly, which no model does. With one core count
-    measured both hold from there.
+    Beyond the most and below the fewest cores, time changes in the ratio of the model's, up to
+    `REACH` times as many or as few. With even more cores it is constant, and with even fewer it
+    grows as if cores were used perfectly, which no model exceeds. With one measured core count,
+    both apply from there.
     """
 
     batches: tuple[int, ...]
     cores: tuple[int, ...]
     values: Grid
     slopes: tuple[float, ...]
-    """Seconds for each row beyond the largest batch, as measured last, by column."""
+    """Seconds per row beyond the largest batch, by column."""
     floor: Surface | None = None
-    """Another one on the same grid that this one never falls below."""
+    """A surface on the same grid that this one never falls below."""
     _fitted: AmdahlModel | None = field(default=None, init=False, repr=False, compare=False)
     _sides: dict[int, _Side] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -126,9 +126,9 @@ class Surface:
     ) -> Surface:
         """Make `values` (n_batches, n_cores) monotone.
 
-        `above` is a surface on the same grid that this one must never cross; `values` must not
-        be below its values (a p99 above a p50). With a single batch size the marginal cost is
-        taken to be the whole cost: rows ÷ size batches, one after the other.
+        `above`: a surface on the same grid that this one must never cross; `values` must not be
+        below its values (a p99 above a p50). With a single batch size the marginal cost is the
+        whole cost: rows ÷ size batches, one after the other.
         """
         grid = monotone(values)
         last = grid[-1]
@@ -137,14 +137,14 @@ class Surface:
             slopes = [(a - b) / step for a, b in zip(last, grid[-2], strict=True)]
         else:
             slopes = [seconds / batches[-1] for seconds in last]
-        # A marginal cost that rose with the cores would let two columns cross further out.
+        # If marginal costs rose with the cores, two columns could cross further out.
         for column in range(len(slopes) - 2, -1, -1):
             slopes[column] = max(slopes[column], slopes[column + 1])
         return cls(batches, cores, grid, tuple(slopes), above)
 
     @property
     def model(self) -> AmdahlModel:
-        """Fitted to the values, when first asked for."""
+        """The model fitted to the values, on first use."""
         if self._fitted is None:
             model = fit_grid(self.batches, self.cores, self.values).model
             object.__setattr__(self, "_fitted", model)
@@ -175,7 +175,7 @@ class Surface:
         return seconds
 
     def _outside(self, rows: int, cores: int, edge: int) -> float:
-        """On more or fewer cores than measured; `edge` is the column next to it."""
+        """Seconds on more or fewer cores than measured; `edge` is the nearest column."""
         model_cores, ratio, column = self._sides.get(cores) or self._side(cores, edge)
         low, high, weight = span(self.batches, rows)
         seconds = between(column[low], column[high], weight)
@@ -200,7 +200,7 @@ class Surface:
 
 
 def _continued(seconds: float, slope: float, most: int, rows: int) -> float:
-    """Time of `rows` rows, more than the largest batch of `most` that takes `seconds`."""
+    """Time of `rows` rows, more than the largest batch `most`, which takes `seconds`."""
     reached_rows = min(rows, math.floor(REACH * most))
     seconds += slope * (reached_rows - most)
     return seconds + max(slope, seconds / reached_rows) * (rows - reached_rows)

@@ -1,20 +1,20 @@
-"""`TimeDistribution`: how long one batch takes, as predicted; and two kinds of it.
+"""`TimeDistribution`: the predicted time of one batch; and two kinds of it.
 
-`PointTime` is certain. `SplitLogLogistic` says what lies between, below and beyond a p50 and a p99.
-(A third kind, of batches whose longest member decides, is in fixed_times.py.) Two percentiles do
-not make a distribution; something must be assumed, and it is this. With
-h(level) = ln(level / (1 − level)) / ln 99, which is 0 at the median and 1 at the 99th percentile,
+`PointTime` is certain. `SplitLogLogistic` interpolates and extrapolates a p50 and a p99. (A third
+kind, for batches whose longest member decides, is in fixed_times.py.) Two percentiles do not
+determine a distribution, so this is an assumption. With h(level) = ln(level / (1 − level)) / ln 99,
+which is 0 at the median and 1 at the 99th percentile,
 
     level ≤ 0.5          time = p50 · e^(lower · h)
     0.5 < level ≤ 0.99   time = p50 · (p99 / p50)^h
     level > 0.99         time = p99 · e^(tail · (h − 1))
 
-that is a log-logistic distribution with a lower side, a middle and a tail of their own. Why so:
+which is a log-logistic distribution with separate lower side, middle and tail. The reasons:
 
-- Run times scatter by factors, and far more upwards (interference) than downwards (a model's
-  work is what it is), so it is split at the median, in log space.
-- Log-logistic rather than log-normal: its tail is heavier, as hiccups are, and both directions
-  are one logarithm or exponential, so that `quantile` and `on_time` are exact inverses.
+- Run times scatter by factors, and far more upwards (interference) than downwards (a model's work
+  is constant), so it is split at the median, in log space.
+- Log-logistic, not log-normal: its tail is heavier, as hiccups are, and both directions take one
+  logarithm or exponential, so that `quantile` and `on_time` are exact inverses.
 - `lower` and `tail` belong to the whole pool, not to a batch size. Then every quantile, not only
   the two measured ones, is non-decreasing in rows wherever p50 and p99 are.
 """
@@ -22,6 +22,7 @@ that is a log-logistic distribution with a lower side, a middle and a tail of th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -30,8 +31,19 @@ from slacktide.profiles.reading import ProfileError
 
 _LN_99 = math.log(99.0)
 _NEVER = -700.0
-"""e^700 is near the largest float; a level this far down is 0."""
+"""e^700 is near the largest float; levels this far down count as 0."""
 _CLOSE = 1e-4
+
+
+def inverse(on_time: Callable[[float], float], level: float, low: float, high: float) -> float:
+    """Seconds between `low` and `high` at which `on_time` reaches `level`, by bisection."""
+    while high < math.inf and high - low > _CLOSE * high:
+        middle = 0.5 * (low + high)
+        if on_time(middle) < level:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def position(level: float) -> float:
@@ -40,13 +52,13 @@ def position(level: float) -> float:
 
 
 class TimeDistribution(Protocol):
-    """The time of one batch, as predicted; seconds. `expected` and `p99` say how long it has its
-    lane, `quantile` and `on_time` when its members have their answers. That is the same but where
-    these may leave early (exit_times.py)."""
+    """The predicted time of one batch, in seconds. `expected` and `p99` refer to its lane time,
+    `quantile` and `on_time` to its members' answers. The two only differ with early exits
+    (exit_times.py)."""
 
     @property
     def expected(self) -> float:
-        """Typical time: the median, or the mean where requests are distinguished."""
+        """Typical time: the median, or the mean if there are classes."""
 
     @property
     def p99(self) -> float:
@@ -61,7 +73,7 @@ class TimeDistribution(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PointTime:
-    """A time that is certain: every quantile is the same."""
+    """A certain time: all quantiles are equal."""
 
     expected: float
 
@@ -86,7 +98,7 @@ class SplitLogLogistic:
     lower: float
     """Log distance from the median down to the 1st percentile."""
     tail: float
-    """Log distance that odds of late, 1 : 99 at the p99, take to fall by another 99."""
+    """Log distance in which the odds of being late fall by 99, from 1 : 99 at the p99."""
     _middle: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -128,17 +140,17 @@ class SplitLogLogistic:
 
 @dataclass(frozen=True)
 class MixedTime:
-    """The time of a batch of one of several kinds; seconds. Its p99, which is asked for with every
-    request that comes, is worked out once."""
+    """The time of a batch of one of several kinds, in seconds. Its p99 is cached, since every
+    arriving request needs it."""
 
     parts: tuple[TimeDistribution, ...]
     """At least one."""
     weights: tuple[float, ...]
-    """How often each kind comes, in any unit; above 0."""
+    """Frequency of each kind, in any unit; above 0."""
 
     @cached_property
     def expected(self) -> float:
-        """Mean of what is expected of the kinds."""
+        """Weighted mean of the kinds' expected times."""
         times = zip(self.weights, self.parts, strict=True)
         return sum(weight * part.expected for weight, part in times) / sum(self.weights, 0.0)
 
@@ -147,16 +159,9 @@ class MixedTime:
         return max(self.quantile(0.99), self.expected)
 
     def quantile(self, level: float) -> float:
-        """By bisection: between the least and the largest of the kinds."""
+        """Found by bisection between the least and the largest of the kinds."""
         times = [part.quantile(level) for part in self.parts]
-        low, high = min(times), max(times)
-        while high < math.inf and high - low > _CLOSE * high:
-            middle = 0.5 * (low + high)
-            if self.on_time(middle) < level:
-                low = middle
-            else:
-                high = middle
-        return high
+        return inverse(self.on_time, level, min(times), max(times))
 
     def on_time(self, budget: float) -> float:
         """P(time ≤ `budget`)."""

@@ -1,5 +1,5 @@
-"""Times of a model's variants: of those that are sizes of one file, by the law over sizes; of all,
-such that a larger variant is never predicted to be faster."""
+"""Times of a model's variants: by the law over sizes for sizes of one file, and such that a larger
+variant is never predicted to be faster."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from slacktide.profiles.size_law import SizeLaw, SizeWork, elements
 def table_at(
     table: LatencyTable, reference: Signature, sized: Sequence[SizeTime], target: Signature
 ) -> LatencyTable:
-    """The table for rows of shape `target`, where `table` was measured with rows of `reference` and
-    `sized` beside it.
+    """The table for rows of shape `target`, given a `table` measured with rows of `reference`, and
+    further times `sized`.
 
-    A size that was measured has the work that it showed. Others have what the law over sizes says
-    of them, with a p99 that is `LAW_SPREAD` wider outside of what was measured. Raises ProfileError
-    if the law cannot tell.
+    A measured size has its measured work. For others the law over sizes applies, with a p99 that is
+    `LAW_SPREAD` wider outside the measured sizes. Raises ProfileError if the law does not reach.
     """
     scale, unit = WorkScale(table), elements(reference)
     works = {1.0: 1.0} | {size: work for (size, _), work in scale.works_of(sized).items()}
@@ -36,9 +35,9 @@ def table_at(
 
 
 def rising(seconds: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-    """Times by variant (smallest first) and batch (1, 2, …), raised where one would be below that
-    of a smaller variant or batch. A variant of fewer batches ends as it did. Source: Jellyfish's
-    code, which raises the p99 of a profile likewise."""
+    """Times by variant (smallest first) and batch (1, 2, …), raised to at least those of smaller
+    variants and batches. A variant with fewer batches keeps their number. Source: Jellyfish's code,
+    which raises the p99 of a profile likewise."""
     rows: list[tuple[float, ...]] = []
     for column in seconds:
         below = rows[-1] if rows else ()
