@@ -137,7 +137,7 @@ class Play:
 
     def passes(self, seconds: float) -> None:
         self.now += seconds
-        if self.frames.due <= self.now:
+        if self.frames.next_deadline <= self.now:
             self._carry_out(*self.frames.expire(now=self.now))
         self.frames.check()
 
@@ -194,7 +194,7 @@ class Play:
 
     def quiet(self) -> bool:
         return not (self.open or self.named or self.parts or self.announced) and math.isinf(
-            self.frames.due
+            self.frames.next_deadline
         )
 
 

@@ -1,6 +1,6 @@
-"""Calls of pipelines above the engine: one call, many requests, one deadline.
+"""Calls of pipelines, above the engine: one call, many requests, one deadline.
 
-It decides nothing that a scheduler decides: children are requests like any others.
+It makes no scheduling decision: the requests of a call are like any others.
 """
 
 from slacktide.domain.pipelines import BOX as BOX

@@ -1,4 +1,4 @@
-"""`Children`: rows become requests of a stage's model, or a part for another device."""
+"""`Children`: turns rows into requests for a stage's model, or into a part for another device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from slacktide.pipelines.live_frames import Child, LiveFrame, Place, StageProgre
 
 
 class Children:
-    """Of all frames, by id, with what the engine is to be told and drivers are to do for them."""
+    """The children of all frames by id, with pending events and commands."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, Child] = {}
-        """And parts."""
+        """Children and parts by id."""
         self.events: list[Event] = []
+        """For the engine."""
         self.commands: list[FrameCommand] = []
+        """For the driver."""
         self.now = -math.inf
         self._next_id = 0
 
@@ -30,11 +32,11 @@ class Children:
         inputs: Sequence[tuple[Edge | None, Feed, Yield]],
         place: Place = (),
     ) -> None:
-        """Hand so many rows to a stage, by each of the edges into it: to its model, in requests as
-        large as that takes, or to another device. `place`: of the child that gave them."""
-        reserves = live.served.rest
+        """Pass `rows` rows to a stage, once for each edge into it: to its model, in requests as
+        large as that takes, or to another device. `place`: of the child that yielded them."""
+        reserves = live.served.reserves
         elsewhere = reserves.place(stage.of.name, now=self.now)
-        # What was handed over to this device begins here, whatever its plan says by now.
+        # A part that was handed over to this device runs here, whatever the plan says by now.
         if elsewhere is not None and (
             live.announced is not None
             or (isinstance(live.frame, Frame) and live.frame.stage == stage.of.name)
@@ -49,7 +51,7 @@ class Children:
             return
         by_edge: list[list[tuple[Feed, Yield]]] = []
         before: Edge | None = None
-        for edge, feed, yield_ in inputs:  # rows of one edge stand together
+        for edge, feed, yield_ in inputs:  # rows of one edge are adjacent
             if not by_edge or edge is not before:
                 by_edge.append([])
                 before = edge
@@ -87,10 +89,10 @@ class Children:
         of = stage.of
         source = not frame.stage and of.name == live.begin
         decodes = source or any(edge.each for edge in live.served.pipeline.into[of.name])
-        child_due = frame.deadline if frame.best_effort else live.due
-        reserve = live.served.rest.reserve(of.name, child_due - now, now=now)
+        child_deadline = frame.deadline if frame.best_effort else live.answer_by
+        reserve = live.served.reserves.reserve(of.name, child_deadline - now, now=now)
         if live.announced is None:
-            child = self.new(live, stage, rows)
+            child = self.add(live, stage, rows)
         else:
             child, live.announced = self.by_id[live.announced], None
             child.rows = rows
@@ -99,7 +101,7 @@ class Children:
             child.id,
             of.model,
             frame.arrival if source else now,
-            child_due if frame.best_effort else child_due - reserve,
+            child_deadline if frame.best_effort else child_deadline - reserve,
             rows,
             frame.penalty,
             signature,
@@ -132,10 +134,10 @@ class Children:
         frame = live.frame
         assert isinstance(frame, Frame)
         part = Frame(
-            self.new(live, stage, rows, device=place.device).id,
+            self.add(live, stage, rows, device=place.device).id,
             frame.pipeline,
             frame.arrival,
-            frame.deadline if frame.best_effort else live.due - place.back,
+            frame.deadline if frame.best_effort else live.answer_by - place.back,
             rows,
             frame.penalty,
             signature,
@@ -152,8 +154,8 @@ class Children:
         )
         self.commands.append(SendPart(part, place.device, feeds))
 
-    def new(self, live: LiveFrame, stage: StageProgress, rows: int, *, device: str = "") -> Child:
-        """`device`: the one that it is handed over to, if it is a part."""
+    def add(self, live: LiveFrame, stage: StageProgress, rows: int, *, device: str = "") -> Child:
+        """Make a child or, with the `device` that it is handed over to, a part."""
         self._next_id = id = self._next_id - 1
         child = self.by_id[id] = Child(id, live, stage, rows, is_part=bool(device))
         live.open[id] = device
@@ -164,7 +166,7 @@ class Children:
 
 
 def _cut(feeds: Sequence[Feed], first: int, end: int) -> list[Feed]:
-    """Rows `first` to `end` of those of all `feeds`, one behind the other."""
+    """Rows `first` to `end` of the concatenation of all `feeds`."""
     part, at = [], 0
     for feed in feeds:
         rows = feed.end - feed.first

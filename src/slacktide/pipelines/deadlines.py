@@ -1,4 +1,4 @@
-"""`FrameDeadlines`: when frames are to be answered, the soonest first."""
+"""`FrameDeadlines`: when frames must be answered, the earliest first."""
 
 from __future__ import annotations
 
@@ -9,60 +9,59 @@ from collections.abc import Mapping
 from slacktide.pipelines.live_frames import LiveFrame
 
 MARGIN_S = 0.002
-"""Seconds before its deadline at which a frame is answered with what is complete: timers are late,
-and an answer takes a moment to be written."""
+"""Seconds before its deadline at which a frame is answered with its complete stages: timers are
+late, and writing an answer takes a moment."""
 
 SWEEP_FLOOR = 64
-"""Deadlines below which it is not worth looking for those of frames that have ended."""
+"""Deadlines below which a sweep for those of ended frames is not worthwhile."""
 
 
 class FrameDeadlines:
-    """Those of the frames of one engine."""
+    """The deadlines of the frames of one engine."""
 
     def __init__(self, live: Mapping[int, LiveFrame]) -> None:
-        """`live`: the frames by id, whose others change."""
+        """`live`: the frames in flight by id, which the owner updates."""
         self._live = live
         self._heap: list[tuple[float, int]] = []
-        """(due, frame); those that have ended stay until they surface, or are many."""
+        """(time to answer, frame); ended frames stay until they surface or a sweep drops them."""
         self._sweep_at = SWEEP_FLOOR
 
     @property
-    def due(self) -> float:
-        """When the next frame is to be answered; infinite: never."""
+    def next(self) -> float:
+        """When the next frame must be answered; infinite: never."""
         heap = self._heap
         while heap and not self._is_live(heap[0][1]):
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
     def set(self, live: LiveFrame, *, now: float) -> None:
-        """By a frame's deadline: a tenth of what is left, or a margin, before that."""
+        """Set when a frame is answered: before its deadline by a tenth of the rest or a margin."""
         frame = live.frame
         if frame.best_effort:
-            live.due = math.inf
+            live.answer_by = math.inf
             return
-        frame_due = frame.deadline - min(MARGIN_S, 0.1 * (frame.deadline - now))
-        if frame_due == live.due:
-            return  # its body states what its headers did
-        live.due = frame_due
-        heapq.heappush(self._heap, (live.due, frame.id))
+        answer_by = frame.deadline - min(MARGIN_S, 0.1 * (frame.deadline - now))
+        if answer_by == live.answer_by:
+            return  # the body states the same deadline as the headers
+        live.answer_by = answer_by
+        heapq.heappush(self._heap, (answer_by, frame.id))
         if len(self._heap) > self._sweep_at:
             self._heap = [scheduled for scheduled in self._heap if self._is_live(scheduled[1])]
             heapq.heapify(self._heap)
             self._sweep_at = 2 * len(self._heap) + SWEEP_FLOOR
 
     def pop(self, *, now: float) -> LiveFrame | None:
-        """A frame whose time is up, for once; None: there is none."""
+        """A frame whose time is up, once; None if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             id = heapq.heappop(heap)[1]
             live = self._live.get(id)
             if live is None or live.ended:
                 continue
-            if live.due <= now:
+            if live.answer_by <= now:
                 return live
-            heapq.heappush(
-                heap, (live.due, id)
-            )  # its body stated a later deadline than its headers
+            # Its body stated a later deadline than its headers.
+            heapq.heappush(heap, (live.answer_by, id))
         return None
 
     def _is_live(self, id: int) -> bool:

@@ -1,56 +1,56 @@
-"""`FanOut`: how many rows one edge of a pipeline hands on for each row before it, as learnt."""
+"""`FanOut`: learns how many rows one edge of a pipeline passes on per row of its upstream."""
 
 from __future__ import annotations
 
 import math
 
 WINDOW = 100
-"""Answers of the upstream over which it is learnt; the older, the less they count."""
+"""Answers of the upstream over which it learns; older ones count less."""
 
 
 class FanOut:
-    """Of one edge. Until something was seen, one row for each."""
+    """The fan-out of one edge; 1 before the first answer."""
 
-    __slots__ = ("_mean", "_seen", "_square", "handed_on", "rows")
+    __slots__ = ("_answers", "_mean", "_square", "handed_on", "rows")
 
     def __init__(self) -> None:
         self.rows = 0
-        """Of the upstream, seen so far."""
+        """Rows of the upstream so far."""
         self.handed_on = 0
-        """What these have handed on."""
-        self._seen = 0
+        """Rows passed on so far."""
+        self._answers = 0
         self._mean = 1.0
         self._square = 1.0
 
     def forget(self) -> None:
-        """What was learnt does not hold any more."""
-        self._seen, self._mean, self._square = 0, 1.0, 1.0
+        """Forget the learnt fan-out."""
+        self._answers, self._mean, self._square = 0, 1.0, 1.0
 
     def observe(self, rows: int, handed_on: int) -> None:
-        """So many `rows` of the upstream have handed on so many."""
+        """Learn that `rows` rows of the upstream passed on `handed_on` rows."""
         self.rows += rows
         self.handed_on += handed_on
-        self._seen = min(self._seen + 1, WINDOW)
+        self._answers = min(self._answers + 1, WINDOW)
         ratio = handed_on / rows
-        self._mean += (ratio - self._mean) / self._seen
-        self._square += (ratio * ratio - self._square) / self._seen
+        self._mean += (ratio - self._mean) / self._answers
+        self._square += (ratio * ratio - self._square) / self._answers
 
     @property
     def mean(self) -> float:
-        """Rows for each row of the upstream."""
+        """Mean number of rows per row of the upstream."""
         return self._mean
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the same."""
+        """Standard deviation of that number."""
         return math.sqrt(max(0.0, self._square - self._mean * self._mean))
 
     @property
     def burstiness(self) -> float:
-        """Coefficient of variation; 0 where nothing is ever handed on."""
+        """Coefficient of variation; 0 if no rows are ever passed on."""
         return self.deviation / self._mean if self._mean > 0.0 else 0.0
 
     def likely(self, rows: int) -> int:
-        """Rows to reckon with after `rows` of the upstream: the mean and a deviation, 1 at least.
-        Rows of one frame are taken to be alike."""
+        """Rows to expect after `rows` rows of the upstream: the mean plus a standard deviation, at
+        least 1. Rows of one frame are assumed to be alike."""
         return max(1, math.ceil(rows * (self._mean + self.deviation) - 1e-9))

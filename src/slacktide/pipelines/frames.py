@@ -1,17 +1,17 @@
-"""`Frames`: what becomes of the calls of pipelines, above the engine.
+"""`Frames`: the calls of pipelines, as a state machine above the engine.
 
-Theory of operation. A frame begins at its source with one request, a *child*, and what a child's
-outputs hand on begins the children of the stages behind. Rows that go to one stage together are one
-child, split only at the model's largest batch. A stage is *finished* when all that feed it are and
-none of its children is open; it is *missing* then if a child of it, or what feeds it, was lost. The
-frame has its outcome when all of its stages are finished, or shortly before its deadline with what
-is complete by then; its other children are cancelled, and none begins after that.
+Theory of operation. A frame begins at its source with one request, a *child*, and the rows that a
+child yields begin the children of the next stages. Rows that go to one stage together are one
+child, split only at the model's largest batch. A stage is *finished* when all stages that feed it
+are and it has no open child; it is *missing* if one of its children, or a stage that feeds it, was
+lost. The frame has its outcome when all of its stages are finished, or shortly before its deadline
+with the stages that are complete; its other children are cancelled, and no more begin.
 
-The engine knows children as requests like any others, and a frame not at all. So this machine
-turns what happens to frames into events for the engine (`Submitted`, `Announced`, `Cancelled`), and
-is handed the engine's answers to children. What a frame brought is named by its children, so its
-slot is free once the last of them is. A stage that the plan places on another device is handed over
-with all that is behind it, as a *part*, which ends like a child.
+The engine sees children as ordinary requests and does not know frames. So this machine turns events
+of frames into events for the engine (`Submitted`, `Announced`, `Cancelled`) and handles the
+engine's answers to children. Children refer to the inputs of their frame, so these are released
+after the last child. A stage that the plan places on another device is handed over with all stages
+behind it, as a *part*, which ends like a child.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from slacktide.pipelines.live_frames import (
 from slacktide.pipelines.outcomes import HAS_RESULT, FrameOutcomes
 
 Steps: TypeAlias = tuple[list[Event], list[FrameCommand]]
-"""What the engine is to be told, and what the driver is to do."""
+"""Events for the engine, and commands for the driver."""
 
 
 def of_children(commands: Iterable[Command]) -> list[Answer | FreeSlots]:
-    """What concerns children among the engine's commands: their ids are negative."""
+    """The engine's commands that concern children, whose ids are negative."""
     child_commands: list[Answer | FreeSlots] = []
     for command in commands:
         if type(command) is Answer:
@@ -87,41 +87,41 @@ class Frames:
         self._children = Children()
         self._outcomes = FrameOutcomes(self._children)
         self.counts = self._outcomes.counts
-        """How frames have ended so far, by pipeline; parts among them."""
+        """Outcomes of frames so far, by pipeline, including parts."""
         self._awaited: dict[int, Child] = {}
-        """Children that have a result: what that hands on is due."""
+        """Children with a result whose yields are due."""
 
     @property
-    def due(self) -> float:
-        """When `expire` has something to do at the earliest; infinite: never."""
-        return self._deadlines.due
+    def next_deadline(self) -> float:
+        """Earliest time at which `expire` has something to do; infinite: never."""
+        return self._deadlines.next
 
     def check(self) -> None:
-        """Raises AssertionError unless everything agrees: for tests."""
+        """Raise AssertionError unless the state is consistent. For tests."""
         check_live(self._live.values(), self._children.by_id.values(), self._awaited)
         going = Counter(e.served.pipeline.name for e in self._live.values() if not e.ended)
         for name, counts in self.counts.items():
             assert counts.in_flight == going.pop(name, 0), name
             assert counts.known == counts.ended + counts.in_flight, name
         assert not going
-        assert self.taken() == ([], [])
+        assert self.take_steps() == ([], [])
 
     @property
     def in_flight(self) -> int:
-        """Frames that are here, or whose slot is not free yet."""
+        """Number of frames in flight, including those whose inputs are not released yet."""
         return len(self._live)
 
     def stage_of(self, child: int) -> tuple[str, str] | None:
-        """(pipeline, stage) of a request; None: of none."""
+        """(pipeline, stage) of a request; None if it is not a child."""
         owner = self._children.by_id.get(child)
         return None if owner is None else (owner.live.served.pipeline.name, owner.stage.of.name)
 
     def handle(
         self, events: Iterable[FrameEvent], ended: Iterable[Answer | FreeSlots] = (), *, now: float
     ) -> Steps:
-        """What follows from `events`, and from what the engine has commanded for children that
-        `ended` (`of_children`). Raises ValueError for what cannot be: a fault of the driver's, not
-        of a client."""
+        """Handle events of frames, and the engine's commands for children that `ended`
+        (`of_children`). Raises ValueError for impossible events: a fault of the driver, not of a
+        client."""
         self._children.now = now
         for event in events:
             match event:
@@ -147,26 +147,26 @@ class Frames:
             else:
                 for id in command.ids:
                     self._freed(id)
-        return self.taken()
+        return self.take_steps()
 
     def expire(self, *, now: float) -> Steps:
-        """Answer the frames whose time is up with what is complete."""
+        """Answer the frames whose time is up with their complete stages."""
         self._children.now = now
         while (live := self._deadlines.pop(now=now)) is not None:
             if live.stages[live.begin].answered:
                 self._end_with_result(live)
             else:
                 self._end(live, Reason.EXPIRED, f"stage {live.begin!r} was not done in time")
-        return self.taken()
+        return self.take_steps()
 
-    def taken(self) -> Steps:
-        """What is to be told and done so far; also where `handle` has raised."""
+    def take_steps(self) -> Steps:
+        """Take the pending events and commands; also if `handle` has raised."""
         children = self._children
         steps = children.events, children.commands
         children.events, children.commands = [], []
         return steps
 
-    # ── frames come ──────────────────────────────────────────────────────────────────────────
+    # ── arrivals ─────────────────────────────────────────────────────────────────────────────
 
     def _changed(self, pipelines: Sequence[Pipeline]) -> None:
         before, self.pipelines = self.pipelines, {}
@@ -184,17 +184,17 @@ class Frames:
         if live is None:
             return
         stage = live.stages[live.begin]
-        reserves = live.served.rest
+        reserves = live.served.reserves
         of, now = stage.of, self._children.now
         if reserves.place(of.name, now=now) is not None:
-            return  # it is another device's
+            return  # it runs on another device
         reserve = reserves.reserve(of.name, notice.deadline - now, now=now)
         likely = notice.likely_due
         child_notice = Notice(
-            self._children.new(live, stage, 1).id,
+            self._children.add(live, stage, 1).id,
             of.model,
             notice.arrival,
-            notice.deadline if notice.best_effort else live.due - reserve,
+            notice.deadline if notice.best_effort else live.answer_by - reserve,
             notice.payload_bytes,
             notice.complete_at,
             notice.penalty,
@@ -216,7 +216,7 @@ class Frames:
             if live is None:
                 return
         elif live.ended or not isinstance(live.frame, Notice):
-            raise ValueError(f"frame {frame.id} is here already")
+            raise ValueError(f"frame {frame.id} is already here")
         else:
             live.frame = frame
             self._deadlines.set(live, now=self._children.now)
@@ -228,11 +228,10 @@ class Frames:
     def _opened(
         self, id: int, pipeline: str, frame: Frame | Notice, stage: str
     ) -> LiveFrame | None:
-        """A frame becomes known; None: it ends in the same breath. Raises ValueError if its id is
-        in use."""
+        """Open a frame; None if it ends at once. Raises ValueError if its id is in use."""
         if id in self._live:
-            raise ValueError(f"frame {id} is here already")
-        counts = self._outcomes.known(pipeline)
+            raise ValueError(f"frame {id} is already here")
+        counts = self._outcomes.count_known(pipeline)
         served = self.pipelines.get(pipeline)
         if served is None:
             self._outcomes.turn_away(id, pipeline, Reason.UNAVAILABLE)
@@ -253,14 +252,14 @@ class Frames:
     def _refused(self, event: FrameRefused) -> None:
         live = self._live.get(event.id)
         if live is None:
-            self._outcomes.known(event.pipeline)
+            self._outcomes.count_known(event.pipeline)
             self._outcomes.turn_away(event.id, event.pipeline, event.reason, event.detail)
         elif not isinstance(live.frame, Notice):
-            raise ValueError(f"frame {event.id} is here already")
+            raise ValueError(f"frame {event.id} is already here")
         elif not live.ended:
             self._end(live, event.reason, event.detail)
 
-    # ── children end ─────────────────────────────────────────────────────────────────────────
+    # ── answers to children ──────────────────────────────────────────────────────────────────
 
     def _answered(self, answer: Answer) -> None:
         child = self._children.by_id.get(answer.id)
@@ -289,7 +288,7 @@ class Frames:
     def _yielded(self, event: StageYielded) -> None:
         child = self._awaited.pop(event.request, None)
         if child is None:
-            return  # its frame has ended meanwhile
+            return  # its frame has already ended
         live, stage = child.live, child.stage
         live.awaited.remove(event.request)
         edges = stage.of.edges
@@ -316,7 +315,7 @@ class Frames:
     def _part_answered(self, event: PartAnswered) -> None:
         child = self._children.by_id.pop(event.id, None)
         if child is None:
-            return  # its frame has ended meanwhile
+            return  # its frame has already ended
         live, stage = child.live, child.stage
         del live.open[event.id]
         stage.unanswered -= 1
@@ -337,10 +336,10 @@ class Frames:
             child.live.named -= 1
             self._maybe_free(child.live)
 
-    # ── stages and frames end ────────────────────────────────────────────────────────────────
+    # ── ends of stages and frames ────────────────────────────────────────────────────────────
 
     def _settle(self, live: LiveFrame, stage: StageProgress) -> None:
-        """Something of a stage has ended: is it finished, and so perhaps the frame?"""
+        """Finish a stage if nothing of it is open, and its frame if no stage is left."""
         if stage.open or stage.waits_for or live.ended:
             return
         live.unfinished -= 1
@@ -361,7 +360,7 @@ class Frames:
     def _begin_join(self, live: LiveFrame, stage: StageProgress) -> None:
         name = stage.of.name
         edges = live.served.pipeline.into[name]
-        # Rows of all edges in one order, whichever child was answered first.
+        # The rows of all edges in one order, whichever child was answered first.
         fed = [part[:3] for part in sorted(live.fed[name], key=lambda part: part[3])]
         rows = {
             sum(yield_.rows for edge, _, yield_ in fed if edge is incoming) for incoming in edges
@@ -373,7 +372,7 @@ class Frames:
             stage.missing = True
 
     def _end_with_result(self, live: LiveFrame) -> None:
-        """Its time is up, or nothing is left to be done: the outcome is what is complete."""
+        """End a frame with its complete stages: its time is up, or nothing is left to do."""
         missing = live.missing()
         frame = live.frame
         reason = Reason.PARTIAL if missing else Reason.ON_TIME
@@ -385,7 +384,7 @@ class Frames:
     def _end(
         self, live: LiveFrame, reason: Reason, detail: str = "", missing: tuple[str, ...] = ()
     ) -> None:
-        """A frame gets its outcome, and what is open of it goes."""
+        """Give a frame its outcome and cancel its open children."""
         self._outcomes.conclude(live, reason, detail, missing)
         if live.open:
             gone = Reason.EXPIRED if reason.kind in HAS_RESULT else reason

@@ -1,4 +1,4 @@
-"""What is known of a frame while it is in flight: its stages, its children, what is lost of it."""
+"""`LiveFrame`: a frame in flight, with its stages and children."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from slacktide.domain.frames import Feed, Frame, Yield
 from slacktide.domain.pipelines import Edge, Pipeline
 from slacktide.engine import Engine
 from slacktide.pipelines.fan_out import FanOut
-from slacktide.pipelines.rest import Rest
+from slacktide.pipelines.reserves import Reserves
 
 Place = tuple[int, ...]
-"""Where the rows of a child stand among those of its stage, whichever was answered first: the place
-of the child in front of it, and the first of its rows that it was given."""
+"""Position of a child's rows among those of its stage, whichever was answered first: the place of
+the child before it, and the first of the rows that it got."""
 
 
 class ServedStage:
-    """One stage of a pipeline, and what is around it."""
+    """One stage of a served pipeline."""
 
     __slots__ = ("after", "edges", "is_join", "model", "name", "version")
 
     def __init__(self, name: str, pipeline: Pipeline, fan_outs: Sequence[FanOut]) -> None:
-        """`fan_outs`: of all edges of the pipeline."""
+        """`fan_outs`: for all edges of the pipeline."""
         self.name = name
         self.model = pipeline.by_name[name].model
         self.version = pipeline.by_name[name].version
@@ -35,31 +35,31 @@ class ServedStage:
             for number, (edge, fan_out) in enumerate(zip(pipeline.edges, fan_outs, strict=True))
             if edge.upstream == name
         ]
-        """From it, in the pipeline's order; their numbers there."""
+        """(index in the pipeline, edge, fan-out) of its outgoing edges, in order."""
 
 
 class ServedPipeline:
-    """A pipeline, and what is learnt of it."""
+    """A pipeline and its learnt fan-outs and reserves."""
 
-    __slots__ = ("_begun", "_stages", "fan_outs", "frames", "pipeline", "rest")
+    __slots__ = ("_by_begin", "_stages", "fan_outs", "frames", "pipeline", "reserves")
 
     def __init__(self, pipeline: Pipeline, fan_outs: Sequence[FanOut], engine: Engine) -> None:
         self.pipeline = pipeline
         self.fan_outs = tuple(fan_outs)
-        """Of its edges."""
+        """By edge."""
         self.frames = 0
-        """That have come in here so far, without parts that others have handed over."""
-        self.rest = Rest(pipeline, fan_outs, engine)
+        """Frames that have arrived so far, without parts of other devices."""
+        self.reserves = Reserves(pipeline, fan_outs, engine)
         self._stages = {name: ServedStage(name, pipeline, fan_outs) for name in pipeline.order}
-        self._begun: dict[str, list[tuple[ServedStage, int]]] = {}
+        self._by_begin: dict[str, list[tuple[ServedStage, int]]] = {}
 
     def begun_at(self, begin: str) -> list[tuple[ServedStage, int]]:
-        """(stage, how many stages feed it) of all that a frame has that begins at this stage."""
-        stages = self._begun.get(begin)
+        """(stage, number of its feeders) for all stages of a frame that begins at `begin`."""
+        stages = self._by_begin.get(begin)
         if stages is None:
             branch = self.pipeline.branches[begin]
             upstream = self.pipeline.upstream
-            stages = self._begun[begin] = [
+            stages = self._by_begin[begin] = [
                 (self._stages[name], len([feeder for feeder in upstream(name) if feeder in branch]))
                 for name in branch
             ]
@@ -68,41 +68,29 @@ class ServedPipeline:
 
 
 class StageProgress:
-    """One stage of one frame."""
+    """The state of one stage of one frame."""
 
     __slots__ = ("answered", "missing", "of", "open", "unanswered", "waits_for")
 
     def __init__(self, of: ServedStage, waits_for: int) -> None:
         self.of = of
         self.waits_for = waits_for
-        """Stages that feed it and are not finished."""
+        """Number of unfinished stages that feed it."""
         self.open = 0
         """Children and parts without an outcome, and children whose yield is due."""
         self.unanswered = 0
-        """Of these, those without an outcome."""
+        """Open children and parts without an outcome."""
         self.answered = 0
-        """Children, and parts, that gave a result."""
+        """Children and parts with a result."""
         self.missing = False
 
 
 class LiveFrame:
-    """A frame until nothing names what it brought."""
+    """A frame until its inputs are released."""
 
     __slots__ = (
-        "announced",
-        "awaited",
-        "begin",
-        "due",
-        "ended",
-        "fed",
-        "frame",
-        "lost",
-        "named",
-        "open",
-        "served",
-        "stages",
-        "started",
-        "unfinished",
+        "announced", "answer_by", "awaited", "begin", "ended", "fed", "frame", "lost", "named",
+        "open", "served", "stages", "started", "unfinished",
     )  # fmt: skip
 
     def __init__(self, frame: Frame | Notice, served: ServedPipeline, begin: str) -> None:
@@ -111,25 +99,26 @@ class LiveFrame:
         self.begin = begin
         self.stages = {of.name: StageProgress(of, fed) for of, fed in served.begun_at(begin)}
         self.unfinished = len(self.stages)
-        self.due = math.inf
+        self.answer_by = math.inf
+        """When it is answered at the latest."""
         self.announced: int | None = None
-        """The child whose body is on its way."""
+        """The child whose body is on its way here."""
         self.open: dict[int, str] = {}
-        """Children and parts that have no outcome, in the order they began; a part's device."""
+        """Children and parts without an outcome, in order, with the device of a part."""
         self.awaited: list[int] = []
         """Children whose yield is due."""
         self.fed: dict[str, list[tuple[Edge, Feed, Yield, Place]]] = {}
-        """By join: what it is to take, once all of it is there, and the place of its giver."""
+        """By join: its inputs so far, each with the place of the child that yielded it."""
         self.named = 0
-        """Children whose payload is still named."""
+        """Number of children whose payloads are not released."""
         self.lost: Answer | None = None
-        """The first answer without a result to a child of the stage where it begins."""
+        """The first answer without a result to a child of its first stage."""
         self.started: Answer | None = None
-        """The first with one."""
+        """The first answer with a result to a child of its first stage."""
         self.ended = False
 
     def missing(self) -> tuple[str, ...]:
-        """The stages that are not complete, in order."""
+        """The incomplete stages, in order."""
         return tuple(
             name
             for name, stage in self.stages.items()
@@ -138,7 +127,7 @@ class LiveFrame:
 
 
 class Child:
-    """A request of a stage, until nothing names its payload; or a part, until it has ended."""
+    """A request of a stage until its payload is released; or a part until it has ended."""
 
     __slots__ = ("id", "is_part", "live", "place", "rows", "stage")
 
@@ -156,7 +145,7 @@ class Child:
 def check_live(
     frames: Iterable[LiveFrame], children: Iterable[Child], awaited: Mapping[int, Child]
 ) -> None:
-    """Raises AssertionError unless frames and children agree: for tests."""
+    """Raise AssertionError unless frames and children are consistent. For tests."""
     of: dict[int, list[Child]] = {}
     for child in children:
         of.setdefault(child.live.frame.id, []).append(child)

@@ -1,4 +1,4 @@
-"""`FrameOutcomes`: each frame is answered once, and counted."""
+"""`FrameOutcomes`: answers each frame once, and counts the outcomes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ HAS_RESULT = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
 
 
 class FrameOutcomes:
-    """Of the frames of one engine; parts among them."""
+    """The outcomes of the frames of one engine, including parts."""
 
     def __init__(self, children: Children) -> None:
-        """`children`: knows the time, and takes the commands."""
+        """`children`: has the time, and takes the commands."""
         self.counts: dict[str, ModelCounts] = {}
-        """How frames have ended so far, by pipeline."""
+        """Outcomes so far, by pipeline."""
         self._children = children
 
-    def known(self, pipeline: str) -> ModelCounts:
-        """A frame becomes known."""
+    def count_known(self, pipeline: str) -> ModelCounts:
+        """Count a new frame."""
         counts = self.counts.get(pipeline)
         if counts is None:
             counts = self.counts[pipeline] = ModelCounts()
@@ -29,7 +29,7 @@ class FrameOutcomes:
         return counts
 
     def turn_away(self, id: int, pipeline: str, reason: Reason, detail: str = "") -> None:
-        """A frame that has just become known ends."""
+        """End a new frame at once."""
         self._count(pipeline, reason)
         children = self._children
         children.commands.append(
@@ -40,7 +40,7 @@ class FrameOutcomes:
     def conclude(
         self, live: LiveFrame, reason: Reason, detail: str, missing: tuple[str, ...]
     ) -> None:
-        """A frame in flight ends. `missing`: stages that its answer lacks; without a result all."""
+        """End a frame in flight. `missing`: stages that its answer lacks; all without a result."""
         live.ended = True
         frame, now = live.frame, self._children.now
         pipeline = live.served.pipeline.name

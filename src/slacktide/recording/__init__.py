@@ -1,4 +1,4 @@
-"""An engine's events and commands: recorded, and read back.
+"""Recordings of an engine's events and commands: writing and reading.
 
 `slacktide.lab` replays recordings, and predicts from them.
 """

@@ -1,13 +1,13 @@
-"""Dataclasses as JSON arrays, and back, by their type annotations.
+"""Converts dataclasses to JSON arrays, and back, by their type annotations.
 
-An instance becomes the array of its fields in order: no names, since a recording states the layout
-once, in its header. Enums are written by their label. Floats survive bit for bit: JSON is written
-with the shortest digits that read back as the same number. JSON has no infinity, so it is written
-as null; a null where a number must be is infinity again. (NaN is nowhere: whatever comes from a
-client is checked to be finite.)
+An instance becomes the array of its fields in order: without names, since the header of a recording
+states the layout once. Enums are written as their label. Floats are exact: JSON has the shortest
+digits that read back as the same number. JSON has no infinity, so infinity is written as null; a
+null where a number is expected is infinity. (There is no NaN: values from clients are checked to be
+finite.)
 
 Codecs are made once for each type. Most fields are plain values, which one `attrgetter` collects in
-C: to write an event costs a microsecond or two (bench/recording_cost.py).
+C: writing an event costs a microsecond or two (bench/recording_cost.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def names_of(type_: type[Any]) -> tuple[str, ...]:
 
 
 def layout_of(types: Sequence[type[Any]]) -> dict[str, list[str]]:
-    """Fields by type name, of `types` and of whatever they hold."""
+    """Field names by type name, for `types` and all types in their fields."""
     fields_by_type: dict[str, list[str]] = {}
 
     def visit(hint: Any) -> None:
@@ -67,7 +67,7 @@ def layout_of(types: Sequence[type[Any]]) -> dict[str, list[str]]:
 
 @cache
 def encoder(hint: Hashable) -> Encode | None:
-    """What makes a value of `hint` plain; None if it is plain already."""
+    """Return a function that makes values of type `hint` plain; None if they already are."""
     if hint in _PLAIN:
         return None
     if isinstance(hint, type) and issubclass(hint, Reason):
@@ -89,7 +89,8 @@ def encoder(hint: Hashable) -> Encode | None:
 def record_encoder(
     type_: type[Any], changed: Mapping[str, Encode] | None = None, left_out: Sequence[str] = ()
 ) -> Encode:
-    """Encodes instances of a dataclass; `changed` fields in another way, some `left_out`."""
+    """Return a function that encodes instances of a dataclass. `changed`: own encoders of some
+    fields; `left_out`: fields to skip."""
     hints = get_type_hints(type_)
     names = [name for name in names_of(type_) if name not in left_out]
     encoders = [(changed or {}).get(name) or encoder(hints[name]) for name in names]
@@ -113,23 +114,23 @@ def record_encoder(
 
 
 def _is_record(hint: object) -> TypeGuard[type[Any]]:
-    return isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields"))
+    """Whether it is a dataclass or a NamedTuple."""
+    return isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, tuple))
 
 
 class Decoders:
-    """What reads plain values back that were written with the fields `stated`, by type name. A type
-    that is not in it has the fields of this version. Fields of another version are found by name:
-    what it lacked has its default."""
+    """Decoders for plain values written with the fields `stated`, by type name. Other types have
+    the fields of this version. Fields are matched by name; missing ones get their defaults."""
 
     def __init__(self, stated: Mapping[str, Sequence[str]]) -> None:
         self._stated = stated
-        self._made: dict[Hashable, Decode] = {}
+        self._decoders: dict[Hashable, Decode] = {}
 
     def of(self, hint: Hashable) -> Decode:
-        """What reads a `hint`. Raises LayoutError if it had fields that there are no more."""
-        decode = self._made.get(hint)
+        """The decoder of a `hint`. Raises LayoutError for fields that no longer exist."""
+        decode = self._decoders.get(hint)
         if decode is None:
-            decode = self._made[hint] = self._make(hint)
+            decode = self._decoders[hint] = self._make(hint)
         return decode
 
     def _make(self, hint: Hashable) -> Decode:
@@ -150,11 +151,11 @@ class Decoders:
     def _record(self, type_: type[Any]) -> Decode:
         hints = get_type_hints(type_)
         names = tuple(self._stated.get(type_.__name__, names_of(type_)))
-        gone = [name for name in names if name not in hints]
-        lacking = [name for name in names_of(type_) if name not in names]
-        gone += [name for name in lacking if name not in _defaults(type_)]
-        if gone:
-            raise LayoutError(f"{type_.__name__} has other fields: {', '.join(gone)}")
+        unknown = [name for name in names if name not in hints]
+        required = [name for name in names_of(type_) if name not in _defaults(type_)]
+        unknown += [name for name in required if name not in names]
+        if unknown:
+            raise LayoutError(f"{type_.__name__} has other fields: {', '.join(unknown)}")
         decoders = [(name, self.of(hints[name])) for name in names]
         in_order = names == names_of(type_)
 
@@ -177,11 +178,11 @@ class Decoders:
 
 
 decoder = Decoders({}).of
-"""What reads back a plain value that this version wrote."""
+"""Returns decoders of plain values that this version wrote."""
 
 
 def _defaults(type_: type[Any]) -> set[str]:
-    """The fields that need not be given."""
+    """The fields with a default."""
     if is_dataclass(type_):
         return {
             field.name

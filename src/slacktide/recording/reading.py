@@ -1,8 +1,8 @@
-"""`Recording`: a file that a server recorded, read back line by line.
+"""`Recording`: reads a file that a server recorded, line by line.
 
-Strict: what is not just as it would have been written is refused with file, line and field, since a
-replay of something almost right proves nothing. Only a last line without its end is passed over,
-with a warning: that is what a killed server leaves.
+Strict: a line that differs from what would have been written is refused with file, line and field,
+since a replay of something almost right proves nothing. Only an unterminated last line is skipped,
+with a warning: a killed server leaves one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slacktide.recording.records import Header, Reader, Record, read_header
 
 @dataclass(frozen=True, slots=True)
 class RecordedLine:
-    """A record and where it stands."""
+    """A record with its file and line."""
 
     path: Path
     number: int
@@ -34,11 +34,11 @@ class Recording:
     """The parts of one recording, oldest first."""
 
     def __init__(self, path: Path) -> None:
-        """The recording whose newest part is `path`; an older one beside it belongs to it. Raises
+        """Open the recording whose newest part is `path`, with an older part beside it. Raises
         RecordingError if there is none."""
         self.path = path
         self.warnings: list[str] = []
-        """What was passed over; complete once all lines have been read."""
+        """Skipped lines; complete once all lines have been read."""
         newest = _header(path)
         self.reader = Reader(newest.layout)
         self._parts = [(path, newest)]
@@ -50,7 +50,7 @@ class Recording:
 
     @property
     def header(self) -> Header:
-        """Of the oldest part that is here."""
+        """Header of the oldest part."""
         return self._parts[0][1]
 
     @property
@@ -59,11 +59,11 @@ class Recording:
 
     @property
     def whole(self) -> bool:
-        """Whether its beginning is here, without which it cannot be replayed."""
+        """Whether it has its beginning, which a replay requires."""
         return self.header.part == 1
 
     def lines(self) -> Iterator[RecordedLine]:
-        """Every record in order. Raises RecordingError at the first that is not one."""
+        """All records in order. Raises RecordingError at the first invalid line."""
         for path, _ in self._parts:
             yield from self._lines_of(path)
 

@@ -1,14 +1,14 @@
-"""`Recorder`: writes an engine's events and commands, as they happen.
+"""`Recorder`: writes an engine's events and commands as they happen.
 
-The hot path pays for making one line of JSON for each call of the engine, after its commands have
-been carried out (some µs; bench/recording_cost.py). A thread writes the lines, every second, so
-that a slow disk delays no request. If the disk cannot keep up, recording stops, the
-server goes on, and says so.
+The hot path only encodes one line of JSON for each call of the engine, after its commands have been
+carried out (some µs; bench/recording_cost.py). A thread writes the lines every second, so that a
+slow disk delays no request. If the disk cannot keep up, recording stops, and the server goes on and
+logs it.
 
-Parts. A part that has reached the limit is set aside as FILE.1, in the place of an older one, and
-FILE begins anew: a recording takes twice the limit at most, and its newest half is always there.
-A new part states the plan and the pools with what their predictions have learnt, so that it can be
-*predicted* by itself; to *replay* takes the parts from the first on (docs/decisions/0016).
+Parts. A part that reaches the size limit is renamed to FILE.1, replacing an older one, and FILE
+begins anew: a recording takes at most twice the limit, and always has its newest half. A new part
+states the plan, and the pools with their learnt predictions, so it is sufficient for a
+*prediction*; a *replay* needs the parts from the first on (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from slacktide.scheduling import PoolRecipe
 log = logging.getLogger("slacktide.recording")
 
 FLUSH_S = 1.0
-"""Seconds between writes: what a killed server may lose."""
+"""Seconds between writes; a killed server loses at most the lines of this time."""
 
 MOST_WAITING = 64 << 20
-"""Bytes that may wait for a slow disk before recording stops."""
+"""Most bytes that may wait for a slow disk; beyond it recording stops."""
 
 _JSON = orjson.OPT_APPEND_NEWLINE
 
 Export = Callable[[], Mapping[str, Any]]
-"""The predictions of a pool as they are now, as plain data."""
+"""Exports the present predictions of a pool as plain data."""
 
 
 class Recorder:
-    """One recording. Belongs to the thread of the engine's driver."""
+    """Writes one recording. Belongs to the thread of the engine's driver."""
 
     def __init__(
         self, path: Path, settings: EngineSettings, *, limit: int, flush_s: float = FLUSH_S
     ) -> None:
-        """Opens `path`; a file that is there is set aside as `path`.1. `limit`: bytes of a part.
-        Raises RecordingError if it cannot be written."""
+        """Open `path`; an existing file is renamed to `path`.1. `limit`: bytes of a part. Raises
+        RecordingError if it cannot be written."""
         self.path = path
         self.events = 0
-        """Events recorded."""
+        """Number of events recorded."""
         self.bytes = 0
-        """Bytes handed to the writer, all parts together."""
+        """Number of bytes passed to the writer, over all parts."""
         self._settings = settings
         self._limit = limit
         self._recording = secrets.token_hex(8)
@@ -77,7 +77,7 @@ class Recorder:
         self._in_part = 0
         self._plan: Plan | None = None
         self._pipelines: dict[str, Any] | None = None
-        """The line that says which are served."""
+        """The line that states the served pipelines."""
         self._pools: dict[PoolId, tuple[int, PoolRecipe, Export]] = {}
         self._calls: list[tuple[float, Sequence[Event], Sequence[Command]] | dict[str, Any]] = []
         self._writer = _Writer(path, flush_s)
@@ -85,28 +85,28 @@ class Recorder:
 
     @property
     def stopped(self) -> str | None:
-        """Why nothing is recorded any more; None while it is."""
+        """Why recording has stopped; None while it goes on."""
         return self._writer.failure
 
     def opened(self, pool: PoolId, max_batch: int, recipe: PoolRecipe, export: Export) -> None:
-        """The engine makes a pool, inside a call that will be written later."""
+        """Record that the engine makes a pool, in a call that `called` will report later."""
         self._pools[pool] = (max_batch, recipe, export)
         self._put(pool_line(PoolOpened(pool, max_batch, recipe, export())))
 
     def called(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
-        """The engine has handled `events` at `now`: remember it until `encode`."""
+        """Remember that the engine handled `events` at `now`, until `encode`."""
         self._calls.append((now, events, commands))
 
     def framed(
         self, event: FrameEvent | None, trigger: str, now: float, commands: Sequence[FrameCommand]
     ) -> None:
-        """The same for what has happened to frames of pipelines."""
+        """Remember a call of `Frames`, until `encode`."""
         self._calls.append(frames_line(event, trigger, now, commands))
         if type(event) is PipelinesChanged:
             self._pipelines = frames_line(event, "again", now, ())
 
     def encode(self) -> None:
-        """Hand over what has been remembered; once the commands are carried out."""
+        """Encode remembered calls. Call it after the commands have been carried out."""
         calls, self._calls = self._calls, []
         if self._writer.failure is not None:
             return
@@ -124,7 +124,7 @@ class Recorder:
             self._begin_part()
 
     def close(self) -> None:
-        """Write what is left; blocks for that long."""
+        """Write all waiting lines; blocks until then."""
         self.encode()
         self._writer.close()
 
@@ -158,7 +158,7 @@ class Recorder:
 
 
 class _Writer:
-    """The thread that writes, and the lines that wait for it. None: begin a new file."""
+    """The writing thread, and the lines that wait for it. None: begin a new file."""
 
     def __init__(self, path: Path, flush_s: float) -> None:
         self.failure: str | None = None
@@ -166,18 +166,18 @@ class _Writer:
         self._flush_s = flush_s
         self._waiting: deque[bytes | None] = deque()
         self._put_bytes = 0
-        """Counted where lines are put; the thread counts what it has written."""
+        """Bytes of all lines put here; the thread counts the bytes written."""
         self._written_bytes = 0
         self._ending = threading.Event()
         self._file: int | None = self._open()
-        """None: it has failed between two files. The number may be another file's by now."""
+        """None after a failure between two files, when the number may belong to another file."""
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
 
     def put(self, data: bytes | None) -> None:
         if self.failure is not None:
             return
-        # Appending to a deque and taking from it are single steps, so no lock is needed.
+        # Appending to a deque and popping from it are atomic, so no lock is needed.
         self._waiting.append(data)
         if data is not None:
             self._put_bytes += len(data)
@@ -185,7 +185,7 @@ class _Writer:
                 self.fail(f"the disk is too slow: {MOST_WAITING >> 20} MiB wait to be written")
 
     def fail(self, why: str) -> None:
-        """Take no more lines; those that wait are still written if they can be."""
+        """Take no more lines; waiting ones are still written if possible."""
         if self.failure is None:
             self.failure = why
             log.error("recording of %s has stopped: %s", self._path, why)
@@ -201,8 +201,8 @@ class _Writer:
             os.close(closing)
 
     def _open(self) -> int:
-        """Set an older file aside, and begin one, for its owner only: it names clients. Raises
-        RecordingError."""
+        """Rename an existing file, and create one that only its owner can read, since it names
+        clients. Raises RecordingError."""
         path = self._path
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -219,7 +219,7 @@ class _Writer:
         self._write()
 
     def _write(self) -> None:
-        """Write what waits now."""
+        """Write the lines that wait now."""
         lines: list[bytes] = []
         try:
             for _ in range(len(self._waiting)):

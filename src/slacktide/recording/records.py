@@ -1,17 +1,17 @@
 """The lines of a recording.
 
 1. A *header* opens each part of a recording (`Header`). It states the layout of all arrays, so that
-   a recording made by another version is read by the names of its fields (`Reader`), or refused
-   with a reason, and never misread.
-2. A *pool* (`PoolOpened`): how the engine made a pool, with its predictions as of then. It stands
-   before the call that opened the pool, and again, as learnt meanwhile, at the head of later parts.
-3. A *call* (`Call`): one `Engine.handle_all(events, now)`, and the commands that it gave.
-
-4. *Frames* (`FramesCall`), where pipelines are served: one call of `Frames`, and what it commanded.
-   What it told the engine is in the calls of the engine that follow.
+   recordings of other versions are read by the names of their fields (`Reader`), or refused with a
+   reason, and never misread.
+2. A *pool* (`PoolOpened`): how the engine made a pool, with its predictions at that time. It comes
+   before the call that opened the pool, and again, with learnt predictions, at the start of later
+   parts.
+3. A *call* (`Call`): one `Engine.handle_all(events, now)` and the commands that it returned.
+4. *Frames* (`FramesCall`), if pipelines are served: one call of `Frames` and its commands. Its
+   events for the engine are in the engine's calls that follow.
 
 Commands are written to be compared and counted, so they name replicas and members by id, and leave
-out what equals the time of the call.
+out values that equal the time of the call.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from slacktide.scheduling import PoolRecipe
 SCHEMA = 1
 
 Plain: TypeAlias = list[Any]
-"""A command as it stands in a recording: [its type, the number of its event, its values …]."""
+"""A recorded command: [its type, the number of its event, its values …]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Header:
     """The first line of a part."""
 
     recording: str
-    """Which recording this is a part of: random, the same in all of them."""
+    """Random name of the recording, the same in all its parts."""
     part: int
     """1 is the first."""
     software: str
@@ -78,11 +78,11 @@ class Header:
     """When this part began: wall clock, ISO 8601. For people."""
     settings: EngineSettings
     events_before: int = 0
-    """Events in the parts before this one."""
+    """Number of events in earlier parts."""
     plan: Plan | None = None
-    """In force as the part began; None in the first."""
+    """The plan in force when the part began; None in the first."""
     layout: Mapping[str, Sequence[str]] = field(default_factory=dict, compare=False, repr=False)
-    """The fields of its arrays by type name, where they are not those of this version."""
+    """Field names of its arrays by type name, if they differ from this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ class PoolOpened:
     max_batch: int
     recipe: PoolRecipe
     times: Mapping[str, Any]
-    """Its predictions as of this line, exported."""
+    """Its predictions at this line, exported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Events that the engine was given together, and what it wanted done."""
+    """Events that the engine handled together, and its commands."""
 
     now: float
     events: tuple[Event, ...]
@@ -107,29 +107,29 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class FramesCall:
-    """What has happened above the engine, and what was to be done."""
+    """A call of `Frames`, and its commands."""
 
     now: float
     event: FrameEvent | None
-    """None: see `what`."""
-    what: str
-    """`answers`: of the engine's last call, to children; `due`: time has passed; `again`: the
-    event stands in an earlier part, and is stated for those who have only this one."""
+    """None: see `trigger`."""
+    trigger: str
+    """`answers`: the engine's last call answered children; `due`: a frame's time was up; `again`:
+    the event is in an earlier part, and is repeated for readers of this one."""
     commands: tuple[Plain, ...] = ()
 
 
 Record: TypeAlias = PoolOpened | Call | FramesCall
 
 RENAMED: Mapping[tuple[str, str], str] = {("RunBatch", "sample"): "solo"}
-"""(type, field as earlier versions called it) -> its present name."""
+"""(type, field name in earlier versions) -> its present name."""
 
 EVENTS: Mapping[str, type] = {type_.__name__: type_ for type_ in get_args(Event)}
 FRAMES: Mapping[str, type] = {type_.__name__: type_ for type_ in FRAME_EVENTS}
 _COMMANDS = {type_.__name__ for type_ in get_args(Command)}
 
 
-def _ids(things: Sequence[Any]) -> list[int]:
-    return [thing.id for thing in things]
+def _ids(objects: Sequence[Any]) -> list[int]:
+    return [identified.id for identified in objects]
 
 
 _batch = record_encoder(
@@ -166,20 +166,20 @@ _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
 
 
 def answers(call: Call) -> Iterator[tuple[int, Outcome]]:
-    """Which request got which outcome. Raises LayoutError naming the field."""
+    """The outcomes in a call, as (request, outcome). Raises LayoutError naming the field."""
     for _, id, *outcome in of_type(call, "Answer"):
         outcome.insert(1, call.now)
         yield id, decoder(Outcome)(outcome, "Answer.outcome")
 
 
 def started(call: Call) -> Iterator[Replica]:
-    """The replicas that were to be started. Raises LayoutError naming the field."""
+    """The replicas to start. Raises LayoutError naming the field."""
     for _, *replica in of_type(call, "StartReplica"):
         yield decoder(Replica)(replica, "StartReplica.replica")
 
 
 def frame_answers(call: FramesCall) -> Iterator[tuple[int, Outcome]]:
-    """Which frame got which outcome. Raises LayoutError naming the field."""
+    """The outcomes in a call, as (frame, outcome). Raises LayoutError naming the field."""
     for name, *values in call.commands:
         if name == AnswerFrame.__name__:
             values.insert(1, call.now)
@@ -188,7 +188,7 @@ def frame_answers(call: FramesCall) -> Iterator[tuple[int, Outcome]]:
 
 
 def prepared(call: FramesCall) -> Iterator[tuple[int, str]]:
-    """The requests of stages that were made, and of which stage each is."""
+    """The requests made for stages, as (request, stage)."""
     for name, *values in call.commands:
         if name == PreparePayload.__name__:
             yield values[0], values[1]
@@ -222,7 +222,7 @@ def frames_line(
 
 
 def frame_commands(commands: Sequence[FrameCommand]) -> list[Any]:
-    """Ready for JSON."""
+    """Commands of `Frames` ready for JSON."""
     return [
         (type(command).__name__, *_FRAME_ENCODERS[type(command)](command)) for command in commands
     ]
@@ -242,7 +242,7 @@ def layout() -> dict[str, list[str]]:
     return fields_by_type
 
 
-# ── lines, to plain data and back ────────────────────────────────────────────────────────────
+# ── lines to plain data and back ─────────────────────────────────────────────────────────────
 
 _settings = record_encoder(EngineSettings)
 _plan = record_encoder(Plan)
@@ -262,7 +262,7 @@ def header_line(header: Header) -> dict[str, Any]:
 
 
 def read_header(line: object) -> Header:
-    """Raises LayoutError naming the field, also for a layout that is not this version's."""
+    """Read a header. Raises LayoutError naming the field, also for an incompatible layout."""
     if not isinstance(line, dict) or "slacktide_recording" not in line:
         raise LayoutError("expected the header of a recording")
     schema = line["slacktide_recording"]
@@ -278,7 +278,7 @@ def read_header(line: object) -> Header:
 
 
 def _stated(value: object, software: str) -> dict[str, list[str]]:
-    """What a header states of types whose fields are others in this version."""
+    """The stated layout of types that differ from this version."""
     if not isinstance(value, dict):
         raise LayoutError(f"layout: expected an object, got {value!r}")
     current_layout = layout()
@@ -333,14 +333,14 @@ class Reader:
             for name, names in stated.items()
             if name in _COMMANDS
         }
-        """Of commands that had other fields: where each field of this version stood."""
+        """For commands with other fields: the recorded index of each field of this version."""
         policy = current_layout["ExitPolicy"]
         self._policy = [policy.index(field) for field in stated.get("ExitPolicy", policy)]
-        """Fields of the policies that commands publish, by their place in this version."""
-        self._other = bool(self._places) or "ExitPolicy" in stated
+        """Recorded fields of published policies, by index in this version."""
+        self._is_older = bool(self._places) or "ExitPolicy" in stated
 
     def record(self, line: object) -> Record:
-        """Any line but a header. Raises LayoutError naming the field."""
+        """Read any line but a header. Raises LayoutError naming the field."""
         if isinstance(line, dict):
             return self._frames_call(line) if "frames" in line else _read_pool(line)
         if not isinstance(line, list) or len(line) != 3:
@@ -361,7 +361,7 @@ class Reader:
         fields = _keys(line, "frames", ("frames", "events", "what", "commands"))
         events, commands = fields["events"], fields["commands"]
         if not isinstance(events, list) or not isinstance(commands, list) or len(events) > 1:
-            raise LayoutError("expected lists of an event at most, and of commands")
+            raise LayoutError("expected a list of at most one event, and a list of commands")
         event: FrameEvent | None = None
         if events:
             name = events[0][0] if isinstance(events[0], list) and events[0] else None
@@ -374,13 +374,13 @@ class Reader:
         return FramesCall(now, event, trigger, tuple(commands))
 
     def recorded(self, commands: Sequence[Plain]) -> list[Plain]:
-        """`commands` of this version without what the recording lacks."""
-        if not self._other:
+        """`commands` of this version without fields that the recording lacks."""
+        if not self._is_older:
             return list(commands)
         return [self._without(command) for command in commands]
 
     def _in_order(self, command: Plain) -> Plain:
-        """A recorded command with the fields of this version; None: it lacks that one."""
+        """A recorded command with the fields of this version, None for those it lacks."""
         places = self._places.get(command[0])
         if places is None:
             return command
@@ -410,7 +410,7 @@ class Reader:
 
 
 def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
-    lacking = {"size": 0, "rescue": [], "exits": False}  # in earlier ones
+    lacking = {"size": 0, "rescue": [], "exits": False}  # in earlier versions
     fields = _keys({**lacking, **line}, "pool", _POOL)
     options, times = fields["options"], fields["times"]
     for name, value in (("options", options), ("times", times)):
@@ -433,7 +433,7 @@ def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
 
 
 def _keys(value: object, name: str, keys: Sequence[str]) -> Mapping[str, Any]:
-    """An object with just these keys."""
+    """An object with exactly these keys."""
     try:
         return reading.mapping(value, name, keys)
     except ProfileError as error:

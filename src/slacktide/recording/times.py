@@ -1,6 +1,6 @@
-"""Convert what a pool predicts with to plain data (`export_times`) and back (`load_times`).
+"""Converts the predictions of a pool to plain data (`export_times`) and back (`load_times`).
 
-This is the one place that knows the kinds of predictions.
+Only this module knows all kinds of predictions.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from slacktide.profiles.record import plain_sizes, read_signature, read_sizes
 from slacktide.recording.layout import LayoutError
 
 Predictions = CorrectedTimes | ClassedTimes | ShapedTimes
-"""Kinds of predictions that a recorded pool may have."""
+"""Kinds of predictions of a recorded pool."""
 
 
 def export_times(times: Predictions) -> dict[str, Any]:
-    """Ready for JSON: the profile, and what has been learnt since it was taken. `latency` and
-    `lengths` are null where requests are never distinguished, `shapes` unless they are by shape."""
+    """The profile and everything learnt since, ready for JSON. `latency` and `lengths` are null if
+    requests are all treated alike, `shapes` unless they differ in shape."""
     if isinstance(times, ShapedTimes):
         return {
             "table": times.table.to_dict(),
             "correction": None,
             "latency": None,
-            "lengths": {},  # not null, so that versions that know no shapes refuse it
+            "lengths": {},  # not null, so that versions without shapes refuse it
             "shapes": {
                 "reference": [list(shape) for shape in times.reference],
                 "sizes": plain_sizes(times.sizes),
@@ -56,7 +56,7 @@ def export_times(times: Predictions) -> dict[str, Any]:
 
 
 def load_times(data: Mapping[str, Any]) -> Predictions:
-    """A fresh object that predicts the same. Raises LayoutError naming the field."""
+    """Make predictions from exported data. Raises LayoutError naming the field."""
     try:
         table = LatencyTable.from_dict(data.get("table"))
         times: Predictions

@@ -153,7 +153,7 @@ class Runtime:
                 if not ended:
                     break
                 pending = [*self._framed(frames, None, "answers", ended, now, commands)]
-            if frames.due > now:
+            if frames.next_deadline > now:
                 return commands
             pending = [*self._framed(frames, None, "due", (), now, commands)]
 
@@ -176,7 +176,7 @@ class Runtime:
             if self._on_fault is None:
                 raise
             self._on_fault("what has happened to a frame could not be taken in", error)
-            pending, done = frames.taken()
+            pending, done = frames.take_steps()
         if self._watch_frames is not None:
             self._watch_frames(event, trigger, now, done)
         commands += done
@@ -241,7 +241,7 @@ class Runtime:
         `more`: whether anything else is to come. If not, and the engine waits for nothing, then
         planners do not either: they would look at an empty queue for ever."""
         at = self.engine.next_wakeup()
-        if self.frames is not None and (frames_due := self.frames.due) < (
+        if self.frames is not None and (frames_due := self.frames.next_deadline) < (
             math.inf if at is None else at
         ):
             at = frames_due

@@ -140,7 +140,7 @@ def replay(
         if record.now >= until:
             break
         if isinstance(record, FramesCall):
-            if record.what == "again":
+            if record.trigger == "again":
                 continue
             done: list[Plain] = orjson.loads(orjson.dumps(frames.call(record)))
             if done != list(record.commands):
@@ -182,16 +182,16 @@ class ReplayedFrames:
     def call(self, call: FramesCall) -> list[Plain]:
         """Commands that follow from the call."""
         ended: list[Answer | FreeSlots] = []
-        if call.what == "answers":
+        if call.trigger == "answers":
             ended, self.ended = self.ended, []
         try:
-            if call.what == "due":
+            if call.trigger == "due":
                 engine_events, done = self._frames.expire(now=call.now)
             else:
                 events = () if call.event is None else (call.event,)
                 engine_events, done = self._frames.handle(events, ended, now=call.now)
         except ValueError:  # as it did in the server, which went on with what there was by then
-            engine_events, done = self._frames.taken()
+            engine_events, done = self._frames.take_steps()
         self._told += engine_events
         return frame_commands(done)
 

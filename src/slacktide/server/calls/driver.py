@@ -281,7 +281,7 @@ class Driver:
     def _frames_due(self) -> float:
         """When the next frame is to be answered with what it has."""
         frames = self.runtime.frames
-        return math.inf if frames is None else frames.due
+        return math.inf if frames is None else frames.next_deadline
 
     def _wake(self) -> None:
         at = self.runtime.next_wakeup()

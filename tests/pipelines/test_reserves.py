@@ -7,7 +7,7 @@ from tests.pipelines.play import EngineStub, graph
 
 from slacktide.domain import Plan, StagePlace
 from slacktide.pipelines import FanOut
-from slacktide.pipelines.rest import Rest
+from slacktide.pipelines.reserves import Reserves
 
 pytestmark = pytest.mark.replaces_parts  # the engine that `Frames` reads
 
@@ -20,7 +20,7 @@ def rest(seconds, *, max_batch=8, places=(), seen=()):
     fan_outs = [FanOut() for _ in LINE.edges]
     for edge, rows in seen:
         fan_outs[edge].observe(1, rows)
-    return Rest(LINE, fan_outs, engine), engine, fan_outs  # type: ignore[arg-type]
+    return Reserves(LINE, fan_outs, engine), engine, fan_outs  # type: ignore[arg-type]
 
 
 def test_the_longest_branch_counts():

@@ -1,11 +1,11 @@
-"""`Rest`: how long the stages behind a stage are expected to take, and so how long it may take.
+"""`Reserves`: how long the stages behind a stage should take, and so how long it may take.
 
-A stage's request has the frame's deadline less the rest of its longest branch: the p99 of each
-stage alone, for as many rows as are likely, and of transfers between devices. How long requests
-will wait is not in it: that is for the schedulers, which know their deadlines. Where less time is
-left than all p99 take together, the lack is shared in proportion: as a rule such a frame is still
-in time. No time is kept for a branch that by itself takes more than is left: its own stage is to
-refuse it, and to find out so whether it still takes as long.
+A stage's request has the frame's deadline less the time of its longest branch behind: the p99 of
+each stage alone, for as many rows as are likely, and of transfers between devices. Waiting times
+are not included: schedulers handle them, since they know their deadlines. If less time is left than
+all p99 together, it is shared in proportion: usually such a frame is still on time. A branch that
+alone takes more time than is left gets none: its own stage will refuse it, and so finds out whether
+it still takes that long.
 """
 
 from __future__ import annotations
@@ -19,66 +19,65 @@ from slacktide.engine import Engine, ServedBy
 from slacktide.pipelines.fan_out import FanOut
 
 REFRESH_S = 0.1
-"""Seconds that predictions are used for before they are made anew."""
+"""Seconds after which predictions are renewed."""
 FORGET_S, ANSWERED = 10.0, 0.25
-"""Where a stage answers so small a share of what it is asked for in so many seconds, it is
-forgotten how many rows it hands on. What was learnt in a burst would else keep so much time for
-them that the stage is refused for ever, and nothing, or little, is learnt any more."""
+"""If a stage answers only such a share of its requests for so many seconds, the fan-outs of its
+edges are forgotten. Otherwise fan-outs learnt in a burst could reserve so much time that the stage
+is always refused, and little or nothing would be learnt any more."""
 
 
 class _Silence:
-    """Whether a stage is asked for and hardly ever answers. Seconds."""
+    """Detects that a stage gets requests but hardly ever answers. Seconds."""
 
-    __slots__ = ("asked", "begin", "last", "rows")
+    __slots__ = ("begin", "last", "requests", "rows")
 
     def __init__(self) -> None:
         self.begin = self.last = -math.inf
-        self.asked = self.rows = 0
-        """Requests since it began, and rows that were answered before."""
+        self.requests = self.rows = 0
+        """Requests since `begin`, and rows answered before it."""
 
     def lasts(self, rows: int, budget: float, *, now: float) -> bool:
-        """It is asked for now, for a frame due in `budget`; `rows` were answered so far."""
+        """Count a request of a frame due in `budget`; `rows` were answered so far."""
         rested = now - self.last > FORGET_S
         self.last = now
-        self.asked += 1
+        self.requests += 1
         if not rested and now - self.begin < FORGET_S + 2.0 * budget:
             return False
-        silent = not rested and rows - self.rows < ANSWERED * self.asked
-        self.begin, self.asked, self.rows = now, 0, rows
+        silent = not rested and rows - self.rows < ANSWERED * self.requests
+        self.begin, self.requests, self.rows = now, 0, rows
         return silent
 
 
-class Rest:
-    """Of one pipeline, as its models are served by one engine, which is only read."""
+class Reserves:
+    """The reserves of one pipeline whose models one engine serves. The engine is only read."""
 
     def __init__(self, pipeline: Pipeline, fan_outs: Sequence[FanOut], engine: Engine) -> None:
-        """`fan_outs`: of each edge of the pipeline."""
+        """`fan_outs`: for each edge of the pipeline."""
         self._pipeline = pipeline
         self._engine = engine
         by_edge = [*zip(pipeline.edges, fan_outs, strict=True)]
         self._edges = {
             name: [pair for pair in by_edge if pair[0].upstream == name] for name in pipeline.order
         }
-        self._asked = {
+        self._probes = {
             stage.name: Request(0, stage.model, 0.0, 0.0, version=stage.version)
             for stage in pipeline.stages
         }
-        """What is asked for to find where a stage's requests are routed."""
+        """A request of each stage, to find where it is routed."""
         self._plan: Plan | None = None
         self._until = -math.inf
         self._work: dict[str, float] = {}
-        """Seconds of each stage, on its own. What is behind a stage follows from these and the
-        plan."""
+        """Seconds of each stage alone. The times behind a stage follow from these and the plan."""
         self._behind: dict[str, float] = {}
         """Seconds of the longest branch behind each stage."""
         self.most_rows: dict[str, int] = {}
-        """Of one request of each stage, as when a place or reserve was last asked for; 0: its model
-        is not served."""
+        """Most rows of one request of each stage, as of the last refresh; 0: its model is not
+        served."""
         self._places: Mapping[str, StagePlace] = {}
         self._silences = {name: _Silence() for name, edges in self._edges.items() if edges}
 
     def reserve(self, stage: str, budget: float, *, now: float) -> float:
-        """Of the `budget` seconds of a frame, those to be kept for what is behind `stage`."""
+        """The part of a frame's `budget` seconds to reserve for the stages behind `stage`."""
         silence = self._silences.get(stage)
         if silence is not None:
             edges = self._edges[stage]
@@ -95,7 +94,7 @@ class Rest:
         return behind if needed <= budget or not behind else behind * max(0.0, budget) / needed
 
     def place(self, stage: str, *, now: float) -> StagePlace | None:
-        """Where another device is to run a stage and all behind it; None: it runs here."""
+        """The other device that runs a stage and all behind it; None: it runs here."""
         self._refresh(now)
         return self._places.get(stage)
 
@@ -115,7 +114,7 @@ class Rest:
                 likely = fan_out.likely(rows[name])
                 rows[edge.downstream] = max(rows.get(edge.downstream, 0), likely)
         work = {
-            name: self._work_of(name, rows[name], snapshot.served_by(self._asked[name]))
+            name: self._work_of(name, rows[name], snapshot.served_by(self._probes[name]))
             for name in pipeline.order
         }
         if work == self._work:
