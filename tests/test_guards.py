@@ -1,5 +1,5 @@
 """Guards against slow growth: lines of each package, lines that explain, branches of a function,
-circles of imports, names that say nothing."""
+circles of imports, names that say nothing, attributes that are probed for."""
 
 from __future__ import annotations
 
@@ -184,6 +184,24 @@ def test_complex_functions_have_a_reason():
                 if grade == "D":
                     complex_functions.add(name)
     assert complex_functions == set(COMPLEX)
+
+
+PURE = (
+    "domain", "engine", "scheduling", "profiles", "pipelines", "planning", "runtime", "recording",
+    "lab/simulation", "lab/workloads",
+)  # fmt: skip
+"""Packages without clock, socket, file or thread."""
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_pure_code_does_not_probe_for_attributes(package):
+    """A base class with an honest default says what an object can do."""
+    for path in (SOURCE / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                is_literal = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+                probes = node.func.id == "hasattr" or (node.func.id == "getattr" and is_literal)
+                assert not probes, f"{path}:{node.lineno}"
 
 
 # fmt: off
