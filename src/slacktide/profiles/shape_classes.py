@@ -189,8 +189,10 @@ Classes: TypeAlias = RunClasses | ShapeClasses
 """A pool's requests, sorted by length or by shape."""
 
 
-def sorted_alike(first: Classes, second: Classes) -> bool:
-    """Whether every request has the same class in both snapshots."""
+def sorted_alike(first: Classes | None, second: Classes | None) -> bool:
+    """Whether every request has the same class in both snapshots; None: all are alike."""
     if isinstance(first, ShapeClasses):
         return isinstance(second, ShapeClasses) and first.sorting is second.sorting
+    if first is None or second is None:
+        return first is second
     return isinstance(second, RunClasses) and same_classes(first, second)

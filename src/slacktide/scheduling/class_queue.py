@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from slacktide.domain import Request, Signature
 from slacktide.profiles import RunClasses
-from slacktide.scheduling.queue import Entry, cut
+from slacktide.scheduling.queue import Entry, cut, signature_of, split
 
 CROWDED = 4096
 """Number of codes beyond which those without requests are dropped."""
@@ -100,10 +100,7 @@ class ClassQueue:
         self._code_by_kind: dict[ClassKind, int] = {}
         self._codes = {id: self.code_of(request) for _, id, request in self._order}
         self._groups: dict[Signature, ClassPrefixes] = {}
-        split: dict[Signature, list[Entry]] = {}
-        for entry in self._order:
-            split.setdefault(entry[2].signature, []).append(entry)
-        for signature, entries in split.items():
+        for signature, entries in split(self._order, signature_of).items():
             group = self._groups[signature] = ClassPrefixes(len(classes))
             codes = [self._codes[entry[1]] for entry in entries]
             group.extend(entries, codes, [self.kinds[code].of for code in codes])
@@ -122,10 +119,7 @@ class ClassQueue:
     def discard(self, gone: Sequence[Entry]) -> None:
         """Remove `gone` (sorted), after they have left the order."""
         kinds, codes = self.kinds, self._codes
-        split: dict[Signature, list[Entry]] = {}
-        for entry in gone:
-            split.setdefault(entry[2].signature, []).append(entry)
-        for signature, members in split.items():
+        for signature, members in split(gone, signature_of).items():
             group = self._groups[signature]
             of = [kinds[codes.pop(entry[1])].of for entry in members]
             if len(members) == len(group):

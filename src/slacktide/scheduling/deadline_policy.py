@@ -150,11 +150,7 @@ class DeadlinePolicy(ABC):
     def _sort_by(self, classes: Classes | None) -> None:
         """Sort the queue by the classes of new row times."""
         before, self._sorted_by = self._sorted_by, classes
-        if before is None or classes is None:
-            unlike = before is not classes
-        else:
-            unlike = not sorted_alike(before, classes)
-        if unlike:
+        if not sorted_alike(before, classes):
             self._timed.sort_by(by_rows if classes is None else by_class(classes.class_of))
 
     def _refuse(self, arrival: Request | Notice, rows: int, now: float) -> Reason | None:

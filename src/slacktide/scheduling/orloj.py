@@ -186,7 +186,7 @@ class Orloj(DeadlinePolicy):
         """The parts that may share a batch, for the signatures of the earliest deadlines."""
         before, classes = self._classes, self._times.classes(self._view.cores)
         self._classes = classes
-        if before is not classes and not (before and classes and sorted_alike(before, classes)):
+        if not sorted_alike(before, classes):
             self._parts = self._timed.index = Partition(self._timed.order, self._kind)
         by_signature: dict[Signature, list[tuple[OrlojKind, list[Entry]]]] = {}
         for kind, part in self._parts.parts.items():

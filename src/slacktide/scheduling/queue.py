@@ -33,6 +33,7 @@ Kind = tuple[Any, float]
 
 # `attrgetter` runs in C, which matters since every request needs it.
 by_rows: Callable[[Request], Kind] = attrgetter("rows", "penalty")
+signature_of: Callable[[Request], Signature] = attrgetter("signature")
 
 
 def by_class(class_of: Callable[[Request], int]) -> Callable[[Request], Kind]:
@@ -64,6 +65,14 @@ def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> Non
         i += n
 
 
+def split(entries: Iterable[Entry], key: Callable[[Request], K]) -> dict[K, list[Entry]]:
+    """The entries by `key` of their requests, in the same order."""
+    parts: dict[K, list[Entry]] = {}
+    for entry in entries:
+        parts.setdefault(key(entry[2]), []).append(entry)
+    return parts
+
+
 def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
     """The first requests that fill at most `rows`, skipping those that do not fit. Examines at most
     4 × `rows` entries, so that a queue of large requests stays cheap."""
@@ -91,10 +100,8 @@ class Partition(Generic[K]):
     def __init__(self, order: list[Entry], key: Callable[[Request], K]) -> None:
         self._order = order
         self._key = key
-        self.parts: dict[K, list[Entry]] = {}
+        self.parts = split(order, key)
         """Parts by key, none empty. Read only."""
-        for entry in order:
-            self.parts.setdefault(key(entry[2]), []).append(entry)
         if len(self.parts) == 1:
             self.parts = dict.fromkeys(self.parts, order)
 
@@ -118,10 +125,7 @@ class Partition(Generic[K]):
         """Remove `gone` (sorted), after they have left `order`."""
         parts = self.parts
         if len(parts) > 1:
-            split: dict[K, list[Entry]] = {}
-            for entry in gone:
-                split.setdefault(self._key(entry[2]), []).append(entry)
-            for key, members in split.items():
+            for key, members in split(gone, self._key).items():
                 part = parts[key]
                 if len(members) == len(part):
                     del parts[key]
@@ -157,7 +161,7 @@ class DeadlineQueue:
         self.index: Index | None = None
         """Follows every change from now on."""
         self._entries: dict[int, Entry] = {}
-        self._signatures: Partition[Signature] = Partition(self.order, attrgetter("signature"))
+        self._signatures: Partition[Signature] = Partition(self.order, signature_of)
         self.kind = by_rows
         """The kind of a request. Read only; see `sort_by`."""
         self.kinds: Partition[Kind] = Partition(self.order, self.kind)

@@ -220,7 +220,7 @@ class Slack(DeadlinePolicy):
         return 1.0 if self._by_class.refresh() else self._row_times(self._view.cores).soonest
 
     def _lead_by_kind(self) -> TimeByRows:
-        # Called after every event, so without `super`.
+        # Called after every event, so it avoids `super`.
         by_class = self._by_class
         return by_class.lead if by_class.refresh() else self._row_times(self._view.cores).lead
 

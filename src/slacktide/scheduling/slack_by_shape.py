@@ -70,7 +70,7 @@ class ShapeChooser(UniformChooser):
             self._version = version
             classes = self._times.classes(self._view.cores)
             assert isinstance(classes, ShapeClasses)
-            if self._classes is None or not sorted_alike(classes, self._classes):
+            if not sorted_alike(classes, self._classes):
                 self._queue.sort_by(by_class(classes.class_of))
             if self._classes is not classes:
                 self._classes = classes
