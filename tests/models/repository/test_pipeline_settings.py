@@ -91,7 +91,11 @@ def test_stages_are_counted(stages: int, told: str) -> None:
             "function: os.remove",
             "stages.plate.crop.function: expected the name of a glue function, got 'os.remove'",
         ),
-        ("brand: brand", "brand: {model: m, crop: {}}\n  x: y", "expected one stage without an edge"),
+        (
+            "brand: brand",
+            "brand: {model: m, crop: {}}\n  x: y",
+            "expected one stage without an edge",
+        ),
         ("to: brand", "to: brnd", "edges[0].to: no such stage; did you mean 'brand'?"),
         ("from: street, to: plate", "from: stret, to: plate", "edges[1].from: no such"),
         ("to: plate", "to: brand", "edges[1]: there is already an edge between street and brand"),
