@@ -154,7 +154,7 @@ class FakeSession:
     def change(self, terms: SessionTerms) -> None:
         self.terms = terms
 
-    def told(self, bytes_per_s: float) -> None:
+    def report_rate(self, bytes_per_s: float) -> None:
         self.steps.append(("told", bytes_per_s))
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
@@ -166,8 +166,8 @@ class FakeSession:
     def idle(self, now: float) -> None:
         pass
 
-    def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
-        self.steps.append(("stalled", came, of))
+    def stalled(self, received: int, length: int, seconds: float, *, now: float) -> None:
+        self.steps.append(("stalled", received, length))
 
     def answered(self, outcome: Outcome | None, now: float) -> None:
         self.steps.append(("answered", None if outcome is None else outcome.reason))

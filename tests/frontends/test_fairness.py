@@ -46,7 +46,7 @@ async def test_a_client_that_has_had_its_share_is_shut_out_until_the_next_turn()
     turns = FairLoop(clock)
     since = clock()
     clock.now += SHARE_S
-    turns.spent("greedy", since)
+    turns.charge("greedy", since)
     assert not turns.open_to("greedy")
     assert turns.open_to("other")
     await a_turn()

@@ -155,7 +155,7 @@ def read_by_us(data: bytes) -> Reading:
 
     connection = Http2Connection(begin, max_streams=100, max_list=32_768, now=0.0)
     connection.receive(f.PREFACE + f.settings(()) + data, 0.0)
-    while connection.more:
+    while connection.can_resume:
         connection.receive(b"", 0.0)
     for frame in _cut(b"".join(bytes(piece) for piece in connection.out)):
         if frame[3] == f.RST_STREAM:

@@ -93,7 +93,7 @@ def _read_http(data: bytes, size: int) -> tuple[list[Any], int | None]:
     found: list[Any] = []
     refusal = None
     at = steps = 0
-    while (at < len(data) or reader.held) and refusal is None and not reader.ended:
+    while (at < len(data) or reader.pending) and refusal is None and not reader.ended:
         steps += 1
         assert steps < STEPS, "it does not get on"
         refusal = reader.feed(data[at : at + size], 0.0)
@@ -384,11 +384,11 @@ def _read_http2(data: bytes, size: int) -> bytes:
     connection.receive(f.PREFACE + f.settings(()), 0.0)
     for at in range(0, len(data), size):
         connection.receive(data[at : at + size], 0.0)
-        while connection.more:
+        while connection.can_resume:
             connection.receive(b"", 0.0)
         assert len(connection.streams) <= 4
-        assert len(connection.frames.held) <= f.FRAME_BYTES + f.HEAD_BYTES
-        assert all(stream.id <= connection.last for stream in connection.streams.values())
+        assert len(connection.frames.pending) <= f.FRAME_BYTES + f.HEAD_BYTES
+        assert all(stream.id <= connection.last_id for stream in connection.streams.values())
     return b"".join(connection.out)
 
 

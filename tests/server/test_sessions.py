@@ -110,7 +110,7 @@ def test_absurd_rates_leave_all_numbers_finite(stated: float):
     bench = Bench()
     session = bench.open(terms=replace(TERMS, rate=5e-324, bytes_per_s=max(stated, 0.0)))
     for _ in range(5):
-        session.told(stated)
+        session.report_rate(stated)
         assert 0.0 < session.transfer_time(20_000, now=bench.now) < inf
         bench.frame(session)
         assert 0.0 < session.transfer_time(20_000, now=bench.now) < inf
@@ -145,7 +145,7 @@ def test_a_hello_with_equal_terms_changes_nothing():
     for _ in range(5):
         bench.frame(session)
         bench.now += 0.1
-    session.told(2e6)
+    session.report_rate(2e6)
     posted, before = list(bench.posted), session.describe()
     for _ in range(40):
         session.change(replace(TERMS, bytes_per_s=1e6))
@@ -228,13 +228,13 @@ def test_what_the_client_says_of_its_link_counts_until_it_is_measured():
     bench = Bench()
     session = bench.open(terms=SessionTerms("street", None, 10.0, 0.15, bytes_per_s=5e5))
     assert session.transfer_time(5_000, now=bench.now) == pytest.approx(0.01)
-    session.told(2e6)
+    session.report_rate(2e6)
     assert session.transfer_time(5_000, now=bench.now) == pytest.approx(0.0025)
     assert session.bandwidth == 0.0
     for _ in range(10):
         bench.frame(session)
         bench.now += 0.1
-    session.told(1e12)  # a lie
+    session.report_rate(1e12)  # a lie
     assert session.bandwidth == pytest.approx(1e6, rel=0.05)
     assert session.transfer_time(10_000, now=bench.now) == pytest.approx(0.01, rel=0.05)
 

@@ -1,1 +1,1 @@
-"""Where a client's bytes come in and go out: the Open Inference Protocol over HTTP and gRPC."""
+"""The network front ends: the Open Inference Protocol over HTTP and gRPC."""

@@ -1,4 +1,4 @@
-"""A listening port of any protocol: how it starts, drains and ends."""
+"""A listening port of any protocol: it starts, drains and closes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CALLBACKS = [name for name in dir(asyncio.BufferedProtocol) if name[0] != "_"]
 
 
 class _Callbacks(asyncio.BufferedProtocol):
-    """A connection as loops want it: asyncio's own asks for this base, which compiled classes
-    cannot have."""
+    """Hands a loop's callbacks to a connection: asyncio's loop requires this base class, which
+    compiled classes cannot have."""
 
     def __init__(self, connection: FrontEndConnection) -> None:
         for name in _CALLBACKS:
@@ -30,8 +30,8 @@ class _Callbacks(asyncio.BufferedProtocol):
 
 
 def _bind_every_address(host: str, port: int) -> Any:
-    """A socket for IPv6 and IPv4 alike, on one port, where `host` stands for all addresses; None
-    where it does not, or the machine has IPv4 alone. Raises OSError."""
+    """A socket for both IPv6 and IPv4 if `host` means all addresses; None if it does not, or if the
+    machine has only IPv4. Raises OSError."""
     if host not in EVERY_ADDRESS or not socket.has_dualstack_ipv6():
         return None
     try:
@@ -54,11 +54,11 @@ class Listener:
         self._port = 0
 
     async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> None:
-        """Bind and listen; port 0 takes a free one. Raises OSError if it cannot."""
+        """Bind and listen; port 0 picks a free one. Raises OSError."""
         loop, limits = asyncio.get_running_loop(), self._context.limits
         try:
-            every = _bind_every_address(host, port)
-            place = {"host": host, "port": port} if every is None else {"sock": every}
+            dual_stack = _bind_every_address(host, port)
+            place = {"host": host, "port": port} if dual_stack is None else {"sock": dual_stack}
             self._server = await loop.create_server(
                 lambda: _Callbacks(self._connect()),
                 **place,
@@ -75,17 +75,17 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port bound, also after the server has closed; 0 before `start`."""
+        """The bound port, even after the server has closed; 0 before `start`."""
         return self._port
 
     @property
     def connections(self) -> int:
-        """Open connections."""
+        """Number of open connections."""
         return len(self._context.connections)
 
     async def drain(self, timeout_s: float | None = None) -> bool:
-        """Stop listening, answer what is here, close connections with their last answer. Returns
-        True once all are closed, False if `timeout_s` passed before."""
+        """Stop listening, answer the requests received, and close each connection with its last
+        answer. Returns True once all are closed, False after `timeout_s`."""
         if self._server is not None:
             self._server.close()
         self._context.draining = True
@@ -100,7 +100,7 @@ class Listener:
         return True
 
     async def close(self) -> None:
-        """Stop listening and cut every connection; what waits is cancelled. Safe to repeat."""
+        """Stop listening and cut every connection, cancelling its requests. Safe to repeat."""
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:

@@ -1,7 +1,7 @@
-"""What front ends (HTTP, gRPC) may ask of the server: one data plane, one control plane.
+"""The interface between front ends (HTTP, gRPC) and the server: a data plane and a control plane.
 
-Front ends convert, call, convert back; they hold no rule of their own. Everything runs on one
-event loop; callbacks come on that loop.
+Front ends convert, call and convert back; they decide nothing about inference. Everything,
+callbacks included, runs on one event loop.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ if TYPE_CHECKING:  # numpy is not loaded to complete a command line
 
 
 class EndpointGroup(StrEnum):
-    """What an endpoint is for: every route and every gRPC method belongs to exactly one. One gate
-    decides by group what may be called, over HTTP and gRPC alike. Triton's names where it has
-    one."""
+    """The purpose of an endpoint. Every route and gRPC method belongs to exactly one group, and one
+    gate decides by group what may be called. The names are Triton's where it has one."""
 
     HEALTH = "health"
     METADATA = "metadata"
@@ -38,7 +37,7 @@ class EndpointGroup(StrEnum):
     STATISTICS = "statistics"
     REPOSITORY = "model-repository"
     CONTROL = "model-control"
-    """Loading and unloading, which Triton counts to its repository."""
+    """Loading and unloading, which Triton counts as `model-repository`."""
     SHARED_MEMORY = "shared-memory"
     TRACE = "trace"
     LOGGING = "logging"
@@ -47,7 +46,7 @@ class EndpointGroup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """What the metadata endpoint says of a loaded version."""
+    """The metadata of a loaded model version."""
 
     name: str
     version: str
@@ -57,7 +56,7 @@ class ModelDescription:
 
 
 class AccessRecord(NamedTuple):
-    """One line of the access log: an answer, or its absence."""
+    """One line of the access log: a request and how it was answered."""
 
     transport: str
     """`http` or `grpc`."""
@@ -68,17 +67,17 @@ class AccessRecord(NamedTuple):
     target: str
     """The path of an HTTP request, without its query; the model of a gRPC call."""
     status: int | str
-    """Of HTTP (499: the client left before its answer); or gRPC's name for it (CANCELLED)."""
+    """HTTP status (499: the client left before its answer), or the name of gRPC's (CANCELLED)."""
     seconds: float
-    """From the first byte of the request, or a call's metadata, to the end of its answer's
-    making; of a stream once for all its requests."""
+    """Seconds from the first byte of the request, or a call's metadata, until its answer was made.
+    A stream has one record for all its requests."""
     request_id: str
     bytes_sent: int | None = None
     """Length of the answer's body, over HTTP."""
     model: str = ""
     """The model that the path of an HTTP request names."""
     outcome: Outcome | None = None
-    """Of an inference request, as far as it is known; of a stream None."""
+    """Outcome of an inference request, if known; None for a stream."""
     health: bool = False
     """Whether it answers a health probe."""
 
@@ -87,9 +86,8 @@ AccessLog = Callable[[AccessRecord], None]
 
 
 class InferenceCall(Protocol):
-    """One call, from its headers to its one reply. `announce` it if its body is still on the way,
-    then `submit` it; a call whose body is here is submitted at once. `refuse` or `cancel` may end
-    it instead."""
+    """One inference call, from its headers to its single reply. `announce` it if its body is still
+    on the way, then `submit` it; `refuse` or `cancel` may end it instead."""
 
     def announce(
         self,
@@ -97,91 +95,94 @@ class InferenceCall(Protocol):
         parameters: Mapping[str, Parameter],
         given_up: Callable[[InferReply], None] | None = None,
     ) -> memoryview | InferReply:
-        """A body of `length` bytes is to come; `parameters` are those that the headers carry.
-        Returns as much writable shared memory to receive it into, or the refusal, which ends the
-        call. The memory is not to be written to once the call is submitted or has ended.
+        """Announce a body of `length` bytes, with the `parameters` of its headers. Returns writable
+        shared memory of that size to receive it into, or the refusal, which ends the call. Do not
+        write to the memory once the call is submitted or has ended.
 
-        `given_up` is called where the call is given up before it is submitted: then it is not to be
-        submitted, but still refused or cancelled. None: what is submitted has that reply."""
+        `given_up` is called if the server drops the call before it is submitted. Such a call must
+        not be submitted, but still refused or cancelled. Without `given_up`, `submit` it as usual:
+        it then gets that reply."""
 
     def submit(self, call: InferCall, reply: Callable[[InferReply], None]) -> None:
-        """Its body is here and parsed; after `announce`, tensors are views into the memory given
-        where they can be. `reply` is called exactly once, never from inside this method, unless
-        the call is cancelled first; then it is not called at all."""
+        """Submit the parsed body; after `announce`, its tensors are views into the memory given
+        where they can be. `reply` is called exactly once and never from inside this method, or not
+        at all if the call is cancelled first."""
 
     def refuse(self, reason: Reason, message: str) -> None:
-        """The front end turns the call away (a malformed body, too large) and answers by itself:
-        it is counted. Not after `submit`."""
+        """Count a call that the front end refuses by itself (a body malformed or too large). Not
+        after `submit`."""
 
     def cancel(self, reason: Reason) -> None:
-        """The client has gone. At any time, also after the reply."""
+        """End the call because its client has gone. Allowed at any time, even after the reply."""
 
 
 class FrameSession(Protocol):
-    """A client that streams frames. Seconds are of the front end's clock."""
+    """A client that streams frames. Times are seconds of the front end's clock."""
 
     id: str
     terms: SessionTerms
     rtt: float
-    """Seconds there and back for a message of no length, as the front end measures it."""
+    """Round-trip time in seconds of an empty message, as the front end measures it."""
 
     @property
     def advice(self) -> SizeAdvice | None:
-        """None: it is still to be planned for."""
+        """The frame size to send; None until the session is planned for."""
 
     def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
-        """The input that takes its images; the model's variants: name, size, accuracy."""
+        """The input that takes its images, and the model's variants: name, size, accuracy."""
 
     def change(self, terms: SessionTerms) -> None:
-        """It wants something else. Raises WireError."""
+        """Change the session's terms. Raises WireError."""
 
-    def told(self, bytes_per_s: float) -> None:
-        """What it measures of its link itself."""
+    def report_rate(self, bytes_per_s: float) -> None:
+        """Take the link's rate as the client measures it."""
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
-        """Seconds that so many bytes are expected to take."""
+        """Expected seconds to transfer so many bytes."""
 
     def arrived(self, nbytes: int, seconds: float, size: tuple[int, int], *, now: float) -> None:
-        """A frame is here, after `seconds` on its way (0: not timed). Width and height of its image
-        as announced; 0: not said."""
+        """Record a frame that took `seconds` to arrive (0: not timed). `size`: announced width and
+        height of its image; 0 if not announced."""
 
     def idle(self, now: float) -> None:
-        """Called about once a second: if no frame has come for long, planners are to know."""
+        """Called about once a second, so that planners learn of a client that has long sent
+        nothing."""
 
-    def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
-        """A frame has been given up when so many of its bytes had come in so many seconds."""
+    def stalled(self, received: int, length: int, seconds: float, *, now: float) -> None:
+        """Record a frame that was dropped after `received` of its `length` bytes had come in so
+        many seconds."""
 
     def answered(self, outcome: Outcome | None, now: float) -> None:
-        """A frame has its answer; None: no outcome, the front end has refused it."""
+        """Record a frame's answer. `outcome` None: the front end refused it."""
 
     def close(self) -> None:
-        """It is gone. Safe to repeat."""
+        """End the session. Safe to repeat."""
 
 
 class DataPlane(Protocol):
     """Inference."""
 
     def largest_body(self, model: str | None = None, version: str | None = None) -> int:
-        """Bytes of the largest inputs that this model takes, or any if none is named; 0: their
-        shapes set no bound."""
+        """Largest size in bytes of a model's inputs, or of any model's if none is named; 0 if
+        their shapes set no bound."""
         ...
 
     def has_slo(self, model: str, version: str | None) -> bool:
-        """Whether requests that state no deadline have one."""
+        """Whether requests without a stated deadline get one."""
         ...
 
     def call(self, model: str, version: str | None, context: CallContext) -> InferenceCall:
-        """The headers of a call are here. `version` None: the latest."""
+        """Begin a call whose headers have come. `version` None: the latest."""
 
     def open_session(
         self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
     ) -> FrameSession:
-        """A client wants to stream frames. `advise` is called when what it is told changes. Raises
-        WireError."""
+        """Begin a session for a client that streams frames. `advise` is called when its advice
+        changes. Raises WireError."""
 
 
 class ControlPlane(Protocol):
-    """Everything that is not inference. All JSON values are plain Python."""
+    """Everything but inference. All JSON values are plain Python objects."""
 
     def live(self) -> bool: ...
 
@@ -196,13 +197,13 @@ class ControlPlane(Protocol):
         """Raises ControlError."""
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
-        """Triton ModelConfig as JSON, proto field names. Raises ControlError."""
+        """Triton's ModelConfig as JSON with proto field names. Raises ControlError."""
 
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
-        """`{"model_stats": [...]}` as Triton's, numbers as numbers. Raises ControlError."""
+        """Triton's `{"model_stats": [...]}`, with numbers as numbers. Raises ControlError."""
 
     def sessions(self) -> list[dict[str, Any]]:
-        """The clients that stream frames, one object for each."""
+        """One object for each client that streams frames."""
 
     async def repository_index(self, ready_only: bool) -> list[dict[str, str]]: ...
 
@@ -210,5 +211,5 @@ class ControlPlane(Protocol):
         """Load or reload. Raises ControlError."""
 
     async def unload(self, model: str, *, dependents: bool = False) -> None:
-        """`dependents`: with a pipeline, also the models that no other one needs. Raises
-        ControlError."""
+        """Unload. `dependents`: with a pipeline, also the models that no other pipeline needs.
+        Raises ControlError."""

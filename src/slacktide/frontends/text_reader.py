@@ -1,8 +1,9 @@
 """A process that reads long requests: `python -m slacktide.frontends.text_reader FD NICENESS`.
 
-It gives back what it is given with its tensors in binary, or why it cannot, one after another,
-until the server's end of its socket closes. It is light, and the first to go when memory is short;
-low in priority unless requests with a deadline wait for it. `unpacking.py` is its other end.
+It returns each request with its tensors in binary, or the reason why it cannot, until the server's
+end of its socket closes. It is light, and the first process that the kernel kills when memory runs
+short. Its priority is low unless requests with a deadline wait for it. `unpacking.py` is the other
+end.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from slacktide.wire.oip_json import binary_form
 
 NICENESS = 10
 GRPC, ALL_JSON = -2, -1
-"""What is asked for where it is not the length of JSON before binary tensors."""
+"""Kinds of request; any other kind is the length of the JSON before its binary tensors."""
 REQUEST, ANSWER = struct.Struct("<qQ"), struct.Struct("<?qQ")
-"""What, and the body's length; whether it was read, the length of its JSON, the answer's length."""
+"""Kind and body length; success, length of the JSON, answer length."""
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises ConnectionError at the end of the stream."""
+    """Receive exactly `size` bytes. Raises ConnectionError at the end of the stream."""
     data = bytearray(size)
     view = memoryview(data)
     while view:
@@ -42,7 +43,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def _serve(server: socket.socket) -> None:
-    """The other process: read, answer, until the server's end closes."""
+    """Read and answer requests until the server's end closes."""
     while True:
         kind, size = REQUEST.unpack(receive(server, REQUEST.size))
         body = receive(server, size)
@@ -64,11 +65,11 @@ def _serve(server: socket.socket) -> None:
         server.sendall(answer)
         del body, answer
         with contextlib.suppress(AttributeError, OSError):
-            ctypes.CDLL(None).malloc_trim(0)  # a long text must not be remembered by its size
+            ctypes.CDLL(None).malloc_trim(0)  # give the memory of a long text back at once
 
 
 def main(arguments: list[str]) -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the server, which ends its socket
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server handles them and closes our socket
         signal.signal(number, signal.SIG_IGN)
     os.nice(int(arguments[1]))
     with contextlib.suppress(OSError):

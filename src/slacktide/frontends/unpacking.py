@@ -1,15 +1,14 @@
-"""`Unpacker`: what is too long for a turn of the loop, done beside it.
+"""`Unpacker`: does work that would block the event loop for too long.
 
-A client's bytes can ask for much more work than they are: 64 KiB of gzip hold 64 MiB, eight of JSON
-take seconds and thirty times their size. Inflation goes in steps to a thread, since zlib lets go of
-the interpreter's lock. JSON and protobuf's typed contents hold it to the end, so long ones go to a
-process, which gives them back with their tensors in binary: the loop reads those by
-the same way as if the client had sent them so. What all of this may take is counted against the
-limits on memory before it begins.
+A few bytes can ask for much work: 64 KiB of gzip hold 64 MiB, and 8 MiB of JSON take seconds and
+thirty times their size in memory. Inflation runs step by step in a thread, since zlib releases the
+interpreter's lock. Parsing JSON and protobuf's typed contents does not, so long ones go to another
+process, which returns them with their tensors in binary; the loop then reads those as if the client
+had sent them. Memory for all of this is counted against the limits before it begins.
 
-There are four such processes (`text_reader`), each started when first needed: long texts never
-delay middling ones, and those without a deadline, which are read at low priority, none that have
-one. A process that has once lowered its priority could not raise it again: only root may.
+There are four such processes (`text_reader`), each started when first needed. Long texts never
+delay medium ones, and requests without a deadline, which are read at low priority, never delay
+those with one. (Only root could raise the priority of a process again, hence one for each.)
 """
 
 from __future__ import annotations
@@ -37,30 +36,32 @@ from slacktide.wire.oip_json import MAX_REST
 T = TypeVar("T")
 
 DIRECT_BYTES = 16 * KIB
-"""JSON and typed contents up to this length are read on the loop: less than a millisecond for
-numbers, a few for the worst nesting."""
+"""JSON and typed contents up to this length are read on the loop: they take less than a millisecond
+for numbers, a few for the worst nesting."""
 MIDDLING_BYTES = 128 * KIB
 MOST_TYPED = 8 * MIB
-"""Typed contents of a gRPC message, as with JSON."""
+"""Maximum typed contents of a gRPC message, as with JSON."""
 STEP_BYTES = 256 * KIB
-"""Inflated at a time."""
+"""Bytes inflated at a time."""
 MEMORY_FACTOR = 40
-"""Bytes that parsing may take for each byte of text: `[]` is three with its comma, and takes 72 and
-its place in a list or two. Measured: 30 for the worst."""
+"""Bytes of memory that parsing may take for each byte of text. `[]` is three bytes with its comma,
+and takes 72 plus a place in a list or two. Measured: at worst 30."""
 MOST_TIMES = 200
-"""The length of a body it may inflate to (Apache's limit), unless its model takes more: tensors of
-zeros, such as black frames, go beyond."""
+"""How many times its length a body may inflate to (Apache's limit), unless its model takes more:
+tensors of zeros, such as black frames, exceed it."""
 FREE_BYTES = 1 << 20
-"""Inflated whatever the ratio."""
+"""Bytes that are inflated whatever the ratio."""
+_COMMAND = (sys.executable, "-P", "-m", "slacktide.frontends.text_reader")
 _PIECE = 64 * 1024
-"""Of a body given to zlib at once: what it does not take it copies."""
+"""Bytes given to zlib at once: it copies what it does not consume."""
 
 
 class Unpacker:
-    """One for all front ends of a server. Belongs to the loop."""
+    """Unpacks bodies beside the loop. All front ends of a server share one; it belongs to the
+    loop."""
 
     def __init__(self, budget: MemoryBudget | None = None) -> None:
-        """`budget`: of payloads, by client; None: a gigabyte of its own."""
+        """`budget`: memory for payloads, by client; None: a gigabyte of its own."""
         self._budget = MemoryBudget(1024 * MIB) if budget is None else budget
         self._zlib = FairThread("slacktide-zlib")
         self._readers = {
@@ -70,11 +71,11 @@ class Unpacker:
         }
 
     async def inflate(self, inflation: Inflation, client: str) -> bytearray:
-        """The rest of an inflation, in steps. Raises WireError."""
+        """Finish an inflation in steps. Raises WireError."""
         charged = 0
         try:
             while True:
-                # Twice: what grows is copied.
+                # Twice, because a growing buffer is copied.
                 self._charge(2 * STEP_BYTES, client)
                 charged += 2 * STEP_BYTES
                 if await self._zlib.ask(client, lambda: inflation.step(STEP_BYTES)):
@@ -83,22 +84,22 @@ class Unpacker:
             self._budget.release(charged, client)
 
     async def beside(self, client: str, work: Callable[[], T]) -> T:
-        """What `work` gives, which lets go of the interpreter's lock."""
+        """Run `work`, which releases the interpreter's lock, in a thread."""
         return await self._zlib.ask(client, work)
 
     async def binary_form(
         self, body: Buffer, json_length: int | None, client: str, *, urgent: bool = False
     ) -> tuple[bytes, int]:
-        """See `oip_json.binary_form`; in another process, of normal priority if it is `urgent`.
-        Raises WireError."""
+        """Call `oip_json.binary_form` in another process, at normal priority if `urgent`. Raises
+        WireError."""
         size = len(body) if json_length is None else json_length
         kind = ALL_JSON if json_length is None else json_length
         length, form = await self._read(kind, body, size, client, urgent)
         return form, length
 
     async def raw_form(self, message: Buffer, client: str, *, urgent: bool = False) -> Buffer:
-        """A ModelInferRequest with its typed contents as raw ones, if they are long: then in
-        another process, as for `binary_form`; else `message` itself. Raises WireError."""
+        """Convert the typed contents of a ModelInferRequest to raw ones, in another process, as
+        `binary_form` does. Returns `message` itself if they are short. Raises WireError."""
         typed = typed_bytes(message)
         if typed <= DIRECT_BYTES:
             return message
@@ -135,28 +136,27 @@ class Unpacker:
             raise WireError(error.reason, f"unpacking the body: {error}") from None
 
     def close(self) -> None:
-        """End the processes and begin nothing more."""
+        """End the processes and start no further work."""
         self._zlib.close()
         for reader in self._readers.values():
             reader.close()
 
 
 def states_timeout(body: Buffer) -> bool:
-    """Whether a request that has not been read seems to state its deadline. It stands before or
-    behind the tensors, and what is no tensor's data is shorter than MAX_REST."""
+    """Whether an unread request seems to state a deadline. That stands before or behind the
+    tensors, and everything but tensor data is shorter than MAX_REST."""
     view = memoryview(body)
     return any(b"timeout" in bytes(part) for part in (view[:MAX_REST], view[-MAX_REST:]))
 
 
 class Inflation:
-    """One body being inflated, step by step. May be stepped in a thread."""
+    """Inflates one body step by step. Steps may run in a thread."""
 
     def __init__(self, body: Buffer, encoding: bytes, limit: int, largest: int = 0) -> None:
-        """Never holds more than `limit` + 1 bytes of output; and beyond the first `FREE_BYTES` no
-        more than `MOST_TIMES` the length of `body`, or what the `largest` inputs of its model
-        come to."""
+        """Never holds more than `limit` + 1 bytes of output. Beyond the first `FREE_BYTES` plus
+        `largest`, the size of its model's inputs, it stops at `MOST_TIMES` the length of `body`."""
         self.data = bytearray()
-        """What has been inflated."""
+        """The output so far."""
         self._body = memoryview(body)
         self._encoding = encoding.decode()
         bound = max(FREE_BYTES + largest, MOST_TIMES * len(body))
@@ -168,8 +168,8 @@ class Inflation:
         self._at = 0
 
     def step(self, most: int) -> bool:
-        """Inflate at most `most` bytes more; True once it is whole. Raises BadField for a broken,
-        cut or padded stream, WireError (TOO_LARGE) beyond the limit."""
+        """Inflate at most `most` more bytes. Returns True once the body is whole. Raises BadField
+        for a broken, cut or padded stream, WireError (TOO_LARGE) beyond the limit."""
         stream, end = self._stream, len(self.data) + most
         while not stream.eof and len(self.data) < end:
             piece: Buffer = stream.unconsumed_tail
@@ -195,7 +195,7 @@ class Inflation:
 
 
 class _Reader:
-    """A process that reads texts, and the thread that talks to it."""
+    """A process that reads long requests, and the thread that talks to it."""
 
     def __init__(self, name: str, niceness: int) -> None:
         self._niceness = niceness
@@ -204,7 +204,8 @@ class _Reader:
         self._socket: socket.socket | None = None
 
     def ask(self, kind: int, body: Buffer) -> tuple[bool, int, bytes]:
-        """Whether it was read, and its form or why not. In the thread."""
+        """Send a body and wait for the answer, in the thread: whether it could be read, the length
+        of its JSON, and its binary form or the reason why not."""
         try:
             if self._socket is None:
                 self._start()
@@ -219,18 +220,11 @@ class _Reader:
             raise WireError(Reason.RUNTIME_ERROR, message) from None
 
     def _start(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._socket, child = socket.socketpair()
+        with child:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "slacktide.frontends.text_reader",
-                    str(theirs.fileno()),
-                    str(self._niceness),
-                ],
-                pass_fds=[theirs.fileno()],
+                [*_COMMAND, str(child.fileno()), str(self._niceness)],
+                pass_fds=[child.fileno()],
                 stdin=subprocess.DEVNULL,
             )
 

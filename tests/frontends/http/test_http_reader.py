@@ -75,7 +75,7 @@ def read(reader: RequestReader, pieces) -> Read:
             piece = piece[len(taken) :]
         done.refusal = reader.feed(piece, 0.0)
         note()
-        while reader.held and done.refusal is None:
+        while reader.pending and done.refusal is None:
             done.refusal = reader.feed(b"", 0.0)
             note()
         if done.refusal is not None:
@@ -329,7 +329,7 @@ def test_one_call_takes_so_many_requests_and_holds_the_rest():
     reader = make()
     reader.feed(GET * 100, 0.0)
     assert len(reader.ready) == HEADS_AT_ONCE
-    assert len(reader.held) == len(GET) * (100 - HEADS_AT_ONCE)
+    assert len(reader.pending) == len(GET) * (100 - HEADS_AT_ONCE)
     assert len(read(reader, [b""]).requests) == 100
 
 
@@ -338,7 +338,7 @@ def test_one_call_takes_so_many_chunks_and_holds_the_rest():
     reader.feed(CHUNKED + b"1\r\na\r\n" * 4000, 0.0)
     assert reader.current is not None
     assert reader.current.filled == LINES_AT_ONCE // 2  # a line before its data, and one behind it
-    assert len(reader.held) == 6 * (4000 - LINES_AT_ONCE // 2)
+    assert len(reader.pending) == 6 * (4000 - LINES_AT_ONCE // 2)
     assert read(reader, [b"0\r\n\r\n"]).requests[0][3] == b"a" * 4000
 
 

@@ -66,9 +66,9 @@ class Bench:
     def say(self, data: bytes) -> None:
         """Bytes from the client, taken to their end."""
         self.connection.receive(data, self.now)
-        while self.connection.more:
+        while self.connection.can_resume:
             self.connection.receive(b"", self.now)
-        self.connection.drop(len(self.connection.lost))
+        self.connection.drop(len(self.connection.orphans))
 
     def ask(self, id: int, block: bytes = HEAD, *, ends: bool = True) -> None:
         flags = f.END_HEADERS | (f.END_STREAM if ends else 0)

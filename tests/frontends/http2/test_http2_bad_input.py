@@ -369,7 +369,7 @@ def test_header_blocks_that_have_to_be_decoded_are_few_at_a_time(http2):
     blocks = [WHOLE + f.header_block(None, ((b"x", b"%d" % n + b"y" * 8000),)) for n in range(9)]
     bench.connection.receive(b"".join(head(2 * n + 1, block=b) for n, b in enumerate(blocks)), 0.0)
     assert len(bench.streams) == 1
-    assert bench.connection.more
+    assert bench.connection.can_resume
 
 
 def test_requests_behind_goaway_use_up_patience(http2):
@@ -407,7 +407,7 @@ def test_what_is_kept_of_header_blocks_is_bounded(http2):
     for number in range(1000):
         block = WHOLE + f.header_block(None, ((b"x", b"%d" % number),))
         assert reader.read(block) is reader.read(block)
-        assert reader.kept <= MOST_KEPT
+        assert reader.cache_size <= MOST_KEPT
     long = WHOLE + f.header_block(None, ((b"x", b"y" * 2000),))
     assert reader.read(long) is not reader.read(long)
 

@@ -356,7 +356,7 @@ def test_frames_are_the_same_however_they_are_cut(cuts):
         reader.feed(raw[at : at + cut])
         at += cut
         while reader.next():
-            if reader.begins:
+            if reader.is_first:
                 found.append([reader.kind, reader.id, reader.length, reader.size, b""])
             found[-1][-1] += reader.payload
         reader.hold()
@@ -376,10 +376,10 @@ def test_a_piece_of_work_is_bounded_and_the_rest_is_held(http2):
     raw = b"".join(f.frame(f.HEADERS, flags, id, http2.HEAD) for id in range(1, 401, 2))
     bench.connection.receive(raw, 0.0)
     assert len(bench.streams) == 30
-    assert bench.connection.more
+    assert bench.connection.can_resume
     bench.say(b"")
     assert len(bench.streams) == 200
-    assert bench.connection.frames.held == b""
+    assert bench.connection.frames.pending == b""
 
 
 def test_pings_and_settings_are_acknowledged(http2):

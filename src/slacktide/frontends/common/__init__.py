@@ -1,4 +1,1 @@
-"""What HTTP and gRPC share of a connection: its turns, its gate, and refusals.
-
-The folder is compiled whole.
-"""
+"""Shared by HTTP and gRPC connections: turns, the gate, refusals. Compiled as a whole."""

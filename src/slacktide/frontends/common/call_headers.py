@@ -1,4 +1,4 @@
-"""What the headers of an inference call say beside its target, over HTTP and gRPC alike."""
+"""The headers of an inference call other than its target, for HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from slacktide.wire.parameters import STEERING_HEADERS, HeaderFields, parse_para
 
 STEERING = frozenset(name.encode() for name in STEERING_HEADERS)
 _NO_LOOK_ALIKES: Mapping[str, str] = {}
-"""The data plane refuses them, if it is to."""
+"""Look-alikes of parameters are left to the data plane, which may refuse them."""
 NAMING = frozenset((b"traceparent", b"x-request-id"))
-"""What names a call: no two say the same."""
+"""Headers that identify a call and so differ from call to call."""
 _MAX_ID = 256
 
 
 def read_steering(headers: Mapping[bytes, bytes]) -> HeaderFields:
-    """Parameters and time-outs. Raises BadField naming the header: a bad one is refused before the
-    body is read."""
+    """Parse the parameters and timeouts in headers. Raises BadField naming the header, so that a
+    bad one is refused before the body is read."""
     fields = read_headers(
         (name.decode(), headers[name].decode("latin-1").strip())
         for name in STEERING.intersection(headers)
@@ -29,14 +29,14 @@ def read_steering(headers: Mapping[bytes, bytes]) -> HeaderFields:
 def context_of(
     headers: Mapping[bytes, bytes], first_byte: float, client: str, transport: str, connection: str
 ) -> CallContext:
-    """Where a call comes from; its budget is still to be read."""
+    """The context of a call, without its budget."""
     context = CallContext(first_byte, client, transport, connection=connection)
     name_call(context, headers)
     return context
 
 
 def name_call(context: CallContext, headers: Mapping[bytes, bytes]) -> None:
-    """Take what its client calls it."""
+    """Set the ids that the client gave its call."""
     if b"x-request-id" in headers:
         context.request_id = headers[b"x-request-id"].decode("latin-1")[:_MAX_ID]
     if b"traceparent" in headers:

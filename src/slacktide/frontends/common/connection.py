@@ -1,9 +1,9 @@
-"""`FrontEndConnection`: what a connection of any protocol does with its socket; and `SharedState`:
-what those of one port share.
+"""`FrontEndConnection`: a connection of any protocol and its socket; `SharedState`: what the
+connections of a port share.
 
-It reads while its client reads its answers and has time left of this turn of the loop
-(`fairness.py`); it ends at once, or lingers: goes on reading for a moment, because a close with
-unread bytes makes the kernel send a reset that may overtake the answer.
+A connection reads while its client reads the answers and has time left in this turn of the loop
+(`fairness.py`). It ends at once, or lingers: it keeps reading for a moment, because closing a
+socket with unread bytes makes the kernel send a reset that may overtake the answer.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ log = logging.getLogger(__name__)
 
 
 def waited(since: float, now: float) -> float:
-    """Seconds from `since` to `now` in which the loop turned: clients are not late for others."""
+    """Seconds from `since` to `now` during which the loop was turning: a client is not late while
+    the server is busy."""
     return loop_watch().waited(since, now)
 
 
 class SharedState:
-    """What the connections of one port share. Bounds what no single connection can see."""
+    """State of all connections of a port, with the limits that span connections."""
 
     def __init__(
         self,
@@ -51,35 +52,34 @@ class SharedState:
         self.clock = clock
         self.connections: set[FrontEndConnection] = set()
         self.emptied = asyncio.Event()
-        """Set when the last connection has gone."""
+        """Set when no connection is left."""
         self.draining = False
         most, per_client = settings.max_buffered_bytes, settings.max_buffered_per_client
         self.buffers = MemoryBudget(most, per_client)
-        """Of bodies and answers held outside shared memory, by client."""
+        """Memory of bodies and answers held outside shared memory, by client."""
         self.scratch = memoryview(bytearray(settings.receive_bytes))
-        """Where every connection receives: filled and read out within one callback of the loop."""
+        """Receive buffer of all connections: filled and read within one callback of the loop."""
         self.turns = FairLoop()
 
-    def joined(self, connection: FrontEndConnection) -> None:
+    def add(self, connection: FrontEndConnection) -> None:
         self.connections.add(connection)
         self.emptied.clear()
 
-    def left(self, connection: FrontEndConnection) -> None:
+    def discard(self, connection: FrontEndConnection) -> None:
         self.connections.discard(connection)
         if not self.connections:
             self.emptied.set()
 
     def hold(self, client: str, size: int) -> None:
-        """Take `size` bytes of the common buffer. Raises WireError if there are none, or this
-        client has its part."""
+        """Charge `size` bytes to the shared memory limits. Raises WireError if the total or the
+        client's own limit is reached."""
         try:
             self.buffers.charge(size, client)
         except MemoryLimitExceeded:
-            message = "too many request bodies in flight"
-            raise WireError(Reason.MEMORY_LIMIT, message) from None
+            raise WireError(Reason.MEMORY_LIMIT, "too many request bodies in flight") from None
 
     def log_access(self, record: AccessRecord) -> None:
-        """Write to the access log. What it raises is logged and does no harm."""
+        """Write to the access log. Its exceptions are logged and go no further."""
         if self.access_log is None:
             return
         if not record.request_id.isprintable():
@@ -105,49 +105,49 @@ class FrontEndConnection(ABC):
         self._now = shared.clock()
         """When the last bytes came."""
         self._queued = False
-        """Waits for a turn of the loop, with bytes that are held."""
+        """Whether it waits for a turn of the loop to take pending bytes."""
         self._reading = True
         self._reading_since = self._now
         self._clogged_since: float | None = None
-        """Since when the client has not read its answers."""
+        """When the client stopped reading its answers."""
         self._closing: tuple[float, float] | None = None
-        """Since when the connection is closing, and after how many seconds it is cut."""
+        """When the connection began to close, and the seconds after which it is cut."""
         self.client = "local"
 
-    # ---------------------------------------------------------------- what each protocol has
+    # ---------------------------------------------------------------- implemented by each protocol
 
     @abstractmethod
     def begin(self, peer: str, crowded: bool) -> None:
-        """The connection is here. `peer`: address with port; `crowded`: there are more than may
-        be, so refuse it."""
+        """Begin. `peer`: address with port; `crowded`: there are too many connections, so refuse
+        this one."""
 
     @abstractmethod
     def feed(self, data: memoryview | bytes) -> None:
-        """Take bytes, behind those that are held."""
+        """Process bytes, after the pending ones."""
 
     @abstractmethod
     def hold(self, data: memoryview) -> None:
-        """Keep bytes for the next call of `feed`."""
+        """Keep bytes for the next `feed`."""
 
     @abstractmethod
     def may_go_on(self) -> bool:
-        """Whether bytes are held that could be taken now."""
+        """Whether pending bytes could be processed now."""
 
     @abstractmethod
     def update_reading(self) -> None:
-        """Read, or do not, as things are now: by `wait_for_turn` and `set_reading`."""
+        """Start or stop reading as the state requires, by `wait_for_turn` and `set_reading`."""
 
     @abstractmethod
-    def lost(self) -> None:
-        """The client has gone, or wants no more answers."""
+    def disconnected(self) -> None:
+        """The client has gone, or no longer wants answers."""
 
     @abstractmethod
     def start_drain(self) -> None:
-        """Answer what is here and close with the last answer."""
+        """Answer the requests received and close with the last answer."""
 
     @abstractmethod
     def check(self, now: float) -> None:
-        """Look at the clock: enforce every time-out of this connection."""
+        """Enforce every timeout of this connection."""
 
     # ---------------------------------------------------------------- the transport's callbacks
 
@@ -159,23 +159,23 @@ class FrontEndConnection(ABC):
         shared = self._shared
         # asyncio and uvloop both set TCP_NODELAY on every TCP connection.
         self._transport.set_write_buffer_limits(high=shared.limits.write_high_bytes)
-        shared.joined(self)
+        shared.add(self)
         self.begin(str(peer or ""), len(shared.connections) > shared.limits.max_connections)
 
     @abstractmethod
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes belong."""
+        """The buffer for the next bytes."""
 
     @abstractmethod
     def buffer_updated(self, nbytes: int) -> None:
-        """So many have come."""
+        """`nbytes` have come into that buffer."""
 
     def eof_received(self) -> None:
-        self.lost()
+        self.disconnected()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.left(self)
-        self.lost()
+        self._shared.discard(self)
+        self.disconnected()
 
     def pause_writing(self) -> None:
         self._clogged_since = self._shared.clock()
@@ -183,22 +183,22 @@ class FrontEndConnection(ABC):
 
     @abstractmethod
     def resume_writing(self) -> None:
-        """The client reads its answers again."""
+        """The client is reading its answers again."""
 
     # ---------------------------------------------------------------- turns
 
     def take(self, data: memoryview, *, holding: bool) -> None:
-        """Bytes from the socket: feed them, if the client has time left of this turn. `holding`:
-        others are held before them."""
+        """Feed bytes from the socket if the client has time left in this turn; else keep them.
+        `holding`: others are pending before them."""
         turns = self._shared.turns
         if turns.open_to(self.client):
             since = turns.clock()
             self.feed(data)
-            turns.spent(self.client, since)
+            turns.charge(self.client, since)
         elif holding:
             self.hold(data)
             self.update_reading()
-        else:  # most clients send no more before their answer: not worth two system calls
+        else:  # most clients send nothing before their answer: not worth two system calls
             self.hold(data)
             self.wait_for_turn()
 
@@ -208,7 +208,7 @@ class FrontEndConnection(ABC):
             self._shared.turns.wait(self.client, self._go_on)
 
     def _go_on(self) -> None:
-        """It is our turn: take in a piece of what is held."""
+        """Use this turn to process some of the pending bytes."""
         self._queued = False
         if self.may_go_on():
             self.feed(b"")
@@ -230,7 +230,8 @@ class FrontEndConnection(ABC):
         self._transport.abort()
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it is closing, or its client does not read: then it is cut in time."""
+        """Whether the connection is closing or its client does not read; cuts it when its time is
+        up."""
         limits = self._shared.limits
         if self._closing is not None:
             since, seconds = self._closing
@@ -244,7 +245,7 @@ class FrontEndConnection(ABC):
         return True
 
     def close(self, *, linger: bool) -> None:
-        """The last answer is written: end, as soon as the client can have read it."""
+        """End once the client can have read the last answer, which is written."""
         limits = self._shared.limits
         if linger and not self._transport.is_closing():
             self._closing = self._shared.clock(), limits.linger_s

@@ -1,13 +1,13 @@
-"""Fair shares of the event loop, and of what works beside it: clients take turns.
+"""Fair shares of the event loop and of its helper threads: clients take turns.
 
-A turn of the loop reads every connection that has bytes. One client's bytes (requests in a
-pipeline, chunks of a byte each, a thousand connections) could make it as long as they liked, and
-all other clients would wait. So the time that each address costs is added up (`FairLoop`), and
-what comes from one that has had its share of this turn is kept for later turns. Work that cannot be
-cut into short pieces is done beside the loop, one piece at a time (`FairThread`). In both,
-addresses come in turn, and each address's own in the order they came (`FairQueue`).
+A turn of the loop reads every connection that has bytes. One client (with pipelined requests,
+chunks of a byte each, a thousand connections) could make a turn arbitrarily long while all others
+wait. So `FairLoop` adds up the time that each address costs, and keeps the bytes of an address
+that has used its share for later turns. Work that cannot be cut into short pieces runs beside the
+loop, one piece at a time (`FairThread`). Both serve addresses in turn, and each address in order of
+arrival (`FairQueue`).
 
-Time is what is shared because it is what others lose; counts would have to guess it.
+Shares are in time, not counts, because time is what other clients lose.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 SHARE_S = 0.008
-"""Seconds of one turn for one address: some sixty ordinary requests. What is begun is finished: a
-piece of work is bounded where it is done (to a millisecond or two)."""
+"""Seconds of one turn for one address: some sixty ordinary requests. Work that has begun is
+finished; each piece of work is itself bounded to a millisecond or two."""
 WAITING_S = 0.002
-"""Seconds of one turn for all that wait, together: while one of an address waits, nothing else of
-it goes before."""
+"""Seconds of one turn for all waiting connections together. While a connection of an address waits,
+nothing else of that address runs."""
 
 
 class FairQueue(Generic[T]):
-    """A queue in which clients come in turn."""
+    """A queue that serves clients in turn."""
 
     def __init__(self) -> None:
         self.queues: OrderedDict[str, deque[T]] = OrderedDict()
-        """By client; none of them is empty."""
+        """Non-empty queues by client."""
 
     def __len__(self) -> int:
         return sum(map(len, self.queues.values()))
@@ -47,7 +47,7 @@ class FairQueue(Generic[T]):
         self.queues.setdefault(client, deque()).append(item)
 
     def pop(self) -> tuple[str, T]:
-        """The next client and its first item. Raises KeyError if there is none."""
+        """Remove the next client's first item. Raises KeyError if the queue is empty."""
         client, queue = self.queues.popitem(last=False)
         item = queue.popleft()
         if queue:
@@ -56,48 +56,48 @@ class FairQueue(Generic[T]):
 
 
 class FairLoop:
-    """One for each port."""
+    """Shares the turns of the loop between the clients of a port."""
 
-    __slots__ = ("_due", "_queue", "_spent", "clock")
+    __slots__ = ("_armed", "_costs", "_queue", "clock")
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        """`clock`: seconds; what passes on it is what work has cost."""
+        """`clock`: seconds, by which the cost of work is measured."""
         self.clock = clock
-        self._spent: dict[str, float] = {}
-        """Seconds of this turn, by address."""
+        self._costs: dict[str, float] = {}
+        """Seconds used in this turn, by address."""
         self._queue: FairQueue[Callable[[], None]] = FairQueue()
-        self._due = False
+        self._armed = False
 
     @property
     def waiting(self) -> int:
-        """Connections that wait for a turn."""
+        """Number of connections that wait for a turn."""
         return len(self._queue)
 
     def open_to(self, client: str) -> bool:
-        """Whether there is something left of its share, and nothing of it waits already."""
-        return self._spent.get(client, 0.0) < SHARE_S and client not in self._queue.queues
+        """Whether the client has some of its share left and nothing waiting."""
+        return self._costs.get(client, 0.0) < SHARE_S and client not in self._queue.queues
 
-    def spent(self, client: str, since: float) -> None:
-        """Count the time from `since` to now."""
-        self._spent[client] = self._spent.get(client, 0.0) + self.clock() - since
-        if not self._due:
+    def charge(self, client: str, since: float) -> None:
+        """Charge the time from `since` to now to a client."""
+        self._costs[client] = self._costs.get(client, 0.0) + self.clock() - since
+        if not self._armed:
             self._arm()
 
     def wait(self, client: str, go_on: Callable[[], None]) -> None:
-        """Have a connection go on in a turn to come: it does a piece of work, and waits again if
-        there is more."""
+        """Call `go_on` in a later turn. It does one piece of work, and waits again if there is
+        more."""
         self._queue.push(client, go_on)
-        if not self._due:
+        if not self._armed:
             self._arm()
 
     def _arm(self) -> None:
-        self._due = True
+        self._armed = True
         asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        """A turn: for each address in turn the next of its connections, while there is time."""
-        self._due = False
-        self._spent.clear()
+        """Run a turn: the next connection of each address, while there is time."""
+        self._armed = False
+        self._costs.clear()
         began = self.clock()
         while self._queue and self.clock() - began < WAITING_S:
             client, go_on = self._queue.pop()
@@ -105,13 +105,13 @@ class FairLoop:
             try:
                 go_on()
             finally:
-                self.spent(client, since)
-        if self._queue and not self._due:
+                self.charge(client, since)
+        if self._queue and not self._armed:
             self._arm()
 
 
 class FairThread:
-    """Work in a thread beside the loop, one piece at a time, clients in turn."""
+    """Runs work in a thread beside the loop, one piece at a time, clients in turn."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -127,9 +127,9 @@ class FairThread:
         work: Callable[[], T],
         during: AbstractContextManager[None] = nullcontext(),  # noqa: B008  (it holds nothing)
     ) -> asyncio.Future[T]:
-        """What `work` gives or raises, once it is its turn; not begun if cancelled before that.
-        `during` is entered before it begins, on the loop, and left when it is over, whether or not
-        it was cancelled meanwhile."""
+        """Queue `work`; the future gets what it returns or raises. Cancelled before its turn, it is
+        not started. `during` is entered on the loop before the work starts and left when it is
+        over, even if it was cancelled meanwhile."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.push(client, (work, during, future))
         if self._worker is None:
@@ -152,13 +152,13 @@ class FairThread:
             else:
                 if not future.done():
                     future.set_result(result)
-            # What it raised has this frame in its traceback: a circle, and the bodies in it, until
-            # the collector comes.
+            # An exception has this frame in its traceback: a cycle that would keep the bodies
+            # alive until the garbage collector runs.
             del work, during, future
         self._worker = None
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
-        """Begin nothing more but `last`, in the thread. Safe to repeat."""
+        """Start nothing more but `last`, in the thread. Safe to repeat."""
         thread, self._pool = self._pool, None
         if thread is not None:
             thread.submit(last)

@@ -1,6 +1,6 @@
-"""`Refusal`: why a front end has no result for a client, in all protocols.
+"""`Refusal`: the reason why a client gets no result, independent of the protocol.
 
-HTTP makes a response of it (http/messages.py), gRPC ends a call with it (grpc/rpc.py).
+HTTP turns it into a response (http/messages.py), gRPC into a call's status (grpc/call.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_NUMBERS: Mapping[str, int] = {}
 
 
 class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
-    """Its message goes to the client as it is."""
+    """A request that gets no result. The message goes to the client as it is."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
         self.status = status
         self.message = message
         self.reason = reason
-        """Of the outcome, where the call has one."""
+        """Reason of the outcome, if the call has one."""
         self.retry_after_s = retry_after_s
         self.numbers = numbers
-        """Of `numbers_of`."""
+        """See `numbers_of`."""
 
 
 def refusal_of(error: Exception, *, triton_strict: bool = False, operation: str = "") -> Refusal:
-    """What becomes of an exception in `operation`. The details of a bug are only in the log."""
+    """The refusal for an exception raised in `operation`. Details of a bug go only to the log."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, WireError):
@@ -59,8 +59,8 @@ def refusal_of(error: Exception, *, triton_strict: bool = False, operation: str 
 
 
 def refusal_in(reply: InferReply, *, triton_strict: bool = False, read_s: float = 0.0) -> Refusal:
-    """What a reply without outputs says. `read_s`: seconds that reading its request took; where it
-    is refused for lack of time, they are part of why."""
+    """The refusal for a reply without outputs. `read_s`: seconds that reading the request took,
+    which the message states if the request ran out of time."""
     reason = reply.outcome.reason
     status = status_of(reason, has_result=False, triton_strict=triton_strict)
     message = reply.message or reason.label.replace("_", " ")

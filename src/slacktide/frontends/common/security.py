@@ -1,4 +1,4 @@
-"""The gate: which calls are allowed, on every port (HTTP, gRPC, metrics, control)."""
+"""The gate: decides which calls are allowed, on every port (HTTP, gRPC, metrics, control)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from slacktide.frontends.ports import EndpointGroup
 log = logging.getLogger("slacktide.server")
 
 LOOK_S = 2.0
-"""Seconds between looks at the files of `Credentials`."""
+"""Seconds between checks of the files of `Credentials`."""
 MIN_TOKEN_CHARACTERS = 16
 OPEN_GROUPS = frozenset({EndpointGroup.HEALTH})
-"""Probes carry no token and name any host. They learn whether the server lives and is ready, and of
-a model that they name, whether it is ready."""
-ASKED = (b"authorization", b"content-type", b"host", b"origin", b"sec-fetch-site")
-"""Headers that the gate looks at."""
+"""Groups that need no token and take any Host. Probes learn only whether the server is live and
+ready, and whether a model that they name is ready."""
+GATE_HEADERS = (b"authorization", b"content-type", b"host", b"origin", b"sec-fetch-site")
+"""Headers that the gate reads."""
 _PAGE_CONTENT = frozenset(
     {b"text/plain", b"multipart/form-data", b"application/x-www-form-urlencoded"}
 )
-"""What a browser lets any page send anywhere without asking the receiver first."""
+"""Content types that a browser lets any page send anywhere without asking the receiver first."""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]*))(?::[0-9]{0,5})?")
 _MOST_HOST = 300
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s,]+")
@@ -43,7 +43,7 @@ class SecurityError(ValueError):
 
 
 class Verdict(Enum):
-    """What the gate says: for those it keeps out, `value` is the message."""
+    """The gate's decision. For refused calls, `value` is the message."""
 
     PASS = "pass"
     NO_TOKEN = "a bearer token is required"
@@ -61,7 +61,7 @@ class Verdict(Enum):
 
     @property
     def status(self) -> int:
-        """Of a refusal, over HTTP."""
+        """HTTP status of the refusal."""
         if self in (Verdict.NO_TOKEN, Verdict.WRONG_TOKEN):
             return 401
         return 415 if self is Verdict.PAGE_CONTENT else 403
@@ -69,36 +69,37 @@ class Verdict(Enum):
 
 _PASS = Verdict.PASS
 _CONTROL = EndpointGroup.CONTROL
-# Members by name: on the way of every request, where reading them off their class takes longer.
+# Bound to names because every request uses them, and looking them up on the class is slower.
 
 
 @dataclass(frozen=True, slots=True)
 class PortRules:
-    """What differs from port to port."""
+    """The rules of one port."""
 
     hosts: frozenset[str] | None = None
-    """Names that a Host header may have beside those of the loopback interface; None: any."""
+    """Names allowed in a Host header besides those of the loopback interface; None: any."""
     origins: frozenset[bytes] = frozenset()
-    """Origins whose pages may use the port. No origin: the request is not a browser's."""
+    """Origins whose pages may use the port. Requests without an origin do not come from a
+    browser."""
     control: bool = False
     """Whether models may be loaded and unloaded."""
 
 
 Authorize = Callable[[EndpointGroup, Mapping[bytes, bytes]], Verdict]
-"""The gate of one port: sees the group and the headers of every call (lower-case names, those of
-`ASKED` at least) before anything else of it is read."""
+"""The gate of a port. It gets the group and headers of every call (lower-case names, at least those
+of `GATE_HEADERS`) before anything else is read."""
 
 
 class Gate:
-    """Judges calls by their headers, before anything else of them is read.
+    """Judges calls by their headers, before anything else is read.
 
-    A web page can make its visitor's browser send requests to this machine; the browser says so in
-    Origin or Sec-Fetch-Site. A page whose name was rebound to this machine's address is of its own
-    origin, as the browser sees it; then the Host header has the page's name.
+    A web page can make its visitor's browser send requests to this machine; the browser then sets
+    Origin or Sec-Fetch-Site. If the page's name was rebound to this machine's address, the browser
+    takes the request as same-origin, but the Host header has the page's name.
     """
 
     def __init__(self, token: str | None) -> None:
-        """`token`: what calls must carry; None: nothing. It may be replaced at any time."""
+        """`token`: required of all calls; None: no token. It may be replaced at any time."""
         self.token = token
 
     def on(self, rules: PortRules) -> Authorize:
@@ -108,7 +109,7 @@ class Gate:
     def judge(
         self, group: EndpointGroup, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()
     ) -> Verdict:
-        """`headers` by lower-case name, those of `ASKED` at least."""
+        """Judge a call. `headers`: by lower-case name, at least those of `GATE_HEADERS`."""
         if b"origin" in headers:
             if headers[b"origin"].lower() not in rules.origins:
                 return Verdict.FOREIGN_PAGE
@@ -117,7 +118,7 @@ class Gate:
         if group in OPEN_GROUPS:
             return _PASS
         host, hosts = headers.get(b"host"), rules.hosts
-        # Browsers always name a host: without one (HTTP/1.0, gRPC) no page is behind the request.
+        # Browsers always send Host, so a request without one (HTTP/1.0, gRPC) is not from a page.
         if not (hosts is None or host is None or _names_us(host, hosts)):
             return Verdict.FOREIGN_HOST
         verdict = _PASS if self.token is None else self._judge_token(headers, self.token)
@@ -134,7 +135,7 @@ class Gate:
         scheme, _, token = headers.get(b"authorization", b"").strip().partition(b" ")
         if scheme.lower() != b"bearer":
             return Verdict.NO_TOKEN
-        # Takes the same time however much of the token is right.
+        # Constant time, however much of the token is right.
         right = hmac.compare_digest(token.strip(), expected.encode())
         return _PASS if right else Verdict.WRONG_TOKEN
 
@@ -146,8 +147,8 @@ def _names_us(host: bytes, hosts: frozenset[str]) -> bool:
 
 
 def host_name(text: str) -> str:
-    """The name or address in a Host header: without port and final dot, in lower case. Empty if it
-    is malformed."""
+    """The name or address in a Host header, in lower case, without port and final dot. Empty if
+    malformed."""
     match = _HOST.fullmatch(text.strip().lower())
     if match is None or len(text) > _MOST_HOST:
         return ""
@@ -158,7 +159,7 @@ def host_name(text: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name (as `host_name` gives it) can only be this machine."""
+    """Whether a name (as `host_name` returns it) can only mean this machine."""
     if name == "localhost":
         return True
     try:
@@ -169,7 +170,7 @@ def is_loopback(name: str) -> bool:
 
 
 def checked_origin(text: str) -> bytes:
-    """An origin as browsers write it, in lower case. Raises ValueError if it is none."""
+    """An origin as browsers write it, in lower case. Raises ValueError if malformed."""
     origin = text.strip().lower().removesuffix("/")
     if not _ORIGIN.fullmatch(origin):
         raise ValueError(f"expected origins such as https://app.example:8080, got {text!r}")
@@ -177,7 +178,7 @@ def checked_origin(text: str) -> bytes:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file: its first line. Raises SecurityError."""
+    """The token in a file's first line. Raises SecurityError."""
     try:
         lines = _content("token-file", path).decode("ascii").splitlines()
     except UnicodeDecodeError:
@@ -193,15 +194,15 @@ def read_token(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of this server's certificate."""
+    """PEM files of the server's certificate."""
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
-    """If given, clients must show a certificate signed by it."""
+    """If set, clients must present a certificate signed by it."""
 
     def context(self, *protocols: str) -> ssl.SSLContext:
-        """For asyncio's servers; `protocols` are offered (ALPN). Raises SecurityError."""
+        """An SSL context for servers that offers `protocols` (ALPN). Raises SecurityError."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         if protocols:
             context.set_alpn_protocols(protocols)
@@ -223,37 +224,39 @@ class TlsFiles:
         return context
 
     def read(self) -> tuple[bytes, bytes, bytes | None]:
-        """Contents: certificate chain, key, client CA. Raises SecurityError."""
+        """Contents of the files: certificate chain, key, client CA. Raises SecurityError."""
         chain, key = _content("tls-cert", self.certificate), _content("tls-key", self.key)
         ca = None if self.client_ca is None else _content("tls-client-ca", self.client_ca)
         return chain, key, ca
 
 
 class Credentials:
-    """Token and certificate, read anew while the server runs. What cannot be used is logged, and
-    what was in force stays so. Connections keep the certificate with which they began."""
+    """The token and certificate, reloaded while the server runs. If a file cannot be used, this is
+    logged and the previous one stays in force. Connections keep the certificate that they began
+    with."""
 
     def __init__(self, token_file: Path | None, tls: TlsFiles | None) -> None:
-        """Raises SecurityError for files that cannot be used."""
+        """Load the files. Raises SecurityError."""
         self.gate = Gate(None)
         self.pem: tuple[bytes, bytes, bytes | None] | None = None
         """Contents of the TLS files; None: no TLS."""
         self.context: ssl.SSLContext | None = None
-        """For asyncio's servers: stays the same, and serves the latest certificate."""
+        """Context for asyncio's servers: the object stays the same and serves the latest
+        certificate."""
         self.http2_context: ssl.SSLContext | None = None
-        """The same, for connections that speak HTTP/2."""
+        """Context for servers that speak HTTP/2."""
         self._token_file, self._tls = token_file, tls
         paths = (token_file, *((tls.certificate, tls.key, tls.client_ca) if tls else ()))
         self.files = tuple(path for path in paths if path is not None)
-        self._taken = self._last = self._stamps()
-        self._take_token()
-        self._take_certificate()
+        self._loaded_stamps = self._latest_stamps = self._stamps()
+        self._load_token()
+        self._load_certificate()
 
     def reload(self) -> None:
-        """Take what the files have now, as far as it can be used."""
+        """Load the files again, as far as they can be used."""
         for secret, take, held in (
-            ("token", self._take_token, self.gate.token),
-            ("certificate", self._take_certificate, self.pem),
+            ("token", self._load_token, self.gate.token),
+            ("certificate", self._load_certificate, self.pem),
         ):
             try:
                 if take() != held:
@@ -262,27 +265,28 @@ class Credentials:
                 log.error("%s; the previous %s stays in force", error, secret)
 
     async def watch(self) -> None:
-        """Reload whenever files have changed, once they have rested: a pair is written in two."""
+        """Reload whenever the files have changed and then stayed unchanged for one check: a pair of
+        files is written one after the other."""
         while self.files:
             await asyncio.sleep(LOOK_S)
             now = await asyncio.to_thread(self._stamps)
-            if now == self._last != self._taken:
-                self._taken = now
+            if now == self._latest_stamps != self._loaded_stamps:
+                self._loaded_stamps = now
                 await asyncio.to_thread(self.reload)
-            self._last = now
+            self._latest_stamps = now
 
     def _stamps(self) -> list[tuple[float, ...]]:
-        """What differs between two states of the files; empty for one that is not there."""
+        """Inode, size and time of each file, which differ once it changes; empty if missing."""
         file_stats = [path.stat() if path.exists() else None for path in self.files]
         return [(s.st_ino, s.st_size, s.st_mtime_ns) if s else () for s in file_stats]
 
-    def _take_token(self) -> object:
+    def _load_token(self) -> object:
         if self._token_file is not None:
             self.gate.token = read_token(self._token_file)
             _warn_if_open("token-file", self._token_file)
         return self.gate.token
 
-    def _take_certificate(self) -> object:
+    def _load_certificate(self) -> object:
         if self._tls is not None:
             pem, context = self._tls.read(), self._tls.context()
             http2_context = self._tls.context("h2")
@@ -305,7 +309,7 @@ def _warn_if_open(setting: str, path: Path) -> None:
 
 
 def _content(setting: str, path: Path) -> bytes:
-    """What a file holds. Raises SecurityError."""
+    """Read a file. Raises SecurityError."""
     try:
         with open_file(path) as file:
             return file.read()

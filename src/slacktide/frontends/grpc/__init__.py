@@ -1,7 +1,7 @@
 """The gRPC front end: the Open Inference Protocol with Triton's extensions, and health.
 
-It converts, calls the data or control plane, converts back; it holds no rule of its own. Loads
-grpc, so it is imported only where a gRPC server is wanted.
+It converts, calls the data or control plane and converts back. It loads protobuf, so import it only
+to run a gRPC server.
 """
 
 from slacktide.frontends.grpc.server import GrpcServer as GrpcServer

@@ -1,9 +1,9 @@
-"""`GrpcCall`: one gRPC call, which is a stream of HTTP/2, and the frame around every method.
+"""`GrpcCall`: a gRPC call, which is an HTTP/2 stream, and what all methods have in common.
 
-A call is judged at its headers: the gate first, then the method. Its messages come one by one
-(`intake.py`). An answer is headers, messages, and trailers with the status; a refusal trailers
-alone. Everything runs in callbacks on the loop. What a callback raises ends the call with its
-status.
+A call is judged at its headers: first by the gate, then by method. Its messages come one by one
+(`intake.py`). An answer is headers, messages and trailers with the status; a refusal is trailers
+alone. Everything runs in callbacks on the loop. An exception in a callback ends the call with the
+matching status.
 """
 
 from __future__ import annotations
@@ -32,74 +32,78 @@ _OK_TRAILERS = header_block(None, ((b"grpc-status", b"0"),))
 
 
 class GrpcCall(MessageIntake):
-    """A call in progress. Subclasses take messages and answer."""
+    """A call in progress. Subclasses process messages and answer."""
 
-    __slots__ = ("_begun", "_leaving", "_logged", "_put_out", "first_byte", "model", "outcome")
+    __slots__ = (
+        "_answer_bytes", "_answering", "_logged", "_unflushed", "first_byte", "model", "outcome",
+    )  # fmt: skip
 
-    def __init__(self, protocol: GrpcConnection, id: int, head: Head, said: CallHead) -> None:
-        super().__init__(protocol, id, head, said)
+    def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
+        super().__init__(protocol, id, head, call_head)
         self.first_byte = protocol.now
-        """Monotonic seconds when its headers arrived."""
+        """When its headers arrived, in monotonic seconds."""
         self.model = ""
-        """For the log."""
+        """The model's name, for the access log."""
         self.outcome: Outcome | None = None
-        """Of a call that is one request."""
-        self._leaving = 0
-        """Bytes of the common buffer that answers hold."""
-        self._put_out = 0
-        """Bytes of answers since it was last flushed."""
-        self._begun = self._logged = False
+        """Outcome of a call that is one inference request."""
+        self._answer_bytes = 0
+        """Bytes charged to the shared memory limits for unsent answers."""
+        self._unflushed = 0
+        """Bytes of answers since the last flush."""
+        self._answering = self._logged = False
 
-    # ---------------------------------------------------------------- for subclasses to take
+    # ---------------------------------------------------------------- for subclasses to override
 
     def begin(self) -> None:
-        """The gate has let it pass. What this raises ends the call."""
+        """Called once the call has passed the gate. An exception ends the call."""
 
     def cancelled(self, reason: Reason) -> None:
-        """It ends without an answer, or with a refusal."""
+        """Called when the call ends without an answer, or with a refusal."""
 
     def failed(self, error: Exception) -> None:
-        """It ends with the refusal that `error` means."""
+        """Called when the call is about to end with the refusal for `error`."""
         self.cancelled(Reason.RUNTIME_ERROR)
 
     def drain(self) -> None:
-        """The server takes no more requests."""
+        """Called when the server accepts no more requests."""
 
     def about(self) -> tuple[str, str]:
-        """Model and request id, for the log."""
-        return self.model, self.said.headers.get(b"x-request-id", b"").decode("latin-1")
+        """The model and request id, for the access log."""
+        return self.model, self.call_head.headers.get(b"x-request-id", b"").decode("latin-1")
 
-    # ---------------------------------------------------------------- its beginning, and the clock
+    # ---------------------------------------------------------------- beginning and clock
 
     def opened(self) -> None:
-        said, state = self.said, self.state
+        call_head, state = self.call_head, self.state
         state.calls += 1
         try:
-            if said.http_status != 200:
-                self._begun = True  # a client that does not speak gRPC: HTTP's status is all
-                self._end(header_block(said.http_status, ()), str(said.http_status))
+            if call_head.http_status != 200:
+                self._answering = True  # the client does not speak gRPC: send HTTP's status alone
+                self._end(header_block(call_head.http_status, ()), str(call_head.http_status))
                 return
-            method = said.method
+            method = call_head.method
             if method is not None and state.authorize is not None:
-                # Browsers do not speak gRPC, so no page is behind its `:authority`, and what comes
-                # through a proxy has its Origin. A content type of pages has been refused.
-                verdict = state.authorize(method.group, said.headers)
+                # Browsers do not speak gRPC, so `:authority` does not name a page; calls through a
+                # proxy carry the page's Origin. Content types of pages are refused above.
+                verdict = state.authorize(method.group, call_head.headers)
                 if verdict is not Verdict.PASS:
                     name = "UNAUTHENTICATED" if verdict.status == 401 else "PERMISSION_DENIED"
                     raise Refusal(WireStatus(verdict.status, name), verdict.value)
             if state.calls > state.settings.max_calls:
                 message = "there are too many calls at a time"
                 raise Refusal(status_of(Reason.CLIENT_LIMIT), message, Reason.CLIENT_LIMIT)
-            if said.error is not None:
-                self.fail(said.error)  # not raised: it would keep the frames of every call
+            if call_head.error is not None:
+                self.fail(
+                    call_head.error
+                )  # raising it would add every call's frames to its traceback
                 return
             self.begin()
         except Exception as error:
             self.fail(error)
 
     def check(self, now: float) -> None:
-        """Look at the clock."""
-        limits, budget = self.state.limits, self.said.budget_s
+        """Enforce the call's deadline and timeouts."""
+        limits, budget = self.state.limits, self.call_head.budget_s
         if self.finished:
             return
         if budget is not None and now - self.first_byte >= budget:
@@ -111,100 +115,100 @@ class GrpcCall(MessageIntake):
                 message = "the message did not arrive in time"
                 self.fail(Refusal(status_of(Reason.NO_BODY), message, Reason.NO_BODY))
 
-    # ---------------------------------------------------------------- what goes out
+    # ---------------------------------------------------------------- answers
 
     def answer(self, pieces: Sequence[Buffer]) -> None:
-        """The one answer of a unary call, in pieces."""
+        """Send the only answer of a unary call, in pieces."""
         if not self.finished:
             self._put(pieces)
             self._end(_OK_TRAILERS, "OK")
 
     def write(self, pieces: Sequence[Buffer]) -> None:
-        """One of many answers, in pieces."""
+        """Send one of many answers, in pieces."""
         if not self.finished:
             self._put(pieces)
             self._flush()
 
     def finish(self) -> None:
-        """The end of many answers."""
+        """End a call of many answers."""
         if not self.finished:
             self._end(_OK_TRAILERS, "OK")
 
     def fail(self, error: Exception) -> None:
         if self.finished:
             if not isinstance(error, (WireError, Refusal)):
-                refusal_of(error, operation=self.said.name)
+                refusal_of(error, operation=self.call_head.name)
             return
         self.failed(error)
         if not self.finished:
             strict = self.state.limits.triton_strict
-            self.refuse(refusal_of(error, triton_strict=strict, operation=self.said.name))
+            self.refuse(refusal_of(error, triton_strict=strict, operation=self.call_head.name))
 
     def refuse(self, refusal: Refusal) -> None:
-        """End with a status."""
+        """End with the status of a refusal."""
         if self.outcome is None and refusal.reason is not None:
             self.outcome = Outcome(refusal.reason, self.first_byte)
         self._end(header_block(None, trailers_of(refusal)), refusal.status.grpc)
 
     def _put(self, pieces: Sequence[Buffer]) -> None:
         connection, size = self.connection, sum(map(len, pieces))
-        if not self._begun:
-            self._begun = True
+        if not self._answering:
+            self._answering = True
             connection.begin(self, _ANSWER_HEAD)
         connection.send(self, [PREFIX.pack(0, size), *pieces], PREFIX.size + size)
-        self._put_out += size
+        self._unflushed += size
 
     def _end(self, trailers: bytes, status: str) -> None:
-        self.connection.finish(self, trailers if self._begun else _ANSWER_HEAD + trailers)
+        self.connection.finish(self, trailers if self._answering else _ANSWER_HEAD + trailers)
         self._ended(status)
         self._flush()
 
     def _flush(self) -> None:
-        """Send what has been put out. What a client does not take is counted: beyond its part of
-        memory, it does without."""
+        """Send the answers put so far. Answers that the client does not read are charged to it;
+        beyond its limit the call is reset."""
         if not self.unsent:
-            self._put_out = 0
+            self._unflushed = 0
             self.protocol.flush_soon()
             return
         self.protocol.flush()
-        size, self._put_out = self._put_out, 0
+        size, self._unflushed = self._unflushed, 0
         if self.unsent:
             try:
                 self.state.hold(self.protocol.client, size)
-                self._leaving += size
+                self._answer_bytes += size
             except WireError:
                 self.connection.reset(self, ErrorCode.ENHANCE_YOUR_CALM)
                 self.protocol.flush_soon()
 
     def sent(self) -> None:
         if not self.unsent:
-            self._release(self._leaving)
-            self._leaving = 0
+            self._release(self._answer_bytes)
+            self._answer_bytes = 0
             if self.many:
                 self.go_on()
 
-    # ---------------------------------------------------------------- its end
+    # ---------------------------------------------------------------- end
 
     def aborted(self) -> None:
         if not self._logged:
             try:
                 self.cancelled(Reason.CLIENT_CANCELLED if self.whole else Reason.NO_BODY)
             except Exception as error:
-                refusal_of(error, operation=self.said.name)
+                refusal_of(error, operation=self.call_head.name)
             self._ended("CANCELLED")
-        self._release(self._leaving)
-        self._leaving = 0
+        self._release(self._answer_bytes)
+        self._answer_bytes = 0
 
     def _ended(self, status: str) -> None:
-        """It has its status."""
+        """Record the status, with which the call has ended."""
         self._logged = True
         self.let_all_go()
         state = self.state
         state.calls -= 1
         if state.access_log is not None:
             seconds = state.clock() - self.first_byte
-            client, name, (model, id) = self.protocol.client, self.said.name, self.about()
-            method = self.said.method
+            client, name, (model, id) = self.protocol.client, self.call_head.name, self.about()
+            method = self.call_head.method
             health = method is not None and method.group is EndpointGroup.HEALTH
             state.log_access(
                 AccessRecord(

@@ -1,11 +1,11 @@
-"""Health, metadata, statistics, repository: parse, ask the control plane, serialize.
+"""Health, metadata, statistics and repository over gRPC: parse, call the control plane, serialize.
 
-`health_methods` are grpc.health.v1, which Kubernetes' gRPC probes ask: the empty service name is
-the server (ready or not), as is the inference service's own; any other is taken as a model's name.
+`health_methods` implements grpc.health.v1, which Kubernetes' gRPC probes use. The empty service
+name and the inference service's name mean the server; any other is the name of a model.
 
-Shared memory, tracing and logging are there too, and answered as clients expect, but not supported:
-asking for regions finds none and unregistering has nothing to do, as stock clients do both without
-being asked. Registering, and changing settings, is refused.
+Shared memory, tracing and logging are not supported. Listing regions finds none and unregistering
+does nothing, because stock clients call both unprompted. Registering regions and changing settings
+is refused.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ if TYPE_CHECKING:
     from slacktide.frontends.grpc.protocol import GrpcConnection
 
 MOST_CONTROL = 64 * KIB
-"""Bytes of a message that is parsed on the loop; only loading brings files."""
+"""Maximum bytes of a message parsed on the loop. Load calls may be longer, as they carry files."""
 MessageT = TypeVar("MessageT", bound=Message)
 Answer = Callable[[GrpcCall, Any], Message | Awaitable[Message]] | str | None
-"""What a method answers its request; a sentence: it refuses so; None: an empty message."""
+"""How a method answers: with what the function returns; with a refusal, given its message; or, for
+None, with an empty message."""
 
 _SHARED_MEMORY = "shared memory is not supported; send tensors in the message"
 _SETTINGS = "settings cannot be read or changed over the network"
 
 
 class ControlCall(GrpcCall):
-    """A call with one message of a `request_class` and an answer, which may take time."""
+    """A call with one message, of `request_class`, and an answer, which may take time."""
 
     __slots__ = ("_answer", "_answer_class", "_request_class")
 
@@ -63,12 +64,12 @@ class ControlCall(GrpcCall):
         protocol: GrpcConnection,
         id: int,
         head: Head,
-        said: CallHead,
+        call_head: CallHead,
         request_class: type[Message],
         answer_class: type[Message],
         answer: Answer,
     ) -> None:
-        super().__init__(protocol, id, head, said)
+        super().__init__(protocol, id, head, call_head)
         self._request_class, self._answer_class = request_class, answer_class
         self._answer = answer
 
@@ -92,13 +93,13 @@ class ControlCall(GrpcCall):
 def unary(
     group: EndpointGroup, request: type[Message], reply: type[Message], answer: Answer
 ) -> GrpcMethod:
-    """The row of a method that parses a `request` and serializes a `reply`."""
+    """A method that parses a `request` and serializes a `reply`."""
     make = partial(ControlCall, request_class=request, answer_class=reply, answer=answer)
     return GrpcMethod(group, make)
 
 
 def parsed(request_class: type[MessageT], message: Buffer) -> MessageT:
-    """The message. Raises WireError if it is none."""
+    """Parse a message. Raises WireError."""
     limit = MOST_CONTROL
     if len(message) > limit and request_class is not m.RepositoryModelLoadRequest:
         raise BadField("message", f"at most {limit} bytes", len(message), Reason.TOO_LARGE)
@@ -111,12 +112,12 @@ def parsed(request_class: type[MessageT], message: Buffer) -> MessageT:
 
 @dataclass(frozen=True, slots=True)
 class ControlMethods:
-    """The methods of one control plane."""
+    """The methods of a control plane."""
 
     control: ControlPlane
 
     def table(self) -> dict[str, GrpcMethod]:
-        """Method name → row."""
+        """The methods by name."""
         rows: dict[str, tuple[EndpointGroup, Answer]] = {
             "ServerLive": (EndpointGroup.HEALTH, self._live),
             "ServerReady": (EndpointGroup.HEALTH, self._ready),
@@ -171,7 +172,7 @@ class ControlMethods:
         rpc.model = request.name
         config = self.control.config(request.name, request.version or None)
         response = m.ModelConfigResponse()
-        # Keys of our own beside Triton's have no place in its message.
+        # Triton's message has no place for our own keys.
         json_format.ParseDict(config, response.config, ignore_unknown_fields=True)
         return response
 
@@ -214,8 +215,8 @@ def _only_repository(name: str) -> None:
 
 
 class WatchCall(GrpcCall):
-    """A call of Health/Watch: the status now and after every change; an unknown name may become
-    known. The drain of the server ends it."""
+    """A call of Health/Watch: sends the status now and after every change, also of a model that is
+    unknown so far. Draining the server ends it."""
 
     __slots__ = ()
 
@@ -224,26 +225,26 @@ class WatchCall(GrpcCall):
         self.later(self._watch(service), lambda _: self.finish())
 
     async def _watch(self, service: str) -> None:
-        state, said = self.state, None
+        state, last_status = self.state, None
         while not state.drained.is_set():
             try:
                 status = health_of(state.control, service)
             except ControlError:
                 status = SERVICE_UNKNOWN
-            if status != said:
-                said = status
-                self._say(status)
+            if status != last_status:
+                last_status = status
+                self._send_status(status)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(state.drained.wait(), state.settings.health_poll_s)
-        if said != NOT_SERVING:
-            self._say(NOT_SERVING)
+        if last_status != NOT_SERVING:
+            self._send_status(NOT_SERVING)
 
-    def _say(self, status: int) -> None:
+    def _send_status(self, status: int) -> None:
         self.write([m.HealthCheckResponse(status=status).SerializeToString()])
 
 
 def health_methods(control: ControlPlane) -> dict[str, GrpcMethod]:
-    """Method name → row."""
+    """The health methods by name."""
 
     def check(rpc: GrpcCall, request: m.HealthCheckRequest) -> Message:
         return m.HealthCheckResponse(status=health_of(control, request.service))
@@ -256,7 +257,8 @@ def health_methods(control: ControlPlane) -> dict[str, GrpcMethod]:
 
 
 def health_of(control: ControlPlane, service: str) -> int:
-    """Raises ControlError (not_found) for an unknown model."""
+    """The health status of the server or a model. Raises ControlError (not_found) for an unknown
+    model."""
     if service in ("", INFERENCE_SERVICE):
         return SERVING if control.ready() else NOT_SERVING
     if control.model_ready(service, None):

@@ -1,13 +1,12 @@
-"""StreamFrames: a session of a client that streams frames (`wire/proto/frames.proto`).
+"""StreamFrames: the session of a client that streams frames (`wire/proto/frames.proto`).
 
-A frame is announced by a small message, which the engine gets as a notice, and comes behind it
-into the slot that it was given. It is acknowledged at its last byte, and answered once: when it has
-run, or as soon as it is given up, be that before it is here. What comes of a frame that is given up
-is timed and acknowledged all the same, but kept nowhere. `docs/stream.md` is the protocol for those
-that write clients.
+A small message announces a frame; the engine gets a notice, and the frame then comes into the slot
+reserved for it. It is acknowledged at its last byte and answered once: when it has run, or as soon
+as it is dropped, even before it arrives. The bytes of a dropped frame are timed and acknowledged
+all the same, but not kept. `docs/stream.md` describes the protocol for authors of clients.
 
-What is unanswered or unsent is counted as on other streams, and beyond a limit messages wait. A
-frame that cannot be served fails alone; a message that is none, or no hello at first, ends the
+As on other streams, messages wait while too many frames are unanswered or unsent. A frame that
+cannot be served fails alone; an invalid message, or a first message other than hello, ends the
 stream.
 """
 
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Reason
 from slacktide.frontends.common.connection import waited
-from slacktide.frontends.common.refusals import Refusal, refusal_in, refusal_of
-from slacktide.frontends.grpc.inference import InferenceRpc, InferRequest
+from slacktide.frontends.common.refusals import Refusal, refusal_in
+from slacktide.frontends.grpc.inference import InferRequest, StreamRpc
 from slacktide.frontends.grpc.intake import NOWHERE
 from slacktide.frontends.grpc.metadata import CallHead
 from slacktide.frontends.http2 import Head
@@ -42,51 +41,51 @@ if TYPE_CHECKING:
     from slacktide.frontends.grpc.protocol import GrpcConnection
 
 SILENT_S: Final = 3.0
-"""A client from which nothing comes for so long is gone."""
+"""Seconds of silence after which a client counts as gone."""
 AT_ONCE_S: Final = 1e-4
-"""What is read together with its announcement is taken to have needed so long."""
+"""Assumed transfer time of a frame that was read together with its announcement."""
 MOST_UINT32: Final = 2**32 - 1
 AROUND_IMAGE: Final = 4096
-"""Bytes that a frame may have beside its image: names, shapes, parameters."""
+"""Bytes that a frame may have besides its image: names, shapes, parameters."""
 
 
 class FrameRequest(InferRequest):
-    """One frame, from its announcement, or its first byte, to its answer and its last byte."""
+    """A frame, from its announcement or first byte to its answer and last byte."""
 
     __slots__ = (
-        "_stream", "announced_at", "answered", "arrived_at", "begun", "frame", "nbytes", "size",
-        "start",
+        "_stream", "announced_at", "answered", "arrived_at", "first_piece", "frame", "nbytes",
+        "size", "start",
     )  # fmt: skip
 
     def __init__(self, stream: FrameStream, frame: int, now: float, age: float) -> None:
         session = stream.session
         budget = session.terms.slo - min(age, session.terms.slo) - session.rtt
-        if stream.said.budget_s is not None:
-            budget = min(budget, stream.said.budget_s - (now - stream.first_byte))
+        if stream.call_head.budget_s is not None:
+            budget = min(budget, stream.call_head.budget_s - (now - stream.first_byte))
         super().__init__(stream, "frames", now, max(0.0, budget))
         self._context.session = session.id
         self._stream = stream
         self.frame = frame
-        """As the client calls it."""
+        """The client's id of the frame."""
         self.announced_at: float | None = None
-        """None: it came without."""
+        """When it was announced; None if it was not."""
         self.nbytes, self.size = 0, (0, 0)
-        """Of its image, as announced: bytes, width and height."""
-        self.begun = 0, 0.0
-        """How much of its message was here when that began, and when that was."""
+        """Announced size of its image: bytes; width and height."""
+        self.first_piece = 0, 0.0
+        """Bytes of its message in the first piece that came, and when that came."""
         self.start = 0
-        """Where its message becomes a ModelInferRequest."""
+        """Offset of the ModelInferRequest in its message."""
         self.answered = False
         self.arrived_at: float | None = None
-        """When its last byte came."""
+        """When its last byte came; None before."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether nothing has come of it, and the engine does not know of it."""
+        """Whether nothing of it has come and the engine has no notice of it."""
         return self._slot is None and self.arrived_at is None and not self.answered
 
     def expect(self, length: int) -> bool:
-        """Have the engine know of it, or see that it is no longer than it was to be. False: it has
+        """Announce it to the engine, or check that it is not longer than announced. False: it has
         failed."""
         session, now = self._stream.session, self._context.first_byte
         try:
@@ -101,59 +100,55 @@ class FrameRequest(InferRequest):
             return False
         return True
 
-    def place_for(self, length: int, begun: memoryview) -> memoryview | None:
+    def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
         if self.answered or not self.expect(length):
             return NOWHERE
-        return super().place_for(length, begun)
+        return super().place_for(length, beginning)
 
     def take(self, message: Buffer, start: int = 0) -> None:
-        # One that came with its announcement is no surprise to the engine any more.
+        # A frame that came together with its announcement needs no notice.
         if self._slot is None or self.expect(len(message)):
             super().take(message, start)
 
-    def _know(self, model: str, version: str | None) -> InferenceCall:
+    def _begin_call(self, model: str, version: str | None) -> InferenceCall:
         terms = self._stream.session.terms
         if model != terms.model:
             raise BadField("model_name", f"the session's {terms.model!r}", model)
-        return super()._know(model, version or terms.version)
+        return super()._begin_call(model, version or terms.version)
 
     def _place(self, call: InferenceCall, length: int) -> memoryview | InferReply:
-        return call.announce(length, self._stream.said.parameters, self._given_up)
+        return call.announce(length, self._stream.call_head.parameters, self._dropped)
 
-    def _given_up(self, reply: InferReply) -> None:
-        self._stream.given_up(self, reply)
+    def _dropped(self, reply: InferReply) -> None:
+        self._stream.dropped(self, reply)
 
 
-class FrameStream(InferenceRpc):
+class FrameStream(StreamRpc):
     """A call of StreamFrames."""
 
     __slots__ = (
-        "_announcing", "_coming", "_draining", "_frames", "_heard", "_here", "_late", "_session",
-        "_unsent",
+        "_announcing", "_answered_early", "_current", "_frames", "_last_byte_at", "_received_count",
+        "_session",
     )  # fmt: skip
 
-    many = True
-
-    def __init__(self, protocol: GrpcConnection, id: int, head: Head, said: CallHead) -> None:
-        super().__init__(protocol, id, head, said)
+    def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
+        super().__init__(protocol, id, head, call_head)
         self._session: FrameSession | None = None
         self._frames: dict[int, FrameRequest] = {}
-        """Unanswered, by the client's ids, in the order they came."""
+        """Unanswered frames by the client's ids, in order of arrival."""
         self._announcing: list[FrameRequest] = []
-        """Those that this turn of the loop has announced."""
-        self._late: dict[int, FrameRequest] = {}
-        """Answered before they were here; the oldest are forgotten."""
-        self._coming: FrameRequest | None = None
-        """The one whose message has begun."""
-        self._here = self._unsent = 0
-        """Frames that are here and unanswered; answers that may not all have gone out."""
-        self._heard = protocol.now
-        """When the last byte came."""
-        self._draining = False
+        """Frames announced in this turn of the loop."""
+        self._answered_early: dict[int, FrameRequest] = {}
+        """Frames answered before they arrived; the oldest are forgotten."""
+        self._current: FrameRequest | None = None
+        """The frame whose message is arriving."""
+        self._received_count = 0
+        """Frames that have arrived and are unanswered."""
+        self._last_byte_at = protocol.now
 
     @property
     def session(self) -> FrameSession:
-        """Raises BadField before the hello."""
+        """The session. Raises BadField before the hello."""
         if self._session is None:
             raise BadField("message", "a hello first", "another message")
         return self._session
@@ -161,36 +156,36 @@ class FrameStream(InferenceRpc):
     # ---------------------------------------------------------------- messages
 
     def begin(self) -> None:
-        self.connection.measure_rtt(self._heard)
+        self.connection.measure_rtt(self._last_byte_at)
 
     def received(self, data: memoryview) -> None:
-        self._heard = self.protocol.now
+        self._last_byte_at = self.protocol.now
         super().received(data)
 
     def is_full(self) -> bool:
         most = self.state.settings.stream_in_flight
         # An announced frame must not wait behind its own announcement.
-        return self._here + self._unsent >= most or len(self._frames) >= 2 * most
+        return self._received_count + self._unsent_count >= most or len(self._frames) >= 2 * most
 
-    def place_for(self, length: int, begun: memoryview) -> memoryview | None:
-        head = frame_head(begun, length)
+    def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
+        head = frame_head(beginning, length)
         if self._draining and (head is None or head.id not in self._frames):
             return NOWHERE
         if head is None:
             return None
-        frame = self._coming = self._frame(head)
-        frame.begun = len(begun), self.protocol.now
-        return frame.place_for(length, begun)
+        frame = self._current = self._frame(head)
+        frame.first_piece = len(beginning), self.protocol.now
+        return frame.place_for(length, beginning)
 
     def message(self, message: Buffer) -> None:
-        frame, self._coming = self._coming, None
+        frame, self._current = self._current, None
         if frame is None:
             self._read(message)
         else:
             self._arrived(frame, message)
 
     def passed_over(self) -> None:
-        frame, self._coming = self._coming, None
+        frame, self._current = self._current, None
         if frame is not None:
             self._arrived(frame, b"")
 
@@ -198,7 +193,7 @@ class FrameStream(InferenceRpc):
         return self._read
 
     def _read(self, message: Buffer) -> None:
-        """A message that is here, whole."""
+        """Process a complete message."""
         head = frame_head(message, len(message))
         if self._draining and (head is None or head.id not in self._frames):
             return
@@ -211,7 +206,7 @@ class FrameStream(InferenceRpc):
             self._welcome(read.hello)
         elif kind == "announcement":
             self._announced(read.announcement)
-        elif kind == "frame":  # its fields are not in their order
+        elif kind == "frame":  # with its fields in another order
             frame = self._frame(FrameHead(read.frame.id, read.frame.bytes_per_s, 0))
             self._arrived(frame, read.frame.request.SerializeToString())
         else:
@@ -255,18 +250,18 @@ class FrameStream(InferenceRpc):
         self._announcing.append(frame)
 
     def _announce(self) -> None:
-        """Have the engine know of the frames that this turn of the loop has announced and not
-        brought."""
+        """Give the engine notice of the frames that were announced in this turn of the loop and did
+        not arrive in it."""
         frames, self._announcing = self._announcing, []
         for frame in frames:
             if frame.is_awaited and self._frames.get(frame.frame) is frame:
                 frame.expect(frame.nbytes + AROUND_IMAGE)
 
     def _frame(self, head: FrameHead) -> FrameRequest:
-        """The one that was announced, or a new one."""
+        """The announced frame with this id, or a new one."""
         if head.bytes_per_s:
-            self.session.told(head.bytes_per_s)
-        frame = self._late.pop(head.id, None) or self._frames.get(head.id)
+            self.session.report_rate(head.bytes_per_s)
+        frame = self._answered_early.pop(head.id, None) or self._frames.get(head.id)
         if frame is None or frame.arrived_at is not None:
             existing, frame = frame, FrameRequest(self, head.id, self.state.clock(), 0.0)
             if existing is not None:
@@ -277,8 +272,8 @@ class FrameStream(InferenceRpc):
         return frame
 
     def _arrived(self, frame: FrameRequest, message: Buffer) -> None:
-        """The last byte of a frame is here."""
-        now = frame.arrived_at = self.protocol.now  # when it was read, however busy the loop is
+        """Process a frame whose last byte has come."""
+        now = frame.arrived_at = self.protocol.now  # when it was read, not when the loop got to it
         nbytes, since = len(message) or self.filled, frame.announced_at
         seconds = 0.0
         if since is not None and not stood_still(since, now):
@@ -286,60 +281,50 @@ class FrameStream(InferenceRpc):
         acknowledgement = m.Acknowledgement(
             id=frame.frame, transfer_us=min(microseconds(seconds), MOST_UINT32)
         )
-        before, begun_at = frame.begun
-        if seconds and 0 < 2 * before < nbytes and now > begun_at:
-            # It may have begun some time after its announcement: then its rest shows the link.
-            seconds = min(seconds, (now - begun_at) * nbytes / (nbytes - before))
+        before, first_at = frame.first_piece
+        if seconds and 0 < 2 * before < nbytes and now > first_at:
+            # The client may have begun it long after its announcement. Its later bytes then show
+            # the rate of the link.
+            seconds = min(seconds, (now - first_at) * nbytes / (nbytes - before))
         self.session.arrived(nbytes, seconds, frame.size, now=now)
         self.write([m.ServerMessage(acknowledgement=acknowledgement).SerializeToString()])
         if frame.answered:
             frame.cancel(Reason.CLIENT_CANCELLED)
         else:
-            self._here += 1
+            self._received_count += 1
             frame.take(message, frame.start)
 
     # ---------------------------------------------------------------- answers
 
-    def replied(self, request: InferRequest, reply: InferReply) -> None:
+    def answer_request(self, request: InferRequest, reply: InferReply) -> None:
         assert isinstance(request, FrameRequest)
-        turns = self.state.turns
-        since = turns.clock()
-        try:
-            if reply.outputs is None:
-                refusal = refusal_in(reply, triton_strict=self.state.limits.triton_strict)
-                self._answer(request, reply, refusal=_refusal(refusal))
-            else:
-                pieces = self.state.codec.reply_pieces(reply, request.wanted)
-                self._answer(request, reply, pieces)
-        except Exception as error:
-            self.fail(error)
-        turns.spent(self.protocol.client, since)
-
-    def turned_away(self, request: InferRequest, error: Exception) -> None:
-        assert isinstance(request, FrameRequest)
-        if isinstance(error, (WireError, Refusal)):
-            refusal = refusal_of(error, triton_strict=self.state.limits.triton_strict)
-            self._answer(request, None, refusal=_refusal(refusal))
+        if reply.outputs is None:
+            refusal = refusal_in(reply, triton_strict=self.state.limits.triton_strict)
+            self._answer(request, reply, refusal=refusal)
         else:
-            self.fail(error)
+            pieces = self.state.codec.reply_pieces(reply, request.output_names)
+            self._answer(request, reply, pieces)
 
-    def given_up(self, frame: FrameRequest, reply: InferReply) -> None:
-        """The engine has no use for a frame that is not here yet."""
+    def refuse_request(self, request: InferRequest, refusal: Refusal) -> None:
+        assert isinstance(request, FrameRequest)
+        self._answer(request, None, refusal=refusal)
+
+    def dropped(self, frame: FrameRequest, reply: InferReply) -> None:
+        """Answer a frame that the engine dropped before it arrived."""
         now = self.state.clock()
-        if frame is not self._coming:
+        if frame is not self._current:
             frame.cancel(Reason.NO_BODY)
         if frame.announced_at is not None and not stood_still(frame.announced_at, now):
-            came = self.filled if frame is self._coming else 0
-            self.session.stalled(came, frame.nbytes, now - frame.announced_at, now=now)
-        refusal = refusal_in(reply, triton_strict=self.state.limits.triton_strict)
-        self._answer(frame, reply, refusal=_refusal(refusal))
+            received = self.filled if frame is self._current else 0
+            self.session.stalled(received, frame.nbytes, now - frame.announced_at, now=now)
+        self.answer_request(frame, reply)
 
     def _answer(
         self,
         frame: FrameRequest,
         reply: InferReply | None,
         response: list[Buffer] | None = None,
-        refusal: m.Refusal | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
         session, now = self.session, self.state.clock()
         frame.answered = True
@@ -348,11 +333,11 @@ class FrameStream(InferenceRpc):
         seconds = 0.0
         if frame.arrived_at is not None:
             seconds = now - frame.arrived_at
-            self._here -= 1
-        elif frame is not self._coming and frame.announced_at is not None:
-            self._late[frame.frame] = frame
-            if len(self._late) > self.state.settings.stream_in_flight:
-                del self._late[next(iter(self._late))]
+            self._received_count -= 1
+        elif frame is not self._current and frame.announced_at is not None:
+            self._answered_early[frame.frame] = frame
+            if len(self._answered_early) > self.state.settings.stream_in_flight:
+                del self._answered_early[next(iter(self._answered_early))]
         outcome = None if reply is None else reply.outcome
         session.answered(outcome, now)
         advice = session.advice
@@ -360,37 +345,27 @@ class FrameStream(InferenceRpc):
             id=frame.frame,
             advice=None if advice is None else advice_message(advice),
             variant="" if reply is None else reply.variant,
-            refusal=refusal,
+            refusal=None if refusal is None else _refusal_message(refusal),
             server_us=min(microseconds(seconds), MOST_UINT32),
         )
-        self._unsent += 1
-        self.write(answer_pieces(answer, response or ()))
-        if not self.unsent:
-            self._unsent = 0
-        self.go_on()
+        self.put_answer(answer_pieces(answer, response or ()))
 
     def _advise(self, advice: SizeAdvice) -> None:
-        """What the session is told has changed."""
+        """Send the session's advice, which has changed."""
         if not self.finished:
             self.write([m.ServerMessage(advice=advice_message(advice)).SerializeToString()])
 
-    def sent(self) -> None:
-        if not self.unsent:
-            self._unsent = 0
-        super().sent()
+    def has_unanswered(self) -> bool:
+        return bool(self._frames)
 
     def settle(self) -> None:
-        if self.ended:  # what was announced does not come
+        if self.ended:  # announced frames will not come any more
             for frame in [frame for frame in self._frames.values() if frame.arrived_at is None]:
                 del self._frames[frame.frame]
                 frame.cancel(Reason.NO_BODY)
-        if not self._frames:
-            if self.ended:
-                self.finish()
-            elif self._draining:
-                self.refuse(Refusal(status_of(Reason.DRAINING), "the server is shutting down"))
+        super().settle()
 
-    # ---------------------------------------------------------------- the clock, and the end
+    # ---------------------------------------------------------------- clock and end
 
     def check(self, now: float) -> None:
         super().check(now)
@@ -398,22 +373,18 @@ class FrameStream(InferenceRpc):
             return
         self.connection.measure_rtt(now)
         self.protocol.flush_soon()
-        if self._session is not None and not stood_still(self._heard, now):
+        if self._session is not None and not stood_still(self._last_byte_at, now):
             self._session.idle(now)
-        heard = max(self._heard, self.protocol.reading_since)
-        if not self._rest and waited(heard, now) >= SILENT_S:
+        heard = max(self._last_byte_at, self.protocol.reading_since)
+        if not self._backlog and waited(heard, now) >= SILENT_S:
             message = f"the client has been silent for {SILENT_S:g} s"
             self.fail(Refusal(status_of(Reason.NO_BODY), message, Reason.DISCONNECTED))
 
-    def drain(self) -> None:
-        self._draining = True
-        self.go_on()
-
     def cancelled(self, reason: Reason) -> None:
         frames = [*self._frames.values()]
-        if self._coming is not None:
-            frames.append(self._coming)
-        self._frames, self._coming = {}, None
+        if self._current is not None:
+            frames.append(self._current)
+        self._frames, self._current = {}, None
         for frame in frames:
             frame.cancel(Reason.CLIENT_CANCELLED)
 
@@ -427,10 +398,11 @@ class FrameStream(InferenceRpc):
 
 
 def stood_still(since: float, now: float) -> bool:
-    """Whether the server has: then what came between shows nothing of the link."""
+    """Whether the server was too busy between two moments for their difference to show the link's
+    speed."""
     return waited(since, now) < now - since
 
 
-def _refusal(refusal: Refusal) -> m.Refusal:
+def _refusal_message(refusal: Refusal) -> m.Refusal:
     reason = "" if refusal.reason is None else refusal.reason.label
     return m.Refusal(reason=reason, message=refusal.message)

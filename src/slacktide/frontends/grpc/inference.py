@@ -1,12 +1,12 @@
-"""ModelInfer, and what it has in common with a stream: an inference request.
+"""ModelInfer, and the inference requests of all inference methods.
 
-A message that a client announces, by metadata or by its own beginning, comes into the slot of its
-request. The metadata are `slacktide-bytes` (length of the serialized message), `slacktide-model`
-and, if wanted, `slacktide-model-version` (gRPC itself names the model only inside the message): the
-call is then known, and may be refused, before its body is read. The beginning of a long message
-says the same where its model is named and its tensors come last: serializers write fields in the
-order of their numbers. Any other request is known when its message is complete; a unary call's
-deadline runs from its headers either way.
+An announced message is received straight into the slot of its request, which may be refused before
+the message is read. Clients announce it by metadata: `slacktide-bytes` (length of the serialized
+message), `slacktide-model` and, optionally, `slacktide-model-version`, because gRPC itself names
+the model only inside the message. The beginning of a long message does the same if it names the
+model and the tensors come last; serializers write fields in the order of their numbers. Any other
+request begins when its message is complete. Either way, a unary call's deadline runs from its
+headers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
 from slacktide.frontends.common.call_headers import context_of
-from slacktide.frontends.common.refusals import Refusal, refusal_in
+from slacktide.frontends.common.refusals import Refusal, refusal_in, refusal_of
 from slacktide.frontends.grpc.call import GrpcCall
 from slacktide.frontends.grpc.intake import NOWHERE
 from slacktide.frontends.grpc.metadata import CallHead
@@ -28,6 +28,7 @@ from slacktide.wire.calls import Buffer, InferReply
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_messages import model_of, target_before_tensors, typed_bytes
 from slacktide.wire.parameters import BYTES_HEADER, MODEL_KEY, VERSION_KEY, parse_length
+from slacktide.wire.status import status_of
 
 if TYPE_CHECKING:
     from slacktide.frontends.grpc.protocol import GrpcConnection
@@ -36,24 +37,25 @@ _BYTES, _MODEL, _VERSION = (name.encode() for name in (BYTES_HEADER, MODEL_KEY, 
 
 
 class InferenceRpc(GrpcCall):
-    """A call with inference requests. Each tells it one of two things, once."""
+    """A call with inference requests. Each request calls one of the two methods, once."""
 
     __slots__ = ()
 
     @abstractmethod
     def replied(self, request: InferRequest, reply: InferReply) -> None:
-        """A request has its reply."""
+        """Answer a request with its reply."""
 
     @abstractmethod
     def turned_away(self, request: InferRequest, error: Exception) -> None:
-        """A request has ended with an error before it had one."""
+        """Answer a request that ended with an error before it had a reply."""
 
 
 class InferRequest:
-    """One inference request, from the beginning of its message to its reply."""
+    """An inference request, from the beginning of its message to its reply."""
 
     __slots__ = (
-        "_call", "_context", "_rpc", "_slot", "_submitted", "id", "model", "version", "wanted",
+        "_call", "_context", "_rpc", "_slot", "_submitted", "id", "model", "output_names",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -62,30 +64,30 @@ class InferRequest:
         protocol = rpc.protocol
         self._rpc = rpc
         self._context = context_of(
-            rpc.said.headers, first_byte, protocol.client, transport, protocol.peer
+            rpc.call_head.headers, first_byte, protocol.client, transport, protocol.peer
         )
         self._context.transport_budget_s = budget_s
         self._call: InferenceCall | None = None
-        """None until its model is known, and once it has ended."""
+        """None before its model is known and after it has ended."""
         self._slot: memoryview | None = None
-        """Where its message belongs, once announced."""
+        """Memory for its message, once announced."""
         self._submitted = False
         self.model = self.id = ""
         self.version: str | None = None
-        """As far as they are known."""
-        self.wanted: Sequence[str] = ()
-        """Names of outputs."""
+        """Empty or None until known."""
+        self.output_names: Sequence[str] = ()
+        """Requested outputs; empty: all."""
 
-    def _know(self, model: str, version: str | None) -> InferenceCall:
+    def _begin_call(self, model: str, version: str | None) -> InferenceCall:
         self.model, self.version = model, version
         call = self._call = self._rpc.state.data.call(model, version, self._context)
         return call
 
     def announce(self, model: str, version: str | None, length: int | bytes) -> None:
-        """A message of that length is to come; bytes are a header that says it. Raises Refusal or
+        """Announce a message of `length` bytes, or of the length in a header. Raises Refusal or
         WireError."""
         rpc = self._rpc
-        call = self._know(model, version)
+        call = self._begin_call(model, version)
         if isinstance(length, bytes):
             limit, length = rpc.state.limits.max_request_bytes, parse_length(BYTES_HEADER, length)
             if length > limit:
@@ -97,13 +99,13 @@ class InferRequest:
         self._slot = place
 
     def _place(self, call: InferenceCall, length: int) -> memoryview | InferReply:
-        return call.announce(length, self._rpc.said.parameters)
+        return call.announce(length, self._rpc.call_head.parameters)
 
-    def place_for(self, length: int, begun: memoryview) -> memoryview | None:
-        """Where the message belongs that has `begun`; None: anywhere."""
+    def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
+        """Memory for a message with this `beginning`; None: any."""
         try:
             if self._slot is None and length > DIRECT_BYTES:
-                target = target_before_tensors(begun)
+                target = target_before_tensors(beginning)
                 if target is not None:
                     self.announce(*target, length)
             if self._slot is not None:
@@ -114,7 +116,7 @@ class InferRequest:
         return self._slot
 
     def take(self, message: Buffer, start: int = 0) -> None:
-        """The message is here; from `start` on it is a ModelInferRequest."""
+        """Process the complete message, which from `start` on is a ModelInferRequest."""
         rpc = self._rpc
         try:
             if self._slot is not None and message is not self._slot:
@@ -131,7 +133,7 @@ class InferRequest:
             self.fail(error)
 
     async def _unpack(self, message: Buffer) -> Buffer:
-        """Its typed contents as raw ones, made in another process."""
+        """Convert typed contents to raw ones, in another process."""
         rpc, context = self._rpc, self._context
         since = rpc.state.clock()
         urgent = (
@@ -144,14 +146,15 @@ class InferRequest:
         return raw
 
     def refusal_in(self, reply: InferReply) -> Refusal:
-        """What it is told where it has no result."""
+        """The refusal for a reply without outputs."""
         strict = self._rpc.state.limits.triton_strict
         return refusal_in(reply, triton_strict=strict, read_s=self._context.read_s)
 
     def _is_typed(self, message: Buffer) -> bool:
-        """Whether it has long typed contents. What is wrong with them is their model's."""
+        """Whether it has long typed contents. Begins its call, so that errors in them count for
+        their model."""
         if self._call is None:
-            self._know(model_of(message), None)
+            self._begin_call(model_of(message), None)
         return typed_bytes(message) > DIRECT_BYTES
 
     def _submit(self, message: Buffer) -> None:
@@ -160,12 +163,12 @@ class InferRequest:
         self.id = request.id
         call = self._call
         if call is None or self._slot is None:
-            call = self._know(request.model, request.version)
+            call = self._begin_call(request.model, request.version)
         elif (request.model, request.version) != (self.model, self.version):
-            key = MODEL_KEY if _MODEL in rpc.said.headers else "model_name"
+            key = MODEL_KEY if _MODEL in rpc.call_head.headers else "model_name"
             raise BadField(key, f"the message's model {request.model!r}", self.model)
-        infer = request.call(rpc.said.parameters)
-        self.wanted = infer.outputs
+        infer = request.call(rpc.call_head.parameters)
+        self.output_names = infer.outputs
         call.submit(infer, self._reply)
         self._submitted = True
 
@@ -174,12 +177,12 @@ class InferRequest:
         self._rpc.replied(self, reply)
 
     def fail(self, error: Exception) -> None:
-        """It ends with what `error` means."""
+        """End with the refusal for `error`."""
         self.end(error)
         self._rpc.turned_away(self, error)
 
     def end(self, error: Exception) -> None:
-        """Its call ends so."""
+        """Refuse or cancel its call because of `error`."""
         call, self._call = self._call, None
         if call is None:
             return
@@ -199,25 +202,93 @@ class InferRequest:
             call.cancel(reason)
 
 
+class StreamRpc(InferenceRpc):
+    """A call with many inference requests, each answered when it finishes."""
+
+    __slots__ = ("_draining", "_unsent_count")
+
+    many = True
+
+    def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
+        super().__init__(protocol, id, head, call_head)
+        self._unsent_count = 0
+        """Answers that may not have been sent completely."""
+        self._draining = False
+
+    @abstractmethod
+    def answer_request(self, request: InferRequest, reply: InferReply) -> None:
+        """Answer a request with its reply. An exception ends the call."""
+
+    @abstractmethod
+    def refuse_request(self, request: InferRequest, refusal: Refusal) -> None:
+        """Answer a request with a refusal."""
+
+    @abstractmethod
+    def has_unanswered(self) -> bool:
+        """Whether any request is unanswered."""
+
+    def replied(self, request: InferRequest, reply: InferReply) -> None:
+        turns = self.state.turns
+        since = turns.clock()
+        try:
+            self.answer_request(request, reply)
+        except Exception as error:
+            self.fail(error)
+        turns.charge(self.protocol.client, since)
+
+    def turned_away(self, request: InferRequest, error: Exception) -> None:
+        if isinstance(error, (WireError, Refusal)):
+            strict = self.state.limits.triton_strict
+            self.refuse_request(request, refusal_of(error, triton_strict=strict))
+        else:
+            self.fail(error)
+
+    def put_answer(self, pieces: Sequence[Buffer]) -> None:
+        """Send an answer, in pieces, and process waiting messages."""
+        self._unsent_count += 1
+        self.write(pieces)
+        if not self.unsent:
+            self._unsent_count = 0
+        self.go_on()
+
+    def sent(self) -> None:
+        if not self.unsent:
+            self._unsent_count = 0
+        super().sent()
+
+    def settle(self) -> None:
+        if not self.has_unanswered():
+            if self.ended:
+                self.finish()
+            elif self._draining:
+                self.refuse(Refusal(status_of(Reason.DRAINING), "the server is shutting down"))
+
+    def drain(self) -> None:
+        self._draining = True
+        self.go_on()
+
+
 class UnaryInfer(InferenceRpc):
     """A call of ModelInfer: one message in, one answer out."""
 
     __slots__ = ("_request",)
 
-    def __init__(self, protocol: GrpcConnection, id: int, head: Head, said: CallHead) -> None:
-        super().__init__(protocol, id, head, said)
+    def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
+        super().__init__(protocol, id, head, call_head)
         self._request: InferRequest | None = None
-        """From the gate to the end: they refer to each other."""
+        """None before the gate and after the end: the two refer to each other."""
 
     def begin(self) -> None:
-        headers = self.said.headers
-        request = self._request = InferRequest(self, "grpc", self.first_byte, self.said.budget_s)
+        headers = self.call_head.headers
+        request = self._request = InferRequest(
+            self, "grpc", self.first_byte, self.call_head.budget_s
+        )
         if _BYTES in headers and _MODEL in headers:
             version = headers.get(_VERSION, b"").decode("latin-1") or None
             request.announce(headers[_MODEL].decode("latin-1"), version, headers[_BYTES])
 
-    def place_for(self, length: int, begun: memoryview) -> memoryview | None:
-        return None if self._request is None else self._request.place_for(length, begun)
+    def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
+        return None if self._request is None else self._request.place_for(length, beginning)
 
     def message(self, message: Buffer) -> None:
         if self._request is not None:
@@ -228,7 +299,7 @@ class UnaryInfer(InferenceRpc):
         try:
             if reply.outputs is None:
                 raise request.refusal_in(reply)
-            self.answer(self.state.codec.reply_pieces(reply, request.wanted))
+            self.answer(self.state.codec.reply_pieces(reply, request.output_names))
         except Exception as error:
             self.fail(error)
 
@@ -255,7 +326,7 @@ class UnaryInfer(InferenceRpc):
 
 
 def _part(slot: memoryview, length: int) -> memoryview:
-    """So much of what was announced. Raises BadField if it is less."""
+    """The first `length` bytes of a slot. Raises BadField if it is shorter."""
     if length > len(slot):
         raise BadField(BYTES_HEADER, f"the message's {length} bytes", len(slot))
     return slot if length == len(slot) else slot[:length]

@@ -1,12 +1,12 @@
-"""`MessageIntake`: a stream of HTTP/2 as the messages of a call.
+"""`MessageIntake`: turns the bytes of an HTTP/2 stream into the messages of a call.
 
-On the wire (gRPC over HTTP/2) each message is behind a prefix of five bytes: compressed or not, and
-its length. A short one that is here in one piece is taken as it is; any other is gathered in one
-place: that of its request if it has one, else private memory, which is counted.
+On the wire (gRPC over HTTP/2) each message has a prefix of five bytes: a compression flag and its
+length. A short message that has come in one piece is used in place; any other is gathered in the
+slot of its request if it has one, else in private memory, which is charged.
 
-A call of many messages takes so many in a turn of the loop, and while it is not full. What else has
-come waits as bytes, and its stream is granted no more: so a client that sends without reading is
-held back by flow control and not by our memory.
+A call of many messages processes a bounded number of them per turn of the loop, and none while it
+is full. Further bytes wait, and the stream's window is not extended meanwhile. So flow control, not
+our memory, holds back a client that sends without reading.
 """
 
 from __future__ import annotations
@@ -34,89 +34,90 @@ T = TypeVar("T")
 
 PREFIX = Struct(">BI")
 MESSAGE_WORK: Final = 16
-"""Of a message, as `Http2Connection.work` counts it."""
+"""Cost of a message in `Http2Connection.work`."""
 NOWHERE = memoryview(bytearray())
-"""The place of a message that is passed over."""
+"""The place of a message that is discarded."""
 
 
 class MessageIntake(Http2Stream, ABC):
     """The receiving half of a call."""
 
     __slots__ = (
-        "_arriving", "_compressed", "_length", "_place", "_prefix", "_queued", "_rest", "_tasks",
-        "filled", "protocol", "said", "since", "state", "whole",
+        "_backlog", "_compressed", "_length", "_message_bytes", "_place", "_prefix", "_queued",
+        "_tasks", "call_head", "filled", "protocol", "since", "state", "whole",
     )  # fmt: skip
 
     many = False
     """Whether there may be more than one message."""
 
-    def __init__(self, protocol: GrpcConnection, id: int, head: Head, said: CallHead) -> None:
+    def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
         super().__init__(protocol.http2, id, head)
         self.protocol = protocol
         self.state = protocol.state
-        self.said = said
+        self.call_head = call_head
         self.since: float | None = None if self.many else protocol.now
-        """Since when a message has been awaited that must come."""
+        """When the wait for a required message began."""
         self.whole = False
-        """A message has come."""
+        """Whether a message has come."""
         self._prefix = b""
         self._place: memoryview | None = None
-        """Where the current message comes into; None: none is coming."""
+        """Memory that the current message comes into; None between messages."""
         self._length = self.filled = 0
-        """Of that message; and how much of it is here."""
+        """Length of the current message, and how much of it has come."""
         self._compressed = False
-        self._rest = b""
-        """What has come and not been taken."""
+        self._backlog = b""
+        """Unprocessed bytes."""
         self._queued = False
-        """It waits for a turn of the loop."""
-        self._arriving = 0
-        """Bytes of the common buffer that messages hold."""
+        """Whether it waits for a turn of the loop."""
+        self._message_bytes = 0
+        """Bytes charged to the shared memory limits for messages."""
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    # ---------------------------------------------------------------- for subclasses to take
+    # ---------------------------------------------------------------- for subclasses to override
 
     def message(self, message: Buffer) -> None:
-        """A message; one of at most `DIRECT_BYTES` is to be taken before this returns. What this
-        raises ends the call."""
+        """Process a message. One of at most `DIRECT_BYTES` is only valid until this returns. An
+        exception ends the call."""
 
     def passed_over(self) -> None:
-        """A message whose place was `NOWHERE` is here."""
+        """Called when a message whose place was `NOWHERE` has come."""
 
     @abstractmethod
     def fail(self, error: Exception) -> None:
-        """End the call with what an exception means."""
+        """End the call with the refusal for an exception."""
 
-    def place_for(self, length: int, begun: memoryview) -> memoryview | None:
-        """Where a message that has `begun` belongs; None: anywhere."""
+    def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
+        """Memory for a message with this `beginning`; None: any."""
         return None
 
     def is_full(self) -> bool:
-        """Whether no message is to be begun now."""
+        """Whether messages must wait."""
         return False
 
     def taker(self) -> Callable[[Buffer], None]:
-        """What takes a message that is here, but is still to be inflated: others may come before
-        it has been."""
+        """The function that processes a message once it is inflated. Other messages may come
+        before that."""
         return self.message
 
     def settle(self) -> None:
-        """No message waits: end, if the client has ended and all is answered."""
+        """Called when no message waits; ends the call if the client has ended and everything is
+        answered."""
 
     # ---------------------------------------------------------------- data
 
     def received(self, data: memoryview) -> None:
         try:
-            consumed = 0 if self._rest else self._gather(data)
+            consumed = 0 if self._backlog else self._gather(data)
             if consumed < len(data) and not self.finished:
                 self.state.hold(self.protocol.client, len(data) - consumed)
-                self._rest += data[consumed:]
+                self._backlog += data[consumed:]
                 self.holds = True
                 self.go_on()
         except Exception as error:
             self.fail(error)
 
     def received_all(self) -> None:
-        if self._rest:
+        if self._backlog:
             return
         try:
             if self._place is not None or self._prefix:
@@ -130,8 +131,8 @@ class MessageIntake(Http2Stream, ABC):
             self.fail(error)
 
     def go_on(self) -> None:
-        """There may be room for messages again, or nothing may be left to do."""
-        if self._rest:
+        """Process waiting messages in a later turn; if there are none, read on and `settle`."""
+        if self._backlog:
             if not self._queued and not self.is_full():
                 self._queued = True
                 self.state.turns.wait(self.protocol.client, self._in_turn)
@@ -143,16 +144,16 @@ class MessageIntake(Http2Stream, ABC):
             self.settle()
 
     def _in_turn(self) -> None:
-        """Take a piece of what waits."""
+        """Use this turn to process some of the waiting bytes."""
         self._queued = False
         self.connection.work = WORK_AT_ONCE
         try:
-            consumed = self._gather(memoryview(self._rest))
+            consumed = self._gather(memoryview(self._backlog))
         except Exception as error:
             self.fail(error)
-        if self._rest:  # else it has ended
+        if self._backlog:  # else the call has ended
             self._release(consumed)
-            self._rest = self._rest[consumed:]
+            self._backlog = self._backlog[consumed:]
             if self.ended:
                 self.received_all()
             self.go_on()
@@ -160,7 +161,8 @@ class MessageIntake(Http2Stream, ABC):
     # ---------------------------------------------------------------- messages
 
     def _gather(self, data: memoryview) -> int:
-        """Take what is here of messages. Returns how much was: less than all if no more may be."""
+        """Process messages in `data`. Returns how many bytes were used: fewer than all if the call
+        must wait."""
         at, end = 0, len(data)
         while at < end and not self.finished:
             if self._place is None:
@@ -198,25 +200,25 @@ class MessageIntake(Http2Stream, ABC):
         return at
 
     def _expect(self, flag: int, length: int) -> None:
-        """A message's prefix has come. Raises Refusal or WireError."""
+        """Check the prefix of a message. Raises Refusal or WireError."""
         limit = self.state.limits.max_request_bytes
         if length > limit:
             message = f"message: expected at most {limit} bytes, got {length}"
             raise Refusal(TOO_LONG, message, Reason.TOO_LARGE)
         if flag > 1:
             raise BadField("message", "0 or 1 before its length", flag)
-        if flag and self.said.encoding not in ENCODINGS:
+        if flag and self.call_head.encoding not in ENCODINGS:
             message = "message: compressed, but no grpc-encoding is named"
             raise Refusal(CONTROL_STATUS["internal"], message)
         if self.whole and not self.many:
             raise BadField("message", "one", "more")
         self._compressed = bool(flag)
 
-    def _find_place(self, length: int, begun: memoryview) -> memoryview:
-        place = None if self._compressed else self.place_for(length, begun)
+    def _find_place(self, length: int, beginning: memoryview) -> memoryview:
+        place = None if self._compressed else self.place_for(length, beginning)
         if place is None:
             self.state.hold(self.protocol.client, length)
-            self._arriving += length
+            self._message_bytes += length
             place = memoryview(bytearray(length))
         return place
 
@@ -225,8 +227,8 @@ class MessageIntake(Http2Stream, ABC):
         self.connection.work -= MESSAGE_WORK
         if self._compressed:
             most = self.state.limits.max_request_bytes
-            largest = self.state.data.largest_body()  # of any: its model is named in the message
-            self._inflate(Inflation(message, self.said.encoding, most, largest))
+            largest = self.state.data.largest_body()  # of any model: the message names its own
+            self._inflate(Inflation(message, self.call_head.encoding, most, largest))
         else:
             self.message(message)
 
@@ -240,7 +242,7 @@ class MessageIntake(Http2Stream, ABC):
         inflated = self.state.unpacker.inflate(inflation, self.protocol.client)
         self.later(inflated, self.taker(), lambda error: self.fail(_inflated(error)))
 
-    # ---------------------------------------------------------------- what takes longer
+    # ---------------------------------------------------------------- longer work
 
     def later(
         self,
@@ -248,8 +250,8 @@ class MessageIntake(Http2Stream, ABC):
         then: Callable[[T], None],
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Go on with what a coroutine returns, or with what it or that raises; it is cancelled if
-        the call ends before. `failed` None: the call fails."""
+        """Call `then` with the result of a coroutine, which is cancelled if the call ends first.
+        `failed` gets exceptions of either; None: the call fails."""
         task = asyncio.ensure_future(answer)
         self._tasks.add(task)
 
@@ -257,7 +259,7 @@ class MessageIntake(Http2Stream, ABC):
             self._tasks.discard(task)
             if task.cancelled() or self.finished:
                 return
-            # Not raised here: its traceback would hold this frame, and the frame the task.
+            # Not raised here, because its traceback would hold this frame, which holds the task.
             failure = task.exception()
             if failure is None:
                 try:
@@ -271,29 +273,29 @@ class MessageIntake(Http2Stream, ABC):
         task.add_done_callback(done)
 
     def _let_go(self) -> None:
-        """Give back what messages held, unless one is still being unpacked."""
-        if not self._tasks and self._arriving:
-            self._release(self._arriving)
-            self._arriving = 0
+        """Release the memory of messages, unless one is still being unpacked."""
+        if not self._tasks and self._message_bytes:
+            self._release(self._message_bytes)
+            self._message_bytes = 0
 
     def let_all_go(self) -> None:
-        """Take no more, and give back all that messages hold."""
+        """Process no more messages and release all their memory."""
         if self._tasks:
             for task in tuple(self._tasks):
                 task.cancel()
         self._place = self.since = None
-        if self._arriving or self._rest:
-            self._release(self._arriving + len(self._rest))
-            self._arriving, self._rest = 0, b""
+        if self._message_bytes or self._backlog:
+            self._release(self._message_bytes + len(self._backlog))
+            self._message_bytes, self._backlog = 0, b""
 
     def _release(self, size: int) -> None:
-        """Give back so many bytes of the common buffer."""
+        """Release bytes charged to the shared memory limits."""
         if size:
             self.state.buffers.release(size, self.protocol.client)
 
 
 def _inflated(error: Exception) -> Exception:
-    """What is wrong with a compressed message, as gRPC says it."""
+    """The error of a failed inflation, with gRPC's status for a message that is too long."""
     if isinstance(error, WireError) and error.reason is Reason.TOO_LARGE:
         return Refusal(TOO_LONG, error.message, error.reason)
     return error

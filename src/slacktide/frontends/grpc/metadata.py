@@ -1,4 +1,4 @@
-"""What the headers of a call say, and the trailers of a refusal."""
+"""`CallHead`: the meaning of a call's headers; `trailers_of`: the trailers of a refusal."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from slacktide.frontends.grpc.protocol import GrpcConnection
 
 REASON_KEY = "slacktide-reason"
-"""Trailing metadata of a refusal: the label of its reason; its numbers are named alike."""
+"""Trailing metadata of a refusal: its reason. Its numbers have names of the same form."""
 LEAST_PUSHBACK_MS: Final = 100
-"""Shortest wait asked of clients that retry by themselves, which all do so at once."""
+"""Shortest wait for clients that retry automatically, which would otherwise all retry at once."""
 CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
     "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
     "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
-"""Statuses by their numbers."""
+"""Names of the statuses by number."""
 CONTENT_TYPE = (b"content-type", b"application/grpc")
 ENCODINGS = (b"gzip", b"deflate")
 TOO_LONG = WireStatus(413, "RESOURCE_EXHAUSTED")
@@ -38,19 +38,20 @@ _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _NOT_PLAIN = re.compile(rb"[^ -$&-~]")
 _MOST_WORDS: Final = 1024
-"""Bytes of a status message that are sent."""
+"""Maximum bytes of a status message."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcMethod:
-    """A row of the service table. `make` makes the call of a request."""
+    """A method in the service table. `make` makes the call."""
 
     group: EndpointGroup
     make: Callable[[GrpcConnection, int, Head, CallHead], GrpcCall]
 
 
 class CallHead:
-    """What the headers of a call say. Kept with them, and so read once for many calls."""
+    """The meaning of a call's headers. Cached with them, so that calls with the same headers share
+    it."""
 
     __slots__ = (
         "budget_s", "encoding", "error", "headers", "http_status", "method", "name", "parameters",
@@ -64,9 +65,9 @@ class CallHead:
         self.encoding = headers.get(b"grpc-encoding", b"identity")
         self.http_status = 200
         self.error: Exception | None = None
-        """Why it cannot be served, found once the gate has let it pass."""
+        """Why the call cannot be served; the gate comes first."""
         self.budget_s: float | None = None
-        """Seconds from its first byte; the smallest that is named."""
+        """Seconds from the first byte to the deadline: the smallest of those given."""
         self.parameters: dict[str, Parameter] = {}
         kind = headers.get(b"content-type", b"")
         if headers[b":method"] != b"POST":
@@ -93,7 +94,7 @@ class CallHead:
             if match is None:
                 raise BadField("grpc-timeout", "at most 8 digits and a unit", timeout)
             seconds = int(match[1]) * _UNITS[match[2]]
-            # Further off is none: some clients send the largest number they have.
+            # Some clients send the largest number there is, which means no deadline.
             self.budget_s = seconds if seconds < NEVER_S else None
         if self.method.group is EndpointGroup.INFERENCE and not STEERING.isdisjoint(headers):
             fields = read_steering(headers)
@@ -104,8 +105,9 @@ class CallHead:
 
 
 def trailers_of(refusal: Refusal) -> list[tuple[bytes, bytes]]:
-    """Status, reason with its numbers, and when to try again, for people's code and gRPC's retries.
-    A place may be free within a millisecond, but not for all that were refused: never at once."""
+    """Status, reason with its numbers, and when to retry, for applications and for gRPC's own
+    retries. Retries never come at once: a place may be free within a millisecond, but not for all
+    that were refused."""
     words = refusal.message.encode()[:_MOST_WORDS]
     words = _NOT_PLAIN.sub(lambda match: b"%%%02X" % ord(match[0]), words)
     trailers = [

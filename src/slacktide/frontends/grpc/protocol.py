@@ -1,8 +1,8 @@
-"""`GrpcConnection`: one client's HTTP/2 connection on the loop, and what all of a port share.
+"""`GrpcConnection`: a client's HTTP/2 connection on the loop; `GrpcState`: what a port shares.
 
-Bytes from the socket go through `Http2Connection`, which hands each request to a `GrpcCall`. What
-is to be sent is written once a piece of input has been taken, and with each answer (the loop joins
-the writes of a turn).
+Bytes from the socket go through `Http2Connection`, which hands each request to a `GrpcCall`. Output
+is written after a piece of input has been processed, and after each answer; all answers of a turn
+of the loop are written together.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from slacktide.wire.grpc_codec import GrpcCodec
 _JOIN_BYTES: Final = 64 * 1024
 """Output up to this length is joined into one write; longer output goes as a vector."""
 _DROP_AT_ONCE: Final = 32
-"""Calls that are cancelled in a turn."""
+"""Calls cancelled per turn of the loop."""
 
 
 class GrpcState(SharedState):
-    """The shared side of gRPC connections."""
+    """State that all gRPC connections of a port share."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class GrpcState(SharedState):
         self.data, self.control, self.settings = data, control, settings
         self.codec = GrpcCodec()
         self.calls = 0
-        """Calls that have no status yet, over all connections."""
+        """Number of calls without a status, over all connections."""
         self.drained = asyncio.Event()
-        """The server takes no more requests."""
+        """Set when the server accepts no more requests."""
         self.methods: Mapping[bytes, GrpcMethod] = {}
-        """By path."""
+        """Methods by path."""
 
 
 class GrpcConnection(FrontEndConnection):
@@ -64,14 +64,15 @@ class GrpcConnection(FrontEndConnection):
         super().__init__(state)
         self.state = state
         self.peer = ""
-        """Address with port."""
+        """The client's address with port."""
         self._feeding = self._flushing = False
-        """It takes bytes, and writes behind them; or has a turn in which to write."""
+        """Whether it is processing bytes and will write after them; whether a write is
+        scheduled."""
         self._pinged_at: float | None = None
         self._busy_with = 0
-        """The latest call when the clock was last looked at."""
+        """Id of the latest call at the last check of the clock."""
         self._busy_at = self._now
-        """When there was a call, at such a look."""
+        """The last such check that found a call."""
 
     @property
     def now(self) -> float:
@@ -80,7 +81,7 @@ class GrpcConnection(FrontEndConnection):
 
     @property
     def reading_since(self) -> float:
-        """When it was last told to read: before, the client was not late."""
+        """When it last began to read. The client was not late before."""
         return self._reading_since
 
     # ---------------------------------------------------------------- the transport's callbacks
@@ -95,8 +96,8 @@ class GrpcConnection(FrontEndConnection):
             now=self._now,
         )
         if crowded:
-            # Before SETTINGS: else clients take it for a good connection that has gone away, and
-            # come back at once, again and again.
+            # Before SETTINGS: otherwise clients take this for a good connection that went away, and
+            # reconnect at once, again and again.
             self.abort()
         else:
             self.flush()
@@ -108,17 +109,17 @@ class GrpcConnection(FrontEndConnection):
         self._now = self.state.clock()
         self._pinged_at = None
         if not self.http2.closed:
-            self.take(self.state.scratch[:nbytes], holding=bool(self.http2.frames.held))
+            self.take(self.state.scratch[:nbytes], holding=bool(self.http2.frames.pending))
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         self.http2.lose()
         self._drop_calls()
         self._transport.close()
 
     def _drop_calls(self) -> None:
-        """Cancel the calls of a connection that has ended: there may be many, so in turns."""
+        """Cancel the calls of a connection that has ended, over several turns if there are many."""
         self.http2.drop(_DROP_AT_ONCE)
-        if self.http2.lost:
+        if self.http2.orphans:
             self.state.turns.wait(self.client, self._drop_calls)
 
     def pause_writing(self) -> None:
@@ -148,28 +149,28 @@ class GrpcConnection(FrontEndConnection):
         self.http2.hold(data)
 
     def may_go_on(self) -> bool:
-        return self.http2.more and self._clogged_since is None
+        return self.http2.can_resume and self._clogged_since is None
 
     def update_reading(self) -> None:
-        """Read only while the client reads its answers, and nothing is held that could be taken."""
-        if self.http2.more:
+        """Read only while the client reads its answers and no pending bytes can be processed."""
+        if self.http2.can_resume:
             self.wait_for_turn()
-        self.set_reading(self._clogged_since is None and not self.http2.more)
+        self.set_reading(self._clogged_since is None and not self.http2.can_resume)
 
     def _open_call(self, id: int, head: Head) -> Http2Stream:
-        said = head.meaning
-        if said is None:
+        call_head = head.meaning
+        if call_head is None:
             state = self.state
-            said = CallHead(head, state.methods, state.settings.max_metadata_bytes)
-            head.meaning = said
-        said = cast(CallHead, said)
-        method = said.method
-        return (GrpcCall if method is None else method.make)(self, id, head, said)
+            call_head = CallHead(head, state.methods, state.settings.max_metadata_bytes)
+            head.meaning = call_head
+        call_head = cast(CallHead, call_head)
+        method = call_head.method
+        return (GrpcCall if method is None else method.make)(self, id, head, call_head)
 
     # ---------------------------------------------------------------- out
 
     def flush(self) -> None:
-        """Write what is to be sent, as far as the client takes it."""
+        """Write output as far as the client's windows allow."""
         if self._feeding:
             return
         self._flushing = False
@@ -187,18 +188,18 @@ class GrpcConnection(FrontEndConnection):
                     transport.writelines(out)
         if http2.closing and not http2.streams and self._closing is None:
             self._drop_calls()
-            # Requests that crossed with GOAWAY may be unread.
+            # Requests sent before the client saw GOAWAY may be unread.
             self.close(linger=True)
 
     def flush_soon(self) -> None:
-        """Write with what else this turn brings; at once, if no call is left to bring it."""
+        """Write at the end of this turn, with its other output; at once if no call is left."""
         if not self.http2.streams:
             self.flush()
         elif not (self._flushing or self._feeding):
             self._flushing = True
             asyncio.get_running_loop().call_soon(self.flush)
 
-    # ---------------------------------------------------------------- the clock, and the end
+    # ---------------------------------------------------------------- clock and end
 
     def start_drain(self) -> None:
         for call in list(self._calls()):
@@ -224,8 +225,8 @@ class GrpcConnection(FrontEndConnection):
         for call in list(self._calls()):
             call.check(now)
         quiet = waited(self._now, now)
-        if http2.streams or http2.last != self._busy_with:
-            self._busy_with, self._busy_at = http2.last, now
+        if http2.streams or http2.last_id != self._busy_with:
+            self._busy_with, self._busy_at = http2.last_id, now
         elif waited(self._busy_at, now) >= settings.connection_idle_s:
             http2.go_away()
             self.flush()

@@ -1,5 +1,5 @@
-"""Server reflection (grpc.reflection.v1 and v1alpha, which differ in name only): what `grpcurl`
-asks to learn the services and messages of a server."""
+"""Server reflection (grpc.reflection.v1, and v1alpha, which differs only in name). `grpcurl` uses
+it to learn the services and messages of a server."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _UNIMPLEMENTED: Final = 12
 
 
 def reflection_methods() -> dict[str, dict[str, GrpcMethod]]:
-    """Service → method name → row."""
+    """Methods by name, by service."""
     table = {"ServerReflectionInfo": GrpcMethod(EndpointGroup.METADATA, ReflectionCall)}
     return {REFLECTION_SERVICE: table, _ALPHA_SERVICE: table}
 
 
 class ReflectionCall(GrpcCall):
-    """A call of ServerReflectionInfo: one answer to each message."""
+    """A call of ServerReflectionInfo, with one answer to each message."""
 
     __slots__ = ()
 
@@ -75,11 +75,11 @@ def _answer_to(request: m.ServerReflectionRequest) -> dict[str, Any]:
 
 
 def _file_of(symbol: str) -> FileDescriptor:
-    """Raises KeyError if there is no such symbol."""
+    """The file that defines a symbol. Raises KeyError."""
     pool = private_pool()
     try:
         return pool.FindFileContainingSymbol(symbol)
-    except KeyError:  # the pool looks for no methods
+    except KeyError:  # that finds everything but methods
         return pool.FindMethodByName(symbol).containing_service.file
 
 
@@ -88,7 +88,7 @@ def _error(code: int, message: str) -> dict[str, Any]:
 
 
 def _with_dependencies(file: FileDescriptor) -> list[bytes]:
-    """A file and all that it imports, serialized, each once."""
+    """A file and all its imports, serialized, each once."""
     serialized: dict[str, bytes] = {}
     queue = [file]
     while queue:

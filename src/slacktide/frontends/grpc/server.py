@@ -1,4 +1,4 @@
-"""`GrpcServer`: one listening port with the services that we have."""
+"""`GrpcServer`: a listening port with all gRPC services."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slacktide.wire.proto.messages import FRAME_SERVICE, HEALTH_SERVICE, INFEREN
 
 
 class GrpcServer(Listener):
-    """`start`, then `drain`, then `close`. Lives on the loop that calls `start`."""
+    """A gRPC server. Call `start`, `drain` and `close`, all on the same loop."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class GrpcServer(Listener):
         clock: Callable[[], float] = time.monotonic,
         unpacker: Unpacker | None = None,
     ) -> None:
-        """`authorize` None lets every call pass. `clock` gives first_byte: monotonic seconds.
-        `unpacker`: closed with the server; None: one of its own."""
+        """`authorize` None lets every call pass. `clock`: monotonic seconds, also of `first_byte`.
+        `unpacker` is closed with the server; None: it makes its own."""
         settings = settings or GrpcSettings()
         state = GrpcState(data, control, settings, authorize, access_log, clock, unpacker)
         super().__init__(state, lambda: GrpcConnection(state))
@@ -55,12 +55,12 @@ class GrpcServer(Listener):
             for service, table in services.items()
             for name, method in table.items()
         }
-        """Full method name → row: every method there is, with the group its gate is asked for."""
+        """All methods by full name, with the group by which the gate judges them."""
         state.methods = {name.encode(): method for name, method in self.methods.items()}
         self._drained = state.drained
 
     async def drain(self, timeout_s: float | None = None) -> bool:
-        """Take no new calls; return when those in flight are done, or cut after `timeout_s`."""
+        """Accept no new calls and wait until those in flight end; cut them after `timeout_s`."""
         self._drained.set()
         done = await super().drain(timeout_s)
         for connection in list(self._context.connections):

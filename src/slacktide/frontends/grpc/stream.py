@@ -1,14 +1,14 @@
-"""ModelStreamInfer: many requests in flight on one stream, answers as they finish.
+"""ModelStreamInfer: many requests in flight on one stream, each answered when it finishes.
 
-What is unanswered or unsent is counted; beyond a limit messages wait (`intake.py`). A request's
-clock starts when its message is complete, or when it begins if it is long; the stream's own gRPC
+Messages wait while too many requests are unanswered or unsent (`intake.py`). A request's clock
+starts when its message is complete, or with its first bytes if it is long. The stream's own gRPC
 deadline limits every request on it.
 
-A request that fails is answered with an `error_message` and the stream goes on, unless the client's
-metadata says `triton_grpc_error: true`: then the first failure ends the stream with its status.
-Each request gets exactly one answer, marked `triton_final_response`, so there is never an empty
-final one to send: `triton_enable_empty_final_response` is accepted and changes nothing. When the
-stream ends, whatever is unanswered is cancelled.
+A failed request is answered with an `error_message` and the stream continues, unless the client's
+metadata has `triton_grpc_error: true`: then the first failure ends the stream with its status. Each
+request gets exactly one answer, marked `triton_final_response`. So there is never an empty final
+response, and `triton_enable_empty_final_response` is accepted without effect. When the stream ends,
+unanswered requests are cancelled.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
-from slacktide.frontends.common.refusals import Refusal, refusal_of
-from slacktide.frontends.grpc.inference import InferenceRpc, InferRequest
+from slacktide.frontends.common.refusals import Refusal
+from slacktide.frontends.grpc.inference import InferRequest, StreamRpc
 from slacktide.frontends.grpc.intake import NOWHERE
 from slacktide.frontends.grpc.metadata import CallHead
 from slacktide.frontends.http2 import Head
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire.calls import Buffer, InferReply
-from slacktide.wire.errors import WireError
 from slacktide.wire.grpc_messages import REASON, encode_stream_error
-from slacktide.wire.status import status_of
 
 if TYPE_CHECKING:
     from slacktide.frontends.grpc.protocol import GrpcConnection
@@ -34,39 +32,33 @@ if TYPE_CHECKING:
 GRPC_ERROR_KEY = b"triton_grpc_error"
 
 
-class StreamInfer(InferenceRpc):
+class StreamInfer(StreamRpc):
     """A call of ModelStreamInfer."""
 
-    __slots__ = ("_coming", "_draining", "_strict", "_unanswered", "_unsent")
+    __slots__ = ("_current", "_unanswered")
 
-    many = True
-
-    def __init__(self, protocol: GrpcConnection, id: int, head: Head, said: CallHead) -> None:
-        super().__init__(protocol, id, head, said)
+    def __init__(self, protocol: GrpcConnection, id: int, head: Head, call_head: CallHead) -> None:
+        super().__init__(protocol, id, head, call_head)
         self._unanswered: dict[InferRequest, None] = {}
-        """In the order they came."""
-        self._unsent = 0
-        """Answers that may not all have gone out."""
-        self._coming: InferRequest | None = None
-        """The one whose message has begun."""
-        self._draining = False
-        self._strict = self.state.limits.triton_strict
+        """Unanswered requests in order of arrival."""
+        self._current: InferRequest | None = None
+        """The request whose message is arriving."""
 
     # ---------------------------------------------------------------- requests
 
     def is_full(self) -> bool:
-        return len(self._unanswered) + self._unsent >= self.state.settings.stream_in_flight
+        return len(self._unanswered) + self._unsent_count >= self.state.settings.stream_in_flight
 
-    def place_for(self, length: int, begun: memoryview) -> memoryview | None:
+    def place_for(self, length: int, beginning: memoryview) -> memoryview | None:
         if self._draining:
             return NOWHERE
         if length <= DIRECT_BYTES:
             return None
-        request = self._coming = self._begin()
-        return request.place_for(length, begun)
+        request = self._current = self._begin()
+        return request.place_for(length, beginning)
 
     def message(self, message: Buffer) -> None:
-        request, self._coming = self._coming, None
+        request, self._current = self._current, None
         if request is not None:
             request.take(message)
         else:
@@ -76,11 +68,11 @@ class StreamInfer(InferenceRpc):
         return self._pass_over if self._draining else self._begin().take
 
     def _pass_over(self, message: Buffer) -> None:
-        """It came when no more requests were taken."""
+        """Discard a message that came while draining."""
 
     def _begin(self) -> InferRequest:
-        """A request whose clock starts now."""
-        now, budget = self.state.clock(), self.said.budget_s
+        """Begin a request, whose clock starts now."""
+        now, budget = self.state.clock(), self.call_head.budget_s
         if budget is not None:
             budget = max(0.0, budget - (now - self.first_byte))
         request = InferRequest(self, "grpc-stream", now, budget)
@@ -89,29 +81,20 @@ class StreamInfer(InferenceRpc):
 
     # ---------------------------------------------------------------- answers
 
-    def replied(self, request: InferRequest, reply: InferReply) -> None:
-        turns = self.state.turns
-        since = turns.clock()
-        try:
-            if reply.outputs is None:
-                self._refuse(request, request.refusal_in(reply))
-            else:
-                pieces = self.state.codec.stream_reply_pieces(reply, request.wanted)
-                self._answer(request, pieces)
-        except Exception as error:
-            self.fail(error)
-        turns.spent(self.protocol.client, since)
+    def answer_request(self, request: InferRequest, reply: InferReply) -> None:
+        if reply.outputs is None:
+            self.refuse_request(request, request.refusal_in(reply))
+        else:
+            pieces = self.state.codec.stream_reply_pieces(reply, request.output_names)
+            self._answer(request, pieces)
 
     def turned_away(self, request: InferRequest, error: Exception) -> None:
-        if request is self._coming:
-            self._coming = None
-        if isinstance(error, (WireError, Refusal)):
-            self._refuse(request, refusal_of(error, triton_strict=self._strict))
-        else:
-            self.fail(error)
+        if request is self._current:
+            self._current = None
+        super().turned_away(request, error)
 
-    def _refuse(self, request: InferRequest, refusal: Refusal) -> None:
-        if self.said.headers.get(GRPC_ERROR_KEY, b"").lower() == b"true":
+    def refuse_request(self, request: InferRequest, refusal: Refusal) -> None:
+        if self.call_head.headers.get(GRPC_ERROR_KEY, b"").lower() == b"true":
             self.fail(refusal)
             return
         reason = "" if refusal.reason is None else refusal.reason.label
@@ -126,31 +109,12 @@ class StreamInfer(InferenceRpc):
 
     def _answer(self, request: InferRequest, pieces: list[Buffer]) -> None:
         del self._unanswered[request]
-        self._unsent += 1
-        self.write(pieces)
-        if not self.unsent:
-            self._unsent = 0
-        self.go_on()
+        self.put_answer(pieces)
 
-    def sent(self) -> None:
-        if not self.unsent:
-            self._unsent = 0
-        super().sent()
-
-    def settle(self) -> None:
-        if not self._unanswered:
-            if self.ended:
-                self.finish()
-            elif self._draining:
-                self.refuse(Refusal(status_of(Reason.DRAINING), "the server is shutting down"))
-
-    # ---------------------------------------------------------------- the end
-
-    def drain(self) -> None:
-        self._draining = True
-        self.go_on()
+    def has_unanswered(self) -> bool:
+        return bool(self._unanswered)
 
     def cancelled(self, reason: Reason) -> None:
-        requests, self._unanswered, self._coming = self._unanswered, {}, None
+        requests, self._unanswered, self._current = self._unanswered, {}, None
         for request in requests:
             request.cancel(Reason.CLIENT_CANCELLED)

@@ -1,6 +1,6 @@
 """HTTP/1.1: the Open Inference Protocol on our own asyncio protocol over httptools.
 
-Converts, calls the data plane or the control plane, converts back; decides nothing about
+It converts, calls the data plane or the control plane and converts back; it decides nothing about
 inference.
 """
 

@@ -1,4 +1,4 @@
-"""What all connections of one HTTP server share, and how a request is admitted."""
+"""`HttpContext`: the state that all connections of an HTTP server share. It admits requests."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 
 MOST_HEADS: Final = 1024
-"""Heads remembered."""
+"""Maximum number of remembered heads."""
 _CONTINUE = b"100-continue"
 _PASS = Verdict.PASS
 
 
 class HttpContext(SharedState):
-    """The shared side of HTTP connections: settings and routes, and how a request is admitted."""
+    """Settings, routes and remembered heads of an HTTP server; admits its requests."""
 
     def __init__(
         self,
@@ -46,24 +46,23 @@ class HttpContext(SharedState):
         self.router = router
         self.settings = settings
         self.heads: dict[bytes, RequestHead] = {}
-        """Remembered, by their bytes."""
+        """Remembered heads by their bytes."""
         self._tasks: set[asyncio.Future[HttpResponse]] = set()
 
     def charge(self, request: ClientRequest, size: int) -> None:
-        """Take `size` bytes of the common buffer for its body. Raises WireError."""
+        """Charge `size` bytes of its body to the shared memory limits. Raises WireError."""
         self.hold(request.client, size)
         request.charged += size
 
     def release(self, request: ClientRequest) -> None:
-        """Give back what `charge` took."""
+        """Release what `charge` took."""
         if request.charged:
             self.buffers.release(request.charged, request.client)
             request.charged = 0
 
     def open(self, request: ClientRequest) -> None:
-        """Admit a request whose headers are here, once: is there such a path and method, may this
-        client use it (the one gate for all routes), can its body be taken, does its handler want
-        it. A refusal becomes its response."""
+        """Admit a request whose headers have come, once: check its path and method, the gate, the
+        length of its body, and whether its endpoint takes it. A refusal becomes its response."""
         request.opened = True
         try:
             request.response = self._refusal(request)
@@ -100,14 +99,14 @@ class HttpContext(SharedState):
             refusal = receiver.open(request)
             if refusal is not None:
                 return refusal
-            # Only from here on does the receiver hold something that must be ended.
+            # From here on the receiver has a call that must be ended.
             request.receiver = receiver
         if not cached and head.raw:
             self.remember(head)
         return None
 
     def _find_route(self, head: RequestHead) -> HttpRoute | HttpResponse:
-        """What a head asks for, or the answer that it is not there."""
+        """The route that a head names, or the answer that there is none."""
         settings = self.settings
         if head.method == "OPTIONS" and cors_lines(head.headers, settings.allowed_origins):
             return HttpResponse()
@@ -129,16 +128,16 @@ class HttpContext(SharedState):
         return route
 
     def remember(self, head: RequestHead) -> None:
-        """Keep what the bytes of a head mean, for all connections: whole, parsed and admitted once.
-        The gate is asked again for each request with the same head; nothing else need be."""
-        # Starting afresh bounds the memory, and what one client can cost others: it must send
-        # so many new heads for each that is to be parsed again.
+        """Remember a head that was parsed and admitted, for all connections. Only the gate judges
+        each request with the same head again."""
+        # Clearing bounds the memory, and the cost to others: a client must send this many new
+        # heads to have one of theirs parsed again.
         if len(self.heads) >= MOST_HEADS:
             self.heads.clear()
         self.heads[head.raw] = head
 
     def place_for(self, request: ClientRequest) -> memoryview | None:
-        """Where to receive a body of known length; None if it was refused, with a response."""
+        """The place to receive a body of known length; None, with a response, if refused."""
         length = request.head.length
         try:
             if request.receiver is not None:
@@ -158,7 +157,7 @@ class HttpContext(SharedState):
     def later(
         self, answer: Awaitable[HttpResponse], respond: Callable[[HttpResponse], None]
     ) -> None:
-        """Respond with what a coroutine returns. It runs to its end even if the client leaves."""
+        """Respond with the result of a coroutine, which completes even if the client leaves."""
         task = asyncio.ensure_future(answer)
         self._tasks.add(task)
 
@@ -175,7 +174,7 @@ class HttpContext(SharedState):
         task.add_done_callback(done)
 
     def record(self, request: ClientRequest, status: int, bytes_sent: int) -> None:
-        """Write to the access log."""
+        """Write the request to the access log."""
         if self.access_log is None:
             return
         head = request.head

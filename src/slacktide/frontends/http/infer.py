@@ -1,4 +1,4 @@
-"""From an HTTP inference request to the data plane and back. Holds no rule of its own."""
+"""Converts an HTTP inference request for the data plane, and the reply back."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from slacktide.wire.oip_json import AnswerFormat, format_reply, long_outputs, wr
 from slacktide.wire.parameters import parse_length
 
 PLACE = b"\0"
-"""Stands in an answer for values that are long; JSON has no such byte."""
+"""Placeholder for long values in an answer; a byte that JSON never has."""
 _NOTHING: Mapping[str, Sequence[bytes]] = {}
 _TEXT_TIMES = 8
-"""How much longer values are in JSON than in binary, generously."""
+"""Generous bound on how many times longer values are in JSON than in binary."""
 _JSON_LENGTH = b"inference-header-content-length"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class InferHead:
-    """What the head of a request says of its call; shared by requests as the head is."""
+    """The fields of a request's head that describe its call; shared by requests like the head."""
 
     model: str
     version: str | None
@@ -50,9 +50,9 @@ class InferHead:
 
 
 class InferEndpoint:
-    """What is behind POST …/infer: gets a request at its headers and says where its body goes.
-    Order: `open`, then `announce` if the body has not arrived with the headers, then `submit`.
-    `refuse` or `abandon` may end it at any time after `open`."""
+    """The endpoint POST …/infer, which takes over a request at its headers. Call `open`, then
+    `announce` if the body has not arrived with the headers, then `submit`. `refuse` or `abandon`
+    may end the request at any time after `open`."""
 
     def __init__(self, data: DataPlane, settings: HttpSettings, unpacker: Unpacker) -> None:
         self._data = data
@@ -62,7 +62,8 @@ class InferEndpoint:
         self._reader = InferReader()
 
     def open(self, request: ClientRequest) -> HttpResponse | None:
-        """The headers are here. A response refuses the request. May raise WireError."""
+        """Begin the call of a request whose headers have come. Returns a response that refuses it,
+        or None. Raises WireError."""
         head = request.head.infer
         if head is None:
             headers, head = request.head.headers, InferHead(*target_of(request))
@@ -89,7 +90,7 @@ class InferEndpoint:
         return None
 
     def announce(self, request: ClientRequest, length: int) -> memoryview | HttpResponse:
-        """`length` bytes are to come. Where to receive them, or the refusal."""
+        """Announce a body of `length` bytes. Returns the place to receive it, or the refusal."""
         call, head = request.call, request.head.infer
         assert call is not None
         assert head is not None
@@ -101,10 +102,10 @@ class InferEndpoint:
         return place
 
     def submit(self, request: ClientRequest) -> None:
-        """The body is here: where `announce` said, else as it came. Answers once, at any time."""
+        """Submit a request whose body has arrived. It is answered once, at any time."""
         head, body = request.head.infer, request.body
         assert head is not None
-        request.body = b""  # the call holds what it needs of it
+        request.body = b""  # the call keeps what it needs
         length = head.json_length
         try:
             inflation = None
@@ -130,7 +131,7 @@ class InferEndpoint:
     async def _unpack(
         self, request: ClientRequest, head: InferHead, body: Buffer, inflation: Inflation | None
     ) -> None:
-        """Have done beside the loop what would take it too long, then submit."""
+        """Unpack a long body beside the loop, then submit."""
         length = head.json_length
         try:
             if inflation is not None:
@@ -155,7 +156,7 @@ class InferEndpoint:
     def _submit(
         self, request: ClientRequest, head: InferHead, body: Buffer, json_length: int | None
     ) -> None:
-        """Hand a body on that takes no time to read. Raises WireError."""
+        """Submit a body that is short enough to read on the loop. Raises WireError."""
         call = request.call
         assert call is not None
         infer, request.answer = self._reader.read(
@@ -166,7 +167,7 @@ class InferEndpoint:
         call.submit(infer, request.replied)
 
     def _fail(self, request: ClientRequest, error: Exception) -> None:
-        """Its body cannot be read, or handed on."""
+        """End a request whose body cannot be read or submitted."""
         if isinstance(error, WireError):
             self.refuse(request, error.reason, error.message)
         else:
@@ -174,7 +175,7 @@ class InferEndpoint:
         request.respond(failure_response(error, triton_strict=self._settings.triton_strict))
 
     def replied(self, request: ClientRequest, reply: InferReply) -> None:
-        """The call has ended with `reply`."""
+        """Answer a request whose call has ended with `reply`."""
         request.call = None
         request.outcome = reply.outcome
         answer = request.answer
@@ -188,7 +189,7 @@ class InferEndpoint:
         request.respond(response)
 
     async def _write(self, request: ClientRequest, reply: InferReply) -> None:
-        """Answer with long outputs in JSON, written in pieces, a turn of the loop for each."""
+        """Answer with long outputs in JSON, written in pieces, one per turn of the loop."""
         answer = request.answer
         written: dict[str, list[bytes]] = {}
         binary = dict(answer.binary)
@@ -199,12 +200,12 @@ class InferEndpoint:
                     for piece in write_values(output):
                         pieces.append(b"," + piece if len(pieces) > 1 else piece)
                         await asyncio.sleep(0)
-                except UnicodeDecodeError:  # JSON cannot say it
+                except UnicodeDecodeError:  # JSON cannot express it
                     binary[output.name] = True
                     del written[output.name]
                     continue
                 pieces.append(b"]")
-            # Not changed in place: the reader may have shared it among calls.
+            # A copy, because the reader may share the format among calls.
             places = dict.fromkeys(written, PLACE)
             response = self._response(
                 request, reply, replace(answer, binary=binary, written=places), written
@@ -215,7 +216,7 @@ class InferEndpoint:
         request.respond(response)
 
     def _json_size(self, body: Buffer, json_length: int | None) -> int:
-        """Bytes of JSON. Raises BadField if they are too many."""
+        """Length of the JSON. Raises BadField if it is too long."""
         size = len(body) if json_length is None else json_length
         if size > self._settings.max_json_bytes:
             expected = f"at most {self._settings.max_json_bytes} bytes of JSON"
@@ -223,19 +224,19 @@ class InferEndpoint:
         return size
 
     def refuse(self, request: ClientRequest, reason: Reason, message: str) -> None:
-        """The connection has refused the request itself; it is only to be counted."""
+        """Count a request that the connection itself has refused."""
         request.outcome = Outcome(reason, request.first_byte)
         call, request.call = request.call, None
-        if request.receiver is None:  # it has not been opened
+        if request.receiver is None:  # not opened yet
             call = self._data.call(*target_of(request), request)
         if call is not None:
             call.refuse(reason, message)
 
     def abandon(self, request: ClientRequest, reason: Reason) -> None:
-        """The client has gone: the answer is not wanted any more."""
+        """Cancel the request: its client has gone."""
         request.outcome = Outcome(reason, request.first_byte)
         unpacking, request.unpacking = request.unpacking, None
-        if unpacking is not None:  # a task refers back to its request, and keeps how it ended
+        if unpacking is not None:
             unpacking.cancel()
         call, request.call = request.call, None
         if call is not None:
@@ -248,8 +249,8 @@ class InferEndpoint:
         answer: AnswerFormat,
         written: Mapping[str, Sequence[bytes]] = _NOTHING,
     ) -> HttpResponse:
-        """`written`: the values of long outputs in pieces, where `answer` has a `PLACE` for each:
-        to join them would take as long as to write them."""
+        """`written`: the values of long outputs in pieces, for each of which `answer` has a
+        `PLACE`; joining them would take as long as writing them."""
         if reply.outputs is not None:
             document, buffers = format_reply(reply, answer)
             texts: tuple[bytes, ...] = (document,)
@@ -273,6 +274,6 @@ class InferEndpoint:
 
 
 def target_of(request: ClientRequest) -> tuple[str, str | None]:
-    """Model and version that its path names."""
+    """The model and version in its path."""
     params = request.head.params
     return params["model"], params.get("version")

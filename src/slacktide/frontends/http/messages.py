@@ -1,4 +1,4 @@
-"""`ClientRequest` with its `RequestHead` and its answer, `HttpResponse` as handlers make it."""
+"""`ClientRequest`, its `RequestHead`, and `HttpResponse`, which handlers make."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ OCTETS = b"application/octet-stream"
 
 @dataclass(slots=True, eq=False, repr=False)
 class RequestHead:
-    """What the head of a request says. A remembered one is shared by all requests that begin with
-    its bytes: it is not changed any more (`HttpContext.remember`)."""
+    """The parsed head of a request. A remembered head is shared by all requests that begin with the
+    same bytes, so do not change it (`HttpContext.remember`)."""
 
     method: str = ""
     target: bytes = b""
@@ -41,33 +41,33 @@ class RequestHead:
     """Content-Length; 0 if there is none."""
     chunked: bool = False
     keep_alive: bool = False
-    old: bool = False
+    is_http_1_0: bool = False
     """HTTP/1.0."""
     whole: bool = False
-    """All of it has been read, and may be taken."""
+    """Whether all of it has been read and accepted."""
     raw: bytes = b""
-    """Its bytes, where they are worth remembering."""
+    """Its bytes, if worth remembering."""
     route: HttpRoute | None = None
-    """What it asks for; what follows is known with it."""
+    """The endpoint it names. The fields below are set with it."""
     authority: bytes = b""
-    """The host that an absolute target names: the gate judges it as it does the Host header."""
+    """Host in an absolute target, which the gate judges as it does the Host header."""
     params: Mapping[str, str] = field(default_factory=dict)
     """The decoded parts of the path."""
     limit: int = 0
-    """Most bytes of body that the route takes."""
+    """Maximum body in bytes that the route accepts."""
     accepts: bytes = b""
-    """The coding in which a long answer may go."""
+    """The content coding that the client accepts, if any."""
     infer: InferHead | None = None
-    """What it says of an inference call."""
+    """Fields of an inference call."""
 
 
 NO_HEAD = RequestHead()
-"""Of a request of which not enough has come."""
+"""Head of a request whose own head has not been read yet."""
 
 
 class ClientRequest(CallContext):
-    """One request on its way through a connection, with its answer. It is the context of the call
-    that it makes, if it is one for inference. Handlers read `head` and `body`."""
+    """A request on its way through a connection, with its answer. It is the context of the
+    inference call that it makes, if any. Handlers read `head` and `body`."""
 
     __slots__ = (
         "answer", "awaits_continue", "body", "body_since", "call", "charged", "filled", "head",
@@ -80,45 +80,45 @@ class ClientRequest(CallContext):
         self.body: Buffer = b""
         self.keep_alive = False
         self.filled = 0
-        """Bytes that have come of a body that did not come with its head."""
+        """Bytes received of a body that did not come with its head."""
         self.body_since: float | None = None
-        """When the wait for them began."""
+        """When the wait for the body began."""
         self.awaits_continue = False
         self.charged = 0
-        """Bytes of the common buffer it holds."""
+        """Bytes charged to the shared memory limits."""
         self.opened = False
-        """Routed, past the gate."""
+        """Whether it has been routed and judged by the gate."""
         self.linger = False
-        """Its answer goes out before its body has come in."""
+        """Whether its answer is sent before its body has arrived."""
         self.owner: HttpConnection | None = None
-        """What its answer goes to, once it has been handed on."""
+        """The connection that takes its answer, once it has been handed to a handler."""
         self.response: HttpResponse | None = None
         self.receiver: InferEndpoint | None = None
-        """Of inference: what has it from here on, with its call until that has ended, how to
-        answer, and what is done beside the loop."""
+        """For inference: the endpoint, its call until that ends, the format of the answer, and the
+        work being done beside the loop."""
         self.call: InferenceCall | None = None
         self.answer = ALL_BINARY
         self.unpacking: asyncio.Task[None] | None = None
         self.outcome: Outcome | None = None
-        """Of inference, for the access log."""
+        """Outcome of inference, for the access log."""
 
     def refused(self, reason: Reason, message: str) -> None:
-        """Have the receiver count that the connection itself turned the request away."""
+        """Count a refusal by the connection itself."""
         if self.receiver is not None:
             self.receiver.refuse(self, reason, message)
 
     def abandoned(self, reason: Reason) -> None:
-        """Its client has gone."""
+        """Cancel its call because the client has gone."""
         if self.receiver is not None and self.response is None:
             self.receiver.abandon(self, reason)
 
     def replied(self, reply: InferReply) -> None:
-        """This is what its call has come to."""
+        """Take the reply of its call."""
         assert self.receiver is not None
         self.receiver.replied(self, reply)
 
     def respond(self, response: HttpResponse) -> None:
-        """Answer it, once, at any time."""
+        """Answer it: once, at any time."""
         assert self.owner is not None
         if self.head.accepts:
             self.owner.compress(self, response)
@@ -127,7 +127,7 @@ class ClientRequest(CallContext):
 
 
 class HttpResponse:
-    """One answer. `body` is sent as it is, piece by piece; `extra` are whole header lines."""
+    """An answer. `body` is sent as it is, piece by piece; `extra` is complete header lines."""
 
     __slots__ = ("body", "content_type", "extra", "length", "status")
 
@@ -163,8 +163,8 @@ def error_response(
     numbers: Mapping[str, int] = _NO_NUMBERS,
     extra: bytes = b"",
 ) -> HttpResponse:
-    """Every error has this one form; stock clients read `error`. A request that ended for a
-    `reason` is told it, with its `numbers`."""
+    """An error answer: stock clients read `error`; `reason` and its `numbers` are added if the
+    request ended for one."""
     if reason is None:
         return HttpResponse(status, (orjson.dumps({"error": message}),), JSON, extra)
     document = {"error": message, "reason": reason.label, **numbers}
@@ -172,7 +172,7 @@ def error_response(
 
 
 def failure_response(error: Exception, *, triton_strict: bool = False) -> HttpResponse:
-    """The answer to a request whose handling raised."""
+    """The answer to a request whose handler raised."""
     return refusal_response(refusal_of(error, triton_strict=triton_strict))
 
 
@@ -185,15 +185,15 @@ def refusal_response(refusal: Refusal) -> HttpResponse:
 
 
 def retry_after(status: int, seconds: float | None) -> bytes:
-    """The Retry-After line that goes with 429, and with 503 where the wait is known."""
+    """The Retry-After line, which goes with 429, and with 503 if the wait is known."""
     if status == 429 or (status == 503 and seconds is not None):
         return b"Retry-After: %d\r\n" % max(1, math.ceil(seconds or 1.0))
     return b""
 
 
 def cors_lines(headers: Mapping[bytes, bytes], allowed: frozenset[bytes]) -> bytes:
-    """What lets a page of a listed origin read an answer, and send what its browser asks about
-    first; nothing for all others."""
+    """CORS headers that let a page of an allowed origin send its request and read the answer; empty
+    for other origins."""
     origin = headers.get(b"origin", b"").lower()
     if origin not in allowed:
         return b""
@@ -214,7 +214,7 @@ _STATUS_LINES = {
 
 @lru_cache(maxsize=1024)
 def opening_lines(status: int, content_type: bytes, length: int) -> bytes:
-    """Status line and headers that every answer has: what answers differ in is `extra`."""
+    """The status line and the headers that every answer has."""
     return b"%b%bContent-Length: %d\r\n" % (
         _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status,
         b"Content-Type: %b\r\n" % content_type if length else b"",
@@ -222,8 +222,7 @@ def opening_lines(status: int, content_type: bytes, length: int) -> bytes:
     )
 
 
-# Codings: `deflate` is a zlib stream, as HTTP says. Requests are inflated by `Inflation`
-# (unpacking.py).
+# In HTTP, `deflate` means a zlib stream. `Inflation` (unpacking.py) inflates requests.
 
 _WINDOW = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 _LEVEL: Final = 1
@@ -234,7 +233,7 @@ SUPPORTED = b"Accept-Encoding: gzip, deflate\r\n"
 
 
 def encoding_of(header: bytes) -> bytes | None:
-    """The coding a Content-Encoding header names, b"" for none; None if we do not know it."""
+    """The coding in a Content-Encoding header: b"" for none, None if unsupported."""
     name = header.strip().lower()
     if name in (b"", b"identity"):
         return b""
@@ -242,7 +241,7 @@ def encoding_of(header: bytes) -> bytes | None:
 
 
 def chosen_encoding(accept: bytes) -> bytes:
-    """gzip or deflate if the Accept-Encoding header allows one, else b"" (send as it is)."""
+    """gzip or deflate if the Accept-Encoding header allows one, else b"" (no coding)."""
     allowed: dict[bytes, bool] = {}
     for item in accept.lower().split(b","):
         name, _, weight = item.partition(b";")
@@ -254,7 +253,7 @@ def chosen_encoding(accept: bytes) -> bytes:
 
 
 def compressed(response: HttpResponse, encoding: bytes) -> HttpResponse:
-    """The response under that coding; the Inference-Header-Content-Length stays as it was."""
+    """The response, compressed. Its Inference-Header-Content-Length does not change."""
     stream = zlib.compressobj(_LEVEL, wbits=_WINDOW[encoding])
     pieces = [stream.compress(piece) for piece in response.body]
     pieces.append(stream.flush())

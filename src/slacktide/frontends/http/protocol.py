@@ -1,18 +1,16 @@
 """One HTTP/1.1 connection: bytes in, requests out; answers in, bytes out, in order.
 
-How a request goes through. The reader gathers headers and, if it is already here, the body. From
-`reader.ready`, `_pump` takes whole requests to their handlers, in order, at most `max_pipelined`
-at a time, and writes answers in the order of requests. A body with a length that is not whole goes
-past the reader: its handler says where it belongs (a shared-memory slot, if it is an inference
-request), and the kernel copies straight into it (`get_buffer`). Chunked bodies stay with the
-reader.
+Flow of a request. The reader gathers headers and, if it has already arrived, the body. `_pump`
+hands complete requests from `reader.ready` to their handlers, in order, at most `max_pipelined` at
+a time, and writes answers in the order of requests. An incomplete body of known length bypasses the
+reader: its handler names the place for it (a shared-memory slot for an inference request), and the
+kernel copies straight into that (`get_buffer`). Chunked bodies go through the reader.
 
-Refusals. What is refused before its body has come is answered at once. If little is missing it is
-skipped; otherwise the connection closes, and lingers.
+Refusals. A request refused before its body has arrived is answered at once. If little of the body
+is missing it is skipped; otherwise the connection closes, and lingers.
 
-Half-closed clients are taken as gone: with HTTP the end of the stream is the only sign there is of
-a client that no longer waits, and its request gives its place to others (Go's server and nginx
-take it so, too).
+Half-closed clients count as gone: in HTTP the end of the stream is the only sign of a client that
+no longer waits, and dropping its request makes room for others (Go's server and nginx do the same).
 """
 
 from __future__ import annotations
@@ -53,15 +51,15 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JOIN_BYTES: Final = 64 * 1024
 """Answers up to this length are joined into one write; longer ones go as a vector."""
 _PIECE_BYTES: Final = 512 * 1024
-"""Answers longer than this are written piece by piece, in a turn of the loop each."""
+"""Longer answers are written in pieces of this size, one per turn of the loop."""
 
 
 class HttpConnection(FrontEndConnection):
     """The protocol of one client connection. All methods run on the event loop."""
 
     __slots__ = (
-        "_context", "_last", "_most_pipelined", "_piece_due", "_pumping", "_reader", "_sending",
-        "_sink", "_skip", "_waiting",
+        "_close_lingering", "_context", "_most_pipelined", "_piece_due", "_pumping", "_reader",
+        "_sending", "_sink", "_skip", "_waiting",
     )  # fmt: skip
 
     _reader: RequestReader
@@ -70,18 +68,18 @@ class HttpConnection(FrontEndConnection):
         super().__init__(context)
         self._context = context
         self._waiting: deque[ClientRequest] = deque()
-        """Requests with their handlers, or answered but not yet written."""
+        """Requests being handled, or answered but not yet written."""
         self._sink: memoryview | None = None
-        """What is left to fill of the current body, if it goes past the parser."""
+        """Unfilled rest of the current body's buffer, if the body bypasses the parser."""
         self._skip = 0
-        """Bytes of a refused body still to pass over."""
+        """Bytes of a refused body still to skip."""
         self._pumping = False
         self._sending: Iterator[memoryview] | None = None
-        """Pieces of a long answer that are still to be written."""
+        """Unwritten pieces of a long answer."""
         self._piece_due = False
-        """Whether the next of them is to be written in a turn to come."""
-        self._last: bool | None = None
-        """Whether to linger once that answer is written, which is the last; None: it is not."""
+        """Whether the next piece is scheduled."""
+        self._close_lingering: bool | None = None
+        """Whether to linger when closing after that answer; None: do not close."""
         self._most_pipelined = context.settings.max_pipelined
 
     # ---------------------------------------------------------------- the transport's callbacks
@@ -107,12 +105,12 @@ class HttpConnection(FrontEndConnection):
             if self._context.draining:
                 self.start_drain()
         elif not self._reader.ended:
-            self.take(self._context.scratch[:nbytes], holding=bool(self._reader.held))
+            self.take(self._context.scratch[:nbytes], holding=bool(self._reader.pending))
 
     def hold(self, data: memoryview) -> None:
         self._reader.hold(data)
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         self._abandon_all()
 
     def resume_writing(self) -> None:
@@ -124,18 +122,18 @@ class HttpConnection(FrontEndConnection):
     # ---------------------------------------------------------------- the server's calls
 
     def start_drain(self) -> None:
-        """Close when idle; else answer what is here and close with the last answer."""
+        """Close if idle; else answer the requests received and close with the last answer."""
         if self._is_idle():
             self._transport.close()
 
     def check(self, now: float) -> None:
-        """Look at the clock: enforce every time-out of this connection."""
+        """Enforce every timeout of this connection."""
         settings = self._context.settings
         current = self._reader.current
         if self.is_overdue(now):
             return
         if not self._reading:
-            pass  # the server has paused reading: the client is not late
+            pass  # the server paused reading, so the client is not late
         elif current is not None and not current.head.whole:
             since = max(current.first_byte, self._reading_since)
             if waited(since, now) >= settings.header_timeout_s:
@@ -155,12 +153,12 @@ class HttpConnection(FrontEndConnection):
     # ---------------------------------------------------------------- receiving
 
     def may_go_on(self) -> bool:
-        """Whether the reader holds bytes and nothing else is to be done before them."""
+        """Whether the reader has pending bytes, and nothing comes before them."""
         reader = self._reader
-        return bool(reader.held) and not reader.ready and self._clogged_since is None
+        return bool(reader.pending) and not reader.ready and self._clogged_since is None
 
     def feed(self, data: Buffer) -> None:
-        """Take bytes that begin outside a directly received body."""
+        """Process bytes that begin outside a directly received body."""
         refusal = self._reader.feed(data, self._now)
         if refusal is not None:
             self._fail(*refusal)
@@ -171,7 +169,7 @@ class HttpConnection(FrontEndConnection):
             self._await_body(current)
 
     def _await_body(self, current: ClientRequest) -> None:
-        """The headers of `current` are here, its body is not: choose where it goes."""
+        """Choose a place for the body of `current`, whose headers have come."""
         current.body_since = self._now
         self._context.open(current)
         if current.response is None and not current.head.chunked:
@@ -188,7 +186,7 @@ class HttpConnection(FrontEndConnection):
         self._pump()
 
     def _refuse_body(self, current: ClientRequest) -> None:
-        """Queue an answer that comes before its body; pass over the body if it is short."""
+        """Queue an answer given before the body; skip the body if it is short."""
         missing = current.head.length - current.filled
         if (
             current.head.chunked
@@ -216,7 +214,7 @@ class HttpConnection(FrontEndConnection):
         self._pump()
 
     def _fail(self, status: int, reason: Reason, message: str) -> None:
-        """The connection itself refuses what it is receiving, and closes after the answer."""
+        """Refuse the request being received, and close after the answer."""
         current = self._reader.current or ClientRequest(self._now, self.client)
         if current.response is None:
             current.refused(reason, message)
@@ -231,7 +229,7 @@ class HttpConnection(FrontEndConnection):
     # ---------------------------------------------------------------- handling and answering
 
     def _pump(self) -> None:
-        """Hand on what may be handed on, write what may be written. Never enters itself."""
+        """Start requests and write answers, as far as possible. Not reentrant."""
         if self._pumping:
             return
         self._pumping = True
@@ -252,13 +250,13 @@ class HttpConnection(FrontEndConnection):
             self._pumping = False
         current = self._reader.current
         if current is not None and current.awaits_continue and not waiting and not backlog:
-            # In order: an interim answer must not overtake the answers of earlier requests.
+            # An interim answer must not overtake the answers to earlier requests.
             current.awaits_continue = False
             self._transport.write(_CONTINUE)
         self.update_reading()
 
     def _handle(self, request: ClientRequest) -> None:
-        """Take a whole request to its handler."""
+        """Pass a complete request to its handler."""
         if not request.opened and request.response is None:
             self._context.open(request)
         if request.response is not None:
@@ -282,13 +280,13 @@ class HttpConnection(FrontEndConnection):
             request.respond(failure_response(error, triton_strict=strict))
 
     def settle(self, request: ClientRequest, response: HttpResponse) -> None:
-        """Here is the answer to `request`: it goes out in its turn."""
+        """Set the answer to `request`, which is written in its turn."""
         if request.response is None:
             request.response = response
             self._pump()
 
     def compress(self, request: ClientRequest, response: HttpResponse) -> None:
-        """Here is an answer that may be compressed: it is, if that pays."""
+        """Set an answer that the client takes compressed; compress it if that pays."""
         context, settings = self._context, self._context.settings
         if settings.compress_min_bytes <= response.length <= settings.compress_max_bytes:
             work = partial(compressed, response, request.head.accepts)
@@ -302,12 +300,12 @@ class HttpConnection(FrontEndConnection):
         assert response is not None
         length, extra = response.length, response.extra
         last = context.draining and not (
-            self._waiting or self._reader.ready or self._reader.current or self._reader.held
+            self._waiting or self._reader.ready or self._reader.current or self._reader.pending
         )
         close = last or not request.keep_alive
         if close:
             extra += b"Connection: close\r\n"
-        elif head.old:
+        elif head.is_http_1_0:
             extra += b"Connection: keep-alive\r\n"
         origins = context.settings.allowed_origins
         if origins:
@@ -328,13 +326,13 @@ class HttpConnection(FrontEndConnection):
             self._finished(request, response.status, length)
         linger = request.linger or self._skip > 0
         if self._sending is not None:
-            self._last = linger if close else None
+            self._close_lingering = linger if close else None
             self._send_piece_soon()
         elif close:
             self.close(linger=linger)
 
     def _send_piece(self) -> None:
-        """Write a piece of a long answer, if the client reads; the next one in another turn."""
+        """Write one piece of a long answer if the client reads, and schedule the next."""
         self._piece_due = False
         if self._sending is None or self._clogged_since is not None:
             return
@@ -344,8 +342,8 @@ class HttpConnection(FrontEndConnection):
             self._send_piece_soon()
             return
         self._sending = None
-        if self._last is not None:
-            self.close(linger=self._last)
+        if self._close_lingering is not None:
+            self.close(linger=self._close_lingering)
             return
         self._pump()
         if self._context.draining:
@@ -357,20 +355,17 @@ class HttpConnection(FrontEndConnection):
             asyncio.get_running_loop().call_soon(self._send_piece)
 
     def _finished(self, request: ClientRequest, status: int, length: int) -> None:
-        context = self._context
-        if request.charged:
-            context.release(request)
-        if context.access_log is not None:
-            context.record(request, status, length)
+        self._context.release(request)
+        self._context.record(request, status, length)
 
     def close(self, *, linger: bool) -> None:
         self._skip = 0
         super().close(linger=linger)
-        # Requests behind a last answer are not answered: its Connection header says so.
+        # Requests after the last answer are not answered, as its Connection header says.
         self._abandon_all()
 
     def _abandon_all(self) -> None:
-        # What an upload's memory is used for after its end is not ours to know.
+        # The memory of an upload that has ended may be in use by someone else.
         self._sink = self._sending = None
         self._reader.close()
         abandoned = [*self._waiting, *self._reader.ready]
@@ -384,7 +379,7 @@ class HttpConnection(FrontEndConnection):
                 request.abandoned(Reason.DISCONNECTED)
             except Exception:
                 log.exception("cancelling a request failed")
-            # A late answer finds its place taken and goes nowhere.
+            # A late answer finds this response set and is discarded.
             request.response = request.response or error_response(499, "")
             if request.head.whole:
                 self._finished(request, 499, 0)
@@ -397,14 +392,14 @@ class HttpConnection(FrontEndConnection):
             and not self._waiting
             and self._sending is None
             and not self._reader.ready
-            and not self._reader.held
+            and not self._reader.pending
             and not self._skip
         )
 
     def update_reading(self) -> None:
-        """Read only while the client reads its answers and its requests find a place."""
+        """Read only while the client reads its answers and no request is queued."""
         should_read = self._clogged_since is None and not self._reader.ready
-        if self._reader.held:
+        if self._reader.pending:
             should_read = False
             self.wait_for_turn()
         if should_read is not self._reading:
@@ -419,9 +414,8 @@ def _pieces(body: Sequence[Buffer]) -> Iterator[memoryview]:
 
 
 class HttpServer(Listener):
-    """One listening port with a table of routes. `authorize` guards every route (security.py);
-    `access_log` gets every answer; `clock` is monotonic seconds, the same that deadlines are
-    counted on."""
+    """A listening port with a table of routes. `authorize` guards every route (security.py);
+    `access_log` gets every answer; `clock` is the one that deadlines use: monotonic seconds."""
 
     def __init__(
         self,
@@ -433,7 +427,7 @@ class HttpServer(Listener):
         clock: Callable[[], float] = time.monotonic,
         unpacker: Unpacker | None = None,
     ) -> None:
-        """`unpacker`: closed with the server; None: one of its own."""
+        """`unpacker` is closed with the server; None: it makes its own."""
         settings = settings or HttpSettings()
         context = HttpContext(Router(routes), settings, authorize, access_log, clock, unpacker)
         super().__init__(context, lambda: HttpConnection(context))

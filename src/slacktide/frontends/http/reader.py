@@ -1,15 +1,14 @@
-"""`RequestReader`: bytes in, requests out. Owns the parser (httptools), knows no socket.
+"""`RequestReader`: bytes in, requests out. It owns the parser (httptools) and knows no socket.
 
-A head is gathered until its blank line has come, which nothing but `\\r\\n\\r\\n` can be, and only
-then parsed: so every byte of it is counted, searched and copied once, however it was cut. The body
-behind it is cut out by its length, decoded by `ChunkedBody`, or received past the reader, which is
-announced with `bypass` and ended with `complete`. Whole requests are put in `ready`, in order;
-`current` is the one whose end has not come.
+A head is gathered until its blank line (`\\r\\n\\r\\n`) and only then parsed, so that every byte is
+counted, searched and copied once, however the bytes were cut. Its body is then cut out by length,
+decoded by `ChunkedBody`, or received past the reader, which starts with `bypass` and ends with
+`complete`. Complete requests go to `ready`, in order; `current` is the incomplete one.
 
-Most clients send the same heads again and again: `HttpContext` remembers what they mean, and the
-same bytes are not parsed twice. What follows such a head is read as behind any other.
+Most clients send the same heads again and again. `HttpContext` remembers their meaning, so the same
+bytes are not parsed twice.
 
-A call of `feed` does so much work and no more: what it does not get to is `held`, for a later turn
+A call of `feed` does a bounded amount of work; the remaining bytes are `pending` for a later turn
 of the loop.
 """
 
@@ -42,24 +41,25 @@ _ONCE = frozenset(
         b"transfer-encoding",
     )
 )
-"""Headers that mean trouble if they come twice."""
+"""Headers that must not be repeated."""
 
 HEADS_AT_ONCE: Final = 16
 LINES_AT_ONCE: Final = 1024
-"""Requests and lines of chunked bodies that one call of `feed` takes: about a millisecond each."""
+"""Requests, and lines of chunked bodies, that one call of `feed` processes: about a millisecond
+each."""
 MOST_KEPT: Final = 2048
-"""Bytes of a head that is remembered."""
+"""Maximum bytes of a remembered head."""
 _END_OF_HEAD = b"\r\n\r\n"
 _MOST_BLANKS: Final = 64
-"""Line ends before a request line that are passed over (RFC 9112 §2.2 asks for one)."""
+"""Line ends before a request line that are skipped (RFC 9112 §2.2 requires one)."""
 
 
 class _StopParsingError(Exception):
-    """Raised in a parser's callback to end the parse; `RequestReader._refusal` says why."""
+    """Raised in a parser's callback to stop parsing; `RequestReader._refusal` has the reason."""
 
 
 class _Probe:
-    """Ignores what a parser reports."""
+    """A parser's target that ignores everything."""
 
 
 class RequestReader:
@@ -68,7 +68,7 @@ class RequestReader:
     __slots__ = (
         "_blanks", "_chunked", "_client", "_connection", "_context", "_count", "_head",
         "_max_header_bytes", "_max_headers", "_now", "_parser", "_refusal", "current", "ended",
-        "held", "ready",
+        "pending", "ready",
     )  # fmt: skip
 
     def __init__(self, context: HttpContext, client: str, connection: str = "") -> None:
@@ -78,77 +78,77 @@ class RequestReader:
         self._max_header_bytes = context.settings.max_header_bytes
         self._max_headers = context.settings.max_headers
         self._parser: httptools.HttpRequestParser | None = None
-        """None: it has not seen the end of the last request, and another is needed."""
+        """None if a new one is needed, because the old one has not seen the end of its request."""
         self._now = 0.0
         self._count = 0
-        """Headers of the head being parsed."""
+        """Number of headers in the head being parsed."""
         self._blanks = 0
         self._head = bytearray()
-        """The beginning of a head whose end has not come."""
+        """Beginning of an unfinished head."""
         self._chunked: ChunkedBody | None = None
-        self.held = b""
-        """What waits for the next call of `feed`."""
+        self.pending = b""
+        """Bytes kept for the next `feed`."""
         self._refusal: HttpRefusal | None = None
         self.current: ClientRequest | None = None
         self.ready: deque[ClientRequest] = deque()
         self.ended = False
-        """Nothing more is taken: the last request has been read, or reading has failed."""
+        """Whether reading has ended, with the last request or a failure."""
 
     @property
     def gathered(self) -> int:
-        """Bytes kept of a head, or of a line of a chunked body, that is not whole."""
+        """Bytes kept of an unfinished head or line of a chunked body."""
         return len(self._head) + (0 if self._chunked is None else len(self._chunked.line))
 
     def hold(self, data: Buffer) -> None:
-        """Keep `data` for the next call of `feed`."""
-        self.held += data
+        """Keep `data` for the next `feed`."""
+        self.pending += data
 
     def feed(self, data: Buffer, now: float) -> HttpRefusal | None:
-        """Take the next bytes, behind those that are held. A refusal ends the connection."""
+        """Process the next bytes, after the pending ones. A refusal ends the connection."""
         self._now = now
         raw = bytes(data)
-        if self.held:
-            raw, self.held = self.held + raw, b""
+        if self.pending:
+            raw, self.pending = self.pending + raw, b""
         at, end, heads, lines = 0, len(raw), HEADS_AT_ONCE, LINES_AT_ONCE
         while at < end and not self.ended:
             if self._chunked is not None:
                 at, lines = self._take_chunks(self._chunked, raw, at, lines)
                 if lines == 0:
-                    self.held = raw[at:]
+                    self.pending = raw[at:]
             elif heads == 0:
-                self.held = raw[at:]
+                self.pending = raw[at:]
             else:
                 heads -= 1
                 at = self._take_head(raw, at)
             if self._refusal is not None:
-                self.held = b""
+                self.pending = b""
                 return self._refusal
-            if self.held:
+            if self.pending:
                 break
         return None
 
     def bypass(self) -> None:
-        """The rest of the current body does not come through here; what follows it will."""
+        """Leave the rest of the current body to the caller."""
         self._parser = None
 
     def complete(self, request: ClientRequest) -> None:
-        """All of this request that will be read has been read."""
+        """End a request: nothing more of it will be read."""
         self.current = None
         self.ready.append(request)
         if not request.keep_alive:
             self.ended = True
 
     def close(self) -> None:
-        """Part from the parser, which refers back to this object."""
+        """Drop the parser, which refers back to this object."""
         self.ended = True
         self._parser = None
-        self.held = b""
+        self.pending = b""
 
     # ---------------------------------------------------------------- heads
 
     def _take_head(self, raw: bytes, at: int) -> int:
-        """Take a head, or the part of it that is here, and what is here of a body with a length.
-        Returns where that ends."""
+        """Process as much of a head, and of a body with a length, as is in `raw`. Returns where
+        that ends."""
         current = self.current
         if current is None:
             if raw[at] <= 13:
@@ -161,7 +161,7 @@ class RequestReader:
                 self._head += raw[at : at + self._max_header_bytes + 1]
                 self._probe(self._head)
                 return self._unfinished(raw)
-            said = raw[at:stop]
+            head_bytes = raw[at:stop]
         else:
             gathered = self._head
             before = len(gathered)
@@ -169,24 +169,24 @@ class RequestReader:
             whole = gathered.find(_END_OF_HEAD, max(0, before - 3)) + 4
             if whole < 4:
                 return self._unfinished(raw)
-            said = bytes(gathered[:whole])
+            head_bytes = bytes(gathered[:whole])
             stop = at + whole - before
             gathered.clear()
-        head = self._context.heads.get(said)
+        head = self._context.heads.get(head_bytes)
         if head is not None:
             current.head = head
             current.keep_alive = True
             return self._begin_body(current, raw, stop, None)
-        if len(said) > self._max_header_bytes:
-            self._too_long(said)
-        elif said.count(b" ", 0, said.find(b"\r")) > 2:
+        if len(head_bytes) > self._max_header_bytes:
+            self._too_long(head_bytes)
+        elif head_bytes.count(b" ", 0, head_bytes.find(b"\r")) > 2:
             self._refuse(400, "malformed HTTP: expected one blank between the parts of a request")
-        elif self._parse(said):
+        elif self._parse(head_bytes):
             return self._begin_body(current, raw, stop, self._parser)
         return stop
 
     def _pass_blanks(self, raw: bytes, at: int) -> int:
-        """Pass over line ends before a request line."""
+        """Skip line ends before a request line."""
         begin = at
         while at < len(raw) and raw[at] in b"\r\n":
             at += 1
@@ -196,13 +196,13 @@ class RequestReader:
         return at
 
     def _unfinished(self, raw: bytes) -> int:
-        """The head has not ended with `raw`."""
+        """Check the length of a head that does not end in `raw`."""
         if len(self._head) > self._max_header_bytes:
             self._too_long(self._head)
         return len(raw)
 
-    def _parse(self, said: bytes) -> bool:
-        """Have the parser read a whole head. False: it has been refused."""
+    def _parse(self, head_bytes: bytes) -> bool:
+        """Parse a complete head. False: it is refused."""
         self._count = 0
         current = self.current
         assert current is not None
@@ -211,9 +211,9 @@ class RequestReader:
         if parser is None:
             parser = self._parser = httptools.HttpRequestParser(self)
         try:
-            parser.feed_data(said)
+            parser.feed_data(head_bytes)
         except httptools.HttpParserUpgrade:
-            self._parser = None  # offered, as curl and Java do for HTTP/2: it has stopped there
+            self._parser = None  # stopped at an offer of HTTP/2, as curl and Java make
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._malformed(error)
@@ -224,18 +224,18 @@ class RequestReader:
             return False
         current.keep_alive = head.keep_alive
         if not NAMING.isdisjoint(head.headers):
-            name_call(current, head.headers)  # it will not come again
+            name_call(current, head.headers)  # not remembered: no other request has this head
         elif (
             head.keep_alive
-            and not (head.chunked or head.old or b"expect" in head.headers)
+            and not (head.chunked or head.is_http_1_0 or b"expect" in head.headers)
             and self._parser is not None
-            and len(said) <= MOST_KEPT
+            and len(head_bytes) <= MOST_KEPT
         ):
-            head.raw = said
+            head.raw = head_bytes
         return True
 
     def _probe(self, beginning: bytearray) -> None:
-        """Refuse at once what cannot become a request, though its head is not whole."""
+        """Refuse an unfinished head at once if it cannot become a request."""
         try:
             httptools.HttpRequestParser(_Probe()).feed_data(beginning)
         except httptools.HttpParserError as error:
@@ -263,8 +263,8 @@ class RequestReader:
         at: int,
         parser: httptools.HttpRequestParser | None,
     ) -> int:
-        """Behind the head of `current`, which `parser` has read. Returns the end of what is here
-        of a body with a length."""
+        """Process what `raw` has of the body of `current`, whose head `parser` has read. Returns
+        where that ends."""
         head = current.head
         if head.chunked:
             settings = self._context.settings
@@ -280,7 +280,7 @@ class RequestReader:
                 current.filled = len(body)
                 return len(raw)
             if parser is not None:
-                parser.feed_data(body)  # cheaper than another parser
+                parser.feed_data(body)  # cheaper than a new parser
         self.complete(current)
         return at
 
@@ -300,7 +300,7 @@ class RequestReader:
         return at, lines
 
     def _keep(self, current: ClientRequest, data: bytes) -> None:
-        """Keep what has been decoded of a chunked body, in private memory that is counted."""
+        """Add decoded bytes to a chunked body, in private memory that is charged."""
         current.filled += len(data)
         try:
             self._context.charge(current, len(data))
@@ -310,7 +310,7 @@ class RequestReader:
                 status_of(error.reason, triton_strict=strict).http, error.message, error.reason
             )
             return
-        # One growing buffer: a list of tiny pieces would take forty times their size.
+        # One growing buffer, because a list of tiny pieces would take forty times their size.
         if isinstance(current.body, bytearray):
             current.body += data
         else:
@@ -348,15 +348,15 @@ class RequestReader:
         head.length = int(headers.get(b"content-length", 0))
         version = parser.get_http_version()
         if version != "1.1":
-            head.old = version == "1.0"
-            if not head.old:
+            head.is_http_1_0 = version == "1.0"
+            if not head.is_http_1_0:
                 self._stop(505, "this server speaks HTTP/1.1")
         elif b"host" not in headers:
             self._stop(400, "header host: expected in every HTTP/1.1 request")
         if head.chunked:
             if headers[b"transfer-encoding"].strip().lower() != b"chunked":
                 self._stop(501, "the only transfer coding taken is chunked")
-            if head.old or parser.should_upgrade():
+            if head.is_http_1_0 or parser.should_upgrade():
                 self._stop(400, "a chunked body is not expected here")
 
     def _parsed(self) -> RequestHead:

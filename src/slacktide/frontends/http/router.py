@@ -1,4 +1,4 @@
-"""Which handler a method and a path belong to. The table is data (routes.py)."""
+"""`Router`: finds the route of a method and path. The table is in routes.py."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from slacktide.frontends.http.infer import InferEndpoint
 
 Handler = Callable[[ClientRequest], HttpResponse | Awaitable[HttpResponse]]
-"""Takes a whole request. May raise WireError or ControlError."""
+"""Handles a complete request. May raise WireError or ControlError."""
 
 
 class HttpRoute:
-    """One endpoint. `pattern` has `{name}` where a path segment is a parameter."""
+    """An endpoint. In `pattern`, `{name}` stands for a path segment that is a parameter."""
 
     __slots__ = ("group", "handler", "method", "pattern", "receiver")
 
@@ -33,12 +33,12 @@ class HttpRoute:
         self.pattern = pattern
         self.handler = handler if callable(handler) else None
         self.receiver = None if callable(handler) else handler
-        """What has requests from their heads on; then there is no handler."""
+        """The endpoint that takes requests from their heads on, instead of a handler."""
         self.group = group
 
 
 class Match(NamedTuple):
-    """The routes of a path, by method, and the parameters in it."""
+    """The routes of a path by method, and the parameters in the path."""
 
     routes: Mapping[str, HttpRoute]
     params: Mapping[str, str]
@@ -59,8 +59,8 @@ _MAX_SEGMENTS: Final = 16
 
 
 class Router:
-    """Finds routes. A literal segment wins over a parameter: `/v2/models/stats` is no model. Raises
-    ValueError if two routes have the same method and path, or name a parameter twice."""
+    """Finds routes. A literal segment wins over a parameter: `/v2/models/stats` is not a model.
+    Raises ValueError if routes share a method and path, or name the same parameter differently."""
 
     def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self._root = _Node()
@@ -87,20 +87,20 @@ class Router:
             node.routes["HEAD"] = route  # the connection leaves the body out
 
     def match(self, target: bytes) -> Match | None:
-        """The routes of a request target, its query ignored; None if the path is unknown. Raises
-        BadField if the path is not cleanly encoded."""
+        """The routes of a request target, without its query; None if the path is unknown. Raises
+        BadField if the path is badly encoded."""
         match = self._cache.get(target)
         if match is None:
             match = self._search(_path_of(target))
             if match is not None:
-                # Clients repeat few targets. Starting afresh bounds the memory of an adversary.
+                # Clients repeat a few targets. Clearing bounds the memory that an attacker takes.
                 if len(self._cache) >= _CACHE_SIZE:
                     self._cache.clear()
                 self._cache[target] = match
         return match
 
     def hint(self, target: bytes) -> str:
-        """Where to find what is not at an unknown target."""
+        """The error message for an unknown target: where the endpoint may be."""
         path = _path_of(target)
         if self.match(b"/v2") is None:
             return "not found; only GET /metrics is on this port"
@@ -134,8 +134,8 @@ class Router:
 
 
 def authority_of(target: bytes) -> bytes:
-    """Host and port in a target of the absolute form (RFC 9112 §3.2.2), else nothing. Raises
-    BadField if it has a user."""
+    """Host and port in a target of absolute form (RFC 9112 §3.2.2), else empty. Raises BadField if
+    it names a user."""
     if target.startswith(b"/"):
         return b""
     authority = _END_OF_AUTHORITY.split(target.partition(b"://")[2], maxsplit=1)[0]
@@ -146,7 +146,7 @@ def authority_of(target: bytes) -> bytes:
 
 def _path_of(target: bytes) -> bytes:
     if not target.startswith(b"/"):
-        # A proxy may send the absolute form; everything else (`*`, `host:port`) has no path.
+        # A proxy may send the absolute form; other forms (`*`, `host:port`) have no path.
         try:
             parsed: bytes | None = httptools.parse_url(target).path
         except httptools.HttpParserInvalidURLError:

@@ -1,8 +1,7 @@
-"""The routes of the Open Inference Protocol over HTTP, as a table, and the handlers of all but
-inference: each converts, calls the control plane, converts back.
+"""The table of HTTP routes, and the handlers of all but inference.
 
-A table entry is (method, pattern, handler, group); `Router` does the matching and `HttpContext`
-guards them all.
+A handler converts, calls the control plane and converts back. `Router` matches routes and
+`HttpContext` guards them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _FILE = "file:"
 
 
 class ControlHandlers:
-    """The control plane in HTTP. Every method is a handler."""
+    """The control plane over HTTP. Every method is a handler."""
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
@@ -97,18 +96,18 @@ class ControlHandlers:
 
 
 def fixed(document: object) -> Handler:
-    """A handler that always answers this JSON."""
+    """A handler that always answers with `document` as JSON."""
     response = json_response(document)
     return lambda request: response
 
 
 def nothing(request: ClientRequest) -> HttpResponse:
-    """There was nothing to do, and it is done."""
+    """Answer a request that requires no action."""
     return _EMPTY
 
 
 def unsupported(feature: str) -> Handler:
-    """A handler that refuses: 501, saying what is not there."""
+    """A handler that refuses with 501, naming the missing feature."""
 
     def refuse(request: ClientRequest) -> HttpResponse:
         raise ControlError("unsupported", f"{feature} is not supported by this server")
@@ -117,7 +116,7 @@ def unsupported(feature: str) -> Handler:
 
 
 def absent(kind: str, parameter: str) -> Handler:
-    """A handler for a single thing of which there are none: 404, naming it."""
+    """A handler that answers 404: there is nothing of this kind."""
 
     def missing(request: ClientRequest) -> HttpResponse:
         return error_response(404, f"no {kind} named {request.head.params[parameter]!r}")
@@ -126,8 +125,8 @@ def absent(kind: str, parameter: str) -> Handler:
 
 
 def rendered(render: Callable[[], tuple[int, str, Iterable[bytes]]]) -> Handler:
-    """A handler that answers what `render` returns: status, content type, body. Each piece of the
-    body is made in a turn of the loop of its own."""
+    """A handler that answers with the status, content type and body that `render` returns. Each
+    piece of the body is made in its own turn of the loop."""
 
     async def handle(request: ClientRequest) -> HttpResponse:
         status, content_type, pieces = render()
@@ -145,7 +144,7 @@ def _spec(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _document(request: ClientRequest) -> dict[str, Any]:
-    """The JSON object in the body; an empty body counts as an empty object."""
+    """The JSON object in the body; an empty body is an empty object."""
     return load_object(request.body) if len(request.body) else {}
 
 
@@ -157,7 +156,8 @@ def _parameters(request: ClientRequest) -> dict[str, Any]:
 
 
 def _load_parameters(request: ClientRequest) -> dict[str, Parameter | Buffer]:
-    """Load parameters, files decoded. Whether files are wanted is the control plane's business."""
+    """Parameters of a load call, with files decoded. The control plane decides whether it takes
+    files."""
     loaded: dict[str, Parameter | Buffer] = {}
     for name, value in _parameters(request).items():
         if type(value) not in (bool, int, float, str):
@@ -173,7 +173,7 @@ def _load_parameters(request: ClientRequest) -> dict[str, Parameter | Buffer]:
 
 
 TRACE_SETTINGS = {"trace_level": ["OFF"], "trace_rate": "0", "trace_count": "0", "trace_file": ""}
-"""What the trace extension reports: its kind of tracing is not there, so it is off."""
+"""Answer of the trace extension: Triton's tracing is not implemented, so it is off."""
 LOG_SETTINGS = {
     "log_file": "",
     "log_info": True,
@@ -182,7 +182,7 @@ LOG_SETTINGS = {
     "log_verbose_level": 0,
     "log_format": "default",
 }
-"""What the logging extension reports: logging is set at start, to standard error."""
+"""Answer of the logging extension: logging is set up at start and goes to standard error."""
 
 
 def inference_routes(
@@ -213,7 +213,7 @@ def inference_routes(
 
 
 def metrics_routes(render: Callable[[], tuple[int, str, Iterable[bytes]]]) -> tuple[HttpRoute, ...]:
-    """The one route of the metrics port; `render` returns status, content type and body."""
+    """The only route of the metrics port. `render` returns status, content type and body."""
     return (HttpRoute("GET", "/metrics", rendered(render), EndpointGroup.METRICS),)
 
 
@@ -240,7 +240,7 @@ def _repository(handlers: ControlHandlers) -> tuple[HttpRoute, ...]:
 
 
 def _shared_memory(kind: str) -> tuple[HttpRoute, ...]:
-    """Regions cannot be registered, so there are none: listing and dropping all is easily done."""
+    """No region can be registered, so listing finds none and dropping does nothing."""
     base, group = f"/v2/{kind}sharedmemory", EndpointGroup.SHARED_MEMORY
     register = unsupported(f"{kind} shared memory (there is no flag to allow it)")
     return (

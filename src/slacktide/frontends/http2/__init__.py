@@ -1,4 +1,4 @@
-"""HTTP/2 without a socket (RFC 9113): what the gRPC front end speaks."""
+"""HTTP/2 (RFC 9113) without a socket, for the gRPC front end."""
 
 from slacktide.frontends.http2.connection import Http2Connection as Http2Connection
 from slacktide.frontends.http2.frames import ErrorCode as ErrorCode

@@ -1,12 +1,12 @@
-"""`Http2Connection`: the server's side of one HTTP/2 connection (RFC 9113), without a socket.
+"""`Http2Connection`: the server's side of an HTTP/2 connection (RFC 9113), without a socket.
 
-Bytes and `now` go in (`receive`), bytes come out (`out`). What a request is made of goes to its
-`Http2Stream`, of which a subclass takes it and answers (`sending.py`).
+Bytes and `now` go in (`receive`), bytes come out (`out`). The parts of a request go to its
+`Http2Stream`, whose subclass processes them and answers (`sending.py`).
 
-How much a peer may ask for. A call of `receive` does so much `work` and no more; the rest is held
-for a later turn. Frames that bring no request further (PING, SETTINGS, resets, updates, empty data)
-use up `patience`, which answers and time give back; without patience the connection ends. Windows
-are granted as data is taken, so what a stream keeps is for its owner to bound.
+Limits on a peer. A call of `receive` does a bounded amount of `work`; the remaining bytes wait for
+a later turn. Frames that advance no request (PING, SETTINGS, resets, updates, empty data) use up
+`patience`, which answers and time restore; without patience the connection ends. Windows are
+extended as data is processed, so the owner of a stream must bound what it keeps.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from slacktide.frontends.http2.sending import (
 )
 
 CONNECTION_WINDOW: Final = 1 << 24
-"""Bytes that a client may send of all bodies before it hears that some were taken."""
+"""Bytes of all bodies together that a client may send before the window is extended."""
 WORK_AT_ONCE: Final = 512
-"""Of one call of `receive`: a frame is 1, and a millisecond or two are all."""
+"""Work of one call of `receive`: a frame costs 1, and all of it takes a millisecond or two."""
 HEAD_WORK: Final = 16
-"""Of a request, beside its header block (`heads.py`)."""
+"""Cost of a request, in addition to its header block (`heads.py`)."""
 SETTINGS_PER_WORK: Final = 10
 STREAMS_PER_WORK: Final = 16
-"""Settings, and streams whose windows a setting moves, for 1."""
+"""Settings, and streams whose windows a setting changes, that cost 1."""
 _MOST_SKIPPED: Final = 16
 FEW_BYTES: Final = 64
-"""Data frames shorter than that, which do not end a body, are in excess."""
+"""Shorter data frames that do not end a body use up patience."""
 
 
 class Http2Connection(SendingHalf):
-    """One connection. `open_stream` makes the stream of a request."""
+    """The server's side of a connection. `open_stream` makes the stream of a request."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Http2Connection(SendingHalf):
         max_list: int,
         now: float,
     ) -> None:
-        """`max_streams` at a time; `max_list`: bytes of fields that a request may have."""
+        """`max_streams`: concurrent streams; `max_list`: maximum bytes of a request's fields."""
         super().__init__(now)
         self._open_stream = open_stream
         self._max_streams = max_streams
@@ -63,20 +63,20 @@ class Http2Connection(SendingHalf):
         self.frames = Http2Reader()
         self._refilled = now
         self.work = 0
-        """What is left of a call of `receive`, and of a turn that a stream takes by itself."""
-        self.more = False
-        """Something is held that another call of `receive` would take."""
+        """Remaining work of this call of `receive`, or of the turn that a stream has taken."""
+        self.can_resume = False
+        """Whether another call of `receive` would process pending bytes."""
         self.unfinished_since: float | None = now
-        """Since when a preface, frame or header block has been on its way."""
+        """When the unfinished preface, frame or header block began."""
         self._skipped: deque[range] = deque(maxlen=_MOST_SKIPPED)
-        """Streams that the client passed over, the latest last: they cannot begin any more."""
+        """Stream ids that the client skipped, the latest last. They can no longer begin."""
         self._data_stream: Http2Stream | None = None
-        """Whose data is coming."""
+        """The stream whose data is arriving."""
         self._credit = f.WINDOW
         self.closed = False
-        """Nothing more is taken."""
-        self.lost: list[Http2Stream] = []
-        """Streams that `drop` is to tell of it."""
+        """Whether nothing more is processed."""
+        self.orphans: list[Http2Stream] = []
+        """Streams of a lost client that `drop` still has to abort."""
         values = (
             (f.MAX_STREAMS, max_streams),
             (f.INITIAL_WINDOW, STREAM_WINDOW),
@@ -88,8 +88,8 @@ class Http2Connection(SendingHalf):
     # ---------------------------------------------------------------- bytes in
 
     def receive(self, data: Buffer, now: float) -> None:
-        """Take the next bytes, behind those that are held. What breaks a rule of connections ends
-        this one: `closed`, with GOAWAY in `out`."""
+        """Process the next bytes, after the pending ones. A violation of the protocol ends the
+        connection: it is `closed`, with GOAWAY in `out`."""
         if self.closed:
             return
         self._now = now
@@ -111,29 +111,29 @@ class Http2Connection(SendingHalf):
         except Http2Error as error:
             self.end(error.code, error.message)
         frames.hold()
-        self.more = self.work <= 0 and bool(frames.held) and not self.closed
-        if self.more or not frames.unfinished:
+        self.can_resume = self.work <= 0 and bool(frames.pending) and not self.closed
+        if self.can_resume or not frames.unfinished:
             self.unfinished_since = None
         elif progress or self.unfinished_since is None:
             self.unfinished_since = now
 
     def hold(self, data: Buffer) -> None:
-        """Keep bytes for the next call of `receive`."""
-        self.frames.held += data
-        self.more = True
+        """Keep bytes for the next `receive`."""
+        self.frames.pending += data
+        self.can_resume = True
 
     # ---------------------------------------------------------------- bodies in
 
     def _take_data(self, frames: Http2Reader) -> None:
-        """A frame of data, or a piece of one."""
-        if frames.begins:
+        """Process a frame of data, or a piece of one."""
+        if frames.is_first:
             self._data_stream = self._begin_data(frames.id, frames.length)
             if frames.size < FEW_BYTES and not frames.flags & f.END_STREAM:
                 self._bear(1.0)
         stream, count = self._data_stream, len(frames.payload)
         if stream is None:
             return
-        last = bool(frames.ends and frames.flags & f.END_STREAM)
+        last = bool(frames.is_last and frames.flags & f.END_STREAM)
         if stream.missing is not None:
             stream.missing -= count
             if stream.missing < 0 or (stream.missing and last):
@@ -146,11 +146,11 @@ class Http2Connection(SendingHalf):
             self._ending = None
         if last:
             self._took_all(stream)
-        elif frames.ends and stream.owed >= STREAM_WINDOW // 2 and not stream.holds:
+        elif frames.is_last and stream.owed >= STREAM_WINDOW // 2 and not stream.holds:
             self.grant(stream)
 
     def _begin_data(self, id: int, length: int) -> Http2Stream | None:
-        """The stream that takes the data; None: it has ended."""
+        """Begin a frame of data. Returns its stream; None if that has ended."""
         stream = self.streams.get(id)
         self._credit -= length
         if self._credit < 0:
@@ -158,7 +158,7 @@ class Http2Connection(SendingHalf):
         if self._credit < CONNECTION_WINDOW // 2:
             self._grant_connection()
         if stream is None:
-            self._expect_left(id, "data for no stream")
+            self._expect_early_end(id, "data for no stream")
             return None
         stream.credit -= length
         stream.owed += length
@@ -175,7 +175,7 @@ class Http2Connection(SendingHalf):
             stream.received_all()
 
     def grant(self, stream: Http2Stream) -> None:
-        """Tell the client how much of the stream has been taken."""
+        """Extend the stream's window by what has been processed."""
         if stream.owed and not (stream.ended or stream.finished or self.closed):
             self.out.append(f.window_update(stream.id, stream.owed))
             stream.credit += stream.owed
@@ -221,18 +221,18 @@ class Http2Connection(SendingHalf):
         expect(id & 1, "HEADERS on a stream that is no client's")
         head = self._heads.read(block)
         self.work -= HEAD_WORK + self._heads.work
-        if id <= self.last:
+        if id <= self.last_id:
             self._take_trailers(id, head, ends)
             return
-        skipped = range(id - 2, self.last, -2)
+        skipped = range(id - 2, self.last_id, -2)
         if skipped:
             self._skipped.append(skipped)
-        self.last = id
+        self.last_id = id
         if self.closing:
             self._bear(1.0)
         elif len(self.streams) >= self._max_streams:
             self._refuse(id, ErrorCode.REFUSED_STREAM)
-        elif head.fault or not head.begins or (ends and head.length):
+        elif head.fault or not head.can_begin or (ends and head.length):
             self._refuse(id, ErrorCode.PROTOCOL_ERROR)
         else:
             stream = self.streams[id] = self._open_stream(id, head)
@@ -244,10 +244,10 @@ class Http2Connection(SendingHalf):
     def _take_trailers(self, id: int, head: Head, ends: bool) -> None:
         stream = self.streams.get(id)
         if stream is None:
-            self._expect_left(id, "HEADERS on a stream that has ended")
+            self._expect_early_end(id, "HEADERS on a stream that has ended")
         elif stream.ended:
             self._break(stream, ErrorCode.STREAM_CLOSED)
-        elif not ends or head.fault or not head.trails or stream.missing:
+        elif not ends or head.fault or not head.can_trail or stream.missing:
             self._break(stream, ErrorCode.PROTOCOL_ERROR)
         else:
             self._took_all(stream)
@@ -292,7 +292,7 @@ class Http2Connection(SendingHalf):
         self.out.append(f.frame(f.SETTINGS, f.ACK, 0))
 
     def _move_windows(self, window: int) -> None:
-        """Walks all streams: called once for a frame, however many windows it has."""
+        """Change the window of all streams: once per frame, however often it sets it."""
         more, self.initial_window = window - self.initial_window, window
         cost = len(self.streams) // STREAMS_PER_WORK
         self.work -= cost
@@ -303,18 +303,19 @@ class Http2Connection(SendingHalf):
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: a window that cannot be")
 
     def _expect_used(self, id: int) -> None:
-        expect(id & 1 and id <= self.last, "a frame for no stream")
+        expect(id & 1 and id <= self.last_id, "a frame for no stream")
 
-    def _expect_left(self, id: int, message: str) -> None:
-        """What comes for a stream that is not there may have crossed with our end of it."""
-        expect(id & 1 and id <= self.last, message)
+    def _expect_early_end(self, id: int, message: str) -> None:
+        """Accept a frame for an ended stream only if the client may have sent it before it saw our
+        end."""
+        expect(id & 1 and id <= self.last_id, message)
         expect(not any(id in skipped for skipped in self._skipped), "a stream that was skipped")
-        crossed = id in self._left or (self.closing and id > self._served)
+        crossed = id in self._early_ends or (self.closing and id > self._last_answered)
         expect(crossed, message, ErrorCode.STREAM_CLOSED)
         self._bear(0.1)
 
     def _bear(self, cost: float) -> None:
-        """A frame that brings no request further."""
+        """Charge patience for a frame that advances no request."""
         self.patience = min(PATIENCE, self.patience) - cost
         if self.patience < 0:
             passed, self._refilled = self._now - self._refilled, self._now
@@ -325,40 +326,40 @@ class Http2Connection(SendingHalf):
     # ---------------------------------------------------------------- ends
 
     def _refuse(self, id: int, code: ErrorCode) -> None:
-        """A request that does not begin."""
+        """Refuse a request before it begins."""
         self.out.append(f.reset(id, code))
-        self._leave(id)
+        self._note_early_end(id)
         self._bear(1.0)
 
     def _break(self, stream: Http2Stream, code: ErrorCode) -> None:
-        """The client has broken a rule of streams."""
+        """Reset a stream on which the client violated the protocol."""
         self.reset(stream, code)
         self._bear(1.0)
 
     def end(self, code: ErrorCode, message: str) -> None:
-        """Nothing more goes in or out but this."""
+        """End the connection with GOAWAY."""
         if not self.closed:
-            last = self._served if self.closing else self.last
+            last = self._last_answered if self.closing else self.last_id
             self.out.append(f.goaway(last, code, message))
         self.lose()
 
     def lose(self) -> None:
-        """The client is gone. `drop` tells its streams."""
+        """Close the connection; the client is gone. `drop` aborts its streams."""
         self.closed = self.closing = True
-        # What they were refers back to this connection, or to its owner.
+        # These refer back to this connection or its owner.
         self._open_stream, self._data_stream = _open_none, None
-        self.more = False
+        self.can_resume = False
         self.blocked.clear()
         for stream in self.streams.values():
             stream.finished = True
             stream.unsent = NOTHING
-        self.lost += self.streams.values()
+        self.orphans += self.streams.values()
         self.streams = {}
 
     def drop(self, most: int) -> None:
-        """Tell so many of the streams of a client that is gone."""
-        for _ in range(min(most, len(self.lost))):
-            self.lost.pop().aborted()
+        """Abort at most so many streams of a client that is gone."""
+        for _ in range(min(most, len(self.orphans))):
+            self.orphans.pop().aborted()
 
 
 def _open_none(id: int, head: Head) -> Http2Stream:

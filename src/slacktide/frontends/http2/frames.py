@@ -1,7 +1,7 @@
-"""Frames and header blocks of HTTP/2 as bytes (RFC 9113 §4 and §6, RFC 7541 §6).
+"""HTTP/2 frames and header blocks as bytes (RFC 9113 §4 and §6, RFC 7541 §6).
 
-Header blocks that we write use the static table alone: they mean the same on every connection at
-any time, so that most are constants.
+The header blocks that we write use only the static table. They mean the same on every connection
+at any time, so most of them are constants.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ FRAME_HEAD = Struct(">IBI")
 """Length and type in four bytes, flags, stream."""
 HEAD_BYTES = FRAME_HEAD.size
 FRAME_BYTES: Final = 16_384
-"""Longest payload that every peer takes, and that we take."""
+"""Longest payload that every peer accepts, and that we accept."""
 LARGEST_FRAME: Final = 2**24 - 1
 WINDOW: Final = 65_535
-"""What a window has before anything is said of it."""
+"""Initial size of a window."""
 LARGEST_WINDOW: Final = 2**31 - 1
 
 DATA: Final = 0
@@ -68,7 +68,7 @@ class ErrorCode(IntEnum):
 
 
 class Http2Error(Exception):
-    """What ends a connection. The message goes to the client as debug data."""
+    """An error that ends the connection. The message goes to the client as debug data."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -108,12 +108,12 @@ def goaway(last: int, code: ErrorCode, message: str = "") -> bytes:
 
 
 SHRINK_TABLE = b"\x20"
-"""At the beginning of a block: the dynamic table has no room from here on."""
+"""At the start of a block: sets the size of the dynamic table to zero."""
 _STATUS_INDEX = {200: 8, 204: 9, 206: 10, 304: 11, 400: 12, 404: 13, 500: 14}
 
 
 def header_block(status: int | None, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """`:status` (None: trailers) and fields, neither looked up in a table nor entered in one."""
+    """Encode `:status` (None for trailers) and fields, without using the dynamic table."""
     pieces = []
     if status is not None:
         index = _STATUS_INDEX.get(status)
@@ -124,7 +124,7 @@ def header_block(status: int | None, fields: Iterable[tuple[bytes, bytes]]) -> b
 
 
 def _length(text: bytes) -> bytes:
-    """RFC 7541 §5.1 with seven bits, and no Huffman code."""
+    """The length of a string (RFC 7541 §5.1, seven bits), without the Huffman flag."""
     remaining = len(text) - 127
     if remaining < 0:
         return bytes((len(text),))

@@ -1,8 +1,8 @@
-"""`BlockDecoder`: the header blocks of one connection as fields (RFC 7541 §6).
+"""`BlockDecoder`: decodes the header blocks of a connection into fields (RFC 7541 §6).
 
-The tables and the Huffman code are the `hpack` package's. Its decoder is not used: it copies the
-rest of a block for each field and takes any number of table size updates, so that a block of 32 KiB
-could cost more than a hundred times what it does here.
+The tables and the Huffman code come from the `hpack` package. Its decoder is not used because it
+copies the rest of a block for each field and accepts any number of table size updates: a block of
+32 KiB could cost more than a hundred times what it does here.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from hpack.table import HeaderTable
 from slacktide.frontends.http2.frames import ErrorCode, Http2Error
 
 TABLE_BYTES: Final = 4096
-"""Size of the dynamic table: the default, as our SETTINGS name no other."""
+"""Size of the dynamic table: the default, which our SETTINGS do not change."""
 MAX_TABLE_SIZES: Final = 2
-"""Table size updates in a block: the smallest size since the last block, and the current one
-(RFC 7541 §4.2)."""
+"""Maximum table size updates in a block: the smallest size since the last block, and the current
+one (RFC 7541 §4.2)."""
 FIELD_BYTES: Final = 32
-"""Counted for each field beside its name and value (RFC 7541 §4.1)."""
+"""Overhead counted for each field (RFC 7541 §4.1)."""
 _MOST_OCTETS: Final = 4
-"""Octets of an integer behind its prefix."""
+"""Maximum octets of an integer after its prefix."""
 _UNREADABLE: Final = "a header block cannot be read"
 
 Fields = list[tuple[bytes, bytes]]
 
 
 class BlockDecoder:
-    """Decodes blocks in the order they came. After an error the connection cannot go on."""
+    """Decodes blocks in order of arrival. After an error the connection cannot continue."""
 
     __slots__ = ("_at", "_block", "_max_list", "_table", "changes")
 
     def __init__(self, max_list: int) -> None:
-        """`max_list`: bytes of fields that a block may have, each with `FIELD_BYTES`."""
+        """`max_list`: maximum bytes of a block's fields, counting `FIELD_BYTES` for each."""
         self._max_list = max_list
         self._table = HeaderTable()
         self._block, self._at = b"", 0
         self.changes = 0
-        """Number of times that the table was changed."""
+        """Number of changes to the table."""
 
     def decode(self, block: bytes) -> Fields:
-        """The fields of a whole block. Raises Http2Error."""
+        """Decode a complete block. Raises Http2Error."""
         self._block, self._at = block, 0
         try:
             return self._fields()
@@ -82,7 +82,7 @@ class BlockDecoder:
         return fields
 
     def _integer(self, mask: int) -> int:
-        """The integer whose prefix is the bits of `mask` in the next octet (RFC 7541 §5.1)."""
+        """Decode an integer with a prefix of the bits in `mask` (RFC 7541 §5.1)."""
         block, at = self._block, self._at
         number = block[at] & mask
         at += 1
@@ -99,7 +99,7 @@ class BlockDecoder:
         return number
 
     def _string(self) -> bytes:
-        """The string that comes next (RFC 7541 §5.2)."""
+        """Decode the next string (RFC 7541 §5.2)."""
         block = self._block
         huffman = block[self._at] & 0x80
         length = self._integer(0x7F)

@@ -1,7 +1,7 @@
-"""`HeadReader`: a connection's header blocks, and what they say (RFC 9113 §8).
+"""`HeadReader`: turns the header blocks of a connection into heads (RFC 9113 §8).
 
-Most clients send the same block again and again, once their fields are in the table, so blocks
-that leave the table as it is are kept with what they said, for as long as it stays so.
+Most clients send the same block again and again once their fields are in the table. So the heads of
+blocks that do not change the table are cached until the table changes.
 """
 
 from __future__ import annotations
@@ -13,46 +13,47 @@ from typing import Final
 from slacktide.frontends.http2.header_blocks import FIELD_BYTES, BlockDecoder
 
 LEAST_LIST: Final = 32 * 1024
-"""Bytes of fields (RFC 7541 §4.1) up to which a list is read to its end: what is too long for a
-request ends the request, what is longer than this as well the connection, whose table is lost."""
+"""Bytes of fields (RFC 7541 §4.1) up to which a list is always read to its end. A list too long for
+a request ends the request; one longer than this also ends the connection, whose table is lost."""
 BYTES_PER_WORK: Final = 8
-"""Bytes of a block that cost as much as a field, as they may be in Huffman's code."""
+"""Bytes of a block that cost as much work as a field: they may be Huffman-coded."""
 MOST_KEPT: Final = 16
 MOST_KEPT_BYTES: Final = 1024
-"""Blocks kept for a connection, and the length of one."""
+"""Maximum cached blocks of a connection, and maximum length of each."""
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 _NEEDED = (b":method", b":scheme", b":path")
 _PSEUDO = frozenset((*_NEEDED, b":authority"))
 _SINGLE = frozenset((b"content-length", b"host"))
-"""Fields whose values must agree where a head repeats them."""
+"""Fields whose values must agree if a head repeats them."""
 _OF_CONNECTIONS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
 
 
 class Head:
-    """What a header block says. Shared by all requests with the same block: not to be changed."""
+    """The decoded fields of a header block. Requests with the same block share it: do not change
+    it."""
 
-    __slots__ = ("begins", "fault", "headers", "length", "meaning", "size", "trails")
+    __slots__ = ("can_begin", "can_trail", "fault", "headers", "length", "meaning", "size")
 
     def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         self.headers: dict[bytes, bytes] = {}
-        """By name, pseudo-headers too; of a name that comes twice, the last value."""
+        """Fields by name, including pseudo-headers; the last value of a repeated name."""
         self.size = 0
-        """As RFC 7541 §4.1 counts it."""
+        """Size of the fields in bytes (RFC 7541 §4.1)."""
         self.length: int | None = None
         """Content-Length."""
         self.meaning: object = None
-        """What the code that opens streams makes of it; kept with the head."""
+        """The interpretation of the code that opens streams, cached here."""
         self.fault = self._read(pairs)
-        """What is wrong with one of its fields; empty: nothing."""
+        """Error in one of its fields; empty if none."""
         headers = self.headers
-        self.begins = all(headers.get(name) for name in _NEEDED)
-        """It has what every request has, and may begin one."""
-        self.trails = _PSEUDO.isdisjoint(headers)
-        """It may end a request."""
+        self.can_begin = all(headers.get(name) for name in _NEEDED)
+        """Whether it has all required fields and so may begin a request."""
+        self.can_trail = _PSEUDO.isdisjoint(headers)
+        """Whether it may end a request."""
 
     def _read(self, pairs: Sequence[tuple[bytes, bytes]]) -> str:
         fault, headers = "", self.headers
@@ -87,25 +88,25 @@ class Head:
 
 
 class HeadReader:
-    """The header blocks of one connection, in order."""
+    """Reads the header blocks of a connection, in order."""
 
-    __slots__ = ("_decoder", "_kept", "work")
+    __slots__ = ("_cache", "_decoder", "work")
 
     def __init__(self, max_list: int) -> None:
-        """`max_list`: bytes of fields that a request may have."""
+        """`max_list`: maximum bytes of a request's fields."""
         self._decoder = BlockDecoder(max(LEAST_LIST, 2 * max_list))
-        self._kept: dict[bytes, Head] = {}
+        self._cache: dict[bytes, Head] = {}
         self.work = 0
-        """Cost of the latest block; 0: it was known."""
+        """Cost of the latest block; 0 if it was cached."""
 
     @property
-    def kept(self) -> int:
-        """How many blocks are remembered."""
-        return len(self._kept)
+    def cache_size(self) -> int:
+        """Number of cached blocks."""
+        return len(self._cache)
 
     def read(self, block: bytes) -> Head:
-        """What a whole block says. Raises Http2Error: the connection cannot go on."""
-        head = self._kept.get(block)
+        """Read a complete block. Raises Http2Error, which ends the connection."""
+        head = self._cache.get(block)
         if head is not None:
             self.work = 0
             return head
@@ -114,9 +115,9 @@ class HeadReader:
         self.work = len(fields) + len(block) // BYTES_PER_WORK
         head = Head(fields)
         if self._decoder.changes != before:
-            self._kept.clear()
+            self._cache.clear()
         elif len(block) <= MOST_KEPT_BYTES:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            self._kept[block] = head
+            if len(self._cache) >= MOST_KEPT:
+                self._cache.clear()
+            self._cache[block] = head
         return head

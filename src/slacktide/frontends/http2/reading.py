@@ -1,7 +1,7 @@
 """`Http2Reader`: bytes in, frames out (RFC 9113 §4 and §6).
 
-Padding and priorities are cut away, and a header block comes whole, as one HEADERS. A frame of data
-comes as its bytes do, in pieces that are not copied.
+Padding and priorities are removed, and a header block is delivered complete, as one HEADERS frame.
+Data is delivered as it arrives, in pieces that are not copied.
 """
 
 from __future__ import annotations
@@ -20,63 +20,64 @@ _unpack = f.FRAME_HEAD.unpack_from
 
 
 class Http2Reader:
-    """`feed` it, call `next` while frames are wanted, then `hold` what is left. What `next` found
-    is in its public attributes. It raises Http2Error for what no peer may send."""
+    """Cuts bytes into frames. Call `feed`, then `next` for each frame, then `hold` to keep the
+    remaining bytes. The public attributes describe the current frame. Raises Http2Error if the
+    peer violates the protocol."""
 
     __slots__ = (
-        "_at", "_block", "_block_flags", "_block_id", "_continuations", "_first", "_left",
-        "_padding", "_prefaced", "_view", "begins", "ends", "flags", "held", "id", "kind", "length",
-        "payload", "size",
+        "_at", "_block", "_block_flags", "_block_id", "_continuations", "_first", "_missing",
+        "_padding", "_prefaced", "_view", "flags", "id", "is_first", "is_last", "kind", "length",
+        "payload", "pending", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.kind = self.flags = self.id = 0
         self.length = self.size = 0
-        """Of the payload, with its padding (what counts for windows) and without."""
+        """Payload bytes with padding (which windows count) and without."""
         self.payload = _NOTHING
-        """Of data the piece that is here."""
-        self.begins = self.ends = True
-        """It is the frame's first piece; its last."""
-        self.held = b""
-        """What waits for the next call of `feed`."""
+        """The payload; for data, the current piece of it."""
+        self.is_first = self.is_last = True
+        """Whether this is the first piece of the frame; whether it is the last."""
+        self.pending = b""
+        """Bytes kept for the next `feed`."""
         self._view, self._at = _NOTHING, 0
         self._prefaced = False
         self._first = True
-        """No frame has come."""
-        self._left = self._padding = 0
-        """Still to come of a frame of data, and of padding behind it."""
+        """Whether the next frame is the first."""
+        self._missing = self._padding = 0
+        """Missing bytes of a data frame, and of the padding after it."""
         self._block: bytearray | None = None
-        """A header block whose end has not come."""
+        """Beginning of an unfinished header block."""
         self._block_id = self._block_flags = self._continuations = 0
 
     @property
     def unfinished(self) -> bool:
-        """Whether something is awaited that must come: the preface, or the end of a frame."""
-        return self._first or self._block is not None or bool(self.held)
+        """Whether the preface, or the end of a frame or header block, is missing."""
+        return self._first or self._block is not None or bool(self.pending)
 
     def feed(self, data: Buffer) -> None:
-        """The next bytes, behind those that are held."""
-        self._view = memoryview(self.held + data if self.held else data)
+        """Add the next bytes, after the pending ones."""
+        self._view = memoryview(self.pending + data if self.pending else data)
         self._at = 0
 
     def hold(self) -> None:
-        """Keep what `next` has not taken."""
-        self.held = bytes(self._view[self._at :]) if self._at < len(self._view) else b""
+        """Keep the bytes that `next` has not used."""
+        self.pending = bytes(self._view[self._at :]) if self._at < len(self._view) else b""
         self.payload = self._view = _NOTHING
 
     def next(self) -> bool:
-        """Take a frame, or a piece of data. False: none is here."""
+        """Read the next frame, or piece of a data frame. False if there is none."""
         view, at = self._view, self._at
         end = len(view)
         if not self._prefaced:
-            begun = bytes(view[: len(f.PREFACE)])
-            expect(f.PREFACE.startswith(begun), "this port speaks HTTP/2 (gRPC)")
-            if len(begun) < len(f.PREFACE):
+            beginning = bytes(view[: len(f.PREFACE)])
+            expect(f.PREFACE.startswith(beginning), "this port speaks HTTP/2 (gRPC)")
+            if len(beginning) < len(f.PREFACE):
                 return False
-            self._prefaced, at = True, len(begun)
+            self._prefaced, at = True, len(beginning)
             self._at = at
-        if self._left or self._padding:
-            self.begins = False
+        if self._missing or self._padding:
+            self.is_first = False
             return at < end and self._take_piece(at)
         while end - at >= f.HEAD_BYTES:
             word, flags, id = _unpack(view, at)
@@ -96,14 +97,14 @@ class Http2Reader:
                 return False
             self.kind, self.flags, self.id = kind, flags, id
             self.length = self.size = length
-            self.begins = self.ends = True
+            self.is_first = self.is_last = True
             if kind == f.DATA:
                 if flags & f.PADDED:
                     expect(length and view[at] < length, "more padding than frame")
                     self._padding = view[at]
                     self.size -= 1 + self._padding
                     at += 1
-                self._left = self.size
+                self._missing = self.size
                 return self._take_piece(at)
             self._at, self._first = at + length, False
             self.payload = view[at : at + length]
@@ -117,18 +118,18 @@ class Http2Reader:
         return False
 
     def _take_piece(self, at: int) -> bool:
-        piece = self.payload = self._view[at : at + self._left]
+        piece = self.payload = self._view[at : at + self._missing]
         at += len(piece)
-        self._left -= len(piece)
+        self._missing -= len(piece)
         if self._padding:
             skipped = min(self._padding, len(self._view) - at)
             self._padding -= skipped
             at += skipped
-        self.ends, self._at = not (self._left or self._padding), at
+        self.is_last, self._at = not (self._missing or self._padding), at
         return True
 
     def _take_block(self, payload: memoryview) -> bool:
-        """A piece of a header block. True: it is whole."""
+        """Add a piece of a header block. True if the block is complete."""
         block, last = self._block, self.flags & f.END_HEADERS
         if block is None:
             expect(self.id & 1, "HEADERS on a stream that is no client's")
@@ -145,7 +146,7 @@ class Http2Reader:
 
 
 def _unpadded(payload: memoryview, flags: int) -> memoryview:
-    """The header block in a HEADERS frame."""
+    """The header block in a HEADERS frame with padding or a priority."""
     padded = flags & f.PADDED
     start = (1 if padded else 0) + (5 if flags & f.HAS_PRIORITY else 0)
     stop = len(payload) - (payload[0] if padded and payload else 0)

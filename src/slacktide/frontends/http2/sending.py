@@ -1,7 +1,7 @@
 """The sending half of a connection: answers in, frames out, as windows allow.
 
-An answer goes out whole if it fits one frame and the windows; else its data waits in `unsent` of
-its stream, and streams take turns, a frame each, whenever there is room again (`pump`).
+An answer is sent at once if it fits into one frame and the windows. Otherwise its data waits in its
+stream's `unsent`, and streams take turns, a frame each, whenever there is room again (`pump`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from slacktide.frontends.http2.connection import Http2Connection
 
 STREAM_WINDOW: Final = 1 << 20
-"""Bytes that a client may send of a body before it hears that some were taken."""
+"""Bytes of a body that a client may send before its window is extended."""
 SEND_AT_ONCE: Final = 256 * 1024
-"""Bytes that one call of `pump` puts out."""
+"""Bytes that one call of `pump` sends."""
 MOST_FRAME = 4 * f.FRAME_BYTES
-"""Longest frame that we send, even if the client takes longer ones: others wait for its end."""
+"""Longest frame that we send, even if the client accepts longer ones: other streams wait for its
+end."""
 PATIENCE: Final = 1000.0
 PATIENCE_PER_S: Final = 33.0
-"""Frames in excess that are borne at once, and in a second (nghttp2's limits on resets)."""
+"""Excess frames allowed at once, and per second (nghttp2's limits on resets)."""
 PATIENCE_PER_PART: Final = 4.0
 PATIENCE_PER_FRAME: Final = 2.5
-"""Given back with a message and with the end of an answer, and with a frame of one that is long."""
+"""Patience restored by each message and end of an answer, and by each frame of a long answer."""
 LEAST_RATE: Final = 16 * 1024
-"""Bytes/s at which a client must take what its windows hold back (as bodies must come)."""
+"""Bytes/s at which a client must read blocked answers, like `min_body_rate` for bodies."""
 RTT_EVERY_S: Final = 1.0
 RTT_LOST_S: Final = 10.0
 RTT_PING: Final = b"slackrtt"
@@ -41,7 +42,7 @@ NOTHING: deque[memoryview] = deque(maxlen=0)
 
 
 class Http2Stream:
-    """A request and its answer. What is called from the connection is for subclasses to take."""
+    """A request and its answer. Subclasses override the methods that the connection calls."""
 
     __slots__ = (
         "connection", "credit", "ended", "finished", "head", "holds", "id", "missing", "owed",
@@ -56,77 +57,78 @@ class Http2Stream:
         self.credit = STREAM_WINDOW
         """Bytes that the client may still send."""
         self.owed = 0
-        """Bytes taken that it has not been told of."""
+        """Bytes processed by which its window has not been extended."""
         self.holds = False
-        """True: grant no more for now. Then `connection.grant` goes on."""
+        """Whether to extend the window only by calling `connection.grant`."""
         self.missing = head.length
-        """What is left of its Content-Length."""
+        """Missing bytes of its Content-Length."""
         self.ended = False
-        """The client has sent all."""
+        """Whether the client has sent everything."""
         self.finished = False
-        """We have; whether or not it has gone out."""
+        """Whether the answer is complete, sent or not."""
         self.unsent: deque[memoryview] = NOTHING
         """Data that waits for a window."""
         self.trailers = b""
-        """What follows, once it is finished."""
+        """The trailers, once it is finished."""
         self.stuck_since: float | None = None
-        """Since when `unsent` has not got on; kept by `is_stuck`."""
+        """When `unsent` stopped shrinking; maintained by `is_stuck`."""
 
     def opened(self) -> None:
-        """The header section is here."""
+        """Called when the header section has come."""
 
     def received(self, data: memoryview) -> None:
-        """A piece of the body, to be taken or copied before this returns."""
+        """Process a piece of the body, which is only valid until this returns."""
 
     def received_all(self) -> None:
-        """The body has ended."""
+        """Called when the body has ended."""
 
     def aborted(self) -> None:
-        """The client has reset the stream, or is gone, or has broken a rule. Nothing follows."""
+        """Called when the client resets the stream, disconnects or violates the protocol. No other
+        call follows."""
 
     def sent(self) -> None:
-        """Some of `unsent` has gone out."""
+        """Called when some of `unsent` has been sent."""
 
 
 class SendingHalf:
-    """What `Http2Connection` sends."""
+    """The sending half of `Http2Connection`."""
 
     def __init__(self, now: float) -> None:
         self._now = now
         self.out: list[Buffer] = []
-        """What is to be sent; the owner takes it out."""
+        """Output, which the owner removes and writes."""
         self.streams: dict[int, Http2Stream] = {}
         self._ending: Http2Stream | None = None
-        """The stream that is taking the last of its client's data."""
-        self._left: dict[int, None] = {}
-        """Streams that ended before their client had sent all, the latest last."""
+        """The stream that is processing the last of its client's data."""
+        self._early_ends: dict[int, None] = {}
+        """Ids of streams that ended before their client had sent everything, the latest last."""
         self.patience = PATIENCE
         self.rtt = 0.0
-        """Seconds that a message of no length needs there and back, where that was measured: the
-        least of the last times, as others wait behind data."""
+        """Round-trip time of a short message in seconds, once measured: the shortest of the last
+        few, because others wait behind data."""
         self._rtts: deque[float] = deque(maxlen=8)
         self._rtt_asked, self._rtt_asked_at = False, -inf
         self.initial_window = self.send_window = f.WINDOW
         self._max_frame = f.FRAME_BYTES
         self._table_prefix = b""
-        """Of the next header block."""
+        """Prefix of the next header block."""
         self.blocked: deque[Http2Stream] = deque()
-        """Streams with something `unsent`, in turn."""
+        """Streams with `unsent` data, in order of their turns."""
         self.clogged = False
-        """Told by the owner: what is put out now would only wait."""
-        self.last = 0
-        """The latest stream of the client."""
+        """Set by the owner while output would only wait in the socket's buffer."""
+        self.last_id = 0
+        """Id of the client's latest stream."""
         self.closing = False
-        """GOAWAY has been sent: streams that begin now are not answered."""
-        self._served = 0
-        """The latest that is, then."""
+        """Whether GOAWAY has been sent, after which new streams are not answered."""
+        self._last_answered = 0
+        """Id of the last stream that is answered then."""
 
     def begin(self, stream: Http2Stream, head: bytes) -> None:
-        """The header block of an answer, which goes on with `send` and ends with `finish`."""
+        """Send the header block of an answer; `send` and `finish` follow."""
         self._put_block(stream, head, f.END_HEADERS)
 
     def send(self, stream: Http2Stream, body: Sequence[Buffer], size: int) -> None:
-        """Data of an answer that has begun, `size` bytes: what does not fit is sent by `pump`."""
+        """Send `size` bytes of an answer. `pump` sends what does not fit now."""
         self.patience += PATIENCE_PER_PART
         if not size:
             return
@@ -145,7 +147,7 @@ class SendingHalf:
             self._put_data(stream, size, body)
 
     def finish(self, stream: Http2Stream, trailers: bytes) -> None:
-        """The end of an answer; all of it, if it has not begun."""
+        """End an answer with its trailers, which are all of it if it has not begun."""
         self.patience += PATIENCE_PER_PART
         stream.finished = True
         stream.trailers = trailers
@@ -164,8 +166,8 @@ class SendingHalf:
         self.out += pieces
 
     def pump(self) -> bool:
-        """Send what is queued, as windows allow: streams in turn, a frame each. False: no more can
-        be sent now."""
+        """Send blocked data as windows allow, one frame per stream in turn. False: no more can be
+        sent now."""
         blocked, room = self.blocked, SEND_AT_ONCE
         untried = len(blocked)
         while untried and room > 0 and self.send_window > 0:
@@ -178,9 +180,9 @@ class SendingHalf:
         return room <= 0
 
     def is_stuck(self, now: float, seconds: float, waited: Callable[[float, float], float]) -> bool:
-        """Whether one of the answers has not got on for so long: each `LEAST_RATE` bytes that were
-        taken give it a second more. To be asked now and then. `waited`: how much of the time
-        between two moments counts."""
+        """Whether an answer has been blocked for `seconds`; each `LEAST_RATE` bytes sent extend
+        its time by a second. Call this regularly. `waited`: how much of the time between two
+        moments counts."""
         for stream in self.blocked:
             since = stream.stuck_since
             stream.stuck_since = now if since is None else min(since, now)
@@ -189,7 +191,7 @@ class SendingHalf:
         return False
 
     def _send_frame(self, stream: Http2Stream) -> int:
-        """Returns how many bytes of data it has."""
+        """Send one frame. Returns its bytes of data."""
         unsent, most = stream.unsent, min(self._max_frame, self.send_window, stream.send_window)
         size, pieces = 0, []
         while unsent and size < most:
@@ -214,29 +216,29 @@ class SendingHalf:
         return size
 
     def _finish(self, stream: Http2Stream) -> None:
-        """All of an answer is out but its end."""
+        """Send the end of an answer."""
         self._put_block(stream, stream.trailers, f.END_HEADERS | f.END_STREAM)
         if not stream.ended and stream is not self._ending:
             # The answer is complete: the client need not send the rest.
             self.out.append(f.reset(stream.id, ErrorCode.NO_ERROR))
-            self._leave(stream.id)
+            self._note_early_end(stream.id)
         del self.streams[stream.id]
 
-    def _leave(self, id: int) -> None:
-        """A stream has ended before its client has sent all."""
-        if len(self._left) >= _MOST_LEFT:
-            del self._left[next(iter(self._left))]
-        self._left[id] = None
+    def _note_early_end(self, id: int) -> None:
+        """Remember a stream that ended before its client had sent everything."""
+        if len(self._early_ends) >= _MOST_LEFT:
+            del self._early_ends[next(iter(self._early_ends))]
+        self._early_ends[id] = None
 
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
-        """End a stream without an answer, or in the middle of it."""
+        """End a stream without an answer, or in the middle of one."""
         del self.streams[stream.id]
         self.out.append(f.reset(stream.id, code))
-        self._leave(stream.id)
+        self._note_early_end(stream.id)
         self._drop(stream)
 
     def _drop(self, stream: Http2Stream) -> None:
-        """Nothing goes in or out of it any more."""
+        """Stop a stream: nothing more is received or sent."""
         if stream.unsent:
             self.blocked.remove(stream)
             stream.unsent = NOTHING
@@ -244,19 +246,19 @@ class SendingHalf:
         stream.aborted()
 
     def ping(self) -> None:
-        """Ask whether the client is there."""
+        """Probe whether the client is still there."""
         self.out.append(f.frame(f.PING, 0, 0, b"slackt?!"))
 
     def measure_rtt(self, now: float) -> None:
-        """Have `rtt` measured, unless it is being, or was within the last second."""
+        """Start measuring `rtt`, unless a measurement is running or less than a second old."""
         wait = RTT_LOST_S if self._rtt_asked else RTT_EVERY_S
         if not self.closing and now - self._rtt_asked_at >= wait:
             self._rtt_asked, self._rtt_asked_at = True, now
             self.out.append(f.frame(f.PING, 0, 0, RTT_PING))
 
     def go_away(self) -> None:
-        """Answer no request that begins from now on; the client learns which those are."""
+        """Tell the client that no new request is answered."""
         if not self.closing:
             self.closing = True
-            self._served = self.last
-            self.out.append(f.goaway(self.last, ErrorCode.NO_ERROR))
+            self._last_answered = self.last_id
+            self.out.append(f.goaway(self.last_id, ErrorCode.NO_ERROR))

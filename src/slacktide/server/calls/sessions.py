@@ -84,7 +84,7 @@ class StreamSession:
         self.advise = advise
         self.rtt = 0.0
         self.link, self.sizes = LinkEstimate(), BytesPerPixel()
-        self.told(terms.bytes_per_s)
+        self.report_rate(terms.bytes_per_s)
         self.frames = self.answered_frames = self.missed = 0
         self.variant: str | None = None
         """Of its model, that it is mapped to; empty: to none; None: nothing is decided yet."""
@@ -157,7 +157,7 @@ class StreamSession:
     def change(self, terms: SessionTerms) -> None:
         self._of.change(self, terms)
 
-    def told(self, bytes_per_s: float) -> None:
+    def report_rate(self, bytes_per_s: float) -> None:
         if 0.0 < bytes_per_s < inf:
             self.link.guess = min(max(bytes_per_s, SLOWEST), FASTEST)
 
@@ -180,9 +180,9 @@ class StreamSession:
                 self._of.counts[OTHER_SIZE] += 1
         self._measured(now, self.link.observe(nbytes, seconds, now=now))
 
-    def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
-        late = seconds * FALL > self.link.transfer_time(of, now=now)
-        if late and self.link.silent(max(came, PACKET + 1), seconds, now=now):
+    def stalled(self, received: int, length: int, seconds: float, *, now: float) -> None:
+        late = seconds * FALL > self.link.transfer_time(length, now=now)
+        if late and self.link.silent(max(received, PACKET + 1), seconds, now=now):
             self._measured(now, True)
 
     def idle(self, now: float) -> None:
@@ -319,7 +319,7 @@ class Sessions:
         if (terms.model, terms.version) != (session.terms.model, session.terms.version):
             raise BadField("model", f"{session.terms.model!r} as before", terms.model)
         session.terms = terms
-        session.told(terms.bytes_per_s)
+        session.report_rate(terms.bytes_per_s)
         if session.is_planned:
             self.enter_plan(session)
 
