@@ -91,7 +91,7 @@ def test_lines_that_nothing_reads_are_lost_and_counted(
     pipe: Pipe, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = log_writer.LOST.count
-    writer = LogWriter(pipe.end, most=1 << 16)
+    writer = LogWriter(pipe.end, limit=1 << 16)
     for _ in range(10_000):
         writer.write("a line of thirty-one characters\n")
     lost = log_writer.LOST.count - before

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.wire.errors import WireError
-from slacktide.wire.infer_reader import MAX_KEPT, InferReader
+from slacktide.wire.infer_reader import MAX_ENTRIES, InferReader
 from slacktide.wire.oip_json import parse_infer
 
 
@@ -95,7 +95,7 @@ def test_strings_are_checked_every_time():
 
 def test_clients_that_never_repeat_themselves_fill_no_memory():
     reader = InferReader()
-    for i in range(MAX_KEPT + 10):
+    for i in range(MAX_ENTRIES + 10):
         message, length = body(id=str(i))
         reader.read("m", None, message, length)
-    assert len(reader._meanings) <= MAX_KEPT
+    assert len(reader._meanings) <= MAX_ENTRIES

@@ -167,7 +167,7 @@ def test_null_means_left_out():
 @pytest.mark.parametrize("before", ["1.5, ", '"é NaN", ', ""])
 def test_numbers_that_are_no_json_are_named_with_their_cure(value, before):
     text = f'{{"inputs": [{{"name": "x", "data": [{before}{value}, 2.0]}}]}}'
-    with pytest.raises(WireError, match=r"NaN and Infinity are no JSON.*null.*binary data"):
+    with pytest.raises(WireError, match=r"NaN and Infinity are not JSON.*null.*binary data"):
         parse_infer("m", None, text.encode(), None)
 
 

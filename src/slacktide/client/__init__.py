@@ -1,4 +1,5 @@
-"""A client of video streams: each frame at a size that can be on time, one outcome for each.
+"""A client for video streams. It sends each frame at a size that can be on time, and reports one
+outcome for each.
 
 Importing it loads neither the server nor grpcio, OpenCV or ONNX Runtime.
 """

@@ -1,11 +1,11 @@
-"""Sessions on an asyncio loop: the core's events and actions, carried out.
+"""Client sessions on an asyncio loop, which carry out the core's actions.
 
     async with AioConnection("localhost:8001") as server:
         async with await server.open("street", slo=0.15, rate=25) as session:
             reply = await session.submit(frame)
 
-Everything but encoding and the fallback, which have threads of their own, runs on the loop; methods
-are called there. Captured times are those of the loop's clock, `time.monotonic`.
+Everything runs on the loop, except encoding and the fallback, which have their own threads. Call
+methods on the loop. Times of capture are of the loop's clock, `time.monotonic`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 _FATAL = frozenset(
     ["NOT_FOUND", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"]
 )
-"""Codes of a first attempt that another would not change."""
+"""Status codes of a first attempt that make further attempts pointless."""
 
 
 class AioConnection:
@@ -70,7 +70,7 @@ class AioConnection:
     def __init__(
         self, target: str, *, token: str = "", tls: bool = False, ca_file: str | Path | None = None
     ) -> None:
-        """`target`: host:port of the server's gRPC. `ca_file` implies TLS. Raises ClientError."""
+        """`target`: host:port of the gRPC server. `ca_file` implies TLS. Raises ClientError."""
         require_extra()
         watch_forks()
         import grpc
@@ -81,7 +81,7 @@ class AioConnection:
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.use_local_subchannel_pool", 1),
-            # The session counts attempts itself; the channel must not sit one out.
+            # The session paces its own attempts, so the channel must not skip any.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
@@ -101,8 +101,8 @@ class AioConnection:
         self._sessions: set[AioSession] = set()
 
     async def open(self, model: str, *, slo: float, rate: float, **options: Any) -> AioSession:
-        """A session; see SessionOptions. Raises ClientError if the server refuses it, or, without
-        a fallback, cannot be reached."""
+        """Open a session; see SessionOptions. Raises ClientError if the server refuses it, or if it
+        cannot be reached and there is no fallback."""
         require_unforked()
         try:
             chosen = SessionOptions(model=model, slo=slo, rate=rate, **options)
@@ -118,7 +118,7 @@ class AioConnection:
         return session
 
     async def close(self) -> None:
-        """Close the sessions, at once, and the connection."""
+        """Close the sessions at once, and the connection."""
         if is_forked():
             return
         for session in list(self._sessions):
@@ -144,7 +144,7 @@ class _Submitted:
 
 
 class AioSession:
-    """One stream of frames to one model. Made by `AioConnection.open`."""
+    """A stream of frames to a model. Made by `AioConnection.open`."""
 
     def __init__(self, connection: AioConnection, options: SessionOptions) -> None:
         self.options = options
@@ -156,7 +156,7 @@ class AioSession:
         self._core = ClientCore(settings, Random())
         self._loop = asyncio.get_running_loop()
         self._frames: dict[int, _Submitted] = {}
-        self._last = 0
+        self._last_id = 0
         self._transport: FrameTransport | None = None
         self._plain = self._was_connected = False
         self._connecting: asyncio.Task[None] | None = None
@@ -164,41 +164,41 @@ class AioSession:
         self._timer: asyncio.TimerHandle | None = None
         self._fallbacks = ThreadPoolExecutor(1, "slacktide-fallback")
         self._jobs: set[asyncio.Task[None]] = set()
-        self._why = ""
-        """Why the last attempt to connect failed."""
+        self._failure = ""
+        """The reason why the last attempt to connect failed."""
         self._closed = False
 
     def submit(
         self, image: NDArray[np.uint8], *, captured_at: float | None = None, tag: object = None
     ) -> asyncio.Future[FrameReply]:
-        """Hand over a frame, uint8 [height, width, 3], which must not change until its reply, the
-        one that the future gets. Raises ValueError naming what is wrong with it, and ClientError
-        once the session is closed."""
+        """Submit a frame, uint8 [height, width, 3]. Do not change it before its reply, which the
+        future gets. Raises ValueError for an invalid frame, ClientError once the session is
+        closed."""
         require_unforked()
         if self._closed:
             raise ClientError("the session is closed")
         now = self._loop.time()
         height, width, _ = check_image(image).shape
         at = now if captured_at is None else min(captured_at, now)
-        self._last += 1
+        self._last_id += 1
         reply: asyncio.Future[FrameReply] = self._loop.create_future()
-        self._frames[self._last] = _Submitted(image, at, tag, reply)
-        self._tell(FrameCaptured(self._last, width, height, at))
+        self._frames[self._last_id] = _Submitted(image, at, tag, reply)
+        self._tell(FrameCaptured(self._last_id, width, height, at))
         return reply
 
     @property
     def advice(self) -> Advice | None:
-        """What the server said last."""
+        """The server's latest advice."""
         return self._core.advice
 
     @property
     def bytes_per_s(self) -> float:
-        """The client's own estimate of its link; 0: not measured yet."""
+        """The client's own estimate of its link; 0 before the first measurement."""
         return self._core.uplink.bytes_per_s(now=self._loop.time())
 
     async def close(self, *, drain: bool = True) -> None:
-        """End the session: with `drain`, when each frame has had its time; else at once. Every
-        frame gets its reply."""
+        """End the session: with `drain` once every frame has its reply, else at once. Every frame
+        gets a reply."""
         if is_forked():
             return
         if drain and not self._closed and self._frames:
@@ -230,7 +230,7 @@ class AioSession:
         except TimeoutError:
             if self.options.fallback is None:
                 target = self._connection.target
-                text = f"{target}: no session within {self.options.connect_s:g} s{self._why}"
+                text = f"{target}: no session within {self.options.connect_s:g} s{self._failure}"
                 raise ClientError(text) from None
 
     # ── the core ────────────────────────────────────────────────────────────────────────────────
@@ -247,7 +247,7 @@ class AioSession:
         now = self._loop.time()
         if self._timer is not None:
             self._timer.cancel()
-            if isinstance(event, TimerDue):  # it may be a hair early
+            if isinstance(event, TimerDue):  # timers may fire slightly early
                 now = max(now, min(self._timer.when(), now + 1e-3))
         for action in self._core.handle(event, now=now):
             self._do(action)
@@ -327,7 +327,7 @@ class AioSession:
         make: type[FrameTransport] = PlainTransport if self._plain else StreamTransport
         transport = make(connection._channel, self.options, connection._metadata, self._tell)
         self._transport = transport
-        if isinstance(transport, StreamTransport) and self._why and not self._was_connected:
+        if isinstance(transport, StreamTransport) and self._failure and not self._was_connected:
             transport.hello_after = 0.2
         try:
             why = await transport.run()
@@ -342,10 +342,10 @@ class AioSession:
         except ClientError as error:
             why = str(error)
             self._fail(error)
-        self._why = f" ({why})"
+        self._failure = f" ({why})"
         self._tell(Disconnected(why))
 
     def _fail(self, error: ClientError) -> None:
-        """Tell `open`, if it still waits: another attempt would end alike."""
+        """Report the error to `open` if it still waits: further attempts would fail too."""
         if not self._ready.done():
             self._ready.set_exception(error)

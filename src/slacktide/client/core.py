@@ -1,15 +1,16 @@
-"""What a client of a video stream does, without I/O: events and `now` in, actions out.
+"""`ClientCore`: the logic of a client session without I/O: events and `now` in, actions out.
 
-The newest waiting frame is encoded first, and only when the link takes it (`uplink.py`). Its size
-is decided then: as advised, or smaller if by the client's own estimate it would be late or the link
-does not carry the rate. What would be late at the smallest size is *hopeless* and not sent.
-A fallback runs what is hopeless, refused or unmapped, what waited too long or has not reached the
-server when it is time to start, and everything while the server is gone.
+The newest waiting frame is encoded first, and only when the link has room for it (`uplink.py`). Its
+size is chosen then: as advised, or smaller if by the client's own estimate it would be late or the
+link could not carry the rate. A frame that would be late even at the smallest size is *hopeless*
+and is not sent. The fallback runs frames that are hopeless, refused or unmapped, that waited too
+long, or that have not reached the server when the fallback must start, and all frames while the
+server is gone.
 
-Sending nothing teaches nothing. So once a second, when nothing else is sent, a frame is sent at the
-smallest size all the same (a *trial*); the fallback runs that frame too.
+A client that sends nothing learns nothing about its link. So once a second, if nothing else is
+sent, a frame is sent at the smallest size anyway (a *trial*); the fallback runs it too.
 
-Each captured frame gets exactly one outcome, at the latest `patience` after its deadline.
+Each captured frame gets exactly one outcome, at most `patience` after its deadline.
 """
 
 from __future__ import annotations
@@ -48,15 +49,17 @@ from slacktide.wire.link_estimate import BytesPerPixel
 
 TRIAL_S = 1.0
 SHORTEST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0
-"""Between attempts to connect: doubled each time, of which half to all is waited."""
+"""Seconds between attempts to connect. They double each time; the actual wait is a random half to
+all of them."""
 CONNECT_S = 5.0
-"""An attempt to connect may take so long."""
+"""Maximum seconds of an attempt to connect."""
 SILENCE_S = 3.0
-"""A server that acknowledges nothing for so long, with frames in flight, is gone."""
+"""Seconds without an acknowledgement, while frames are in flight, after which the server counts as
+gone."""
 START_EARLY = 1.25
-"""The fallback is given so many times what it takes."""
-_KEPT = 0.7
-"""Of a smoothed time, with each new one."""
+"""The fallback gets its usual time multiplied by this."""
+_DECAY = 0.7
+"""Weight of the old value in a smoothed time."""
 
 
 class _Link(Enum):
@@ -77,22 +80,22 @@ class _Frame:
     trial: bool = False
     sent: bool = False
     reached_at: float = inf
-    """When it was acknowledged."""
+    """When it was acknowledged; infinite before."""
     local: bool = False
-    """It has been left to the fallback, which may have been too busy for it."""
-    otherwise: tuple[FrameResult, str] = (FrameResult.LOST, "no answer")
-    """How it ends if nothing better comes."""
+    """Whether it was given to the fallback, which may have been too busy for it."""
+    default_outcome: tuple[FrameResult, str] = (FrameResult.LOST, "no answer")
+    """Its outcome if nothing better comes."""
 
 
 class ClientCore:
-    """One session of one client. `rng` draws the jitter of reconnects."""
+    """The state of a client session. `rng` draws the jitter of reconnects."""
 
     def __init__(self, settings: ClientSettings, rng: Random) -> None:
         self.settings = settings
         self.uplink = Uplink(settings.most_bytes_in_flight, settings.bytes_per_s)
         self.advice: Advice | None = None
         self.patience = max(settings.slo, 1.0)
-        """Seconds after its deadline for which a frame's answer is waited for."""
+        """Seconds after its deadline that a frame waits for an answer."""
         self._rng = rng
         self._bytes = BytesPerPixel()
         self._link, self._connect_at, self._failures = _Link.DOWN, -inf, 0
@@ -100,25 +103,26 @@ class ClientCore:
         self._silence = max(SILENCE_S, 2.0 * settings.slo)
         self._sizes: tuple[int, ...] = ()
         self._frames: dict[int, _Frame] = {}
-        """Those without an outcome, oldest first."""
+        """Frames without an outcome, oldest first."""
         self._waiting: dict[int, _Frame] = {}
         self._local: dict[int, _Frame] = {}
-        """They wait for the fallback."""
+        """Frames that wait for the fallback."""
         self._encoding: tuple[int, float] | None = None
         self._running: tuple[int, float] | None = None
-        """The frame that is being encoded, and run by the fallback, each with its start."""
+        """The frame being encoded, and the one the fallback is running, each with its start."""
         self._full = False
-        """The frame encoded last had no room: none is until something arrives."""
+        """Whether the last encoded frame had no room, so none is encoded until one arrives."""
         self._delivered = 0
         self._answer_s = self._encode_s = 0.0
         self._fallback_s = settings.slo / 4
-        """Smoothed: from acknowledgement to answer, of an encoding, of the fallback. Bounded, lest
-        a bad spell make every later frame hopeless."""
+        """Smoothed seconds from acknowledgement to answer, of encoding, and of the fallback. They
+        are bounded so that a bad phase does not make all later frames hopeless."""
         self._actions: list[ClientAction] = []
         self._now = -inf
 
     def handle(self, event: ClientEvent, *, now: float) -> list[ClientAction]:
-        """What is to be done, in order. Raises ValueError if a captured frame's id is not new."""
+        """Process an event. Returns the actions in order. Raises ValueError if a captured frame's
+        id is not new."""
         self._now = now = max(now, self._now)
         match event:
             case FrameCaptured():
@@ -126,7 +130,7 @@ class ClientCore:
             case FrameEncoded():
                 self._encoded(event, now)
             case FrameSent():
-                self.uplink.begun(event.id, now=now)
+                self.uplink.begin(event.id, now=now)
             case FrameAcknowledged():
                 self._acknowledged(event, now)
             case FrameAnswered():
@@ -148,7 +152,7 @@ class ClientCore:
         return actions
 
     def next_wakeup(self) -> float:
-        """When `TimerDue` is to come, at the latest; infinite: never."""
+        """The latest time for the next `TimerDue`; infinite: never."""
         now = self._now
         if self._link is _Link.CLOSED:
             return inf
@@ -183,18 +187,18 @@ class ClientCore:
         self._waiting[event.id] = frame
         if len(self._waiting) > self.settings.most_waiting:
             oldest = next(iter(self._waiting.values()))
-            self._instead(oldest, FrameResult.DROPPED, now, "newer frames took its place")
+            self._fall_back(oldest, FrameResult.DROPPED, now, "newer frames took its place")
 
     def _encoded(self, event: FrameEncoded, now: float) -> None:
         if self._encoding is None or self._encoding[0] != event.id:
             return
-        self._encode_s += (1.0 - _KEPT) * (now - self._encoding[1] - self._encode_s)
+        self._encode_s += (1.0 - _DECAY) * (now - self._encoding[1] - self._encode_s)
         self._encoding = None
         frame = self._frames.get(event.id)
         if frame is None:
             return
         if event.failed:
-            self._instead(frame, FrameResult.REFUSED, now, event.failed)
+            self._fall_back(frame, FrameResult.REFUSED, now, event.failed)
             return
         self._bytes.observe(event.nbytes, self._pixels(frame, frame.size))
         if self._link is not _Link.UP or not self.uplink.has_room(event.nbytes):
@@ -205,7 +209,7 @@ class ClientCore:
         if not frame.trial and now + self._needs(event.nbytes, now) > frame.deadline:
             smaller = self._choose(frame, now, below=frame.size)
             if smaller is None:
-                self._instead(frame, FrameResult.DROPPED, now, "it would have been late")
+                self._fall_back(frame, FrameResult.DROPPED, now, "it would have been late")
             else:
                 self._encode(frame, smaller, now)
             return
@@ -214,7 +218,7 @@ class ClientCore:
         rate = self.uplink.bytes_per_s(now=now)
         self._actions.append(SendFrame(frame.id, now - frame.captured_at, rate))
         if frame.trial and self.settings.fallback:
-            self._instead(frame, FrameResult.LOST, now, "a trial of the link")
+            self._fall_back(frame, FrameResult.LOST, now, "a trial of the link")
 
     def _acknowledged(self, event: FrameAcknowledged, now: float) -> None:
         self._heard_at, self._full = now, False
@@ -231,17 +235,17 @@ class ClientCore:
             self._delivered += 1
             if not event.failed:
                 self.uplink.arrived(event.id, 0.0, now=now)
-            elif not self.uplink.acknowledges:  # else it is still coming there
+            elif not self.uplink.acknowledges:  # else it is still on its way to the server
                 self.uplink.withdrawn(event.id)
         frame = self._frames.get(event.id)
         if frame is None or not frame.sent:
             return
         if event.failed:
-            self._instead(frame, FrameResult.REFUSED, now, event.failed)
+            self._fall_back(frame, FrameResult.REFUSED, now, event.failed)
             return
         if frame.reached_at < inf:
             took = min(now - frame.reached_at, self.settings.slo / 2)
-            self._answer_s += (1.0 - _KEPT) * (took - self._answer_s)
+            self._answer_s += (1.0 - _DECAY) * (took - self._answer_s)
         if now <= frame.deadline:
             self._report(frame, FrameResult.ANSWERED, now, variant=event.variant)
         elif not self._is_local(frame):
@@ -251,12 +255,12 @@ class ClientCore:
         if self._running is None or self._running[0] != event.id:
             return
         took, self._running = now - self._running[1], None
-        longest = max(took, _KEPT * self._fallback_s + (1.0 - _KEPT) * took)
+        longest = max(took, _DECAY * self._fallback_s + (1.0 - _DECAY) * took)
         self._fallback_s = min(longest, self.settings.slo / 2)
         frame = self._frames.get(event.id)
         if frame is None:
             return
-        result, why = frame.otherwise
+        result, why = frame.default_outcome
         if event.failed:
             why = f"{why}; fallback: {event.failed}"
         else:
@@ -280,12 +284,12 @@ class ClientCore:
         self._link, self._connect_at = _Link.DOWN, now + delay * self._rng.uniform(0.5, 1.0)
         self._failures += 1
         self._full = False
-        for lost in self.uplink.broken():
-            frame = self._frames.get(lost)
+        for id in self.uplink.broken():
+            frame = self._frames.get(id)
             if frame is not None:
-                self._instead(frame, FrameResult.LOST, now, detail or "the connection ended")
+                self._fall_back(frame, FrameResult.LOST, now, detail or "the connection ended")
 
-    # ── what follows ────────────────────────────────────────────────────────────────────────────
+    # ── actions ─────────────────────────────────────────────────────────────────────────────────
 
     def _advance(self, now: float) -> None:
         if self._link is _Link.CLOSED:
@@ -300,9 +304,9 @@ class ClientCore:
         self.uplink.watch(now=now)
         for frame in list(self._frames.values()):
             if now >= frame.deadline + self.patience:
-                self._report(frame, frame.otherwise[0], now, frame.otherwise[1])
+                self._report(frame, frame.default_outcome[0], now, frame.default_outcome[1])
             elif self._is_open(frame) and self._start_at(frame) <= now < self._too_late(frame):
-                self._instead(frame, FrameResult.LOST, now, "it has not reached the server")
+                self._fall_back(frame, FrameResult.LOST, now, "it has not reached the server")
         if not self.uplink.acknowledges:
             for late in self.uplink.expired(self.patience, now=now):
                 self._actions.append(GiveUp(late))
@@ -312,9 +316,9 @@ class ClientCore:
             if now >= self._leaves_at(frame, now):
                 why = "no variant is on time" if self._unmapped() else "it would have been late"
                 if self._link is _Link.UP:
-                    self._instead(frame, FrameResult.DROPPED, now, why)
+                    self._fall_back(frame, FrameResult.DROPPED, now, why)
                 else:
-                    self._instead(frame, FrameResult.LOST, now, "not connected")
+                    self._fall_back(frame, FrameResult.LOST, now, "not connected")
         self._send_newest(now)
         self._start_fallback(now)
 
@@ -323,13 +327,13 @@ class ClientCore:
             return
         frame = next(reversed(self._waiting.values()))
         size = self._choose(frame, now)
-        if size is None:  # what lies ahead of it is in its way; what is hopeless has left
+        if size is None:  # blocked by the frames ahead of it; hopeless ones no longer wait
             return
         if self.uplink.has_room(self._bytes.of(self._pixels(frame, size))):
             self._encode(frame, size, now)
 
     def _try_link(self, now: float) -> None:
-        """Send the newest frame as a trial if it would not be sent otherwise."""
+        """Send the newest frame as a trial unless it would be sent anyway."""
         if not self._waiting or len(self.uplink) or now < self._sent_at + TRIAL_S:
             return
         frame = next(reversed(self._waiting.values()))
@@ -343,7 +347,7 @@ class ClientCore:
             if now >= self._too_late(frame) or len(self._local) > self.settings.most_waiting:
                 del self._local[frame.id]
                 if frame.id not in self.uplink:
-                    self._report(frame, frame.otherwise[0], now, frame.otherwise[1])
+                    self._report(frame, frame.default_outcome[0], now, frame.default_outcome[1])
         if self._local and self._running is None:
             _, frame = self._local.popitem()
             self._running = frame.id, now
@@ -355,10 +359,11 @@ class ClientCore:
         self._encoding = frame.id, now
         self._actions.append(EncodeFrame(frame.id, size))
 
-    def _instead(self, frame: _Frame, result: FrameResult, now: float, detail: str) -> None:
-        """The server will not answer this frame on time: leave it to the fallback, if that can."""
+    def _fall_back(self, frame: _Frame, result: FrameResult, now: float, detail: str) -> None:
+        """Give a frame that the server will not answer on time to the fallback if possible, else
+        report its outcome."""
         self._waiting.pop(frame.id, None)
-        frame.otherwise = result, detail
+        frame.default_outcome = result, detail
         if self._is_local(frame):
             return
         if self.settings.fallback and not frame.local and now < self._too_late(frame):
@@ -379,17 +384,17 @@ class ClientCore:
             ReportOutcome(frame.id, FrameOutcome(result, seconds, frame.size, variant, detail))
         )
 
-    # ── judgements ──────────────────────────────────────────────────────────────────────────────
+    # ── decisions ───────────────────────────────────────────────────────────────────────────────
 
     def _choose(self, frame: _Frame, now: float, below: float = inf) -> int | None:
-        """The largest size, no larger than advised, at which the frame is on time and the link
-        carries the rate; failing that the smallest, if it is on time; None: it is hopeless."""
+        """The largest size, up to the advised one, at which the frame is on time and the link
+        carries the rate; else the smallest size, if on time; None if the frame is hopeless."""
         advised = self.advice.size if self.advice is not None and self.advice.size else inf
         if self._unmapped():
             advised = 0
         sizes = [size for size in self._sizes if size <= advised] or list(self._sizes[:1])
         if not self.uplink.bytes_per_s(now=now):
-            sizes = sizes[: self._delivered + 1]  # the first frames climb until one shows a rate
+            sizes = sizes[: self._delivered + 1]  # the first frames grow until one shows the rate
         sizes = [size for size in sizes if size < below]
         for size in reversed(sizes):
             nbytes = self._bytes.of(self._pixels(frame, size))
@@ -405,7 +410,7 @@ class ClientCore:
         return self.uplink.seconds(nbytes, now=now) + self._answer_s
 
     def _leaves_at(self, frame: _Frame, now: float) -> float:
-        """When a frame that waits to be sent does so no longer."""
+        """When a frame stops waiting to be sent."""
         if self._link is not _Link.UP:
             return -inf if self.settings.fallback else frame.deadline
         if self._unmapped() and self.settings.fallback:
@@ -417,19 +422,20 @@ class ClientCore:
         return min(hopeless, self._start_at(frame)) if self.settings.fallback else hopeless
 
     def _start_at(self, frame: _Frame) -> float:
-        """When the fallback should begin with it, where nothing better is in sight."""
+        """When the fallback should start with a frame."""
         return frame.deadline - START_EARLY * self._fallback_s
 
     def _too_late(self, frame: _Frame) -> float:
-        """When the fallback need not begin with it any more."""
+        """When it is too late for the fallback to start with a frame."""
         return frame.deadline - self._fallback_s
 
     def _is_open(self, frame: _Frame) -> bool:
-        """Whether the fallback may yet run it: it has been sent, and has not reached the server."""
+        """Whether a frame has been sent, has not reached the server, and may still be run by the
+        fallback."""
         return self.settings.fallback and frame.id in self.uplink and not frame.local
 
     def _is_local(self, frame: _Frame) -> bool:
-        """Whether the fallback is running it, or will."""
+        """Whether the fallback is running a frame, or will."""
         return frame.id in self._local or (self._running or (None,))[0] == frame.id
 
     def _may_send(self, now: float) -> bool:
@@ -437,7 +443,7 @@ class ClientCore:
         return ready and now >= self.uplink.opens_at(now=now)
 
     def _gone_at(self) -> float:
-        """When the server is given up for gone."""
+        """When the server counts as gone unless it sends something."""
         return max(self._heard_at, self.uplink.silent_since) + self._silence
 
     def _unmapped(self) -> bool:

@@ -1,4 +1,4 @@
-"""A small model of the client's own, for frames that the server would not answer on time."""
+"""`OnnxFallback`: a small local model for frames that the server would not answer on time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from slacktide.client.messages import ClientError
 
 
 class OnnxFallback:
-    """Runs an ONNX file whose one input is an image, uint8 [rows, height, width, 3], red first.
-    Call it with a frame; it returns the outputs by name. Loads ONNX Runtime when it is made. Raises
-    ClientError if that is missing or the file is no such model."""
+    """Runs an ONNX file whose only input is an image, uint8 [rows, height, width, 3], red first.
+    Call it with a frame; it returns the outputs by name. Its constructor loads ONNX Runtime, and
+    raises ClientError if that is missing or the file is not such a model."""
 
     def __init__(
         self, path: str | Path, *, size: int = 128, threads: int = 1, rgb: bool = False
     ) -> None:
-        """`size`: side in pixels of the image where the model leaves it free. `rgb`: frames come
-        red first, not blue first as OpenCV has them."""
+        """`size`: side of the image in pixels if the model does not fix it. `rgb`: frames have red
+        first, not blue first as in OpenCV."""
         if find_spec("onnxruntime") is None:
             remedy = "install it with: pip install onnxruntime"
             raise ClientError(f"a fallback from an ONNX file needs ONNX Runtime; {remedy}")
@@ -35,7 +35,7 @@ class OnnxFallback:
             self._session = runtime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # ONNX Runtime's have no class of their own
+        except Exception as error:  # ONNX Runtime's errors have no common class
             raise ClientError(f"fallback: {path}: {error}") from None
         inputs = self._session.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []

@@ -1,7 +1,7 @@
-"""Refuses to use the client in a process that was forked from one with a connection.
+"""Detects processes forked from one with a connection, in which the client cannot be used.
 
 The threads of gRPC and of the client do not exist there, and gRPC cannot be started again: it
-crashes, or waits for ever. So whatever needs them raises at once, and closing does nothing.
+crashes or hangs. So everything that needs them raises at once, and closing does nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _HANDLERS = "GRPC_ENABLE_FORK_SUPPORT"
 
 class _Forks:
     watched = False
-    """Whether a connection was made in this process, or in one that it was forked from."""
+    """Whether a connection was made in this process or in one it was forked from."""
     happened = False
-    """Whether this process was forked after a connection was made."""
+    """Set in a process forked after a connection was made."""
 
 
 def is_forked() -> bool:
-    """Whether no connection works in this process."""
+    """Whether connections cannot work in this process."""
     return _Forks.happened
 
 
 def require_unforked() -> None:
-    """Raises ClientError in a process where no connection works."""
+    """Raise ClientError in a process where connections cannot work."""
     if _Forks.happened:
         raise ClientError(
             "this process was forked from one that had a connection, which gRPC does not survive: "
@@ -36,21 +36,21 @@ def require_unforked() -> None:
 
 
 def watch_forks() -> None:
-    """A connection is about to be made. Raises ClientError in a process where none works.
+    """Prepare for a connection. Raises ClientError in a process where connections cannot work.
 
-    gRPC's own fork handlers stay off where it is imported here and the environment does not say
-    otherwise: beside the thread of grpc.aio they only crash children, one in five.
+    Turns gRPC's own fork handlers off if grpc is first imported here and the environment does not
+    set them: with the thread of grpc.aio they only crash children, one in five.
     """
     require_unforked()
     if not _Forks.watched:
         _Forks.watched = True
         os.register_at_fork(after_in_child=_forked)
-        stated = _HANDLERS in os.environ
+        is_set = _HANDLERS in os.environ
         os.environ.setdefault(_HANDLERS, "0")
         try:
-            import grpc  # noqa: F401  # reads it
+            import grpc  # noqa: F401  # reads the variable
         finally:
-            if not stated:
+            if not is_set:
                 del os.environ[_HANDLERS]
 
 

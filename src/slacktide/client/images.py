@@ -1,4 +1,4 @@
-"""Frames as clients hand them over: checked, made smaller, encoded. Loads OpenCV when needed."""
+"""Checks, resizes and encodes frames. Loads OpenCV on first use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slacktide.client.messages import ClientError
 from slacktide.executors.pictures import Pixels, encode_jpeg, resize_into
 
 LONGEST_SIDE = 65_500
-"""Pixels: JPEG has no more."""
+"""Longest side of a JPEG in pixels."""
 
 
 class EncodedImage(NamedTuple):
-    """A JPEG, or the pixels themselves, red first."""
+    """A JPEG, or raw pixels with red first."""
 
     data: bytes
     width: int
@@ -23,7 +23,7 @@ class EncodedImage(NamedTuple):
 
 
 def require_extra() -> None:
-    """Raises ClientError with the remedy if grpcio or OpenCV is missing."""
+    """Raise ClientError, with the remedy, if grpcio or OpenCV is missing."""
     missing = [name for name in ("grpc", "cv2") if find_spec(name) is None]
     if missing:
         named = " and ".join({"grpc": "grpcio", "cv2": "OpenCV"}[name] for name in missing)
@@ -32,7 +32,7 @@ def require_extra() -> None:
 
 
 def check_image(image: object) -> Pixels:
-    """The image as it came. Raises ValueError."""
+    """Check and return an image. Raises ValueError."""
     if not isinstance(image, np.ndarray):
         kind = type(image).__name__
         raise ValueError(f"image: expected a NumPy array of pixels, got {kind}")
@@ -45,7 +45,7 @@ def check_image(image: object) -> Pixels:
 
 
 def resized(image: Pixels, width: int, height: int) -> Pixels:
-    """As the server's workers resize."""
+    """Resize an image as the server's workers do."""
     if image.shape[:2] == (height, width):
         return image
     small = np.empty((height, width, 3), np.uint8)
@@ -62,8 +62,9 @@ def encode(
     pixels: bool,
     exact: tuple[int, int] | None = None,
 ) -> EncodedImage:
-    """`image` with sides of at most `size` (0: its own), or of `exact` (width, height), as JPEG of
-    `quality`, or as `pixels`. `rgb`: red comes first in it, not blue. Raises ValueError."""
+    """Resize an image to sides of at most `size` (0: unchanged), or to `exact` (width, height), and
+    encode it as JPEG of `quality`, or as raw `pixels`. `rgb`: it has red first, not blue. Raises
+    ValueError."""
     most = size or LONGEST_SIDE
     width, height = exact or (min(image.shape[1], most), min(image.shape[0], most))
     small = resized(image, width, height)

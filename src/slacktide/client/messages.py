@@ -1,4 +1,4 @@
-"""What a client is to do, what happens to it, and what it does. Seconds of one monotonic clock."""
+"""Settings, events and actions of a client. Times are seconds of one monotonic clock."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What a client is to do. Raises ValueError naming the field."""
+    """Settings of a client. Raises ValueError naming the field."""
 
     slo: float = 0.1
-    """Seconds, from capture to result."""
+    """Seconds from capture to result."""
     rate: float = 0.0
-    """Frames per second that the link should carry; 0: not stated."""
+    """Frames per second that the link should carry; 0: unknown."""
     sizes: tuple[int, ...] = ()
-    """Sides in pixels to choose from where the server names none; none: as captured."""
+    """Sides in pixels to choose from if the server names none; empty: as captured."""
     fallback: bool = False
-    """Whether the client has a model of its own."""
+    """Whether the client has a local model."""
     bytes_per_s: float = 0.0
-    """What is known of the link beforehand; 0: nothing, so the first frame is small."""
+    """Known rate of the link; 0: unknown, so the first frame is small."""
     most_waiting: int = 8
-    """Frames kept for sending, and as many for the fallback: each is a picture in memory."""
+    """Maximum frames that wait to be sent, and that wait for the fallback; each is a picture in
+    memory."""
     most_bytes_in_flight: int = 1 << 20
 
     def __post_init__(self) -> None:
@@ -39,25 +40,25 @@ class ClientSettings:
 
 
 class ClientError(Exception):
-    """What keeps a client from working at all: an argument, an extra that is missing, a server that
-    refuses the session."""
+    """An error that keeps a client from working at all: an invalid argument, a missing extra, or a
+    server that refuses the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the server says of the next frames."""
+    """The server's advice for the next frames."""
 
     size: int = 0
     """Side in pixels; 0: no advice."""
     variant: str = ""
     mapped: bool = True
-    """False: no variant can answer this client on time now."""
+    """Whether some variant can answer this client on time."""
     bytes_per_s: float = 0.0
-    """Of the client's link, as the server measured it; 0: not yet."""
+    """Rate of the client's link as the server measured it; 0: not yet."""
 
 
 class FrameResult(StrEnum):
-    """How a frame ended."""
+    """The result of a frame."""
 
     ANSWERED = "answered"
     LATE = "late"  # answered, or run by the fallback, after its deadline
@@ -69,11 +70,11 @@ class FrameResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FrameOutcome:
-    """The one outcome of a frame."""
+    """The outcome of a frame."""
 
     result: FrameResult
     seconds: float
-    """From capture to outcome."""
+    """Seconds from capture to outcome."""
     size: int = 0
     """Side in pixels at which it was sent; 0: as captured, or not sent."""
     variant: str = ""
@@ -81,7 +82,7 @@ class FrameOutcome:
 
     @property
     def on_time(self) -> bool:
-        """Whether there is a result, and it came by the deadline."""
+        """Whether there is a result, by the deadline."""
         return self.result in (FrameResult.ANSWERED, FrameResult.FALLBACK)
 
 
@@ -90,8 +91,8 @@ class FrameOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The server takes frames. `variants`: (name, side in pixels or 0, accuracy), smallest first;
-    none: the settings' sizes hold. Without acknowledgements only answers come (plain OIP)."""
+    """The server accepts frames. `variants`: (name, side in pixels or 0, accuracy), smallest first;
+    empty: use the settings' sizes. `acknowledges`: False if only answers come (plain OIP)."""
 
     variants: tuple[tuple[str, int, float], ...] = ()
     advice: Advice | None = None
@@ -100,14 +101,14 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection, or the attempt at one, has ended; so have the frames in flight."""
+    """The connection or the attempt to connect has ended, and with it all frames in flight."""
 
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameCaptured:
-    """A new frame. `id` is new and larger than those before; `captured_at` may lie in the past."""
+    """A new frame. `id` is larger than all earlier ones; `captured_at` may be in the past."""
 
     id: int
     width: int
@@ -117,7 +118,7 @@ class FrameCaptured:
 
 @dataclass(frozen=True, slots=True)
 class FrameEncoded:
-    """What `EncodeFrame` asked for is there; `failed` says why not."""
+    """A frame has been encoded; `failed`: the error if it could not be."""
 
     id: int
     nbytes: int
@@ -126,14 +127,16 @@ class FrameEncoded:
 
 @dataclass(frozen=True, slots=True)
 class FrameSent:
-    """The transport begins to send it: its transfer is timed from now, not from `SendFrame`."""
+    """The transport begins to send a frame. Its transfer is timed from now, not from
+    `SendFrame`."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class FrameAcknowledged:
-    """Its last byte is at the server, so long after its announcement (0: that is not said)."""
+    """A frame's last byte has reached the server, `transfer_s` after its announcement (0:
+    unknown)."""
 
     id: int
     transfer_s: float = 0.0
@@ -141,7 +144,7 @@ class FrameAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class FrameAnswered:
-    """The server's answer; `failed` is its reason if it refused or failed."""
+    """The server has answered a frame; `failed`: the reason if it refused or failed."""
 
     id: int
     advice: Advice | None = None
@@ -151,14 +154,14 @@ class FrameAnswered:
 
 @dataclass(frozen=True, slots=True)
 class AdviceChanged:
-    """New advice, with no answer."""
+    """The server has sent new advice without an answer."""
 
     advice: Advice
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackDone:
-    """The client's own model has run the frame; `failed` says why not."""
+    """The local model has run a frame; `failed`: the error if it could not."""
 
     id: int
     failed: str = ""
@@ -166,7 +169,7 @@ class FallbackDone:
 
 @dataclass(frozen=True, slots=True)
 class ClientClosed:
-    """No frame comes any more; those without an outcome get one now."""
+    """The client is closed. Frames without an outcome get one now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +196,12 @@ ClientEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a connection, closing the one before; nothing of that one is reported any more."""
+    """Open a connection. The previous one is closed and reports nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeFrame:
-    """Make both its sides at most `size` pixels (0: leave them), and encode it."""
+    """Resize a frame to sides of at most `size` pixels (0: unchanged) and encode it."""
 
     id: int
     size: int
@@ -206,7 +209,8 @@ class EncodeFrame:
 
 @dataclass(frozen=True, slots=True)
 class SendFrame:
-    """Send what was encoded, after its announcement. `bytes_per_s`: own estimate; 0: none yet."""
+    """Send an announcement and the encoded frame. `bytes_per_s`: the client's estimate of its link;
+    0: none yet."""
 
     id: int
     age_s: float
@@ -215,21 +219,21 @@ class SendFrame:
 
 @dataclass(frozen=True, slots=True)
 class RunFallback:
-    """Run the frame on the client's own model. One at a time."""
+    """Run a frame on the local model. One at a time."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The frame needs nothing any more: withdraw what is under way of it, where that can be."""
+    """Cancel the pending work for a frame, if possible."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOutcome:
-    """The frame's one outcome."""
+    """Report the outcome of a frame."""
 
     id: int
     outcome: FrameOutcome

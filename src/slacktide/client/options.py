@@ -1,4 +1,4 @@
-"""What a session is asked for, and what it gives back for each frame."""
+"""The options of a session, and its replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from slacktide.client.messages import ClientError, FrameOutcome
 
 Fallback = Callable[[NDArray[np.uint8]], Mapping[str, NDArray[Any]]]
-"""Runs a frame as it was captured; returns outputs by name. Called on a thread of its own."""
+"""Runs a frame as captured and returns the outputs by name. Called on its own thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,45 +22,45 @@ class FrameReply:
     id: int
     outcome: FrameOutcome
     outputs: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
-    """By name, with a batch axis of one row first; of answered, late and fallback frames."""
+    """Outputs by name, with a batch axis of one row first; empty for frames without a result."""
     tag: object = field(default=None, repr=False)
-    """As it was submitted."""
+    """The tag given to `submit`."""
 
     @property
     def on_time(self) -> bool:
-        """Whether there are outputs, and they came by the deadline."""
+        """Whether there are outputs, by the deadline."""
         return self.outcome.on_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What a session is for. Raises ClientError naming the field."""
+    """The options of a session. Raises ClientError naming the field."""
 
     model: str
     slo: float
     """Seconds from capture to reply."""
     rate: float
-    """Frames per second, as a rule."""
+    """Usual frames per second."""
     version: str = ""
     floor: float = 0.0
-    """Least accuracy that is of use, 0 to 1."""
+    """Lowest useful accuracy, 0 to 1."""
     weight: float = 1.0
-    """Of this client beside others."""
+    """Weight of this client relative to others."""
     name: str = ""
-    """For people who look at the server."""
+    """Name shown to people who look at the server."""
     sizes: tuple[int, ...] = ()
-    """Sides in pixels to choose from, where the server advises none."""
+    """Sides in pixels to choose from if the server advises none."""
     quality: int = 90
-    """Of JPEG, 1 to 100."""
+    """JPEG quality, 1 to 100."""
     rgb: bool = False
-    """Frames come red first; as OpenCV has them, blue comes first."""
+    """Whether frames have red first. OpenCV's have blue first."""
     fallback: Fallback | None = None
     bytes_per_s: float = 0.0
-    """What is known of the link; 0: nothing."""
+    """Known rate of the link; 0: unknown."""
     on_reply: Callable[[FrameReply], None] | None = None
     """Called with each reply, on the loop."""
     connect_s: float = 5.0
-    """How long `open` waits for a server. With a fallback it then goes on without."""
+    """Seconds that `open` waits for a server. With a fallback it then continues without one."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:

@@ -1,4 +1,4 @@
-"""Sessions for programs without a loop: `connect`, and `ServerConnection` for several of them.
+"""Client sessions for programs without a loop: `connect`, and `ServerConnection` for several.
 
 A thread runs the loop of `aio.py`; methods may be called from any other thread.
 """
@@ -32,7 +32,7 @@ class ServerConnection:
     def __init__(
         self, target: str, *, token: str = "", tls: bool = False, ca_file: str | Path | None = None
     ) -> None:
-        """`target`: host:port of the server's gRPC. `ca_file` implies TLS. Raises ClientError."""
+        """`target`: host:port of the gRPC server. `ca_file` implies TLS. Raises ClientError."""
         require_extra()
         watch_forks()
         self._loop = asyncio.new_event_loop()
@@ -49,8 +49,8 @@ class ServerConnection:
             raise
 
     def open(self, model: str, *, slo: float, rate: float, **options: Any) -> ClientSession:
-        """A session; `options` are those of SessionOptions. Raises ClientError if the server
-        refuses it, or, without a fallback, cannot be reached."""
+        """Open a session; `options` are those of SessionOptions. Raises ClientError if the server
+        refuses it, or if it cannot be reached and there is no fallback."""
         require_unforked()
         session = ClientSession(self, options.get("on_reply"))
         options["on_reply"] = session._replied
@@ -58,7 +58,7 @@ class ServerConnection:
         return session
 
     def close(self) -> None:
-        """Close the sessions, at once, and the connection."""
+        """Close the sessions at once, and the connection."""
         if not (is_forked() or self._loop.is_closed()):
             self._run(self._aio.close())
             self._stop()
@@ -76,7 +76,7 @@ class ServerConnection:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C while it runs
+        except BaseException:  # Ctrl-C while waiting
             future.cancel()
             raise
 
@@ -87,9 +87,9 @@ class ServerConnection:
 
 
 class ClientSession:
-    """One stream of frames to one model; a context manager. Made by `connect` or `open`. Replies go
-    to `on_reply`, on the client's thread, or else wait for `replies` or `ready`. Read them: they
-    are kept until then."""
+    """A stream of frames to a model; a context manager. Made by `connect` or `open`. Replies go to
+    `on_reply`, on the client's thread. Without it they are kept until `replies` or `ready` returns
+    them, so call one of these."""
 
     _aio: AioSession
 
@@ -108,10 +108,10 @@ class ClientSession:
     def submit(
         self, image: NDArray[np.uint8], *, captured_at: float | None = None, tag: object = None
     ) -> Future[FrameReply]:
-        """Hand over a frame, uint8 [height, width, 3], blue first as from OpenCV; does not wait. It
-        must not change until its reply, which the future gets as well. `captured_at`: by
-        `time.monotonic`, else now. `tag` comes back with the reply. Raises ValueError naming what
-        is wrong with it, and ClientError once the session is closed."""
+        """Submit a frame, uint8 [height, width, 3], blue first as from OpenCV, without waiting. Do
+        not change it before its reply, which the future gets as well. `captured_at`: a time of
+        `time.monotonic`; None: now. `tag` is returned with the reply. Raises ValueError for an
+        invalid frame, ClientError once the session is closed."""
         require_unforked()
         check_image(image)
         at = time.monotonic() if captured_at is None else captured_at
@@ -136,7 +136,7 @@ class ClientSession:
         return future
 
     def ready(self) -> Iterator[FrameReply]:
-        """The replies that have come since; does not wait."""
+        """The replies that have come, without waiting."""
         while True:
             try:
                 reply = self._replies.get_nowait()
@@ -145,7 +145,7 @@ class ClientSession:
             yield self._read(reply)
 
     def replies(self) -> Iterator[FrameReply]:
-        """The replies to all frames submitted so far and meanwhile; waits for them."""
+        """The replies to all frames submitted so far or during the iteration; waits for them."""
         while self._unread > 0:
             require_unforked()
             try:
@@ -156,17 +156,17 @@ class ClientSession:
 
     @property
     def advice(self) -> Advice | None:
-        """What the server said last."""
+        """The server's latest advice."""
         return self._aio.advice
 
     @property
     def bytes_per_s(self) -> float:
-        """The client's own estimate of its link; 0: not measured yet."""
+        """The client's own estimate of its link; 0 before the first measurement."""
         return self._aio.bytes_per_s
 
     def close(self, *, drain: bool = True) -> None:
-        """End the session: with `drain`, when each frame has had its time; else at once. Every
-        frame gets its reply, which may still be read."""
+        """End the session: with `drain` once every frame has its reply, else at once. Every frame
+        gets a reply, which can still be read."""
         if is_forked():
             return
         with self._lock:
@@ -210,9 +210,9 @@ def connect(
     ca_file: str | Path | None = None,
     **options: Any,
 ) -> ClientSession:
-    """A session over a connection of its own: frames of `rate` per second to `model` at `target`
-    (host:port of the server's gRPC), answered within `slo` seconds of their capture. `options` are
-    those of SessionOptions. Raises ClientError."""
+    """Open a session over its own connection: `rate` frames per second to `model` at `target`
+    (host:port of the gRPC server), answered within `slo` seconds of capture. `options` are those of
+    SessionOptions. Raises ClientError."""
     connection = ServerConnection(target, token=token, tls=tls, ca_file=ca_file)
     try:
         session = connection.open(model, slo=slo, rate=rate, **options)

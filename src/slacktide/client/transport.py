@@ -1,7 +1,7 @@
-"""The wire under a session: Slacktide's stream of frames, or plain Open Inference Protocol calls.
+"""The wire below a session: Slacktide's frame stream, or plain Open Inference Protocol calls.
 
 Loads grpcio and protobuf when a connection is opened. A transport serves one connection of one
-session: `run` lasts as long as it and tells the session what comes.
+session: `run` lasts as long as the connection and passes events to the session.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from slacktide.wire.proto import messages as m
 
 KEEP_ALIVE_S = 1.0
-"""A hello is sent again after so long without a frame: 3 s of silence are an end to the server."""
+"""Seconds without a frame after which hello is sent again: the server ends a stream after 3 s of
+silence."""
 
 Outputs = Mapping[str, NDArray[Any]]
 Tell = Callable[[ClientEvent, Outputs], None]
@@ -41,7 +42,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class OutgoingFrame(NamedTuple):
-    """A frame to be sent. `captured_at` is of the loop's clock."""
+    """A frame to send. `captured_at` is a time of the loop's clock."""
 
     id: int
     image: EncodedImage
@@ -50,10 +51,10 @@ class OutgoingFrame(NamedTuple):
 
 
 class FrameTransport(Protocol):
-    """One connection of one session."""
+    """A connection of a session."""
 
     pixels: bool
-    """Frames are wanted as pixels, not as JPEG."""
+    """Whether frames are sent as raw pixels, not as JPEG."""
     exact: tuple[int, int] | None
     """Width and height that every frame must have."""
 
@@ -62,8 +63,8 @@ class FrameTransport(Protocol):
     ) -> None: ...
 
     async def run(self) -> str:
-        """Until the connection ends; says why. Raises grpc.aio.AioRpcError, and ClientError if no
-        session of this kind can be had."""
+        """Run until the connection ends. Returns the reason. Raises grpc.aio.AioRpcError, and
+        ClientError if the server does not support such a session."""
 
     def send(self, frame: OutgoingFrame) -> None: ...
 
@@ -71,7 +72,7 @@ class FrameTransport(Protocol):
 
 
 class StreamTransport:
-    """Slacktide's own stream (wire/proto/frames.proto)."""
+    """Slacktide's frame stream (wire/proto/frames.proto)."""
 
     def __init__(
         self, channel: grpc.aio.Channel, terms: SessionOptions, metadata: Metadata, tell: Tell
@@ -98,12 +99,12 @@ class StreamTransport:
         )
         self._hello = messages.ClientMessage(hello=hello)
         self._frame = messages.ClientMessage()
-        """Filled anew for each frame: putting one message into another copies the image."""
+        """Reused for each frame, because putting one message into another copies the image."""
         self._frame.frame.request.model_name = terms.model
         self._frame.frame.request.model_version = terms.version
         self.hello_after = 0.0
         """Seconds from the call's headers to the hello. A server without this method refuses the
-        headers, which grpcio reports as an internal error if the hello is being written."""
+        headers; grpcio reports that as an internal error if it is writing the hello."""
         self._connected = False
         self._waiting: asyncio.Queue[OutgoingFrame] = asyncio.Queue()
 
@@ -114,7 +115,7 @@ class StreamTransport:
             async for message in call:
                 self._read(message)
             return f"the server ended the stream: {await call.details() or 'without a word'}"
-        except asyncio.CancelledError:  # also by grpcio, where a message could not be written
+        except asyncio.CancelledError:  # also raised by grpcio if a message could not be written
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -127,7 +128,7 @@ class StreamTransport:
         self._waiting.put_nowait(frame)
 
     def give_up(self, frame: int) -> None:
-        """What is on a stream cannot be called back."""
+        """Do nothing: a frame on a stream cannot be withdrawn."""
 
     async def _write(self, call: Any) -> None:
         from grpc.aio import AioRpcError
@@ -144,7 +145,7 @@ class StreamTransport:
                     continue
                 await self._write_frame(call, frame)
         except (AioRpcError, asyncio.InvalidStateError):
-            pass  # the call has ended; `run` says how
+            pass  # the call has ended; `run` returns the reason
 
     async def _write_frame(self, call: Any, frame: OutgoingFrame) -> None:
         now = asyncio.get_running_loop().time()
@@ -157,9 +158,9 @@ class StreamTransport:
             height=frame.image.height,
         )
         await call.write(self._m.ClientMessage(announcement=announcement))
-        sent = self._frame.frame
-        sent.id, sent.bytes_per_s = frame.id, frame.bytes_per_s
-        sent.request.raw_input_contents[:] = [encode_strings([frame.image.data])]
+        outgoing = self._frame.frame
+        outgoing.id, outgoing.bytes_per_s = frame.id, frame.bytes_per_s
+        outgoing.request.raw_input_contents[:] = [encode_strings([frame.image.data])]
         await call.write(self._frame)
 
     def _read(self, message: m.ServerMessage) -> None:
@@ -193,7 +194,7 @@ class StreamTransport:
 
 
 class PlainTransport:
-    """Any server of the Open Inference Protocol: one call for each frame, no advice."""
+    """Calls any server of the Open Inference Protocol, once per frame; gets no advice."""
 
     def __init__(
         self, channel: grpc.aio.Channel, terms: SessionOptions, metadata: Metadata, tell: Tell
@@ -217,10 +218,10 @@ class PlainTransport:
 
     async def run(self) -> str:
         identity = {"name": self._terms.model, "version": self._terms.version}
-        said = await self._call(
+        description = await self._call(
             "ModelMetadata", self._m.ModelMetadataRequest(**identity), self._m.ModelMetadataResponse
         )
-        self._input = self._image_input(said)
+        self._input = self._image_input(description)
         self._tell(Connected(acknowledges=False), {})
         try:
             return await self._broken
@@ -236,8 +237,8 @@ class PlainTransport:
         if call is not None:
             call.cancel()
 
-    def _image_input(self, said: m.ModelMetadataResponse) -> Any:
-        inputs = list(said.inputs)
+    def _image_input(self, description: m.ModelMetadataResponse) -> Any:
+        inputs = list(description.inputs)
         shape = list(inputs[0].shape) if len(inputs) == 1 else []
         kind = inputs[0].datatype if len(inputs) == 1 else ""
         if kind == "UINT8" and len(shape) in (3, 4) and shape[-1] == 3:
@@ -282,12 +283,12 @@ class PlainTransport:
             self._tell(FrameAnswered(frame.id, failed=failed), outputs)
 
 
-def _advice(said: m.Advice) -> Advice:
-    return Advice(said.size, said.variant, said.mapped, said.bytes_per_s)
+def _advice(message: m.Advice) -> Advice:
+    return Advice(message.size, message.variant, message.mapped, message.bytes_per_s)
 
 
 def _outputs(response: m.ModelInferResponse) -> tuple[str, Outputs]:
-    """What is wrong with the response, or nothing, and its outputs."""
+    """The error in a response, or "", and its outputs."""
     outputs = {}
     try:
         if len(response.outputs) != len(response.raw_output_contents):
@@ -306,7 +307,7 @@ def _outputs(response: m.ModelInferResponse) -> tuple[str, Outputs]:
 
 
 def _split_strings(data: bytes, count: int) -> list[bytes]:
-    """The elements of a BYTES tensor. Raises ValueError."""
+    """Split a BYTES tensor into its elements. Raises ValueError."""
     elements, at = [], 0
     for _ in range(count):
         begin = at + 4

@@ -1,11 +1,11 @@
-"""The way from a client to its server: what is on it, how fast it is, when it takes the next frame.
+"""`Uplink`: the link from a client to its server: frames in flight, rate, and when to send next.
 
-Pure. One kind of server *acknowledges* a frame when its last byte is there: the next may follow
-when the one before should have passed, and while an acknowledgement is due nothing follows.
-So what lies on a link that falls is a frame or two. The other kind only answers: a frame's whole
-time, the server's included, then counts as its transfer, which judges sizes by what they really
-take, and rises by itself, since larger frames take less time for a byte. Frames overlap while the
-oldest has time.
+Pure. Slacktide's servers *acknowledge* a frame when its last byte has arrived. The next frame may
+follow once the one before it should have left the link, but not while an acknowledgement is
+overdue. So a link that slows down holds only a frame or two. Other servers only answer. A frame's
+whole time, including the server's, then counts as its transfer. This judges sizes by their real
+cost, and the rate rises by itself, because larger frames take less time per byte. Frames overlap
+until the oldest one's deadline.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from math import inf
 from slacktide.wire.link_estimate import LinkEstimate
 
 SPARE_S = 0.01
-"""The next frame is sent so long before the link should be free, lest it idles."""
+"""Seconds that the next frame is sent before the link should be free, to keep it busy."""
 OVERDUE_S = 0.02
-"""An acknowledgement that comes so much later than expected, or half a round trip if that is more,
-says that the link has become slower."""
-_ROUND_TRIP_KEPT = 0.75
-"""Of a round trip when a longer one is seen; a shorter one is believed at once."""
+"""Seconds (or half a round trip, if longer) by which an acknowledgement may be late before the link
+counts as slower."""
+_ROUND_TRIP_DECAY = 0.75
+"""Weight of the old round trip when a longer one is measured; a shorter one replaces it at once."""
 
 
 @dataclass(slots=True)
@@ -30,22 +30,22 @@ class _InFlight:
     deadline: float
     sent_at: float
     passes_at: float
-    """When its last byte should have left the link's near end."""
+    """When its last byte should have left the client."""
     alone: bool
-    """Nothing else was on the link when it was sent."""
+    """Whether nothing else was in flight when it was sent."""
 
 
 class Uplink:
-    """Frames in flight, and the estimate learnt from them."""
+    """Frames in flight and the link estimate learnt from them."""
 
     def __init__(self, most_bytes: int, bytes_per_s: float = 0.0) -> None:
-        """`bytes_per_s`: what is known of the link beforehand; 0: nothing."""
+        """`bytes_per_s`: known rate of the link; 0: unknown."""
         self.acknowledges = True
         self.round_trip = 0.0
-        """Seconds; 0 until the server has said how long a transfer took."""
+        """Round-trip time in seconds; 0 until the server has reported the time of a transfer."""
         self._most_bytes = most_bytes
-        self._known = bytes_per_s > 0.0
-        self._link = LinkEstimate(bytes_per_s) if self._known else LinkEstimate()
+        self._has_guess = bytes_per_s > 0.0
+        self._link = LinkEstimate(bytes_per_s) if self._has_guess else LinkEstimate()
         self._flight: dict[int, _InFlight] = {}
         self._arrived_at = -inf
         """When the last acknowledgement came."""
@@ -58,26 +58,26 @@ class Uplink:
 
     @property
     def bytes_in_flight(self) -> int:
-        """Of the frames that were sent and have not been acknowledged or answered."""
+        """Bytes of the frames that were sent and not yet acknowledged or answered."""
         return sum(frame.nbytes for frame in self._flight.values())
 
     @property
     def silent_since(self) -> float:
-        """Since when the oldest frame in flight has been waiting; infinite: there is none."""
+        """When the oldest frame in flight was sent; infinite if there is none."""
         return next((frame.sent_at for frame in self._flight.values()), inf)
 
     @property
     def first_deadline(self) -> float:
-        """Of the frames in flight; infinite: there is none."""
+        """Earliest deadline of the frames in flight; infinite if there are none."""
         return min((frame.deadline for frame in self._flight.values()), default=inf)
 
     def bytes_per_s(self, *, now: float) -> float:
-        """0: not known."""
-        is_measured = self._known or self._link.measured
-        return self._link.bytes_per_s(now=now) if is_measured else 0.0
+        """The rate of the link; 0 if unknown."""
+        known = self._has_guess or self._link.measured
+        return self._link.bytes_per_s(now=now) if known else 0.0
 
     def seconds(self, nbytes: float, *, now: float) -> float:
-        """Until `nbytes` sent now have been acknowledged; 0 where the link is not known."""
+        """Seconds until `nbytes` sent now are acknowledged; 0 if the rate is unknown."""
         rate = self.bytes_per_s(now=now)
         if rate <= 0.0:
             return 0.0
@@ -85,12 +85,12 @@ class Uplink:
         return max(ahead, 0.0) + nbytes / rate + self.round_trip
 
     def carries(self, nbytes: float, frames_per_s: float, *, now: float) -> bool:
-        """Whether so many frames of this size get through. True where that is not known."""
+        """Whether the link carries so many frames of this size; True if unknown."""
         rate = self.bytes_per_s(now=now)
         return not self.acknowledges or rate <= 0.0 or nbytes * frames_per_s <= rate
 
     def opens_at(self, *, now: float) -> float:
-        """When the next frame may be sent: infinite if only an acknowledgement can tell."""
+        """When the next frame may be sent; infinite: after an acknowledgement."""
         if not self._flight:
             return -inf
         oldest = next(iter(self._flight.values()))
@@ -98,58 +98,59 @@ class Uplink:
             return -inf if now < oldest.deadline else inf
         if not self.bytes_per_s(now=now):
             return inf
-        if now > oldest.passes_at + self.round_trip:  # its acknowledgement is due: wait for that
+        if now > oldest.passes_at + self.round_trip:  # its acknowledgement is overdue
             return inf
         return next(reversed(self._flight.values())).passes_at - SPARE_S
 
     def has_room(self, nbytes: float) -> bool:
-        """Whether `nbytes` more keep within the bound. One frame alone may be of any size."""
+        """Whether `nbytes` more stay within the limit. A frame alone may have any size."""
         return not self._flight or self.bytes_in_flight + nbytes <= self._most_bytes
 
     def send(self, frame: int, nbytes: int, deadline: float, *, now: float) -> None:
-        """The frame is on its way."""
+        """Record a frame that is being sent."""
         passes_at, rate = now, self.bytes_per_s(now=now)
         if self.acknowledges and rate:
             passes_at += self.seconds(nbytes, now=now) - self.round_trip
         self._flight[frame] = _InFlight(nbytes, deadline, now, passes_at, alone=not self._flight)
 
-    def begun(self, frame: int, *, now: float) -> None:
-        """Its first byte leaves only now."""
-        sent = self._flight.get(frame)
-        if sent is not None:
-            sent.passes_at += now - sent.sent_at
-            sent.sent_at = now
+    def begin(self, frame: int, *, now: float) -> None:
+        """Restart the clock of a frame whose first byte leaves only now."""
+        in_flight = self._flight.get(frame)
+        if in_flight is not None:
+            in_flight.passes_at += now - in_flight.sent_at
+            in_flight.sent_at = now
 
     def arrived(self, frame: int, transfer_s: float, *, now: float) -> None:
-        """The frame has been acknowledged, or answered without. `transfer_s`: as the server says;
-        0: it does not."""
-        sent = self._flight.get(frame)
-        if sent is None:
+        """Record a frame that was acknowledged, or answered without. `transfer_s`: time of its
+        transfer as the server reports it, or 0."""
+        in_flight = self._flight.get(frame)
+        if in_flight is None:
             return
-        if self.acknowledges:  # one stream, in order: those sent before it are there as well
+        if self.acknowledges:  # one stream, in order: all earlier frames have arrived too
             for earlier in list(self._flight):
                 del self._flight[earlier]
                 if earlier == frame:
                     break
         else:
             del self._flight[frame]
-        if transfer_s > 0.0 and sent.alone:
-            trip = max(now - sent.sent_at - transfer_s, 0.0)
-            weight = _ROUND_TRIP_KEPT if 0.0 < self.round_trip < trip else 0.0
+        sent_at = in_flight.sent_at
+        if transfer_s > 0.0 and in_flight.alone:
+            trip = max(now - sent_at - transfer_s, 0.0)
+            weight = _ROUND_TRIP_DECAY if 0.0 < self.round_trip < trip else 0.0
             self.round_trip = weight * self.round_trip + (1.0 - weight) * trip
         seconds = transfer_s
         if seconds <= 0.0:
-            began = max(sent.sent_at, self._arrived_at) if self.acknowledges else sent.sent_at
+            began = max(sent_at, self._arrived_at) if self.acknowledges else sent_at
             seconds = max(now - began, 1e-6)
-        self._link.observe(sent.nbytes, seconds, now=now)
+        self._link.observe(in_flight.nbytes, seconds, now=now)
         self._arrived_at = now
         rate, passed = self.bytes_per_s(now=now), now - self.round_trip
-        if self.acknowledges and rate:  # what is behind it leaves at the rate that is known now
+        if self.acknowledges and rate:  # later frames leave at the new rate
             for later in self._flight.values():
                 passed = later.passes_at = max(passed, later.sent_at) + later.nbytes / rate
 
     def watch(self, *, now: float) -> None:
-        """Learn from what has not come yet: the oldest frame bounds the rate."""
+        """Lower the estimate if the oldest frame is overdue."""
         if self._flight:
             oldest = next(iter(self._flight.values()))
             waited = now - oldest.sent_at
@@ -159,18 +160,18 @@ class Uplink:
             self._link.silent(oldest.nbytes, waited, now=now)
 
     def withdrawn(self, frame: int) -> None:
-        """Nothing of it is on the link any more."""
+        """Remove a frame that is no longer on the link."""
         self._flight.pop(frame, None)
 
     def expired(self, patience: float, *, now: float) -> list[int]:
-        """Withdraw the frames whose deadline was so many seconds ago, and return them."""
+        """Remove and return the frames whose deadline was more than `patience` ago."""
         late = [frame for frame, sent in self._flight.items() if sent.deadline + patience <= now]
         for frame in late:
             del self._flight[frame]
         return late
 
     def broken(self) -> tuple[int, ...]:
-        """The connection has ended. Returns the frames that were in flight."""
-        lost = tuple(self._flight)
+        """Remove and return all frames in flight, because the connection has ended."""
+        frames = tuple(self._flight)
         self._flight.clear()
-        return lost
+        return frames

@@ -1,4 +1,4 @@
-"""What operators see: metrics, traces, logs."""
+"""Observability: metrics, traces, logs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""`LogWriter`: writes log lines on a thread, so that a reader that stalls holds nothing else up.
+"""`LogWriter`: writes log lines on a thread, so that a stalled reader blocks nothing else.
 
-Standard error may be a pipe that nobody reads, a terminal that is stopped, or a file on a network
-disk. A write then takes as long as that lasts. Setting O_NONBLOCK would not do: the flag belongs to
-all processes that share the pipe, and disks ignore it. So lines wait in a bounded queue; beyond its
-bound they are lost, counted, and the log says so once it is read again.
+Standard error may be a pipe that nobody reads, a stopped terminal, or a file on a network disk. A
+write then blocks for as long as that lasts. O_NONBLOCK does not help: all processes that share the
+pipe share the flag, and disks ignore it. So lines wait in a bounded queue. When the queue is full,
+lines are dropped and counted, and the log reports their number once it is read again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from collections.abc import Iterator
 log = logging.getLogger("slacktide.log")
 
 MOST_WAITING = 4 << 20
-"""Bytes that wait to be written; beyond that lines are lost. Some 20,000 of the access log."""
+"""Maximum bytes that wait to be written, some 20,000 lines of the access log."""
 MOST_WRITTEN = 1 << 16
-"""Bytes of one write, unless a single text is longer."""
+"""Maximum bytes of one write, unless a single text is longer."""
 REST_S = 0.005
-"""Pause between two writes, so that busy servers write many lines at once."""
+"""Seconds between two writes, so that busy servers write many lines at once."""
 CLOSE_S = 1.0
-"""Seconds without progress after which `close` leaves behind what waits."""
+"""Seconds without progress after which `finish` gives up."""
 
 
 class LostLines:
-    """Log lines that were lost in this process, for metrics. Only rises."""
+    """Number of log lines lost in this process, for metrics."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -41,18 +41,18 @@ LOST = LostLines()
 
 
 class LogWriter(io.TextIOBase):
-    """A text stream, which any thread may write to, in front of a file descriptor."""
+    """A text stream in front of a file descriptor. Any thread may write to it."""
 
-    def __init__(self, descriptor: int, *, most: int = MOST_WAITING) -> None:
-        """The descriptor stays the caller's."""
+    def __init__(self, descriptor: int, *, limit: int = MOST_WAITING) -> None:
+        """The caller keeps ownership of the descriptor. `limit`: maximum bytes that wait."""
         self._descriptor = descriptor
-        self._most = most
+        self._limit = limit
         self._waiting: deque[bytes] = deque()
-        self._lock = threading.RLock()  # a finalizer that runs while it is held may warn
+        self._lock = threading.RLock()  # reentrant: a finalizer may log while it is held
         self._nbytes = 0
-        """Of what waits, and of what is being written."""
+        """Bytes that wait or are being written."""
         self._lost = 0
-        """Lines that found no room since the log last said so."""
+        """Lines lost since the log last reported them."""
         self._written = 0
         self._wake = threading.Event()
         self._ending = threading.Event()
@@ -73,10 +73,10 @@ class LogWriter(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Have it written, or count it as lost. Never blocks and never raises."""
+        """Queue text, or count its lines as lost. Never blocks or raises."""
         data = text.encode("utf-8", "backslashreplace")
         with self._lock:
-            if self._nbytes + len(data) > self._most:
+            if self._nbytes + len(data) > self._limit:
                 self._lost += _lose(data)
             else:
                 self._nbytes += len(data)
@@ -85,11 +85,11 @@ class LogWriter(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing to do: the thread writes as fast as it can."""
+        """Do nothing: the thread writes as fast as it can."""
 
     def finish(self, patience_s: float = CLOSE_S) -> bool:
-        """Write what waits and end the thread; False once nothing has moved for `patience_s`, and
-        what waits is left behind."""
+        """Write the waiting text and end the thread. Returns False, abandoning the rest, after
+        `patience_s` without progress."""
         self._ending.set()
         self._wake.set()
         written = -1
@@ -109,7 +109,7 @@ class LogWriter(io.TextIOBase):
             self._ending.wait(REST_S)
 
     def _next(self) -> bytes:
-        """What to write at once: whole texts; empty if nothing waits."""
+        """Remove and return the texts for one write; empty if nothing waits."""
         texts: list[bytes] = []
         nbytes = 0
         with self._lock:
@@ -118,7 +118,7 @@ class LogWriter(io.TextIOBase):
                 texts.append(self._waiting.popleft())
             if not texts and self._waiting:
                 texts.append(self._waiting.popleft())
-            lost = 0 if self._nbytes > self._most // 2 else self._lost
+            lost = 0 if self._nbytes > self._limit // 2 else self._lost
             self._lost -= lost
         if lost:
             log.warning("%d log lines were lost, since nothing read the log", lost)
@@ -135,7 +135,7 @@ class LogWriter(io.TextIOBase):
                     continue
                 remaining = remaining[count:]
                 self._written += count
-        except (OSError, ValueError):  # its reader has gone, or the disk is full
+        except (OSError, ValueError):  # the reader has gone, or the disk is full
             _lose(bytes(remaining))
         finally:
             with self._lock:
@@ -144,7 +144,7 @@ class LogWriter(io.TextIOBase):
 
 
 def _lose(data: bytes) -> int:
-    """Count lines as lost; how many."""
+    """Count and return the lines in `data` as lost."""
     lines = max(1, data.count(b"\n"))
     LOST.count += lines
     return lines
@@ -152,12 +152,12 @@ def _lose(data: bytes) -> int:
 
 @contextlib.contextmanager
 def background_stderr() -> Iterator[LogWriter | None]:
-    """Until the end of the block, everything that this process writes to `sys.stderr` goes through
-    a `LogWriter`; None where it has no standard error that is a file."""
-    before = sys.stderr
+    """Within the block, send everything written to `sys.stderr` through a `LogWriter`. Yields None
+    if standard error is not a file."""
+    original = sys.stderr
     try:
-        before.flush()
-        writer = LogWriter(before.fileno())
+        original.flush()
+        writer = LogWriter(original.fileno())
     except (AttributeError, OSError, ValueError):
         yield None
         return
@@ -166,4 +166,4 @@ def background_stderr() -> Iterator[LogWriter | None]:
         yield writer
     finally:
         if writer.finish():
-            sys.stderr = before  # else the last words of this process would wait for its reader
+            sys.stderr = original  # otherwise the last output of this process would block

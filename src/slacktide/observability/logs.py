@@ -1,8 +1,8 @@
-"""How logs look: text for people, or one JSON object a line for machines.
+"""The formats of logs: text for people, or one JSON object per line for machines.
 
-Clients send us strings that end up in log lines. Whatever they hold, a line of ours is one line:
-in JSON everything, tracebacks too; in text all but tracebacks, whose lines are indented so that
-none of them can pass for a line of ours.
+Strings from clients end up in log lines. Whatever they contain, each record is a single line: in
+JSON always, in text except for tracebacks, whose lines are indented so that none can be mistaken
+for a record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slacktide.domain.suggestions import escaped
 from slacktide.frontends.ports import AccessRecord
 
 ACCESS = "slacktide.access"
-"""Logger of the access log: one line a request, wherever the general level stands."""
+"""Logger of the access log: one line per request, whatever the general level."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -36,11 +36,11 @@ class LogFormat(StrEnum):
 def configure(
     level: str = "info", format: LogFormat | str = LogFormat.TEXT, *, stream: TextIO | None = None
 ) -> None:
-    """Send logs of this process to `stream` (standard error). May be called again, and then
-    replaces what it did before; handlers of others stay as they are.
+    """Send the logs of this process to `stream` (default: standard error). A further call replaces
+    the previous configuration; other handlers are left alone.
 
-    `level` is that of our own loggers; other libraries are heard from `warning` on. Raises
-    ValueError for an unknown level or format.
+    `level` applies to our own loggers; other libraries log from `warning` on. Raises ValueError for
+    an unknown level or format.
     """
     if level not in LEVELS:
         raise ValueError(f"log level: expected one of {', '.join(LEVELS)}, got {level!r}")
@@ -67,8 +67,8 @@ def configure(
 
 
 def printable(text: str, limit: int = 256) -> str:
-    """`text` on one line and without anything a terminal would obey, cut to `limit` characters. For
-    strings that clients chose. Printable text stays as it is, in any script."""
+    """Make a client's string safe for logs: one line, without terminal control sequences, at most
+    `limit` characters. Printable text in any script is unchanged."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     if text.isprintable():
@@ -78,12 +78,12 @@ def printable(text: str, limit: int = 256) -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Ours, to be distinguished from handlers of others."""
+    """Our handler, distinguishable from others."""
 
 
 class JsonFormatter(logging.Formatter):
-    """`ts` (RFC 3339, UTC), `level`, `logger`, `message`, then the record's extras by their names;
-    with an exception `error`, `error_message` and `traceback`. ASCII, always one line."""
+    """Formats `ts` (RFC 3339, UTC), `level`, `logger`, `message` and the record's extras; with an
+    exception also `error`, `error_message` and `traceback`. ASCII, always one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -94,7 +94,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         for name, value in vars(record).items():
-            if name not in _STANDARD:  # what the caller passed as `extra`
+            if name not in _STANDARD:  # passed as `extra`
                 entry.setdefault(name, _plain(value))
         if record.exc_info and record.exc_info[0] is not None:
             entry["error"] = record.exc_info[0].__qualname__
@@ -102,12 +102,13 @@ class JsonFormatter(logging.Formatter):
             entry["traceback"] = "".join(traceback.format_exception(*record.exc_info))
         for name, value in entry.items():
             if isinstance(value, str):
-                entry[name] = escaped(value)  # JSON has no lone surrogates
+                entry[name] = escaped(value)  # JSON does not allow lone surrogates
         return json.dumps(entry)
 
 
 class TextFormatter(logging.Formatter):
-    """`12:34:56.789 warning server: message [request id]`, tracebacks indented below."""
+    """Formats `12:34:56.789 warning server: message [request id]`, with tracebacks indented
+    below."""
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
@@ -133,24 +134,23 @@ class TextFormatter(logging.Formatter):
 
 _COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 _LONGEST = 8192
-"""Characters of a text line; longer ones are cut."""
+"""Maximum characters of a text line; longer ones are cut."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def _plain(value: object) -> object:
-    """`value` as JSON knows it; anything else as its text."""
+    """Convert a value to one that JSON supports, if necessary to its text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
 class AccessLogger:
-    """The access log: one line for each answer, over HTTP and gRPC alike (docs/logs.md). What front
-    ends take as their `access_log`. Strings that clients chose are made printable here too, for
-    handlers that are not ours."""
+    """The access log: one line per answer, over HTTP and gRPC (docs/logs.md). Pass it to front ends
+    as `access_log`. Strings from clients are made printable here too, for other handlers."""
 
     def __init__(self, *, health: bool = False) -> None:
-        """`health`: whether health probes get a line too, which would be most lines of many."""
+        """`health`: whether to log health probes too, often most of all requests."""
         self._log = logging.getLogger(ACCESS)
         self._health = health
 

@@ -1,6 +1,6 @@
-"""What is notified of every answered request; a failing observer is removed.
+"""`Observers` notifies observers of every answered request, and removes those that fail.
 
-Without an observer no record is made: `if observers: observers.notify(…)`.
+Make no record if there is no observer: `if observers: observers.notify(…)`.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ log = logging.getLogger("slacktide.server")
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """One request that has its outcome, whether or not its client still waits for it."""
+    """A request that has its outcome, whether or not its client still waits."""
 
     context: CallContext
     model: str
     version: str
-    """The one that answered."""
+    """The version that answered."""
     version_named: bool
-    """Whether the client asked for that version."""
+    """Whether the client named that version."""
     request_id: str
-    """As the client called it; empty if it did not."""
+    """The client's id of the request, or empty."""
     rows: int
     outcome: Outcome
     has_result: bool
-    """Whether outputs are sent: False also for a late result that the client wanted discarded."""
+    """Whether outputs are sent; also False for a late result that is discarded."""
     stages: Mapping[str, Outcome] = field(default_factory=dict)
-    """Of a pipeline's call: how the last request of each stage with a result ended."""
+    """For a pipeline, the outcome of each stage's last request with a result."""
 
 
 class RequestObserver(Protocol):
-    """Called on the server's loop; must be quick."""
+    """An observer. It is called on the server's loop and must return quickly."""
 
     def answered(self, request: AnsweredRequest) -> None: ...
 
 
 class Observers:
-    """The observers. False while there are none."""
+    """The observers of a server. False if there are none."""
 
     __slots__ = ("_observers",)
 
@@ -54,10 +54,10 @@ class Observers:
         return bool(self._observers)
 
     def notify(self, request: AnsweredRequest) -> None:
-        """Notify each. One that raises is logged and removed."""
+        """Notify all observers. One that raises is logged and removed."""
         for observer in self._observers:
             try:
                 observer.answered(request)
             except Exception:
-                log.exception("%s failed and is not notified of requests any more", observer)
+                log.exception("%s failed and will not be notified of requests any more", observer)
                 self._observers = tuple(o for o in self._observers if o is not observer)

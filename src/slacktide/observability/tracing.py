@@ -1,9 +1,9 @@
-"""Traces in OpenTelemetry: for every answered request a span, with its time in the queue and its
-time in the batch as children, and of a pipeline its stages (docs/tracing.md).
+"""OpenTelemetry traces: a span for every answered request, with children for its time in the queue
+and in the batch, and for the stages of a pipeline (docs/tracing.md).
 
-Spans are made when the answer is given, from times that the outcome holds anyway, so that nothing
-needs to be carried along with a request. Needs the extra `otel`, which is loaded here and only when
-a tracer is made. OpenTelemetry's global provider is left alone: it is the embedding program's.
+Spans are made when the request is answered, from the times in its outcome, so that requests carry
+no tracing state. The extra `otel` is required, and is loaded only when a tracer is made.
+OpenTelemetry's global provider is left to the embedding program.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _TRACES_PATH = "/v1/traces"
 
 
 class TracingUnavailable(RuntimeError):  # noqa: N818  # a state of the installation
-    """OpenTelemetry is not installed. `str()` says what to do."""
+    """OpenTelemetry is not installed. The message names the remedy."""
 
 
 def open_tracer(endpoint: str, *, triton_strict: bool = False) -> RequestTracer:
-    """A tracer that sends spans in batches, from a thread of its own, to an OTLP/HTTP endpoint. A
-    URL without a path, such as `http://collector:4318`, gets the usual one. Raises
-    TracingUnavailable, or ValueError for what is no URL of HTTP."""
+    """Make a tracer that sends spans in batches, from its own thread, to an OTLP/HTTP endpoint. A
+    URL without a path, such as `http://collector:4318`, gets the usual path. Raises
+    TracingUnavailable, and ValueError unless it is an HTTP URL."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -48,7 +48,7 @@ def open_tracer(endpoint: str, *, triton_strict: bool = False) -> RequestTracer:
 
 
 class RequestTracer:
-    """A `RequestObserver` that makes spans. `shutdown` sends what is left."""
+    """A `RequestObserver` that makes spans. `shutdown` sends the remaining ones."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RequestTracer:
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`clock` is what requests are timed by. Raises TracingUnavailable."""
+        """`clock`: the clock of the requests' times. Raises TracingUnavailable."""
         try:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
@@ -80,9 +80,9 @@ class RequestTracer:
         self._wall_ns = wall_ns
 
     def answered(self, request: AnsweredRequest) -> None:
-        """Make the spans of one request; about 0.1 ms, less where its caller does not sample."""
+        """Make the spans of a request: about 0.1 ms, less if its caller does not sample."""
         context, outcome = request.context, request.outcome
-        # The offset of the two clocks is taken anew each time: the wall clock may be set.
+        # Computed each time, because the wall clock may be set.
         offset_ns = self._wall_ns() - round(self._clock() * 1e9)
 
         def at(seconds: float) -> int:
@@ -93,7 +93,7 @@ class RequestTracer:
         status = status_of(
             outcome.reason, has_result=request.has_result, triton_strict=self._strict
         )
-        # An invalid or absent parent gives an empty context, and that starts a new trace.
+        # An invalid or missing parent gives an empty context, which starts a new trace.
         headers = {"traceparent": context.traceparent} if context.traceparent else {}
         span = self._tracer.start_span(
             _name(request),
@@ -115,9 +115,9 @@ class RequestTracer:
         span.end(at(end))
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
-        """Send what is left; False if that took longer than `timeout_s` and was abandoned. Blocks:
+        """Send the remaining spans. Returns False if that takes longer than `timeout_s`. Blocks, so
         call it off the event loop."""
-        # The exporter retries for half a minute and has no setting for it: leave it behind.
+        # The exporter retries for half a minute, which cannot be configured: abandon it.
         thread = threading.Thread(target=self._provider.shutdown, name="otel-flush", daemon=True)
         thread.start()
         thread.join(timeout_s)
@@ -131,20 +131,23 @@ class RequestTracer:
         end: float,
         at: Callable[[float], int],
     ) -> None:
-        """`queue` and, if it ran, `compute`; before them those of stages. All end within their
-        parent."""
+        """Make the child spans: stages, `queue` and, if the request ran, `compute`. All end within
+        their parent."""
         outcome = request.outcome
         context = self._in_span(parent)
         for stage, ended in request.stages.items():
-            done = min(ended.at, end)
-            came = max(begin, done - ended.queue_s - ended.compute_s)
+            stage_end = min(ended.at, end)
+            stage_begin = max(begin, stage_end - ended.queue_s - ended.compute_s)
             attributes: dict[str, AttributeValue] = {"slacktide.batch_rows": ended.batch_rows}
             if ended.budget_s is not None:
                 attributes["slacktide.budget_at_completion"] = ended.budget_s
             span = self._tracer.start_span(
-                f"stage {stage}", context, attributes=attributes, start_time=at(min(came, done))
+                f"stage {stage}",
+                context,
+                attributes=attributes,
+                start_time=at(min(stage_begin, stage_end)),
             )
-            span.end(at(done))
+            span.end(at(stage_end))
         ran = outcome.batch_rows > 0
         started = min(begin + outcome.queue_s, end)
         if ran or outcome.queue_s > 0.0:
@@ -187,7 +190,7 @@ def _code(request: AnsweredRequest, status: WireStatus) -> str:
 
 
 def _attributes(request: AnsweredRequest, status: WireStatus) -> dict[str, AttributeValue]:
-    """By OpenTelemetry's conventions, by Triton's names, and ours."""
+    """Attributes by OpenTelemetry's conventions, by Triton's names, and our own."""
     context, outcome = request.context, request.outcome
     attributes: dict[str, AttributeValue] = {
         "client.address": context.client,

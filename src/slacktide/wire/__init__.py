@@ -1,6 +1,6 @@
-"""The wire: calls and answers in neutral form, and how both protocols write them.
+"""Protocol-neutral calls and replies, and the codecs of both protocols.
 
-Converts bytes to `InferCall` and `InferReply` to bytes; opens no socket, knows no engine and no
-model. The codecs are imported where they are needed: `oip_json` (JSON with binary tensors),
-`raw_tensors` (tensor data), `grpc_messages` (protobuf).
+The codecs convert bytes to `InferCall` and `InferReply` to bytes: `oip_json` (JSON with binary
+tensors), `raw_tensors` (tensor data), `grpc_messages` (protobuf). Nothing here opens a socket or
+knows the engine or a model.
 """

@@ -1,13 +1,13 @@
-"""Take the tensors out of a protobuf message without copying them, and put them in.
+"""Extracts tensors from a protobuf message, and inserts them, without copying.
 
-A protobuf runtime copies every `bytes` field twice: out of the message when it parses, and out of
-its arena when Python reads the field. Tensors are nearly all of an inference message, and they sit
-in one repeated top-level field; so we walk the top level ourselves, remember where that field's
-entries lie, and leave only the small rest (the *head*) to the runtime. The other way round, a
-message is its head followed by the entries: protobuf lets fields come in any order.
+The protobuf runtime copies every `bytes` field twice: when it parses the message, and when Python
+reads the field. Tensors are nearly all of an inference message, and they are in one repeated
+top-level field. So we walk the top level ourselves, locate the entries of that field, and leave
+only the small rest (the *head*) to the runtime. Likewise a message is written as its head followed
+by the entries: protobuf allows fields in any order.
 
-The walk follows the encoding's documentation (protobuf.dev/programming-guides/encoding). It
-checks lengths but no content; whatever is not bulk is handed on and judged by the runtime.
+The walk follows protobuf.dev/programming-guides/encoding. It checks lengths but no content, which
+it leaves to the runtime.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _FIXED32: Final = 5
 _MAX_VARINT_SHIFT: Final = 63
 _UINT64: Final = 2**64 - 1
 MAX_FIELDS: Final = 4096
-"""Of the top level: they are walked one by one, in Python. Names and tensors are far fewer."""
+"""Maximum top-level fields, which are walked one by one in Python. Real messages have far fewer."""
 _FEW_FIELDS: Final = 16
-"""Kinds of them that may precede the tensors."""
+"""Maximum kinds of fields before the tensors."""
 
 
 def take_bulk(
     message: Buffer, field: int, aside: int | None = None
 ) -> tuple[bytes, list[memoryview], memoryview | None]:
-    """(head, entries, value): `message` without its top-level `field`, views of that field's
-    entries, and the last value of the `bytes` or `string` field `aside`, taken out too, or None.
-    The views keep `message` alive. Raises WireError (BAD_INPUT) if the top level is malformed."""
+    """Split a message into (head, entries, value): the message without its top-level `field`, views
+    of that field's entries, and the last value of the `bytes` or `string` field `aside`, which is
+    removed too, or None. Raises WireError (BAD_INPUT) if the top level is malformed."""
     bulk_tag = field << 3 | _DELIMITED
     set_aside = None if aside is None else aside << 3 | _DELIMITED
     last: memoryview | None = None
@@ -45,7 +45,7 @@ def take_bulk(
     end = len(view)
     entries: list[memoryview] = []
     head: list[memoryview] = []
-    run_start = at = 0  # the head's current run is view[kept:at]
+    run_start = at = 0  # the head's current run is view[run_start:at]
     fields = 0
     try:
         while at < end:
@@ -69,7 +69,7 @@ def take_bulk(
                     if tag == bulk_tag:
                         entries.append(view[body:at])
                     else:
-                        if whole is not None:  # an earlier value: the runtime judges it
+                        if whole is not None:  # an earlier value, which the runtime checks
                             head.append(whole)
                         last, whole = view[body:at], view[start:at]
                     if run_start < start:
@@ -93,8 +93,8 @@ def take_bulk(
 
 
 def fields_before(beginning: Buffer, field: int) -> dict[int, memoryview] | None:
-    """The last value of each `bytes`, `string` and message field that precedes the first entry of
-    `field` in a message of which only the beginning is here; None if that entry has not begun."""
+    """The last value of each `bytes`, `string` and message field before the first entry of `field`,
+    given the beginning of a message; None if that entry has not begun."""
     view = memoryview(beginning)
     end_tag = field << 3 | _DELIMITED
     values: dict[int, memoryview] = {}
@@ -115,7 +115,7 @@ def fields_before(beginning: Buffer, field: int) -> dict[int, memoryview] | None
 
 
 def put_bulk(head: bytes, field: int, entries: Sequence[Buffer]) -> list[Buffer]:
-    """The pieces of a message: `head`, then each entry as one value of the repeated `field`."""
+    """The pieces of a message: `head`, then the entries of the repeated `field`."""
     tag = encode_varint(field << 3 | _DELIMITED)
     pieces: list[Buffer] = [head]
     for entry in entries:
@@ -125,7 +125,7 @@ def put_bulk(head: bytes, field: int, entries: Sequence[Buffer]) -> list[Buffer]
 
 
 def encode_varint(value: int) -> bytes:
-    """Base-128, least significant group first. `value` ≥ 0."""
+    """Encode `value` ≥ 0 in base 128, least significant group first."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -137,7 +137,8 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """(value of 64 bits, position after it). Raises IndexError at the end, else WireError."""
+    """Decode a 64-bit value. Returns it and the position after it. Raises IndexError at the end,
+    WireError if it is malformed."""
     value = shift = 0
     while True:
         byte = view[at]

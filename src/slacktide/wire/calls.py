@@ -1,4 +1,4 @@
-"""A protocol-neutral inference call and its answer: what both front ends convert to and from."""
+"""Protocol-neutral inference calls and replies, which both front ends convert to and from."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(slots=True)
 class InputTensor:
-    """One input as it came. `data` is raw little-endian bytes, always:
-    JSON and typed contents have been converted by the front end."""
+    """An input tensor. `data` is always raw little-endian bytes; the front end has converted JSON
+    and typed contents."""
 
     name: str
     datatype: Datatype
@@ -25,7 +25,7 @@ class InputTensor:
 
 @dataclass(slots=True)
 class InferCall:
-    """One inference request. `outputs` names the wanted outputs; empty means all."""
+    """An inference request. `outputs` names the requested outputs; empty means all."""
 
     model: str
     version: str | None
@@ -33,68 +33,69 @@ class InferCall:
     inputs: list[InputTensor]
     outputs: list[str] = field(default_factory=list)
     parameters: dict[str, Parameter] = field(default_factory=dict)
-    """Request parameters, with our own headers/metadata merged in under their parameter names."""
+    """Request parameters. Our headers or metadata are merged in under their parameter names."""
 
 
 @dataclass(slots=True, eq=False)
 class CallContext:
-    """Where and when a call came in."""
+    """Where a call comes from, and its timing."""
 
     first_byte: float
-    """Monotonic seconds at which its first byte arrived."""
+    """When its first byte arrived, in monotonic seconds."""
     client: str
-    """Peer address without port: what limits are counted by, and bandwidth outside sessions."""
+    """Peer address without port: the key of limits, and of bandwidth outside sessions."""
     transport: str
     """`http`, `grpc`, `grpc-stream` or `frames`."""
     transport_budget_s: float | None = None
-    """Seconds from first byte that the transport allows (grpc-timeout, timeout headers)."""
+    """Seconds from the first byte that the transport allows (grpc-timeout, timeout headers)."""
     request_id: str = ""
     traceparent: str | None = None
     connection: str = ""
-    """Peer address with port; empty where it does not tell connections apart."""
+    """Peer address with port; empty if it does not identify a connection."""
     session: str = ""
-    """The stream of frames that it belongs to: the client that planners and schedulers see."""
+    """Id of the frame session it belongs to, which planners and schedulers see as the client."""
     complete_at: float | None = None
-    """When its last byte is expected, in a session; None: as the client's other bodies came."""
+    """Expected time of its last byte, in a session; None: estimated from the client's other
+    bodies."""
     read_s: float = 0.0
-    """Seconds that reading long JSON or typed contents took, of its deadline."""
+    """Seconds of its deadline spent on reading long JSON or typed contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """What a client that streams frames has said it wants."""
+    """The requirements of a client that streams frames."""
 
     model: str
     version: str | None
     rate: float
     """Frames per second, > 0."""
     slo: float
-    """Seconds from capture to the answer at the client, > 0."""
+    """Seconds from capture to the answer's arrival at the client, > 0."""
     floor: float = 0.0
-    """Least accuracy of use, 0 to 1."""
+    """Lowest useful accuracy, 0 to 1."""
     weight: float = 1.0
     name: str = ""
-    """For people."""
+    """Name shown to people."""
     bytes_per_s: float = 0.0
-    """Of its link; 0: it does not know."""
+    """Rate of its link; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeAdvice:
-    """What a session is told to send."""
+    """Advice to a session on what to send."""
 
     size: int = 0
-    """Side of its images, pixels; 0: as they are."""
+    """Side of its images in pixels; 0: any size."""
     variant: str = ""
     mapped: bool = True
-    """False: no answer in time is expected."""
+    """Whether answers are expected in time."""
     bytes_per_s: float = 0.0
-    """Of its link, as measured; 0: not known yet."""
+    """Measured rate of its link; 0: not known yet."""
 
 
 @dataclass(slots=True)
 class OutputValue:
-    """One output of the answer; `data` is raw little-endian bytes owned by the answer."""
+    """An output of a reply. `data` is raw little-endian bytes owned by the reply."""
 
     name: str
     datatype: Datatype
@@ -104,7 +105,7 @@ class OutputValue:
 
 @dataclass(slots=True)
 class InferReply:
-    """The answer to a call. `outputs` is None if there is no result; then `message` says why."""
+    """The reply to a call. `outputs` is None if there is no result; `message` then says why."""
 
     outcome: Outcome
     model: str
@@ -113,13 +114,13 @@ class InferReply:
     outputs: list[OutputValue] | None
     message: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
-    """Top-level response parameters (timing, where asked for)."""
+    """Top-level response parameters (timing, if requested)."""
     retry_after_s: float | None = None
     variant: str = ""
-    """Of the model, that ran; empty: none did, or there is but one."""
+    """The variant that ran; empty if none did or the model has only one."""
 
     def in_order(self, requested: Sequence[str]) -> list[OutputValue]:
-        """The outputs as the client asked for them."""
+        """The outputs in the order of `requested`."""
         outputs = self.outputs or []
         if len(requested) > 1:
             rank = {name: place for place, name in enumerate(requested)}

@@ -1,11 +1,11 @@
-"""What a front end answers with when a client's message is wrong, or a control call cannot be done.
+"""Errors that front ends report to clients.
 
-    WireError               carries the Reason that picks the status code (wire/status.py)
-    └── BadField            names the field, what was expected and what came
-    ControlError            a control call that cannot be done; its kind picks the status
+    WireError               an invalid message; its Reason selects the status (wire/status.py)
+    └── BadField            an invalid field: its name, the expected and the actual value
+    ControlError            a failed control call; its kind selects the status
 
-Messages go to the client as they are: they quote the client's own words (shortened), never a
-path, a trace or an internal name.
+Messages go to the client as they are. They quote the client's own values, shortened, but never a
+path, a traceback or an internal name.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 from slacktide.domain import Reason
 
 _QUOTE_LIMIT = 60
-"""Characters of a client's value that a message repeats."""
+"""Maximum quoted characters of a client's value."""
 
 
 class WireError(Exception):
-    """A message that cannot be taken. `str()` is what the client reads."""
+    """An invalid message. `str()` is the text for the client."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class WireError(Exception):
 
 
 class BadField(WireError):  # noqa: N818  # reads as what it names: a bad field
-    """One field of a message is wrong. Its reason is BAD_INPUT unless the size is the trouble."""
+    """A field of a message is invalid. The reason is BAD_INPUT unless the size is at fault."""
 
     def __init__(
         self, field: str, expected: str, got: object, reason: Reason = Reason.BAD_INPUT
@@ -40,7 +40,7 @@ class BadField(WireError):  # noqa: N818  # reads as what it names: a bad field
 
 
 class ControlError(Exception):
-    """A control call that cannot be done. `kind` picks the status; `str()` is for the client."""
+    """A control call that failed. `kind` selects the status; `str()` is the text for the client."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class ControlError(Exception):
 
 
 def quote(value: object) -> str:
-    """A short, printable, one-line picture of something a client sent."""
+    """A short, printable, single-line representation of a client's value."""
     if value is None:
         return "nothing"
     if isinstance(value, bytes):

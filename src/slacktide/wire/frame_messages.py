@@ -1,9 +1,8 @@
-"""Messages of a stream of frames (`proto/frames.proto`): what of them is read and written by hand.
+"""Hand-written parsing and encoding of frame stream messages (`proto/frames.proto`).
 
-A frame is a ModelInferRequest behind a few bytes. These say which frame it is, and where in its
-message the request begins, as soon as they are here: so a frame can be received where it belongs,
-and is parsed as any other request is. Messages that have their fields in another order are read by
-the protobuf runtime, at the price of a copy.
+A frame is a ModelInferRequest after a few bytes, which say which frame it is and where the request
+begins. Read early, they let a frame be received in place and parsed like any other request. The
+protobuf runtime reads messages with another order of fields, at the price of a copy.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from slacktide.wire.proto.messages import Advice, Answer, ClientMessage, Hello
 MAX_NAME = 128
 """Characters of a model's or a client's name in a hello."""
 MOST_RATE, MOST_SLO_MS = 1_000.0, 600_000.0
-"""Of frames per second, and of an SLO: no camera has more, no client waits longer."""
+"""Maximum frames per second, and maximum SLO: no camera is faster, no client waits longer."""
 HEAD_BYTES = 64
-"""Most that a frame's message has before its request."""
+"""Maximum bytes of a frame's message before its request."""
 
 _FRAME, _ANSWER = 3 << 3 | 2, 3 << 3 | 2  # ClientMessage.frame, ServerMessage.answer
 _ID, _RATE, _REQUEST = 1 << 3, 2 << 3 | 1, 15 << 3 | 2  # of Frame
@@ -35,19 +34,19 @@ _DOUBLE = Struct("<d")
 
 
 class FrameHead(NamedTuple):
-    """What precedes a frame's request."""
+    """The fields before a frame's request."""
 
     id: int
     bytes_per_s: float
-    """Of its link, as the client measures it; 0: not said, or not to be believed."""
+    """Rate of the link as the client measures it; 0 if missing or implausible."""
     start: int
-    """Where in the message its ModelInferRequest begins."""
+    """Offset of the ModelInferRequest in the message."""
 
 
-def frame_head(begun: Buffer, length: int) -> FrameHead | None:
-    """Of a ClientMessage of `length` bytes of which the first ones are here; None: they are too
-    few, or it is no frame that ends with its request."""
-    view = memoryview(begun)[:HEAD_BYTES]
+def frame_head(beginning: Buffer, length: int) -> FrameHead | None:
+    """Parse the `beginning` of a ClientMessage of `length` bytes. None if it is too short, or the
+    message is not a frame that ends with its request."""
+    view = memoryview(beginning)[:HEAD_BYTES]
     id, rate = 0, 0.0
     try:
         if view[0] != _FRAME:
@@ -70,7 +69,7 @@ def frame_head(begun: Buffer, length: int) -> FrameHead | None:
 
 
 def read_client_message(message: Buffer) -> ClientMessage:
-    """Raises WireError if it is not one."""
+    """Parse a ClientMessage. Raises WireError."""
     try:
         return ClientMessage.FromString(bytes(message))
     except DecodeError:
@@ -78,7 +77,7 @@ def read_client_message(message: Buffer) -> ClientMessage:
 
 
 def terms_of(hello: Hello) -> SessionTerms:
-    """Raises BadField."""
+    """The terms in a hello. Raises BadField."""
     for field in ("model", "version", "name"):
         text = getattr(hello, field)
         if len(text) > MAX_NAME or not text.isprintable():
@@ -106,7 +105,7 @@ def _number(hello: Hello, field: str, most: float, above: float | None = None) -
 
 
 def advice_message(advice: SizeAdvice) -> Advice:
-    """As it goes to the client."""
+    """Convert advice to its message."""
     return Advice(
         size=advice.size,
         variant=advice.variant,

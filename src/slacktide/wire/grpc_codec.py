@@ -1,12 +1,12 @@
-"""The same conversions as `grpc_messages`, made cheap for messages that resemble earlier ones.
+"""`GrpcCodec`: the conversions of `grpc_messages`, cached for messages that resemble earlier ones.
 
-A client's requests to a model differ in their tensors' bytes and their id, and in nothing else. So
-we keep what a request's *head* (all but those two) was found to mean, under the head's own bytes,
-and what the head of an answer looks like, under its model and shapes. A hit saves parsing,
-checking and building of protobuf messages: half the time of a small call, which matters because a
-server's core is cold again by the time the next call comes. A miss costs a dictionary entry.
+A client's requests to a model usually differ only in their id and tensor bytes. So we cache the
+meaning of a request's *head* (everything else) under the head's bytes, and the head of an answer
+under its model and shapes. A hit saves parsing, checking and building protobuf messages: half the
+time of a small call, which matters because a server's core is cold again when the next call comes.
+A miss costs a dictionary entry.
 
-Bounded: heads longer than a limit are not kept, and a full table is cleared (as `re` does).
+The caches are bounded: longer heads are not cached, and a full table is cleared (as in `re`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from slacktide.wire.raw_tensors import check_raw
 
 MAX_ENTRIES = 1024
 MAX_HEAD = 2048
-"""Bytes of a head that is worth keeping; with the entries, what an adversary can make us hold."""
+"""Longest cached head in bytes. With `MAX_ENTRIES`, this bounds the memory an attacker can take."""
 
 _ID_TAG = encode_varint(ID << 3 | 2)
 _RAW_TAG = encode_varint(RAW_OUTPUT_CONTENTS << 3 | 2)
@@ -44,7 +44,7 @@ _RAW_TAG = encode_varint(RAW_OUTPUT_CONTENTS << 3 | 2)
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
-    """What a head was found to mean. The last part of an input is its size, None for BYTES."""
+    """The meaning of a head. The last part of an input is its size, None for BYTES."""
 
     model: str
     version: str | None
@@ -54,7 +54,7 @@ class _Meaning:
 
 
 class GrpcCodec:
-    """Reads requests and writes answers; one for each server, since it remembers."""
+    """Reads requests and writes answers. Each server has one, because it caches."""
 
     def __init__(self) -> None:
         self._meanings: dict[bytes, _Meaning] = {}
@@ -62,11 +62,11 @@ class GrpcCodec:
 
     @property
     def remembered(self) -> tuple[int, int]:
-        """How many heads of requests and of answers are kept."""
+        """Number of cached heads of requests and of answers."""
         return len(self._meanings), len(self._reply_heads)
 
     def read(self, message: Buffer) -> IncomingRequest:
-        """A serialized ModelInferRequest. Raises WireError if it is not one."""
+        """Read a serialized ModelInferRequest. Raises WireError."""
         head, raw, id_bytes = take_bulk(message, RAW_INPUT_CONTENTS, ID)
         id = "" if id_bytes is None else _text(id_bytes)
         meaning = self._meanings.get(head)
@@ -81,11 +81,11 @@ class GrpcCodec:
         return self._pieces(reply, requested, {})
 
     def stream_reply_pieces(self, reply: InferReply, requested: Sequence[str] = ()) -> list[Buffer]:
-        """The same as a serialized ModelStreamInferResponse."""
+        """A reply as a serialized ModelStreamInferResponse, in pieces."""
         return in_stream(self._pieces(reply, requested, {FINAL_RESPONSE: True}))
 
     def learn(self, head: bytes, request: RequestMessage, call: InferCall) -> None:
-        """Keep what `head` means. Typed contents are part of the head: never the same twice."""
+        """Cache the meaning of `head`. Heads with typed contents are not cached: no two agree."""
         if len(head) <= MAX_HEAD and len(request.raw) == len(call.inputs):
             meaning = _Meaning(
                 call.model,
@@ -109,7 +109,7 @@ class GrpcCodec:
     def _pieces(
         self, reply: InferReply, requested: Sequence[str], parameters: dict[str, Parameter]
     ) -> list[Buffer]:
-        if reply.parameters:  # timing: never the same twice
+        if reply.parameters:  # timing, which differs each time
             whole = replace(reply, parameters={**reply.parameters, **parameters})
             return encode_reply(whole, requested)
         outputs = reply.in_order(requested)
@@ -135,7 +135,7 @@ class GrpcCodec:
 
 @dataclass(slots=True)
 class IncomingRequest:
-    """A request whose model and id are known; `call` says the rest."""
+    """A request whose model and id have been read; `call` returns all of it."""
 
     model: str
     version: str | None
@@ -155,7 +155,7 @@ class IncomingRequest:
         if len(raw) != len(meaning.inputs) or len(self.id) > MAX_ID:
             parsed = parse_head(self._head, raw)
             parsed.head.id = self.id
-            return parsed.call(from_metadata)  # will say what is wrong
+            return parsed.call(from_metadata)  # raises the matching error
         inputs: list[InputTensor] = []
         for (name, datatype, shape, size), data in zip(meaning.inputs, raw, strict=True):
             if len(data) != size:

@@ -3,10 +3,10 @@
     server   read_request  → RequestMessage → .call(…)   encode_reply, …
     client   encode_call
 
-Reading is in two steps so that a server can still say which model a bad request was meant for.
-Tensors are never copied on the way in: they are views into the message. On the way out a message
-is assembled once. Answers always carry `raw_output_contents`, one entry per output: stock clients
-read nothing else.
+Reading takes two steps so that a server knows which model an invalid request was meant for. Tensors
+are not copied on the way in: they are views into the message. On the way out, a message is
+assembled once. Answers always carry `raw_output_contents`, one entry per output, because stock
+clients read nothing else.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ MODEL_VERSION = 2
 ID = 3
 RAW_INPUT_CONTENTS = 7
 RAW_OUTPUT_CONTENTS = 6
-"""Field numbers that are handled apart from their messages; `id` has the same in both."""
+"""Numbers of fields that are handled apart from their messages; `id` has the same in both."""
 
 FINAL_RESPONSE = "triton_final_response"
-"""Parameter of every answer on a stream: true on the last one to a request (we send just one)."""
+"""Parameter of every answer on a stream: true on the last one to a request (there is only one)."""
 REASON = "reason"
-"""Parameter of a refusal on a stream: the label of its reason."""
+"""Parameter of a refusal on a stream: its reason."""
 
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))  # ModelStreamInferResponse.infer_response
 _INT64_MAX = 2**63 - 1
@@ -55,10 +55,10 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(slots=True)
 class RequestMessage:
-    """A ModelInferRequest, parsed but not yet checked."""
+    """A ModelInferRequest that is parsed but not yet checked."""
 
     head: ModelInferRequest
-    """All of it but the raw tensors."""
+    """The message without its raw tensors."""
     raw: list[memoryview]
     """The entries of `raw_input_contents`."""
 
@@ -75,8 +75,8 @@ class RequestMessage:
         return self.head.id
 
     def call(self, from_metadata: Mapping[str, Parameter]) -> InferCall:
-        """The call this message asks for; its own parameters win over those of the metadata. Raises
-        BadField."""
+        """Check the message and convert it to a call. Its own parameters win over the metadata's.
+        Raises BadField."""
         head = self.head
         if len(head.id) > MAX_ID:
             raise BadField("id", f"a string of at most {MAX_ID} characters", head.id)
@@ -94,17 +94,17 @@ class RequestMessage:
 
 
 def read_request(message: Buffer) -> RequestMessage:
-    """Parse a serialized ModelInferRequest. Raises WireError if it is not one."""
+    """Parse a serialized ModelInferRequest. Raises WireError."""
     return parse_head(*take_bulk(message, RAW_INPUT_CONTENTS)[:2])
 
 
 def typed_bytes(message: Buffer) -> int:
-    """Bytes of a serialized ModelInferRequest that are no raw tensors. Raises WireError."""
+    """Size of a serialized ModelInferRequest without its raw tensors. Raises WireError."""
     return len(take_bulk(message, RAW_INPUT_CONTENTS)[0])
 
 
 def model_of(message: Buffer) -> str:
-    """The model that a ModelInferRequest names, however bad the rest of it; "" if none."""
+    """The model that a ModelInferRequest names, even if the rest is invalid; "" if none."""
     try:
         names = take_bulk(message, MODEL_NAME)[1]
         return str(names[-1], "utf-8") if names else ""
@@ -113,8 +113,8 @@ def model_of(message: Buffer) -> str:
 
 
 def target_before_tensors(beginning: Buffer) -> tuple[str, str | None] | None:
-    """Model and version of a ModelInferRequest of which the beginning is here, if raw tensors
-    follow what it says; None: they are not known before its end."""
+    """The model and version in the beginning of a ModelInferRequest, if raw tensors follow; None if
+    they are not known before its end."""
     fields = fields_before(beginning, RAW_INPUT_CONTENTS)
     if fields is None or MODEL_NAME not in fields:
         return None
@@ -126,7 +126,7 @@ def target_before_tensors(beginning: Buffer) -> tuple[str, str | None] | None:
 
 
 def parse_head(head: bytes, raw: list[memoryview]) -> RequestMessage:
-    """The same for a message whose raw tensors have been taken out."""
+    """Parse a ModelInferRequest whose raw tensors have been removed. Raises WireError."""
     try:
         return RequestMessage(ModelInferRequest.FromString(head), raw)
     except DecodeError:
@@ -134,15 +134,15 @@ def parse_head(head: bytes, raw: list[memoryview]) -> RequestMessage:
 
 
 def encode_reply(reply: InferReply, requested: Sequence[str] = ()) -> list[Buffer]:
-    """A serialized ModelInferResponse of a reply that has outputs, in the order of `requested`; in
-    pieces, of which tensors are not copied."""
+    """A reply with outputs, in the order of `requested`, as a serialized ModelInferResponse, in
+    pieces. Tensors are not copied."""
     outputs = reply.in_order(requested)
     tensors = [output.data for output in outputs]
     return put_bulk(reply_head(reply, outputs), RAW_OUTPUT_CONTENTS, tensors)
 
 
 def reply_head(reply: InferReply, outputs: Sequence[OutputValue]) -> bytes:
-    """A ModelInferResponse without its tensors."""
+    """A serialized ModelInferResponse without its tensors."""
     response = ModelInferResponse(model_name=reply.model, model_version=reply.version, id=reply.id)
     write_parameters(reply.parameters, response.parameters)
     for output in outputs:
@@ -153,18 +153,18 @@ def reply_head(reply: InferReply, outputs: Sequence[OutputValue]) -> bytes:
 
 
 def in_stream(pieces: Sequence[Buffer]) -> list[Buffer]:
-    """The pieces of a ModelStreamInferResponse around those of a ModelInferResponse."""
+    """Wrap the pieces of a ModelInferResponse into a ModelStreamInferResponse."""
     return [_INFER_RESPONSE_TAG + encode_varint(sum(map(len, pieces))), *pieces]
 
 
 def encode_stream_error(
     message: str, *, model: str, version: str | None, id: str, parameters: Mapping[str, Parameter]
 ) -> bytes:
-    """A serialized ModelStreamInferResponse that says why there is no result. `id` lets a client
-    with many requests in flight tell which of them failed."""
+    """A serialized ModelStreamInferResponse with the reason for a missing result. `id` lets a
+    client with many requests in flight see which one failed."""
     response = ModelInferResponse(model_name=model, model_version=version or "", id=id)
     write_parameters({**parameters, FINAL_RESPONSE: True}, response.parameters)
-    # An empty error_message means success to clients.
+    # Clients take an empty error_message as success.
     answer = ModelStreamInferResponse(
         error_message=message or "request failed", infer_response=response
     )
@@ -172,7 +172,7 @@ def encode_stream_error(
 
 
 def encode_call(call: InferCall) -> bytes:
-    """A serialized ModelInferRequest, for clients."""
+    """A call as a serialized ModelInferRequest, for clients."""
     request = ModelInferRequest(model_name=call.model, model_version=call.version or "", id=call.id)
     write_parameters(call.parameters, request.parameters)
     for tensor in call.inputs:
@@ -186,7 +186,7 @@ def encode_call(call: InferCall) -> bytes:
 def read_parameters(
     parameters: Mapping[str, InferParameter | ModelRepositoryParameter],
 ) -> dict[str, Parameter]:
-    """Values of a parameter map. One with no member we know set is absent, not an error."""
+    """The values of a parameter map. A parameter with no known member set is left out."""
     values: dict[str, Parameter] = {}
     for name, parameter in parameters.items():
         member = parameter.WhichOneof("parameter_choice")
@@ -198,7 +198,7 @@ def read_parameters(
 def write_parameters(
     parameters: Mapping[str, Parameter], into: MutableMapping[str, InferParameter]
 ) -> None:
-    """Set a parameter map. Integers are int64 while they fit, then uint64."""
+    """Write a parameter map. Integers become int64 if they fit, else uint64."""
     for name, value in parameters.items():
         parameter = into[name]
         if isinstance(value, bool):

@@ -1,9 +1,9 @@
-"""`InferReader`: parses the calls of clients that say the same thing again and again.
+"""`InferReader`: `parse_infer` with a cache, for clients that repeat the same JSON.
 
-A client that streams frames sends the same JSON before different bytes. What the JSON means (names,
-types, shapes, where each tensor lies) is remembered by its text, so that it is parsed and checked
-once. Only calls whose tensors are all binary and of fixed-size elements are remembered: of those
-nothing is left to check but the length. A call that is not as remembered goes the long way.
+A client that streams frames sends the same JSON before different tensor bytes. The meaning of the
+JSON (names, types, shapes, offsets) is cached by its text, so that it is parsed and checked once.
+Only calls whose tensors are all binary, with elements of fixed size, are cached: of those only the
+length remains to be checked.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from slacktide.wire.calls import Buffer, InferCall, InputTensor, Parameter
 from slacktide.wire.oip_json import AnswerFormat, parse_infer
 
 MAX_TEXT: Final = 2048
-"""Longest JSON remembered, bytes."""
-MAX_KEPT: Final = 512
-"""Texts remembered; when there are more, all are forgotten. Clients that put a new id or deadline
-into every call cost one entry each, and gain nothing."""
+"""Longest cached JSON in bytes."""
+MAX_ENTRIES: Final = 512
+"""Maximum cached texts; a full cache is cleared. Clients that put a new id or deadline into every
+call cost an entry each, and gain nothing."""
 
 _Place = tuple[str, Datatype, tuple[int, ...], int, int]
-"""Name, type, shape, and where in the body the bytes begin and end."""
+"""Name, type, shape, and the start and end of the bytes in the body."""
 _NO_PARAMETERS: Mapping[str, Parameter] = {}
 
 
 class _Meaning:
-    """What a JSON text says. Its containers are shared by all calls that said it: read-only."""
+    """The meaning of a JSON text. Calls with the same text share its containers: read-only."""
 
     __slots__ = ("answer", "id", "outputs", "parameters", "places", "size")
 
@@ -46,7 +46,7 @@ class _Meaning:
 
 
 class InferReader:
-    """One for each front end: it keeps what it has read."""
+    """Parses calls. Each front end has one, because it caches."""
 
     def __init__(self) -> None:
         self._meanings: dict[bytes, _Meaning] = {}
@@ -59,7 +59,7 @@ class InferReader:
         json_length: int | None,
         header_parameters: Mapping[str, Parameter] = _NO_PARAMETERS,
     ) -> tuple[InferCall, AnswerFormat]:
-        """As `parse_infer`."""
+        """See `parse_infer`."""
         if (
             json_length is None
             or header_parameters
@@ -83,9 +83,9 @@ class InferReader:
         binary = sum(len(tensor.data) for tensor in call.inputs)
         strings = any(tensor.datatype is Datatype.BYTES for tensor in call.inputs)
         if strings or binary != size - len(text):
-            return  # strings are checked one by one; data in the JSON is part of its text
+            return  # strings must be checked each time; data in JSON is part of the text
         if any(not isinstance(tensor.data, memoryview) for tensor in call.inputs):
             return
-        if len(self._meanings) >= MAX_KEPT:
+        if len(self._meanings) >= MAX_ENTRIES:
             self._meanings.clear()
         self._meanings[text] = _Meaning(call, answer, len(text), size)

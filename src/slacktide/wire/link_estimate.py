@@ -1,12 +1,16 @@
-"""How fast a client's bytes come in, as learnt from those that came. Pure.
+"""Estimates the rate of a client's link from its past transfers. Pure.
 
-A rate is smoothed as in Jellyfish (§5): an adaptive filter follows at once where the error is as
-large as it has lately been at most, and slowly where it is small; what is asked for is the harmonic
-mean of the last second. Added to that: a transfer slower than expected is believed at once, and the
-mean is no faster than it, for else every frame of a second would be late; a larger fall makes the
-past worthless, so the past is forgotten; what hardly fills a packet shows how prompt a client is
-rather than how fast its link, so it weighs little; a transfer that takes too long says so before it
-has ended; and what was learnt long ago gives way to the guess.
+The rate is smoothed as in Jellyfish (§5): an adaptive filter follows at once if the error is as
+large as any recent one, and slowly if it is small; the estimate is the harmonic mean of the last
+second. We add to this:
+
+- A transfer slower than expected counts in full, and the mean is never faster than it; otherwise
+  all frames of the next second would be late.
+- A larger fall clears the history.
+- A transfer of little more than a packet weighs little: it shows the client's promptness, not the
+  link's rate.
+- A transfer that takes too long counts before it has ended.
+- An old estimate fades towards the guess.
 
 It is used wherever one clock times transfers: in the server (a frame from its announcement to its
 last byte, a body from its first byte), in the client (a frame from its sending to its
@@ -19,63 +23,63 @@ from collections import OrderedDict, deque
 from math import exp, inf, log
 
 GUESS_BYTES_PER_S = 12.5e6
-"""For a client of which nothing is known: 100 Mbit/s."""
+"""Rate of an unknown client: 100 Mbit/s."""
 WINDOW_S = 1.0
-"""The harmonic mean is over so much."""
+"""Seconds of the harmonic mean."""
 FALL = 0.6
-"""A transfer at less than this share of the expected rate is a fall of the link."""
+"""A transfer slower than this share of the expected rate is a fall of the link."""
 SILENCE_S = 3.0
-"""After so long without a transfer the next one is believed at once."""
+"""After this long without a transfer the next one counts in full."""
 HALF_LIFE_S = 300.0
-"""In so long a silence half of what was learnt (in logarithms) gives way to the guess."""
+"""Silence in which the logarithm of the rate moves halfway to the guess's."""
 
-CLIENTS_KEPT = 4096
+MAX_CLIENTS = 4096
 PACKET = 1500
-"""Bytes that come at once whatever the link: what has no more shows no rate."""
+"""Bytes that arrive at once whatever the link. Transfers that are not longer show no rate."""
 
 _LATE_S = 0.002
-"""What a busy loop may add to a transfer. No fall."""
-_ERROR_KEPT = 0.6
+"""Delay that a busy loop may add to a transfer without being taken for a fall."""
+_ERROR_DECAY = 0.6
 _ERRORS = 10
-"""The filter's constants, as published."""
+"""Constants of the filter, as published."""
 _SAMPLES = 32
-_FRAMES_KEPT = 0.95
-"""Of what was known of the size of frames, with each frame."""
+_FRAME_DECAY = 0.95
+"""Factor by which each frame reduces the weight of the earlier ones."""
 _POWER, _PRIOR = 0.83, 0.05
 _REFERENCE = (16_384, 10_283)
-"""Pixels and bytes of a frame, before any is known."""
+"""Pixels and bytes of a frame before the first one."""
 _LEAST_POWER, _MOST_POWER = 0.3, 1.2
-"""Those outside are accidents."""
+"""Range of plausible powers."""
 _FASTEST, _LONGEST = 1e-12, 1e6
-"""Seconds for a byte, and for a transfer: beyond them only arithmetic goes wrong."""
+"""Limits on the seconds of a byte and of a transfer, which keep the arithmetic sound."""
 
 
 class LinkEstimate:
-    """The rate of one link, one way."""
+    """Estimates the rate of one direction of a link."""
 
     __slots__ = (
-        "_error", "_errors", "_last", "_mean", "_mean_until", "_pace", "_recent", "guess",
+        "_error", "_errors", "_last_at", "_mean", "_mean_until", "_pace", "_recent", "guess",
         "measured",
     )  # fmt: skip
 
     def __init__(self, guess: float = GUESS_BYTES_PER_S) -> None:
         self.guess = guess
-        """Bytes per second, > 0: holds until something has been measured. May be set anew."""
+        """Bytes per second, > 0, assumed until the first measurement. May be changed."""
         self.measured = False
         self._pace = 0.0
-        """Seconds for a byte, smoothed, since it was measured."""
+        """Smoothed seconds per byte, once measured."""
         self._error = 0.0
         self._errors: deque[float] = deque(maxlen=_ERRORS)
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=_SAMPLES)
-        """When a transfer ended, its bytes, and the seconds these take at the pace after it."""
-        self._last = -inf
-        """When the last of them ended."""
+        """Recent transfers: end, bytes, and the seconds of these bytes at the pace after it."""
+        self._last_at = -inf
+        """When the last transfer ended."""
         self._mean, self._mean_until = 0.0, -inf
-        """The rate, and until when it holds unless another transfer ends."""
+        """Cached rate, and when it expires unless another transfer ends."""
 
     def observe(self, nbytes: int, seconds: float, *, now: float) -> bool:
-        """`nbytes` that have just come took `seconds`. Whether the link has fallen: what was known
-        of it before is then forgotten."""
+        """Record a transfer of `nbytes` in `seconds` that ended now. Returns whether the link has
+        fallen, which clears the history."""
         if nbytes <= PACKET or not 0.0 < seconds < inf:
             return False
         fell = self.silent(nbytes, seconds, now=now)
@@ -86,13 +90,13 @@ class LinkEstimate:
             weight = (1.0 if sample > expected else gain) * nbytes / (nbytes + PACKET)
             self._pace = expected + weight * (sample - expected)
         self._recent.append((now, nbytes, nbytes * self._pace))
-        self._last, self._mean_until = now, -inf
+        self._last_at, self._mean_until = now, -inf
         self.measured = True
         return fell
 
     def silent(self, nbytes: int, seconds: float, *, now: float) -> bool:
-        """So few bytes have come of a transfer that has taken `seconds` so far. As `observe`, but
-        it changes nothing unless that is a fall."""
+        """Record that an unfinished transfer has brought only `nbytes` in `seconds`. Like
+        `observe`, but changes nothing unless this is a fall."""
         if nbytes <= PACKET or not 0.0 < seconds < inf:
             return False
         if seconds <= nbytes / (FALL * self.bytes_per_s(now=now)) + _LATE_S:
@@ -101,12 +105,12 @@ class LinkEstimate:
         self._recent.clear()
         self._errors.clear()
         self._error = 0.0
-        self._last, self._mean_until = now, -inf
+        self._last_at, self._mean_until = now, -inf
         self.measured = True
         return True
 
     def bytes_per_s(self, *, now: float) -> float:
-        """Bytes per second, > 0."""
+        """The estimated rate in bytes per second, > 0."""
         if not self.measured:
             return self.guess
         if now <= self._mean_until:
@@ -121,30 +125,30 @@ class LinkEstimate:
         if nbytes:
             self._mean = min(nbytes / seconds, 1.0 / self._pace)
             return self._mean
-        rate, silence = 1.0 / self._pace, now - self._last - WINDOW_S
+        rate, silence = 1.0 / self._pace, now - self._last_at - WINDOW_S
         if silence <= 0.0:
             return rate
         return float(self.guess * (rate / self.guess) ** 0.5 ** (silence / HALF_LIFE_S))
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
-        """Seconds that `nbytes` are expected to take."""
+        """Expected seconds to transfer `nbytes`."""
         return nbytes / self.bytes_per_s(now=now)
 
     def _gain(self, error: float, now: float) -> float:
-        """How much of an error to follow, 0 to 1 (Kim and Noble 2001): the smoothed error by the
-        largest of the last ones."""
-        if now - self._last > SILENCE_S:
+        """Share of an error to follow, 0 to 1 (Kim and Noble 2001): the smoothed error divided by
+        the largest recent one."""
+        if now - self._last_at > SILENCE_S:
             self._errors.clear()
             self._error = 0.0
             return 1.0
-        self._error = _ERROR_KEPT * self._error + (1.0 - _ERROR_KEPT) * error
+        self._error = _ERROR_DECAY * self._error + (1.0 - _ERROR_DECAY) * error
         self._errors.append(self._error)
         most = max(self._errors)
         return self._error / most if most > 0.0 else 1.0
 
 
 class LinkEstimates:
-    """By client; those that sent nothing for longest are forgotten first."""
+    """Link estimates by client. The client silent for longest is dropped first."""
 
     def __init__(self) -> None:
         self._links: OrderedDict[str, LinkEstimate] = OrderedDict()
@@ -154,7 +158,7 @@ class LinkEstimates:
         link = self._links.pop(client, None) or LinkEstimate()
         self._links[client] = link
         link.observe(nbytes, seconds, now=now)
-        if len(self._links) > CLIENTS_KEPT:
+        if len(self._links) > MAX_CLIENTS:
             self._links.popitem(last=False)
 
     def transfer_time(self, client: str, nbytes: int, *, now: float) -> float:
@@ -164,11 +168,11 @@ class LinkEstimates:
 
 
 class BytesPerPixel:
-    """How large a client's frames become, by their pixels: a power of them, learnt from its frames.
+    """Estimates the bytes of a client's frames as a power of their pixels.
 
-    Larger pictures of a scene have less in a pixel. Until two sizes have been seen the power is
-    that of JPEG (quality 90) on the videos of Jellyfish; then it is a regression of the logarithms,
-    with the older frames fading and the JPEG power as if it had been seen too.
+    Larger pictures of a scene have fewer bytes per pixel. Until two sizes have been observed, the
+    power is that of JPEG (quality 90) on the videos of Jellyfish. After that, it comes from a
+    regression of the logarithms in which older frames fade and the JPEG power acts as a prior.
     """
 
     __slots__ = ("_cross", "_mean_bytes", "_mean_pixels", "_spread", "_weight")
@@ -176,33 +180,28 @@ class BytesPerPixel:
     def __init__(self) -> None:
         self._weight = 0.0
         self._mean_pixels, self._mean_bytes = log(_REFERENCE[0]), log(_REFERENCE[1])
-        """Of the logarithms."""
+        """Means of the logarithms."""
         self._spread = self._cross = 0.0
-        """Sum of squares of the pixels about their mean, and of products."""
-
-    @property
-    def known(self) -> bool:
-        """Whether a frame has been seen."""
-        return self._weight > 0.0
+        """Weighted sums, about the means, of squared pixels and of pixels times bytes."""
 
     def observe(self, nbytes: int, pixels: int) -> None:
-        """A frame of so many pixels had `nbytes`."""
+        """Record a frame of `nbytes` with so many pixels."""
         if nbytes <= 0 or pixels <= 0:
             return
-        earlier = self._weight * _FRAMES_KEPT
+        earlier = self._weight * _FRAME_DECAY
         self._weight = earlier + 1.0
         off_pixels = log(pixels) - self._mean_pixels if earlier else 0.0
         if not earlier:
             self._mean_pixels, self._mean_bytes = log(pixels), log(nbytes)
         off_bytes = log(nbytes) - self._mean_bytes
         share = earlier / self._weight
-        self._spread = _FRAMES_KEPT * self._spread + share * off_pixels * off_pixels
-        self._cross = _FRAMES_KEPT * self._cross + share * off_pixels * off_bytes
+        self._spread = _FRAME_DECAY * self._spread + share * off_pixels * off_pixels
+        self._cross = _FRAME_DECAY * self._cross + share * off_pixels * off_bytes
         self._mean_pixels += off_pixels / self._weight
         self._mean_bytes += off_bytes / self._weight
 
     def of(self, pixels: int) -> float:
-        """Bytes expected of a frame of so many pixels."""
+        """Expected bytes of a frame with so many pixels."""
         if pixels <= 0:
             return 0.0
         power = (self._cross + _PRIOR * _POWER) / (self._spread + _PRIOR)

@@ -1,8 +1,8 @@
-"""An inference call and its answer in JSON with binary tensors.
+"""Inference calls and replies in JSON with binary tensors.
 
-`parse_infer` reads a request's body; tensors that came as binary are views into that body, so a
-body received into shared memory is never copied. `format_reply` writes the answer's JSON and lists
-the buffers that follow it. Whatever comes in, nothing but WireError is raised.
+`parse_infer` reads a request's body. Binary tensors are views into the body, so a body received
+into shared memory is never copied. `format_reply` writes an answer's JSON and lists the buffers
+that follow it. Any invalid input raises WireError and nothing else.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of, from_json, to_json
 
 MAX_ID: Final = 1024
-"""Most characters of a request id: it goes into logs and comes back in the answer."""
+"""Maximum characters of a request id, which is logged and returned in the answer."""
 MAX_TENSORS: Final = 1024
 MAX_NAME: Final = 1024
 LONG_VALUES: Final = 16 * 1024
-"""Values written as JSON in one go, in about a millisecond."""
+"""Values written as JSON in one step, which takes about a millisecond."""
 LONG_STRINGS: Final = 256 * 1024
-"""Bytes of strings that are written as JSON in one go, likewise."""
+"""Bytes of strings written as JSON in one step."""
 _STRING_COST: Final = 128
-"""What a string takes beside its bytes, in bytes."""
+"""Overhead of a string, in bytes."""
 MAX_REST: Final = 64 * 1024
-"""Most bytes of a long JSON text that are no data of tensors."""
+"""Maximum bytes of a long JSON text besides tensor data."""
 
 _NO_JSON = re.compile(r"(nan|inf(inity)?)\b", re.IGNORECASE)
 _WITHOUT_THEM = (
@@ -46,15 +46,15 @@ _NO_PARAMETERS: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class AnswerFormat:
-    """How the client wants its outputs: the part of a request that only the front end needs."""
+    """The requested format of the outputs, which only the front end needs."""
 
     binary_default: bool = False
     binary: dict[str, bool] = field(default_factory=dict)
-    """Outputs for which the request says otherwise."""
+    """Outputs for which the request overrides `binary_default`."""
     written: dict[str, bytes] = field(default_factory=dict)
-    """Data of outputs that has been written as JSON already, by name."""
+    """Data of outputs already written as JSON, by name."""
     order: list[str] = field(default_factory=list)
-    """Names asked for, in that order; empty means all, in the model's order."""
+    """Requested names in order; empty means all, in the model's order."""
 
 
 ALL_BINARY = AnswerFormat(binary_default=True)
@@ -67,12 +67,12 @@ def parse_infer(
     json_length: int | None,
     header_parameters: Mapping[str, Parameter] = _NO_PARAMETERS,
 ) -> tuple[InferCall, AnswerFormat]:
-    """The call in `body`, and how to answer it.
+    """Parse the call in `body`, and the format of its answer.
 
-    `json_length` is the Inference-Header-Content-Length: None if not sent (all is JSON), 0 for a
-    raw binary request. The latter's one tensor gets the name '' (UINT8, shape () and the whole
-    body as data): name, type and shape follow from the model, which the data plane knows.
-    `header_parameters` lose against parameters of the same name in the body. Raises WireError.
+    `json_length` is the Inference-Header-Content-Length: None if not sent (the body is all JSON), 0
+    for a raw binary request. The only tensor of a raw request gets the name '' (UINT8, shape (),
+    and the whole body as data); the data plane, which knows the model, replaces these. Parameters
+    in the body win over `header_parameters` of the same name. Raises WireError.
     """
     if json_length == 0:
         raw = InputTensor("", Datatype.UINT8, (), body)
@@ -106,8 +106,8 @@ def parse_infer(
 
 
 def binary_form(body: Buffer, json_length: int | None) -> tuple[bytes, int]:
-    """`body` with every tensor in binary, and the length of its JSON: it means the same to
-    `parse_infer`, and takes it no time. Raises WireError as that does."""
+    """Convert `body` to an equivalent one with all tensors in binary, which `parse_infer` reads
+    quickly. Returns it and the length of its JSON. Raises WireError like `parse_infer`."""
     call, answer = parse_infer("", None, body, json_length)
     default = answer.binary_default
     document: dict[str, Any] = {
@@ -135,14 +135,16 @@ def binary_form(body: Buffer, json_length: int | None) -> tuple[bytes, int]:
 
 
 def load_object(data: Buffer, part: str = "body") -> dict[str, Any]:
-    """The JSON object in `data`. Nesting is bounded by orjson (1,024). Raises WireError."""
+    """Parse a JSON object. orjson limits the nesting (1,024). Raises WireError."""
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        # The message of orjson ends in a position and quotes nothing of the document.
+        # orjson's message ends in a position and quotes nothing of the document.
         text = f"invalid JSON at position {error.pos}: {str(error).split(': line', 1)[0]}"
         if _NO_JSON.match(error.doc, error.pos):
-            text = f"NaN and Infinity are no JSON, got one at position {error.pos}: {_WITHOUT_THEM}"
+            text = (
+                f"NaN and Infinity are not JSON, got one at position {error.pos}: {_WITHOUT_THEM}"
+            )
         raise WireError(Reason.BAD_INPUT, f"{part}: {text}") from None
     if type(document) is not dict:
         raise BadField(part, "a JSON object", document)
@@ -150,16 +152,16 @@ def load_object(data: Buffer, part: str = "body") -> dict[str, Any]:
 
 
 def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[Buffer]]:
-    """The JSON of an answer with a result, and the binary tensors that follow it. The list is empty
-    if no output is binary. An output whose strings are not UTF-8 goes as binary even where JSON was
-    asked for: JSON cannot say it."""
+    """The JSON of a reply with outputs, and the binary tensors that follow it (none if no output is
+    binary). Strings that are not UTF-8 are sent as binary even if JSON was requested, because JSON
+    cannot express them."""
     reply_outputs = reply.outputs or []
     if len(reply_outputs) == 1 and not (reply.id or reply.parameters):
         only = reply_outputs[0]
         if answer.binary.get(only.name, answer.binary_default):
             wire_name, size = only.datatype.wire_name, len(only.data)
-            said = _only(reply.model, reply.version, only.name, wire_name, only.shape, size)
-            return said, [only.data]
+            text = _only(reply.model, reply.version, only.name, wire_name, only.shape, size)
+            return text, [only.data]
     buffers: list[Buffer] = []
     outputs = [_describe(output, answer, buffers) for output in reply.in_order(answer.order)]
     fields = b',"id":%b' % orjson.dumps(reply.id) if reply.id else b""
@@ -169,7 +171,7 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[B
     return b'%b%b,"outputs":[%b]}' % (opening, fields, b",".join(outputs)), buffers
 
 
-# Answers differ in few things: the rest of their JSON is remembered.
+# Answers differ little, so the common parts of their JSON are cached.
 
 
 @lru_cache(maxsize=1024)
@@ -181,22 +183,22 @@ def _opening(model: str, version: str) -> bytes:
 def _only(
     model: str, version: str, name: str, datatype: str, shape: tuple[int, ...], size: int
 ) -> bytes:
-    """An answer that is one binary output and says no more: most are."""
+    """The JSON of an answer with a single binary output and nothing else, as most are."""
     output = _described(name, datatype, shape, size)
     return b'%b,"outputs":[%b]}' % (_opening(model, version), output)
 
 
 @lru_cache(maxsize=1024)
 def _described(name: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
-    """An output whose `size` bytes follow the JSON."""
-    # `parameters` may hold nothing but binary_data_size: stock clients trip over anything else.
+    """The JSON of an output whose `size` bytes follow."""
+    # `parameters` may hold only binary_data_size: stock clients fail on anything else.
     extra = {"binary_data_size": size}
     return orjson.dumps({"name": name, "datatype": datatype, "shape": shape, "parameters": extra})
 
 
 @lru_cache(maxsize=1024)
 def _heading(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    """An output up to its data."""
+    """The JSON of an output up to its data."""
     return orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1] + b',"data":'
 
 
@@ -215,7 +217,7 @@ def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[Buffer]) 
 
 
 def long_outputs(reply: InferReply, answer: AnswerFormat) -> list[OutputValue]:
-    """Outputs that go as JSON and are too long to be written in one go."""
+    """Outputs in JSON that are too long to be written in one step."""
     outputs = reply.outputs
     if outputs is None or (len(outputs) == 1 and len(outputs[0].data) <= LONG_VALUES):
         return []
@@ -228,8 +230,8 @@ def long_outputs(reply: InferReply, answer: AnswerFormat) -> list[OutputValue]:
 
 
 def write_values(output: OutputValue) -> Iterator[bytes]:
-    """The values of a long output as JSON, so many at a time, without brackets. Raises
-    UnicodeDecodeError for strings that are not UTF-8."""
+    """Write the values of a long output as JSON, without brackets, in pieces of bounded length.
+    Raises UnicodeDecodeError for strings that are not UTF-8."""
     if output.datatype is Datatype.BYTES:
         yield from _write_strings(output.data)
         return
@@ -278,7 +280,7 @@ def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:
                 raise BadField(f"{where}.data", "no data beside binary_data_size", "both")
             if tail is None and size:
                 raise BadField(place, "the header Inference-Header-Content-Length with it", None)
-            binary = tail or memoryview(b"")  # clients leave the header out with no bytes behind it
+            binary = tail or memoryview(b"")  # clients omit the header if no bytes follow
             if size > len(binary) - offset:
                 raise BadField(place, f"at most the {len(binary) - offset} bytes left", size)
             data = binary[offset : offset + size]
@@ -311,7 +313,7 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
             continue
         if type(parameters) is not dict:
             raise BadField(f"{where}.parameters", "an object", parameters)
-        parameters = stated(parameters)
+        parameters = without_nulls(parameters)
         if SHARED_MEMORY in parameters:
             raise no_shared_memory(where)
         if parameters.get("classification"):
@@ -324,7 +326,7 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
 
 
 def take_name(name: object, where: str, names: set[str]) -> str:
-    """The name of the tensor at `where`, which joins `names`. Raises BadField."""
+    """Check the name of the tensor at `where` and add it to `names`. Raises BadField."""
     if type(name) is not str or not 0 < len(name) <= MAX_NAME:
         raise BadField(f"{where}.name", f"a name of at most {MAX_NAME} characters", name)
     if name in names:
@@ -340,7 +342,7 @@ def _binary_size(item: dict[str, Any], where: str) -> int | None:
         return None
     if type(parameters) is not dict:
         raise BadField(f"{where}.parameters", "an object", parameters)
-    parameters = stated(parameters)
+    parameters = without_nulls(parameters)
     if SHARED_MEMORY in parameters:
         raise no_shared_memory(where)
     if "binary_data_size" not in parameters:
@@ -352,7 +354,7 @@ def _binary_size(item: dict[str, Any], where: str) -> int | None:
 
 
 def no_shared_memory(where: str) -> WireError:
-    """The refusal of a tensor that names a region of shared memory."""
+    """The error for a tensor that names a region of shared memory."""
     place = f"{where}.parameters.{SHARED_MEMORY}"
     return BadField(place, "data in the message (shared memory is not supported)", "a region")
 
@@ -365,22 +367,22 @@ def no_classification(where: str, got: object) -> WireError:
 def _parameters(parameters: object, where: str) -> dict[str, Parameter]:
     if type(parameters) is not dict:
         raise BadField(where, "an object", parameters)
-    parameters = stated(parameters)
+    parameters = without_nulls(parameters)
     for name, value in parameters.items():
         if type(value) not in _SCALARS:
             raise BadField(f"{where}.{name}", "a boolean, number or string", value)
     return parameters
 
 
-def stated(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Those that are stated: null means that one is left out."""
+def without_nulls(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters that are not null, which means "not given"."""
     if None not in parameters.values():
         return parameters
     return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _empty(parameters: object, where: str) -> dict[str, Parameter]:
-    """A missing or empty object; other falsy values (0, "", []) are a mistake."""
+    """An empty dict for a missing or empty object. Raises BadField for 0, "" and []."""
     if parameters is None or parameters == {}:
         return {}
     raise BadField(where, "an object", parameters)

@@ -1,14 +1,14 @@
-"""Request parameters that steer scheduling, and the headers that may carry them.
+"""Request parameters that affect scheduling, and the headers that may carry them.
 
-Both front ends use this file, so that a deadline means the same over HTTP and gRPC:
+Both front ends use this file, so a deadline means the same over HTTP and gRPC:
 
 - `read_headers` turns HTTP headers or gRPC metadata into parameters and a transport budget;
 - `parse_parameters` turns the merged parameters of a call into `CallOptions`.
 
-A parameter in the message itself wins over the header of the same meaning; the budget of the
-transport is a limit of its own, and the data plane takes the smallest. Parameters we do not know,
-and those reserved by Triton, are accepted and left alone; but those in `LOOK_ALIKES` are mistakes
-that would cost a request its deadline without a word, and are refused.
+A parameter in the message wins over a header of the same meaning. The transport's budget is a
+separate limit; the data plane uses the smallest. Unknown parameters, and those reserved by Triton,
+are accepted and ignored. Those in `LOOK_ALIKES` are refused, because they are mistakes that would
+silently cost a request its deadline.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from slacktide.wire.status import microseconds
 DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 5
 MAX_LABEL = 256
-"""Most characters of an application's name: it becomes a key and a metrics label."""
+"""Maximum characters of an application's name, which becomes a metrics label."""
 
 NEVER_S: Final = 365 * 86400.0
-"""Seconds of the longest timeout: clients that send the largest number they have wait no longer."""
+"""Longest timeout in seconds. Some clients send the largest number there is."""
 MOST_NETWORK_US: Final = 86400e6
-"""Microseconds that a client may have spent before the first byte: a day."""
+"""Maximum microseconds that a client may have spent before the first byte: a day."""
 MOST_HINT: Final = 1e12
-"""Largest `work_hint`: its square is still a number to reckon with."""
+"""Largest `work_hint`: its square must not overflow."""
 
 PARAMETER_HEADERS: Mapping[str, str] = {
     "slacktide-application": "application",
@@ -50,7 +50,7 @@ TIMEOUT_HEADERS: Mapping[str, float] = {
     "x-envoy-expected-rq-timeout-ms": 1e-3,
     "x-request-timeout-seconds": 1.0,
 }
-"""Header that states how long its sender waits → seconds in one of its units."""
+"""Header with its sender's timeout → seconds per unit of its value."""
 
 _TIMEOUT = "'timeout', in microseconds"
 _TIMEOUT_HEADER = "'x-request-timeout-seconds', or the parameter 'timeout' in microseconds"
@@ -83,56 +83,56 @@ _RIGHT_NAMES: Mapping[str, str] = {
 LOOK_ALIKES: Mapping[str, str] = {
     name: right for right, names in _RIGHT_NAMES.items() for name in names.split()
 }
-"""Parameters and headers that are taken for ours -> the right name, with its unit or values.
+"""Parameters and headers that are mistaken for ours → the right name, with its unit or values.
 docs/requests.md lists them."""
 LOOK_ALIKE_HEADERS = frozenset(
     name for name in LOOK_ALIKES if name.startswith(("slacktide-", "x-"))
 )
 
 STEERING_HEADERS = frozenset((*PARAMETER_HEADERS, *TIMEOUT_HEADERS, *LOOK_ALIKE_HEADERS))
-"""Headers that `read_headers` reads."""
+"""Headers that `read_headers` processes."""
 
 BYTES_HEADER = "slacktide-bytes"
-"""gRPC metadata that announces the length of the message (HTTP has Content-Length)."""
+"""gRPC metadata with the length of the message (HTTP has Content-Length)."""
 MODEL_KEY = "slacktide-model"
 VERSION_KEY = "slacktide-model-version"
-"""gRPC metadata that name the model of such a message, and its version (HTTP has the path)."""
+"""gRPC metadata with the model and version of such a message (HTTP has the path)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How one call wants to be treated; the defaults are those of a call that says nothing."""
+    """The options of a call. The defaults hold for a call without parameters."""
 
     timeout_s: float | None = None
-    """Seconds from the first byte; None if the client named no timeout."""
+    """Seconds from the first byte; None if the client gave no timeout."""
     penalty: float | None = None
-    """Cost of missing the deadline: 2^(3 − priority); None if the client named no priority."""
+    """Cost of a missed deadline: 2^(3 − priority); None if the client gave no priority."""
     application: str = ""
     work_hint: float | None = None
     discard_late: bool = False
-    """True: a late result is not worth sending."""
+    """Whether to discard a late result."""
     report_timing: bool = False
-    """True: put timing into the answer's parameters."""
+    """Whether to put timing into the answer's parameters."""
     network_s: float = 0.0
-    """Seconds the client spent sending before our first byte."""
+    """Seconds that the client spent before the first byte arrived."""
     variant: str = ""
-    """Of a family, that is to answer; empty: the server chooses."""
+    """Variant of the model that must answer; empty: the server chooses."""
     final: bool = False
-    """True: the whole model answers, never an early exit."""
+    """Whether the whole model must answer, never an early exit."""
 
 
 @dataclass(slots=True)
 class HeaderFields:
-    """What the headers of one call say."""
+    """The parameters and timeout in the headers of a call."""
 
     parameters: dict[str, Parameter] = field(default_factory=dict)
     budget_s: float | None = None
-    """The smallest timeout any header names, seconds from the first byte."""
+    """The smallest timeout in any header, in seconds from the first byte."""
 
 
 PLAIN_OPTIONS = CallOptions()
-"""Those of a call without parameters."""
-_KNOWN = frozenset(
+"""The options of a call without parameters."""
+_NAMES = frozenset(
     (
         "timeout", "priority", "application", "work_hint", "late", "report_timing", "network_us",
         "variant", "final",
@@ -143,9 +143,9 @@ _KNOWN = frozenset(
 def parse_parameters(
     parameters: Mapping[str, Parameter], look_alikes: Mapping[str, str] = LOOK_ALIKES
 ) -> CallOptions:
-    """The options in a call's merged parameters. Raises WireError naming `parameters.<name>`, also
-    for a name in `look_alikes`."""
-    if _KNOWN.isdisjoint(parameters):
+    """Parse a call's merged parameters. Raises WireError naming `parameters.<name>`, also for a
+    name in `look_alikes`."""
+    if _NAMES.isdisjoint(parameters):
         return PLAIN_OPTIONS
     for name in parameters:
         if name in look_alikes:
@@ -168,12 +168,12 @@ def parse_parameters(
 
 
 def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
-    """What lower-case (name, value) pairs say; pairs of other names are skipped. A look-alike
-    becomes a parameter of its own name, for `parse_parameters` to refuse.
+    """Parse pairs of lower-case name and value; other names are skipped. A look-alike becomes a
+    parameter of its own name, which `parse_parameters` refuses.
 
-    Raises BadField naming the header. Unlike Triton's parameter `timeout`, whose zero means "not
-    sent", a header with a timeout of zero is a mistake. If a header comes twice, the last parameter
-    and the smallest timeout hold.
+    Raises BadField naming the header. A timeout of zero in a header is an error, unlike in Triton's
+    parameter `timeout`, where it means "not sent". Of a repeated header, the last parameter and the
+    smallest timeout count.
     """
     fields = HeaderFields()
     for name, value in pairs:
@@ -191,27 +191,24 @@ def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
 
 
 def parse_length(name: str, value: str | bytes) -> int:
-    """A length in bytes, as a plain run of decimal digits. Raises BadField."""
+    """Parse a length in bytes, which must be decimal digits. Raises BadField."""
     if not (value.isdigit() and value.isascii() and len(value) <= 18):
         raise BadField(name, "a number of bytes", value)
     return int(value)
 
 
 def unload_dependents(parameters: Mapping[str, object]) -> bool:
-    """What an unload call says of the models of a pipeline; stock clients always say it. Raises
+    """The `unload_dependents` parameter of an unload call, which stock clients always send. Raises
     BadField."""
-    said = parameters.get("unload_dependents", False)
-    if not isinstance(said, bool):
-        raise BadField("parameters.unload_dependents", "true or false", said)
-    return said
+    return _flag("parameters.unload_dependents", parameters.get("unload_dependents", False))
 
 
 def timing_parameters(
     outcome: Outcome, variant: str | None, exit: str | None = None
 ) -> dict[str, Parameter]:
-    """What a client gets that asks for `report_timing`; times in microseconds. `variant`: None of a
-    pipeline. `exit`: where the answer left the network, empty for its end; None: the model has no
-    early exits."""
+    """The answer's parameters for `report_timing`, in microseconds. `variant`: None for a pipeline.
+    `exit`: the exit that answered, empty for the end of the network; None: the model has no early
+    exits."""
     parameters: dict[str, Parameter] = {
         "queue_us": microseconds(outcome.queue_s),
         "compute_us": microseconds(outcome.compute_s),
@@ -227,8 +224,8 @@ def timing_parameters(
 
 
 def stage_parameters(stages: Mapping[str, Outcome]) -> dict[str, Parameter]:
-    """The same of the stages of a pipeline: of each, what came of the request that it ended with.
-    `budget_us` is what was left then of the stage's own part of the deadline."""
+    """Timing parameters for each stage of a pipeline, from the last request of the stage.
+    `budget_us` is the rest of the stage's share of the deadline."""
     parameters: dict[str, Parameter] = {}
     for stage, outcome in stages.items():
         parameters[f"{stage}.queue_us"] = microseconds(outcome.queue_s)
@@ -240,7 +237,7 @@ def stage_parameters(stages: Mapping[str, Outcome]) -> dict[str, Parameter]:
 
 
 def _typed(header: str, parameter: str, value: str) -> Parameter:
-    """A header's text as the parameter's own type, checked here so the header gets the blame."""
+    """Convert a header's text to the parameter's type. Errors name the header."""
     if parameter in ("application", "variant"):
         return _label(header, value)
     if parameter == "late":
@@ -256,7 +253,7 @@ def _typed(header: str, parameter: str, value: str) -> Parameter:
 
 
 def _parse_number(name: str, text: str) -> float:
-    # float() also takes "1_000", " 1 " and "nan"; the last is caught by `_number`.
+    # float() also accepts "1_000", " 1 " and "nan"; `_number` catches the last.
     try:
         return float("" if "_" in text else text)
     except ValueError:
@@ -283,7 +280,7 @@ def _penalty(priority: object) -> float | None:
         raise BadField("parameters.priority", "an integer", priority)
     if not 0 <= priority <= LOWEST_PRIORITY:
         raise BadField("parameters.priority", f"0 to {LOWEST_PRIORITY}", priority)
-    # Triton's zero: the model's default.
+    # In Triton, zero means the model's default.
     return float(2.0 ** (DEFAULT_PRIORITY - priority)) if priority else None
 
 

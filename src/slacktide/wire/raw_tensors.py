@@ -1,15 +1,15 @@
-"""Tensor data between its JSON form, or gRPC's typed contents, and raw little-endian bytes.
+"""Converts tensor data between JSON or gRPC's typed contents and raw little-endian bytes.
 
-JSON data may be flat or nested, row-major. Values must be exactly of the tensor's type: 1.0 is no
-integer, true is no number, 300 is no UINT8. Python floats and JSON integers both make floats.
-NaN and infinity do not exist in JSON; in answers they become null, and null in requests is NaN.
-FP16 and BF16 do not come as JSON; in answers they are written as numbers.
+JSON data may be flat or nested, row-major. Values must match the tensor's type exactly: 1.0 is not
+an integer, true is not a number, 300 is not a UINT8. JSON integers are valid floats. JSON has no
+NaN and infinity: they become null in answers, and null in a request is NaN. FP16 and BF16 are not
+accepted as JSON; answers write them as numbers.
 
-Work per element is done in C throughout (NumPy, `set(map(type, …))`, `chain.from_iterable`), except
-for strings of unequal length, whose layout can only be walked.
+All work per element is done in C (NumPy, `set(map(type, …))`, `chain.from_iterable`), except for
+strings of unequal length, whose layout must be walked.
 
-A gRPC client without raw buffers may list values in `InferTensorContents`; there is one list for
-several datatypes, so values are checked against the range of the one that was named.
+A gRPC client without raw buffers may send values in `InferTensorContents`. One list serves several
+datatypes, so values are checked against the range of the tensor's datatype.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from slacktide.wire.errors import BadField, WireError
 
 MAX_RANK: Final = 32
 MAX_STRINGS: Final = 1 << 17
-"""Most elements of a BYTES tensor: its layout is walked on the event loop, twice, 0.1 µs each."""
+"""Maximum elements of a BYTES tensor, whose layout is walked twice on the event loop, at 0.1 µs
+each."""
 MAX_ELEMENTS: Final = 1 << 48
-"""Keeps products of dimensions within what NumPy and shared memory can address."""
+"""Maximum elements of a tensor, which NumPy and shared memory can address."""
 
 _BYTES, _FP16, _BF16 = Datatype.BYTES, Datatype.FP16, Datatype.BF16
-# Members by name: reading them off their class takes longer.
+# Bound to names because looking members up on the class is slower.
 _U32 = struct.Struct("<I")
 _FEW: Final = 8192
-"""Floats that `struct` packs sooner than NumPy."""
+"""Number of floats up to which `struct` is faster than NumPy."""
 
 
 def datatype_of(name: object, field: str) -> Datatype:
-    """The datatype of that wire name. Raises BadField."""
+    """The datatype with a wire name. Raises BadField."""
     datatype = BY_NAME.get(name) if isinstance(name, str) else None
     if datatype is None:
         raise BadField(field, f"one of {' '.join(BY_NAME)}", name)
@@ -50,7 +51,7 @@ def datatype_of(name: object, field: str) -> Datatype:
 
 
 def check_shape(shape: object, field: str) -> tuple[int, ...]:
-    """A shape as it came, as a tuple of non-negative dimensions. Raises BadField."""
+    """Check a shape and return it as a tuple of non-negative dimensions. Raises BadField."""
     if not isinstance(shape, (list, tuple)) or len(shape) > MAX_RANK:
         raise BadField(field, f"a list of at most {MAX_RANK} dimensions", shape)
     for dimension in shape:
@@ -62,7 +63,7 @@ def check_shape(shape: object, field: str) -> tuple[int, ...]:
 
 
 def check_raw(data: Buffer, datatype: Datatype, shape: tuple[int, ...], field: str) -> None:
-    """Raises BadField unless `data` holds exactly a tensor of that type and shape."""
+    """Raise BadField unless `data` is exactly a tensor of this type and shape."""
     count = math.prod(shape)
     if datatype is _BYTES:
         walk_strings(data, count, field)
@@ -72,8 +73,8 @@ def check_raw(data: Buffer, datatype: Datatype, shape: tuple[int, ...], field: s
 
 
 def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
-    """Offsets of the `count` elements of a BYTES tensor, each pointing behind its length. Raises
-    BadField if the lengths do not add up to `data`."""
+    """Offsets of the `count` elements of a BYTES tensor, each after its length. Raises BadField if
+    the lengths do not add up to `data`."""
     size = len(data)
     if count > MAX_STRINGS:
         raise BadField(field, f"at most {MAX_STRINGS} strings", count)
@@ -86,7 +87,7 @@ def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
     unpack = _U32.unpack_from
     stride = 4 + int(unpack(data, 0)[0])
     if stride * count == size:
-        # All of one length, as in most batches: one look at every length at once.
+        # All of the same length, as in most batches: check all lengths at once.
         table = np.frombuffer(data, np.uint8).reshape(count, stride)[:, :4]
         if not np.any(table != table[0]):
             return list(range(4, size + 4, stride))
@@ -104,17 +105,16 @@ def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
 
 
 def check_utf8(data: Buffer, offsets: Sequence[int], field: str) -> None:
-    """Raises BadField unless each element is UTF-8, as strings of ONNX must be."""
+    """Raise WireError unless each element is UTF-8, as ONNX requires of strings."""
     if not offsets or np.frombuffer(data, np.uint8).max() < 0x80:  # ASCII, lengths and all
         return
     view, ends = memoryview(data), (*offsets[1:], len(data) + 4)
     joined = b"\0".join([view[start : end - 4] for start, end in zip(offsets, ends, strict=True)])
     try:
-        str(joined, "utf-8")  # all at once: no character reaches across what separates two
+        str(joined, "utf-8")  # all at once: no character can span a separator
     except UnicodeDecodeError as error:
         lengths = (end - start - 3 for start, end in zip(offsets, ends, strict=True))
-        after = accumulate(lengths)
-        index = next(i for i, end in enumerate(after) if error.start < end)
+        index = next(i for i, end in enumerate(accumulate(lengths)) if error.start < end)
         message = f"{field}: expected UTF-8, element {index} is not"
         raise WireError(Reason.BAD_INPUT, message) from None
 
@@ -127,7 +127,8 @@ def split_strings(data: Buffer, count: int) -> list[Buffer]:
 
 
 def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: str) -> bytes:
-    """Raw bytes of the JSON value of `data`, flat or nested. Raises WireError naming `field`."""
+    """Convert the JSON value of `data`, flat or nested, to raw bytes. Raises WireError naming
+    `field`."""
     if datatype is _FP16 or datatype is _BF16:
         message = "cannot be sent as JSON; send it as binary data, with binary_data_size"
         raise WireError(Reason.BAD_INPUT, f"{field}: {datatype.wire_name} {message}")
@@ -155,8 +156,8 @@ def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: s
 
 
 def to_json(data: Buffer, datatype: Datatype, shape: tuple[int, ...]) -> object | None:
-    """What orjson (with OPT_SERIALIZE_NUMPY) writes as the flat JSON array of a tensor. None if
-    there is none: strings that are not UTF-8. Raises BadField for a broken BYTES layout."""
+    """Convert a tensor to an object that orjson (with OPT_SERIALIZE_NUMPY) writes as a flat array.
+    None for strings that are not UTF-8. Raises BadField for a broken BYTES layout."""
     if datatype is _BYTES:
         try:
             return [str(element, "utf-8") for element in split_strings(data, math.prod(shape))]
@@ -190,7 +191,7 @@ def _floats(flat: list[Any], datatype: Datatype, field: str) -> bytes:
         with np.errstate(over="raise"):
             return np.array(flat, np.float64).astype(datatype.dtype, copy=False).tobytes()
     except (OverflowError, FloatingPointError, struct.error):
-        # JSON has no infinity, so one can only come from a value beyond the type's range.
+        # JSON has no infinity, so this is a value beyond the type's range.
         stranger = max(flat, key=abs)
         raise BadField(
             field, f"values within the range of {datatype.wire_name}", stranger
@@ -224,14 +225,14 @@ CONTENTS_FIELD: dict[Datatype, str] = {
     Datatype.FP64: "fp64_contents",
     Datatype.BYTES: "bytes_contents",
 }
-"""The list that carries each datatype."""
+"""The list that holds each datatype."""
 
 
 def raw_contents(
     contents: InferTensorContents, datatype: Datatype, shape: tuple[int, ...], field: str
 ) -> bytes:
-    """The raw bytes of typed `contents`. Raises BadField naming `field`. `field` is how the client
-    knows this tensor, such as `inputs[0]`."""
+    """Convert typed `contents` to raw bytes. Raises BadField. `field` is the client's name of the
+    tensor, such as `inputs[0]`."""
     contents_field = CONTENTS_FIELD.get(datatype)
     if contents_field is None:
         name = datatype.wire_name

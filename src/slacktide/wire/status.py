@@ -1,7 +1,7 @@
-"""What a client reads of an outcome: the status codes of both protocols, by reason, and a sentence.
+"""The status codes and the message of an outcome, for both protocols.
 
-`triton_strict` answers overload and missed deadlines as Triton does: 503 and UNAVAILABLE.
-gRPC statuses are names (`RESOURCE_EXHAUSTED`), so that this file needs no gRPC.
+With `triton_strict`, overload and missed deadlines are answered as Triton does: 503 and
+UNAVAILABLE. gRPC statuses are names (`RESOURCE_EXHAUSTED`), so that this file needs no gRPC.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slacktide.domain import Outcome, OutcomeKind, Reason
 
 
 class WireStatus(NamedTuple):
-    """What a client sees. HTTP 499 is for logs only: the client has gone."""
+    """The statuses of an answer. HTTP 499 appears only in logs: the client has gone."""
 
     http: int
     grpc: str
@@ -24,7 +24,7 @@ _BUSY = WireStatus(429, "RESOURCE_EXHAUSTED")
 _TOO_LATE = WireStatus(504, "DEADLINE_EXCEEDED")
 _AWAY = WireStatus(503, "UNAVAILABLE")
 _BROKEN = WireStatus(500, "INTERNAL")
-_GONE = WireStatus(499, "CANCELLED")
+_CANCELLED = WireStatus(499, "CANCELLED")
 
 STATUS: Mapping[Reason, WireStatus] = {
     Reason.ON_TIME: OK,
@@ -50,8 +50,8 @@ STATUS: Mapping[Reason, WireStatus] = {
     Reason.TOO_LARGE: WireStatus(413, "INVALID_ARGUMENT"),
     Reason.CRASHED: _BROKEN,
     Reason.RUNTIME_ERROR: _BROKEN,
-    Reason.CLIENT_CANCELLED: _GONE,
-    Reason.DISCONNECTED: _GONE,
+    Reason.CLIENT_CANCELLED: _CANCELLED,
+    Reason.DISCONNECTED: _CANCELLED,
     Reason.NO_BODY: WireStatus(408, "CANCELLED"),
 }
 
@@ -63,7 +63,7 @@ CONTROL_STATUS: Mapping[str, WireStatus] = {
     "forbidden": WireStatus(403, "PERMISSION_DENIED"),
     "internal": _BROKEN,
 }
-"""For the kinds of `ControlError`."""
+"""Status by the kind of a `ControlError`."""
 
 _STRICT = {_BUSY: _AWAY, _TOO_LATE: _AWAY}
 
@@ -71,7 +71,7 @@ _STRICT = {_BUSY: _AWAY, _TOO_LATE: _AWAY}
 def status_of(
     reason: Reason, *, has_result: bool = True, triton_strict: bool = False
 ) -> WireStatus:
-    """The status for an outcome. `has_result` is False where a late result was discarded."""
+    """The status for an outcome. `has_result` is False if a late result was discarded."""
     status = STATUS[reason]
     if reason.kind is OutcomeKind.LATE and not has_result:
         status = _TOO_LATE
@@ -101,18 +101,18 @@ _SENTENCES: Mapping[Reason, str] = {
 
 
 MOST_MICROSECONDS: Final = 2**53 - 1
-"""Largest number in an answer: every reader of JSON takes it as it is."""
+"""Largest number in an answer, which every JSON parser reads exactly."""
 
 
 def microseconds(seconds: float) -> int:
-    """Whole microseconds as answers state them: within `MOST_MICROSECONDS` of 0."""
+    """Round to whole microseconds, at most `MOST_MICROSECONDS` in magnitude."""
     return round(min(max(-MOST_MICROSECONDS, seconds * 1e6), MOST_MICROSECONDS))
 
 
 def numbers_of(outcome: Outcome) -> dict[str, int]:
-    """What there is to say in numbers of a request without a result, in microseconds: `budget_us`
-    left until its deadline then, `needed_us` that it had to have left even alone, `queue_us` until
-    a lane was expected to take it. What is not known is left out."""
+    """The numbers of a refusal, in microseconds: `budget_us` left until the deadline, `needed_us`
+    that the request takes even alone, `queue_us` until a lane was expected to be free. Unknown
+    numbers are left out."""
     numbers = {}
     if outcome.budget_s is not None:
         numbers["budget_us"] = microseconds(outcome.budget_s)
@@ -124,7 +124,7 @@ def numbers_of(outcome: Outcome) -> dict[str, int]:
 
 
 def message_for(outcome: Outcome, model: str) -> str:
-    """Why `model` gave no result."""
+    """The message of a request to `model` that has no result."""
     sentence = _SENTENCES.get(outcome.reason)
     detail = outcome.detail
     if sentence is None:

@@ -26,7 +26,7 @@ from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import BadField, ControlError
-from slacktide.wire.oip_json import load_object, stated
+from slacktide.wire.oip_json import load_object, without_nulls
 from slacktide.wire.parameters import unload_dependents
 
 _EMPTY = HttpResponse()
@@ -152,7 +152,7 @@ def _parameters(request: ClientRequest) -> dict[str, Any]:
     parameters = _document(request).get("parameters", {})
     if type(parameters) is not dict:
         raise BadField("parameters", "an object", parameters)
-    return stated(parameters)
+    return without_nulls(parameters)
 
 
 def _load_parameters(request: ClientRequest) -> dict[str, Parameter | Buffer]:

@@ -1,7 +1,7 @@
-"""What Prometheus scrapes: Triton's metrics by Triton's names, and our own.
+"""The Prometheus metrics: Triton's, by Triton's names, and our own.
 
-Reads what the server counts anyway, when it is asked; counts nothing itself, so that the path of a
-request pays nothing for it. docs/metrics.md names every family.
+Each scrape reads counters that the server keeps anyway. Nothing is counted here, so metrics cost
+requests nothing. docs/metrics.md lists every family.
 """
 
 from slacktide.observability.metrics.metrics import Metrics as Metrics

@@ -1,10 +1,10 @@
-"""Families of samples, how they are written, and our own: what each is called, its kind, its help.
+"""Metric families, their text format, and the table of our own families: name, kind, help.
 
-Written as Prometheus text 0.0.4, numbers as plain decimal digits: some consumers read the page with
-patterns rather than a parser, so counters keep the names they are given, and 150754811904 never
-becomes 1.50754811904e+11. Ours follow OpenMetrics: base units in the name, counters end in
-`_total`; docs/metrics.md says more of each. What a scrape reads is one `VersionView` for each
-version, engine and catalog side by side. Pure.
+The format is Prometheus text 0.0.4 with plain decimal digits. Some consumers read the page with
+patterns instead of a parser, so counters keep their names, and 150754811904 is never written as
+1.50754811904e+11. Our own families follow OpenMetrics: names contain base units, and counters end
+in `_total`; docs/metrics.md describes each. A scrape reads one `VersionView` per version, which
+combines engine and catalog. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _PIECE_LINES = 256
 
 
 class Sample(NamedTuple):
-    """One line. `suffix` comes after the family's name (`_bucket`, `_sum`, `_count` or nothing)."""
+    """A line of a family. `suffix` follows the family's name: `_bucket`, `_sum`, `_count` or
+    nothing."""
 
     labels: Mapping[str, str]
     value: float
@@ -37,7 +38,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class MetricFamily:
-    """Everything of one name. `kind` is `counter`, `gauge` or `histogram`."""
+    """The samples with one name. `kind` is `counter`, `gauge` or `histogram`."""
 
     name: str
     kind: str
@@ -46,19 +47,19 @@ class MetricFamily:
 
     @classmethod
     def single(cls, name: str, kind: str, help: str, value: float) -> MetricFamily:
-        """A family of one sample without labels."""
+        """A family with a single sample without labels."""
         return cls(name, kind, help, [Sample({}, value)])
 
     def add(self, value: float, **labels: str) -> None:
-        """One more sample."""
+        """Add a sample."""
         self.samples.append(Sample(labels, value))
 
     def add_histogram(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: str
     ) -> None:
-        """`counts` has one entry for each upper bound and one for what is above them all. With a
-        negative bound there is no `_sum`, which could fall, and therefore no `_count` (OpenMetrics,
-        on histograms); the last bucket is the count."""
+        """Add a histogram. `counts` has an entry for each upper bound and one for larger values.
+        With a negative bound there is no `_sum`, because it could fall, and therefore no `_count`
+        (OpenMetrics, on histograms); the last bucket is the count."""
         below = 0
         for bound, count in zip((*map(plain, bounds), "+Inf"), counts, strict=True):
             below += count
@@ -69,13 +70,13 @@ class MetricFamily:
 
 
 def write(families: Iterable[MetricFamily]) -> bytes:
-    """The text of these families, each with its help and type before its samples."""
+    """The text of families, each with its help and type before its samples."""
     return b"".join(pieces(families))
 
 
 def pieces(families: Iterable[MetricFamily]) -> Iterator[bytes]:
-    """The same, at most so many lines at a time that each piece takes about a millisecond.
-    Families of one name that follow one another are one."""
+    """The text in pieces, each of which takes about a millisecond. Consecutive families with the
+    same name are merged."""
     lines = _lines(families)
     while piece := "".join(islice(lines, _PIECE_LINES)):
         yield piece.encode()
@@ -96,14 +97,14 @@ def _lines(families: Iterable[MetricFamily]) -> Iterator[str]:
 
 
 def plain(value: float) -> str:
-    """Decimal digits without an exponent; at most nine of them after the point."""
+    """Format a number without an exponent, with at most nine digits after the point."""
     if isinstance(value, int):
         return str(value)
     return f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 def escaped(text: str) -> str:
-    """A label's value between its quotes."""
+    """Escape a label's value."""
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
@@ -111,30 +112,30 @@ def escaped(text: str) -> str:
 _TABLE = """
 build_info                       gauge    Always 1
 model_ready                      gauge    1 if the version serves, else 0
-outcomes_total                   counter  How requests ended, and why
-crashes_total                    counter  Replicas lost
-out_of_memory_total              counter  Replicas lost beyond limits.worker_memory
+outcomes_total                   counter  Requests by outcome and reason
+crashes_total                    counter  Replicas that crashed
+out_of_memory_total              counter  Replicas that exceeded limits.worker_memory
 circuit_openings_total           counter  Times that crashes made a version unavailable
-damaged_pictures_total           counter  Pictures answered although decoding them showed damage
+damaged_pictures_total           counter  Pictures answered although they were damaged
 circuit                          gauge    1 for the state of the version's circuit, else 0
 replicas                         gauge    Replicas by state
-payload_bytes                    gauge    Shared memory of payloads, bytes
-payload_in_use_bytes             gauge    Shared memory of payloads of all models, bytes
+payload_bytes                    gauge    Shared memory used by payloads, bytes
+payload_in_use_bytes             gauge    Shared memory used by payloads of all models, bytes
 payload_limit_bytes              gauge    Limit on slacktide_payload_in_use_bytes
 announced_requests               gauge    Requests whose body is still arriving
 queue_requests                   gauge    Requests waiting to run
-unmeasured_requests              gauge    Those whose run time cannot be judged yet
+unmeasured_requests              gauge    Waiting requests whose run time is still unknown
 rescued_total                    counter  Requests moved to a smaller variant for lack of time
 running_requests                 gauge    Requests in a running batch
-in_flight_requests               gauge    Calls without an answer yet
-profiling_backlog                gauge    Answered requests kept for a profiling run
-profiling_runs_total             counter  Answered requests run again alone, to learn their times
-isolated_requests_total          counter  Requests run alone although a batch was ready, likewise
+in_flight_requests               gauge    Calls without an answer
+profiling_backlog                gauge    Answered requests that wait for a profiling run
+profiling_runs_total             counter  Answered requests run again alone to measure them
+isolated_requests_total          counter  Requests run alone, instead of in a batch, to measure them
 profiling_seconds_total          counter  Lane time spent on profiling runs, seconds
 profiling_delayed_requests_total counter  Requests delayed by a profiling run
 profiling_delay_seconds_total    counter  Total delay of requests by profiling runs, seconds
 unknown_run_keys                 gauge    Applications and hint bins with too few samples
-prediction_error_ratio           gauge    Mean of |observed − predicted| ÷ predicted, lately
+prediction_error_ratio           gauge    Recent mean of |observed − predicted| ÷ predicted
 drift_ratio                      gauge    Observed batch times ÷ those of the profile
 run_class_seconds                gauge    Mean time alone of a run class, seconds; absent with one
 run_class_share                  gauge    Share of the run class in arrivals, 0 to 1
@@ -142,26 +143,26 @@ queue_seconds                    histogram Arrival to start of the batch, reques
 compute_seconds                  histogram Start of the batch to answer, requests with a result
 request_seconds                  histogram Arrival to answer, requests with a result
 budget_at_completion_seconds     histogram Budget left at the answer; negative: late
-batch_rows                       histogram Rows in each batch that ran
-stage_requests_total             counter  Requests of a pipeline's stages, by how they ended
-stage_seconds                    histogram Input there to answer, requests of a stage
-stage_slack_seconds              histogram Time left of the stage's part of the deadline
+batch_rows                       histogram Rows in each executed batch
+stage_requests_total             counter  Requests of a pipeline's stages, by outcome
+stage_seconds                    histogram From a stage's complete input to its answer
+stage_slack_seconds              histogram Time left of the stage's share of the deadline
 stage_loop_seconds_total         counter  Event loop time spent between stages, seconds
-edge_rows                        gauge    Rows that a stage hands on for each of its own, lately
-edge_burstiness                  gauge    Coefficient of variation of the same
+edge_rows                        gauge    Recent rows passed on per row of the stage
+edge_burstiness                  gauge    Coefficient of variation of the rows passed on per row
 session_bytes                    gauge    Memory of a replica's session by its threads, bytes
 client_sessions                  gauge    Clients that stream frames
-client_sessions_mapped           gauge    Those that may expect answers in time
-client_sessions_opened_total     counter  Sessions begun
+client_sessions_mapped           gauge    Clients that stream frames and can expect answers in time
+client_sessions_opened_total     counter  Sessions opened
 client_sessions_refused_total    counter  Hellos refused: too many sessions, or too many at a time
 frames_on_time_total             counter  Frames of sessions answered in time
-frames_missed_total              counter  Frames of sessions refused, given up, late or failed
-frames_of_other_size_total       counter  Frames of another size than their client was told
+frames_missed_total              counter  Frames of sessions refused, dropped, late or failed
+frames_of_other_size_total       counter  Frames whose size differs from the advice
 link_falls_total                 counter  Times that the bandwidth of a session fell
-missed_windows_total             counter  Windows without a batch although a request had waited
+missed_windows_total             counter  Windows without a batch although a request was waiting
 lane_busy                        gauge    1 while a batch runs on the lane
-lane_cores                       gauge    Cores of the lane, as confirmed
-lane_target_cores                gauge    Cores that the lane is to have
+lane_cores                       gauge    Confirmed cores of the lane
+lane_target_cores                gauge    Target cores of the lane
 lane_core_seconds_total          counter  Cores of the lane × time, busy or not, seconds
 target_cores                     gauge    Planner's target: cores of each replica
 target_replicas                  gauge    Planner's target: number of replicas
@@ -170,49 +171,49 @@ planned_batch_rows               gauge    Planned limit on rows in a batch
 predicted_late_requests          gauge    Requests that would be late even with the target
 plan_reason                      gauge    1 for the reason of the target in force
 expected_rows_per_second         gauge    Arrival rate that the planner expects
-expected_budget_seconds          gauge    Budget that the planner expects of arrivals
+expected_budget_seconds          gauge    Budget of arrivals that the planner expects
 plan_condition                   gauge    1 if this condition keeps the model from its target
-plans_total                      counter  Plans made, other than by loads and unloads
-planning_seconds_total           counter  Time of the server's event loop spent on planning, seconds
+plans_total                      counter  Plans made, except by loads and unloads
+planning_seconds_total           counter  Event loop time spent on planning, seconds
 planned_sessions                 gauge    Sessions of clients that stream frames to a family
-unmapped_sessions                gauge    Sessions for whose frames no variant has time
+unmapped_sessions                gauge    Sessions for whose frames no variant is fast enough
 planned_accuracy                 gauge    Mean accuracy planned for the frames of sessions, 0 to 1
-capacity_room_ratio              gauge    Share of a lane's throughput that is planned with
-bandwidth_room_ratio             gauge    Share of a link's bandwidth that is planned with
+capacity_room_ratio              gauge    Share of a lane's throughput used for planning
+bandwidth_room_ratio             gauge    Share of a link's bandwidth used for planning
 variant_plans_total              counter  Searches for the variants of lanes and sessions
-variant_planning_seconds_total   counter  Time that these took beside the event loop, seconds
-variant_switches_total           counter  Lanes that were given another variant
-variant_mismatches_total         counter  Lanes that were given a variant that was not loaded yet
-placements_total                 counter  Placements of pipelines that were computed
-early_placements_total           counter  Those that did not wait for their time
-placement_seconds_total          counter  Time that these took beside the event loop, seconds
-placement_moves_total            counter  Times that a model was given other lanes by one
-placement_rebounds_total         counter  Times that a model was given other bounds
-placement_expected_ratio         gauge    Share of what could be served that is expected to be
-early_exits_total                counter  Requests that an early exit has answered
-exit_judged_rows_total           counter  Rows whose answer by an early exit was held to the model's
-exit_agreeing_rows_total         counter  Those of them in which both gave the same answer
-exit_saved_seconds_total         counter  Time by which early answers came before their batch's end
-exit_accuracy                    gauge    Share of the last judged answers that were the model's
-exit_agreement                   gauge    The same of one early exit, on all rows that came to it
-exit_threshold                   gauge    Uncertainty below which a row leaves; 0: none does
-exit_mode                        gauge    1 for what becomes of rows that have their answer
-exit_feedback_ratio              gauge    Share of batches that run on, to be judged
+variant_planning_seconds_total   counter  Time of these searches beside the event loop, seconds
+variant_switches_total           counter  Lanes switched to another variant
+variant_mismatches_total         counter  Lanes switched to a variant that was not loaded yet
+placements_total                 counter  Computed placements of pipelines
+early_placements_total           counter  Placements computed before their regular time
+placement_seconds_total          counter  Time of placements beside the event loop, seconds
+placement_moves_total            counter  Times that a placement moved a model to other lanes
+placement_rebounds_total         counter  Times that the bounds of a model changed
+placement_expected_ratio         gauge    Expected share of the load that the placement serves
+early_exits_total                counter  Requests answered by an early exit
+exit_judged_rows_total           counter  Rows whose early answer was compared with the model's
+exit_agreeing_rows_total         counter  Compared rows with the same answer
+exit_saved_seconds_total         counter  Time by which early answers preceded their batch's end
+exit_accuracy                    gauge    Share of recent compared answers that agree
+exit_agreement                   gauge    Share that agree at one early exit, of all rows reaching it
+exit_threshold                   gauge    Uncertainty below which rows leave; 0: none do
+exit_mode                        gauge    1 for what happens to rows that have their answer
+exit_feedback_ratio              gauge    Share of batches that run to the end for comparison
 exit_overhead_ratio              gauge    Measured share of a pass that early exits add
-exit_revision                    gauge    Revision of what the early exits have learnt; 0: nothing
-exit_alarms_total                counter  Times that no row left for a while, for wrong answers
+exit_revision                    gauge    Revision of the learnt early exit state; 0: none
+exit_alarms_total                counter  Times that early exits were paused for wrong answers
 resizes_total                    counter  Resizes of lanes, by outcome
 resize_seconds                   histogram Decision to confirmation by all replicas, seconds
-pod_cpu_limit_cores              gauge    CPU limit of the server's pod, in force
-pod_cpu_required_cores           gauge    CPU that models and the server's loop require together
+pod_cpu_limit_cores              gauge    CPU limit of the server's pod in force
+pod_cpu_required_cores           gauge    CPU that the models and the server's loop require
 pod_condition                    gauge    1 for the condition that keeps the pod from its target
 worker_processes                 gauge    Living worker processes
 worker_cpu_seconds_total         counter  CPU time of all workers, seconds
 worker_memory_bytes              gauge    Private memory of all workers, bytes
 recording                        gauge    1 while the engine's events are recorded
 recording_bytes_total            counter  Bytes recorded so far
-recording_stopped                gauge    1 if recording has stopped because it could not be written
-log_lines_lost_total             counter  Log lines that nothing read in time, by source
+recording_stopped                gauge    1 if recording has stopped because writing failed
+log_lines_lost_total             counter  Log lines lost because nothing read them, by source
 """
 _FAMILIES: Mapping[str, tuple[str, str]] = {
     name: (kind, help)
@@ -231,16 +232,16 @@ OLD_NAMES: Mapping[str, str] = {
     "slacktide_required_replicas": "slacktide_needed_replicas",
     "slacktide_pod_cpu_required_cores": "slacktide_pod_cpu_needed_cores",
 }
-"""Names of the last release by those of now, beside which they are shown for one release."""
+"""The previous names of renamed families, which are exported too for one release."""
 
 
 def family(name: str) -> MetricFamily:
-    """The family of this name (without `slacktide_`), empty. Raises KeyError if there is none."""
+    """An empty family, by its name without `slacktide_`. Raises KeyError if unknown."""
     return MetricFamily(f"slacktide_{name}", *_FAMILIES[name])
 
 
 def single(name: str, value: float, **labels: str) -> MetricFamily:
-    """The same with one sample."""
+    """A family with a single sample, by its name without `slacktide_`."""
     labelled = family(name)
     labelled.samples.append(Sample(labels, value))
     return labelled
@@ -249,7 +250,7 @@ def single(name: str, value: float, **labels: str) -> MetricFamily:
 def per_version(
     metric: MetricFamily, views: Sequence[VersionView], read: Callable[[VersionView], float | None]
 ) -> MetricFamily:
-    """`metric` with a sample for each version, but for those of which `read` knows nothing."""
+    """Add a sample for each version for which `read` does not return None."""
     for view in views:
         value = read(view)
         if value is not None:
@@ -262,39 +263,39 @@ WAITING = (State.QUEUED, State.UNMEASURED, State.QUARANTINED)
 
 @dataclass(slots=True)
 class VersionView:
-    """One version. While it is loaded anew, both its loads are counted together: they share a
-    counters, and predictions are those of the later one."""
+    """A version of a model. During a reload, both loads are counted together: they share counters,
+    and predictions are those of the later one."""
 
     model: str
     version: str
     counters: ModelCounters
     times: PoolTimes | None
-    """None: it is a pipeline, which has none of its own."""
+    """None for a pipeline, which has no times of its own."""
     cores: int = 1
     ready: bool = False
     sessions: Sequence[SessionSize] = ()
-    """Of one replica."""
+    """Sizes of the sessions of one replica."""
     in_flight: int = 0
     payload_bytes: int = 0
     states: Counter[State] = field(default_factory=Counter)
-    """Requests that the engine knows, by where they are."""
+    """Requests in the engine by state."""
     replicas: Counter[ReplicaState] = field(default_factory=Counter)
     circuit: Circuit = Circuit.CLOSED
     exits: LoadedExits | None = None
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Those of its samples."""
+        """The labels of its samples."""
         return {"model": self.model, "version": self.version}
 
     @property
     def waiting(self) -> int:
-        """Requests that are here and do not run yet."""
+        """Requests that wait to run."""
         return sum(self.states[state] for state in WAITING)
 
 
 def look(catalog: Catalog, snapshot: Snapshot) -> tuple[VersionView, ...]:
-    """Every version that has replicas, by model and number."""
+    """A view of every loaded version, sorted by model and version."""
     pools, requests = snapshot.pools, snapshot.requests
     views: dict[tuple[str, str], VersionView] = {}
     for loaded in sorted(catalog.all(), key=lambda loaded: loaded.generation):

@@ -1,4 +1,4 @@
-"""`Metrics`: the page that Prometheus reads, made when it is read."""
+"""`Metrics`: the page for Prometheus, made at each scrape."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metrics:
-    """Everything there is to know of a server in numbers. Belongs to the server's loop."""
+    """The metrics of a server. Belongs to the server's loop."""
 
     catalog: Catalog
     runtime: Runtime
@@ -59,7 +59,7 @@ class Metrics:
     exits: ExitsPlanner
     resizes: ResizeTracker
     clients: Callable[[], Mapping[str, int]]
-    """Sums over sessions, by name of their metric."""
+    """Sums over sessions by name of the metric."""
     placement: ServerPipelinesPlanner | None = None
     process_executor: ProcessExecutor | None = None
     pod: PodAllocator | None = None
@@ -68,8 +68,8 @@ class Metrics:
     nvml: Nvml | None = field(default_factory=open_nvml)
 
     def pieces(self) -> Iterator[bytes]:
-        """The page, in the form that CONTENT_TYPE names, so much at a time as a turn of the loop
-        may take; 40 ms in all for sixty models. What the engine says is of one moment."""
+        """The page, of type CONTENT_TYPE, in pieces that each fit into a turn of the loop; 40 ms in
+        all for sixty models. The engine's numbers are of a single moment."""
         snapshot = self.runtime.engine.snapshot(now=time.monotonic()).detach()
         views = look(self.catalog, snapshot)
         gpus = () if self.nvml is None else gpu_families(self.nvml.gpus())
@@ -103,5 +103,5 @@ def _with_old_names(families: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
 
 
 def metrics_routes(metrics: Metrics) -> tuple[HttpRoute, ...]:
-    """What the metrics port serves: GET /metrics."""
+    """The routes of the metrics port: GET /metrics."""
     return routes_of(lambda: (200, CONTENT_TYPE, metrics.pieces()))

@@ -1,7 +1,7 @@
-"""Our own families: of versions, of cores and replicas that change, of the server.
+"""Our own families: versions, scaling, sessions, pipelines, exits, the server.
 
-The reasons of outcomes are a closed set, so every one of them is there from the first scrape on,
-with 0: a rate over the first request of a kind is then right. Pure.
+Every reason of an outcome is exported from the first scrape on, with 0, so that rates include the
+first request with that reason. Pure.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ _HISTOGRAMS: Mapping[str, Callable[[ModelCounters], Histogram]] = {
 
 
 def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable[MetricFamily]:
-    """What is known of each version."""
+    """Families with samples for each version."""
     yield _ready(views, catalog)
     yield from _outcomes(views)
     for name, count in _COUNTS.items():
         yield per_version(family(name), views, count)
     for name, histogram in _HISTOGRAMS.items():
         yield family(name)
-        for view in views:  # a family for each, since a page is written piece by piece
+        for view in views:  # one family per version, because the page is written in pieces
             metric, read = family(name), histogram(view.counters)
             metric.add_histogram(read.bounds, read.counts, read.total, **view.labels)
             yield metric
@@ -87,7 +87,7 @@ def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable
 def server_families(
     snapshot: Snapshot, budget: MemoryBudget, workers: WorkerUsage
 ) -> Iterable[MetricFamily]:
-    """What belongs to no version."""
+    """Families of the whole server."""
     yield single("build_info", 1, version=__version__)
     yield single("payload_in_use_bytes", budget.bytes_in_use)
     yield single("payload_limit_bytes", budget.limit)
@@ -110,7 +110,7 @@ def server_families(
 
 
 def recording_families(recorder: Recorder | None) -> Iterable[MetricFamily]:
-    """Of what is recorded (`--record`); 0 throughout where nothing is to be."""
+    """Families of the recording (`--record`); all 0 without one."""
     stopped = recorder is not None and recorder.stopped is not None
     yield single("recording", int(recorder is not None and not stopped))
     yield single("recording_bytes_total", 0 if recorder is None else recorder.bytes)
@@ -118,7 +118,7 @@ def recording_families(recorder: Recorder | None) -> Iterable[MetricFamily]:
 
 
 def log_families() -> Iterable[MetricFamily]:
-    """Of the log of this process."""
+    """Log lines lost in this process."""
     lost = family("log_lines_lost_total")
     lost.add(log_writer.LOST.count, source="log")
     lost.add(worker_output.LOST.count, source="workers")
@@ -169,13 +169,13 @@ def _states(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
 
 
 CONDITIONS = ("cores_short", "replicas_short", "beyond_limits", "unconfirmed")
-"""What keeps a model from the target of its planner, each 0 or 1."""
+"""Conditions that keep a model from its planner's target, each 0 or 1."""
 
 
 def scaling_families(
     snapshot: Snapshot, runtime: Runtime, scaling: ScalingPlanner, resizes: ResizeTracker
 ) -> Iterable[MetricFamily]:
-    """What lanes have and cost, what planners aim at, and what became of resizes."""
+    """Cores of lanes and their cost, the planners' targets, and resizes."""
     yield from _lanes(snapshot, runtime)
     yield from _targets(scaling.status(snapshot), scaling.models)
     yield single("plans_total", runtime.plans)
@@ -184,7 +184,7 @@ def scaling_families(
 
 
 def session_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
-    """What the sessions of a replica take."""
+    """Memory of the sessions of a replica."""
     metric = family("session_bytes")
     for view in views:
         for session in view.sessions:
@@ -193,7 +193,7 @@ def session_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
 
 
 def variants_families(statuses: Mapping[str, VariantsStatus]) -> Iterable[MetricFamily]:
-    """How the clients of families of variants are planned."""
+    """Plans for the clients of model families."""
     named: Mapping[str, Callable[[VariantsStatus], float]] = {
         "planned_sessions": lambda status: status.sessions,
         "unmapped_sessions": lambda status: status.unmapped,
@@ -213,7 +213,7 @@ def variants_families(statuses: Mapping[str, VariantsStatus]) -> Iterable[Metric
 
 
 def placement_families(status: PlacementStatus) -> Iterable[MetricFamily]:
-    """How pipelines are placed."""
+    """Placements of pipelines."""
     for name, value in {
         "placements_total": status.decided,
         "early_placements_total": status.early,
@@ -222,16 +222,14 @@ def placement_families(status: PlacementStatus) -> Iterable[MetricFamily]:
         "placement_rebounds_total": status.rebounds,
         "placement_expected_ratio": status.expected,
     }.items():
-        metric = family(name)
-        metric.add(value)
-        yield metric
+        yield single(name, value)
 
 
 def exit_families(
     views: Sequence[VersionView], statuses: Mapping[PoolId, ExitsStatus]
 ) -> Iterable[MetricFamily]:
-    """How requests leave models early. Of a version that is loaded anew, the later load counts."""
-    stands = {(pool.model, pool.version): statuses[pool] for pool in sorted(statuses)}
+    """Early exits of models. During a reload, the later load counts."""
+    statuses_by_version = {(pool.model, pool.version): statuses[pool] for pool in sorted(statuses)}
     early, saved = family("early_exits_total"), family("exit_saved_seconds_total")
     judged, agreeing = family("exit_judged_rows_total"), family("exit_agreeing_rows_total")
     accuracy, alarms = family("exit_accuracy"), family("exit_alarms_total")
@@ -247,7 +245,7 @@ def exit_families(
             agreeing.add(agreed, **_of_ramp(view, ramp))
         saved.add(counters.exits_saved_s, **labels)
         revision.add(exits.revision, **labels)
-        status = stands.get((view.model, view.version))
+        status = statuses_by_version.get((view.model, view.version))
         if status is None:
             continue
         alarms.add(status.alarms, **labels)
@@ -275,13 +273,13 @@ def _of_ramp(view: VersionView, ramp: int) -> dict[str, str]:
 
 
 def client_families(sums: Mapping[str, int]) -> Iterable[MetricFamily]:
-    """Of all clients that stream frames together: labels would be as many as there are clients."""
+    """Sums over all clients that stream frames, without a label for each of them."""
     for name, value in sums.items():
         yield single(name, value)
 
 
 def pod_families(pod: PodAllocator) -> Iterable[MetricFamily]:
-    """The CPU of our own pod, where it is resized."""
+    """CPU of the server's own pod, if it is resized."""
     yield single("pod_cpu_limit_cores", math.inf if pod.limit is None else pod.limit / 1000)
     yield single("pod_cpu_required_cores", pod.needed / 1000)
     condition = family("pod_condition")
@@ -327,7 +325,7 @@ def _targets(
 
 
 def _conditions(status: ScalingStatus, model: ScaledModel) -> tuple[bool, ...]:
-    """In the order of `CONDITIONS`."""
+    """Whether each of `CONDITIONS` holds."""
     planned, sizes = status.target, status.lanes.values()
     aimed = max((target for _, target in sizes), default=0)
     return (

@@ -1,5 +1,5 @@
-"""Families of pipelines: what the requests of each stage came to, and what edges hand on. Frames
-are counted as the requests of any model are. Pure."""
+"""Families of pipelines: requests of each stage, and rows passed along edges. A pipeline's own
+requests are counted like those of any model. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slacktide.runtime import Runtime
 
 
 def stage_families(catalog: Catalog, runtime: Runtime) -> Iterable[MetricFamily]:
-    """Of every pipeline that serves."""
+    """Families of the stages and edges of every pipeline."""
     requests, loop = family("stage_requests_total"), family("stage_loop_seconds_total")
     seconds, slack = family("stage_seconds"), family("stage_slack_seconds")
     for version in catalog.all():

@@ -1,9 +1,9 @@
-"""The families that dashboards made for Triton ask for.
+"""Triton's families, for dashboards made for Triton.
 
-Units are Triton's (µs, ms, seconds, as each name says), counters have no `_total`, and each family
-stands for what Triton's own documentation says of it. Its summaries are not here: no quantiles of
-single requests are kept, and a histogram cannot give them. Nor are cache metrics: there is no
-cache, and Triton shows none either then. Pure.
+Units (µs, ms or seconds, as in the names) and meanings are those of Triton's documentation, and
+counters have no `_total`. Triton's summaries are missing, because they need quantiles of single
+requests, which a histogram cannot give. Cache metrics are missing because there is no cache;
+Triton shows none then either. Pure.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ FAILURES = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 
 def failure_of(reason: Reason) -> str | None:
-    """Triton's word for how a request failed; None if it has a result. REJECTED is Triton's for
-    what its scheduler would not take or let time out; a request that was wrong in itself is
-    OTHER."""
+    """Triton's reason for a failed request; None if it has a result. REJECTED means that the
+    scheduler refused it or let it time out, OTHER that the request itself was invalid."""
     return "OTHER" if reason in _CLIENTS_FAULT else _OF_KIND.get(reason.kind)
 
 
@@ -47,37 +46,37 @@ _DURATIONS: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
     ("queue", "Waiting to run", lambda counters: counters.queue_s.total),
     ("compute_input", "Gathering inputs", lambda counters: counters.compute.input_s),
     ("compute_infer", "Running the model", lambda counters: counters.compute.infer_s),
-    ("compute_output", "Giving outputs back", lambda counters: counters.compute.output_s),
+    ("compute_output", "Returning outputs", lambda counters: counters.compute.output_s),
 )
 
 
 def model_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
-    """What is known of each version."""
+    """Families with samples for each version."""
     for name, help, count in _COUNTERS:
         yield _counter(name, help, views, count)
     for name, help, seconds in _DURATIONS:
-        help = f"{help}, microseconds in all over requests with a result"
+        help = f"{help}, total microseconds of requests with a result"
         yield _counter(f"{name}_duration_us", help, views, _microseconds(seconds))
     yield _failures(views)
-    name, help = "nv_inference_pending_request_count", "Requests that wait to run, per model"
+    name, help = "nv_inference_pending_request_count", "Requests waiting to run, per model"
     yield per_version(MetricFamily(name, "gauge", help), views, lambda view: view.waiting)
     yield from _first_response(views)
-    load = MetricFamily("nv_model_load_duration_secs", "gauge", "Seconds that loading took")
+    load = MetricFamily("nv_model_load_duration_secs", "gauge", "Time to load, seconds")
     yield per_version(load, views, lambda view: view.counters.load_s)
 
 
 def machine_families(cpu_utilization: float, memory: Memory) -> Iterable[MetricFamily]:
-    """The processors and the memory that this server may use."""
+    """Processors and memory available to this server."""
     single = MetricFamily.single
     return (
         single("nv_cpu_utilization", "gauge", "CPU time in use, 0 to 1", cpu_utilization),
-        single("nv_cpu_memory_total_bytes", "gauge", "Memory that may be used", memory.total),
+        single("nv_cpu_memory_total_bytes", "gauge", "Available memory", memory.total),
         single("nv_cpu_memory_used_bytes", "gauge", "Memory in use", memory.used),
     )
 
 
 def gpu_families(gpus: Sequence[Gpu]) -> Iterable[MetricFamily]:
-    """One sample for each GPU; `gpu_uuid` must be the only label."""
+    """A sample for each GPU. `gpu_uuid` must be the only label."""
     families = (
         MetricFamily("nv_gpu_utilization", "gauge", "Share of time that a kernel ran, 0 to 1"),
         MetricFamily("nv_gpu_memory_total_bytes", "gauge", "GPU memory, bytes"),
@@ -118,7 +117,7 @@ def _failures(views: Sequence[VersionView]) -> MetricFamily:
 
 def _first_response(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     name = "nv_inference_first_response_histogram_ms"
-    help = "From arrival to the first answer, which is the only one, milliseconds"
+    help = "From arrival to the first and only answer, milliseconds"
     yield MetricFamily(name, "histogram", help)
     for view in views:
         family, end_to_end = MetricFamily(name, "histogram", help), view.counters.end_to_end_s

@@ -1,7 +1,7 @@
-"""What the machine, its GPUs, the server's process and its workers use. Reads /proc, the control
-groups, and NVIDIA's management library.
+"""Resource usage of the machine, its GPUs, the server's process and its workers, from /proc,
+control groups and NVIDIA's management library.
 
-Of the server's own, by the names that every Prometheus client uses.
+The metrics of the server's process have the names that all Prometheus clients use.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from slacktide.observability.metrics.families import MetricFamily
 
 
 class Machine:
-    """How busy the processors are and how full the memory is, as far as this process may use them.
-    `root`, `cores` and `clock` are for tests."""
+    """Use of the processors and memory available to this process. `root`, `cores` and `clock` are
+    for tests."""
 
     def __init__(
         self,
@@ -44,26 +44,26 @@ class Machine:
         self._lines = frozenset(f"cpu{core}" for core in allowed)
         self._clock = clock
         self._quota = cpu_quota(root=root)
-        self._before = self._cpu_times()
+        self._last_times = self._cpu_times()
         self._utilization = 0.0
 
     def cpu_utilization(self) -> float:
-        """Share of CPU time that was in use since the last call, 0 to 1. Under a CPU quota: of the
-        quota, by this control group. Else: of the processors that this process may run on, by all
-        processes."""
+        """Share of CPU time in use since the last call, 0 to 1. Under a CPU quota, the share of the
+        quota that this control group used; else the share that all processes used of the processors
+        available to this one."""
         now = self._cpu_times()
-        busy, available = (after - before for after, before in zip(now, self._before, strict=True))
+        busy, available = (time - last for time, last in zip(now, self._last_times, strict=True))
         if available > 0.0:
             self._utilization = min(1.0, max(0.0, busy / available))
-            self._before = now
+            self._last_times = now
         return self._utilization
 
     def memory(self) -> Memory:
-        """What may be used in all, and what is."""
+        """Available and used memory."""
         return memory(root=self._root)
 
     def _cpu_times(self) -> tuple[float, float]:
-        """(in use, available), each cumulative and in the same unit."""
+        """Cumulative CPU time in use and available, in the same unit."""
         used = None if self._quota is None else self._group_cpu_s()
         if used is not None and self._quota is not None:
             return used, self._clock() * self._quota
@@ -78,7 +78,7 @@ class Machine:
         return float(busy), float(total)
 
     def _group_cpu_s(self) -> float | None:
-        """CPU seconds that this process's control group has used; None if it does not say."""
+        """CPU seconds used by this process's control group; None if unknown."""
         for folder, unified in control_groups("cpu", root=self._root):
             if unified:
                 microseconds = fields_of(read_text(folder / "cpu.stat")).get("usage_usec")
@@ -92,20 +92,20 @@ class Machine:
 
 
 class WorkerUsage(NamedTuple):
-    """All workers together."""
+    """Usage of all workers together."""
 
     processes: int = 0
     cpu_s: float = 0.0
-    """CPU seconds, those of workers that have ended included."""
+    """CPU seconds, including those of ended workers."""
     memory_bytes: int = 0
-    """Private memory of those that live: what would be free without them."""
+    """Private memory of living workers, which would be free without them."""
 
 
 def usage_of(workers: ProcessExecutor | None, *, root: Path = ROOT) -> WorkerUsage:
-    """Ask the kernel; a process that has just gone is left out."""
+    """Read the usage of the workers from the kernel. A process that has just ended is skipped."""
     if workers is None or workers.fork_server_pid is None:
         return WorkerUsage()
-    # The fork server's children hand their times to it when it reaps them.
+    # The fork server's times include those of the children it has reaped.
     ticks = sum(_ticks(root / f"proc/{workers.fork_server_pid}", ended=True))
     living = memory = 0
     for pid in workers.worker_pids:
@@ -118,30 +118,30 @@ def usage_of(workers: ProcessExecutor | None, *, root: Path = ROOT) -> WorkerUsa
 
 
 def _ticks(process: Path, *, ended: bool) -> list[int]:
-    """utime and stime, and with `ended` also those of children that were reaped."""
+    """utime and stime; with `ended` also those of reaped children."""
     return [int(field) for field in _stat(process)[11 : 15 if ended else 13]]
 
 
 def _stat(process: Path) -> list[str]:
-    # The name of the program is in parentheses and may hold anything, more of them included.
+    # The program's name is in parentheses and may contain anything, even parentheses.
     return read_text(process / "stat").rpartition(")")[2].split()
 
 
 def process_families(*, root: Path = ROOT) -> Iterable[MetricFamily]:
-    """CPU, memory, descriptors and start of the server process. `root` is for tests."""
+    """CPU, memory, descriptors and start time of the server process. `root` is for tests."""
     fields = _stat(root / "proc/self")
     user, system, started, virtual, resident = (int(fields[i]) for i in (11, 12, 19, 20, 21))
     ticks = os.sysconf("SC_CLK_TCK")
     boot = fields_of(read_text(root / "proc/stat")).get("btime", 0)
     used, began = (user + system) / ticks, boot + started / ticks
     descriptors = len(os.listdir(root / "proc/self/fd"))
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     gauges = (
         ("resident_memory_bytes", "Memory in use", resident * resource.getpagesize()),
         ("virtual_memory_bytes", "Address space", virtual),
         ("open_fds", "Open file descriptors", descriptors),
-        ("max_fds", "Most file descriptors it may open", most),
-        ("start_time_seconds", "When it started, seconds since the epoch", began),
+        ("max_fds", "Maximum open file descriptors", descriptor_limit),
+        ("start_time_seconds", "Start time, seconds since the epoch", began),
     )
     yield MetricFamily.single("process_cpu_seconds_total", "counter", "CPU time, seconds", used)
     for name, help, value in gauges:
@@ -153,7 +153,7 @@ _UUID_BYTES = 96
 
 
 class Gpu(NamedTuple):
-    """One GPU; None where the device does not say."""
+    """State of a GPU; None for values that the device does not report."""
 
     uuid: str
     utilization: float | None
@@ -176,16 +176,15 @@ class _Utilization(ctypes.Structure):
 
 
 class Nvml:
-    """GPUs by NVIDIA's management library, opened once: a few calls through ctypes. The library
-    comes with the driver. Names and layouts are those of nvml.h, which keeps them stable. Make it
-    with `open_nvml`."""
+    """NVIDIA's management library, which comes with the driver, called through ctypes. Names and
+    layouts are those of nvml.h, which keeps them stable. Made by `open_nvml`."""
 
     def __init__(self, library: Any) -> None:
-        """`library` has been initialised."""
+        """`library` must be initialised."""
         self._library = library
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """What each GPU says now, about a millisecond for each."""
+        """The state of every GPU; about a millisecond for each."""
         count = ctypes.c_uint()
         if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
             return ()
@@ -201,20 +200,20 @@ class Nvml:
         if library.nvmlDeviceGetUUID(device, uuid, _UUID_BYTES):
             return None
         memory, utilization, milliwatts = _Memory(), _Utilization(), ctypes.c_uint()
-        remembers = not library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
-        works = not library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(utilization))
-        weighs = not library.nvmlDeviceGetPowerUsage(device, ctypes.byref(milliwatts))
+        has_memory = not library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+        has_rates = not library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(utilization))
+        has_power = not library.nvmlDeviceGetPowerUsage(device, ctypes.byref(milliwatts))
         return Gpu(
             uuid.value.decode("ascii", "replace"),
-            utilization.gpu / 100 if works else None,
-            memory.total if remembers else None,
-            memory.used if remembers else None,
-            milliwatts.value / 1000 if weighs else None,
+            utilization.gpu / 100 if has_rates else None,
+            memory.total if has_memory else None,
+            memory.used if has_memory else None,
+            milliwatts.value / 1000 if has_power else None,
         )
 
 
 def open_nvml() -> Nvml | None:
-    """The library; None where there is no driver or it does not start."""
+    """Open the library; None if there is no driver or it does not start."""
     try:
         library = ctypes.CDLL(_LIBRARY)
         if library.nvmlInit_v2():

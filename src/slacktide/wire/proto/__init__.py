@@ -1,5 +1,5 @@
 """Protobuf definitions of the gRPC services: .proto files, their compiled form, message classes.
 
-Not a converter: `slacktide.wire.grpc_messages` turns messages into calls. Import message classes
-from `slacktide.wire.proto.messages`; nothing is loaded here.
+`slacktide.wire.grpc_messages` converts messages to calls. Import message classes from
+`slacktide.wire.proto.messages`; this package loads nothing.
 """

@@ -1,10 +1,9 @@
-"""The message classes of all services and of model configurations, made from the committed
-descriptor set when they are first asked for.
+"""The message classes of all services and of model configurations, made on first use from the
+committed descriptor set.
 
-They live in a pool of their own, apart from the process-wide default pool: `tritonclient` and the
-stock health package register the same names there (`inference.ModelConfig`, …), and two definitions
-of one name cannot live in one pool. The `.pyi` beside this file names the classes and gives type
-checkers their fields.
+They have their own pool, because `tritonclient` and the stock health package register the same
+names (`inference.ModelConfig`, …) in the default pool, and a pool can hold only one definition of a
+name. The `.pyi` file next to this one declares the classes and their fields for type checkers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _files() -> Sequence[descriptor_pb2.FileDescriptorProto]:
 
 @cache
 def private_pool() -> DescriptorPool:
-    """Everything that we read and write; what `text_format` and `json_format` want too."""
+    """The pool of all messages; pass it to `text_format` and `json_format`."""
     pool = DescriptorPool()
     for file in _files():
         pool.Add(file)
@@ -42,9 +41,9 @@ def private_pool() -> DescriptorPool:
 
 @cache
 def _classes() -> dict[str, type[Message]]:
-    """Every message class of the pool, by full name, kept for the life of the process. protobuf
-    itself remembers a class only weakly: one that nothing else holds is collected and made again,
-    and a thread that asks for it in mid-collection is handed a class half taken apart."""
+    """Every message class of the pool by full name, kept for the life of the process. protobuf
+    itself holds classes weakly: an unused class is collected and made again, and a thread that asks
+    for it during the collection gets a class that is half destroyed."""
     pool, classes = private_pool(), {}
     messages = [
         message
@@ -59,12 +58,13 @@ def _classes() -> dict[str, type[Message]]:
 
 
 def message_class(full_name: str) -> type[Message]:
-    """The class of a message, the same one at every call. Raises KeyError if unknown."""
+    """The class of a message, always the same object. Raises KeyError if unknown."""
     return _classes()[full_name]
 
 
 def service_methods(service: str) -> dict[str, tuple[type[Message], type[Message]]]:
-    """Method name → (request class, answer class) of a service. Raises KeyError if unknown."""
+    """The (request class, answer class) of each method of a service, by name. Raises KeyError if
+    the service is unknown."""
     return {
         method.name: (
             message_class(method.input_type.full_name),
