@@ -1,7 +1,7 @@
 """Slacktide: an inference server that answers on time.
 
-`Server` runs a whole server inside a program; everything else is on the command line
-(`slacktide --help`). Nothing heavy is loaded before it is used.
+`Server` runs a complete server inside a program. Everything else is on the command line
+(`slacktide --help`). Heavy modules are loaded on first use.
 """
 
 from __future__ import annotations

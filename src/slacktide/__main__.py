@@ -1,4 +1,4 @@
-"""The `slacktide` program. Nothing heavy is imported before signals are taken care of."""
+"""The `slacktide` program. Nothing heavy is imported before signals are handled."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from slacktide.executors.inherited import take_over
 
 def main() -> None:
     """Entry point of the `slacktide` program."""
-    if sys.argv[1:2] == ["serve"]:  # until it serves, there is nothing to finish
+    if sys.argv[1:2] == ["serve"]:  # before it serves, there is nothing to clean up
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, frame: os._exit(0))
     take_over()

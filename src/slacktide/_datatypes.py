@@ -1,6 +1,6 @@
-"""Datatypes of the Open Inference Protocol, and how BYTES tensors are laid out.
+"""Datatypes of the Open Inference Protocol, and the layout of BYTES tensors.
 
-The client library takes this along, so it imports nothing else of Slacktide.
+The client library uses this module, so it imports nothing else of Slacktide.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _U32 = Struct("<I")
 
 
 class Datatype(Enum):
-    """An OIP datatype: its name on the wire, bytes per element, NumPy dtype. BYTES has no fixed
-    size (element = u32 length + bytes, little-endian); in NumPy it is an object array of `bytes`.
-    BF16 has no NumPy dtype: it travels as raw uint16."""
+    """A datatype: its wire name, bytes per element and NumPy dtype. BYTES elements have no fixed
+    size (u32 length, little-endian, then the bytes) and are objects in NumPy. NumPy has no BF16, so
+    its dtype is uint16."""
 
     _value_: tuple[str, int, np.dtype[np.generic]]
     wire_name: str
@@ -42,18 +42,18 @@ class Datatype(Enum):
     BF16 = ("BF16", 2, np.dtype("<u2"))
     BYTES = ("BYTES", 0, np.dtype("O"))
 
-    __hash__ = object.__hash__  # members are single; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # Enum's own hashes the name, in Python
 
 
-for _datatype in Datatype:  # read for each tensor: attributes cost a third of properties
+for _datatype in Datatype:  # attributes, because properties are three times slower
     _datatype.wire_name, _datatype.itemsize, _datatype.dtype = _datatype._value_
     _datatype.is_float = _datatype.wire_name in ("FP16", "FP32", "FP64", "BF16")
 
 BY_NAME: dict[str, Datatype] = {datatype.wire_name: datatype for datatype in Datatype}
-"""Datatypes by their names on the wire."""
+"""Datatypes by wire name."""
 
 
 def encode_strings(elements: Sequence[bytes]) -> bytes:
-    """The BYTES layout of these elements: each behind its length."""
+    """Encode elements as a BYTES tensor, each after its length."""
     lengths = map(_U32.pack, map(len, elements))
     return b"".join(chain.from_iterable(zip(lengths, elements, strict=True)))

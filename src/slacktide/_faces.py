@@ -1,6 +1,6 @@
-"""`lazy_names`: what a package offers, imported when it is first used.
+"""`lazy_names`: the exports of a package, imported on first use.
 
-For packages from which a light program takes one module: a worker needs one file of `exits`, and
+For packages of which a light program needs only a part: a worker needs one file of `exits`, and
 `slacktide --version` none of the command line's tables.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of `package`. `modules`: by module, the names that it has."""
+    """Make the `__getattr__` of `package`. `modules`: the exported names of each module."""
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def find(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Opens files that may be anything: a pipe without a writer would block whoever opens it."""
+"""`open_file`: opens regular files only. Opening a pipe without a writer would block."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KINDS = {
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file to read, links followed. Raises OSError; for anything else `strerror`
-    says what it is. Never waits for a writer."""
-    _require_file(os.stat(path).st_mode)  # before it is opened: some devices act on that
+    """Open a regular file for reading, following links. Never blocks. Raises OSError; for other
+    kinds of files, `strerror` names the kind."""
+    _require_file(os.stat(path).st_mode)  # before opening, on which some devices act
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         _require_file(os.fstat(descriptor).st_mode)

@@ -1,6 +1,6 @@
-"""The command line: a thin layer of flags, tables and exit codes over the packages below.
+"""The command line: a thin layer of flags, tables and exit codes. Each verb is a file.
 
-Nothing here decides anything a Python caller could not; each verb is a file.
+It can do nothing that a Python program could not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of paths on the command line, and of addresses of Services in the environment."""
+"""Checks paths on the command line, and removes addresses of Services from the environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LINK = re.compile(r"(?:tcp|udp|sctp)://")
 
 
 def take_service_links() -> list[str]:
-    """Remove the addresses of Services from the environment, where they stand in variables of ours
-    that name a port or a host. Returns the removed variables, as NAME=VALUE.
+    """Remove addresses of Services from our environment variables that name a port or host.
+    Returns the removed variables as NAME=VALUE.
 
-    For a Service called `slacktide-metrics` Kubernetes sets
-    `SLACKTIDE_METRICS_PORT=tcp://10.0.0.7:8002` in each pod beside it, as Docker's links do.
+    For a Service named `slacktide-metrics`, Kubernetes sets
+    `SLACKTIDE_METRICS_PORT=tcp://10.0.0.7:8002` in each pod, as Docker's links do.
     """
     links = [
         name
@@ -32,7 +32,7 @@ def take_service_links() -> list[str]:
 
 
 def check_paths(command: Any) -> None:
-    """Have all arguments and options that are paths refuse empty texts and URLs."""
+    """Make all arguments and options that are paths refuse empty values and URLs."""
     for subcommand in getattr(command, "commands", {}).values():
         check_paths(subcommand)
     if command.callback is None:

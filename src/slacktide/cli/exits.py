@@ -31,7 +31,7 @@ def add(
     data: Annotated[
         Path,
         typer.Option(
-            help="An .npz file with rows like those that will be served, in the order they came: "
+            help="An .npz file with rows like those that will be served, in order of arrival: "
             "an array for each input, the batch axis first.",
             exists=True,
             dir_okay=False,
@@ -40,7 +40,7 @@ def add(
     loss: Annotated[
         str | None,
         typer.Option(
-            help="Part of the answers that may change, for the last column; default: the "
+            help="Share of the answers that may change, for the last column; default: the "
             "accuracy_loss of the model's settings, else 1%."
         ),
     ] = None,
@@ -55,8 +55,8 @@ def add(
 ) -> None:
     """Learn ramps for a model from samples, and store them beside the model.
 
-    A model that states early_exit learns from its own requests as well; with samples it begins with
-    ramps. The last of the samples are held back to measure how often each ramp gives the model's
+    A model whose settings have early_exit also learns from its requests; with samples it starts
+    with ramps. The last samples are held back to measure how often each ramp gives the model's
     answer. No labels are needed.
 
     Example: slacktide exits add models/residual --data frames.npz --loss 0.5%
@@ -72,7 +72,7 @@ def add(
     from slacktide.models.repository.profile_store import ProfileStore
     from slacktide.models.repository.single_model import SingleModel, open_repository
 
-    stated_loss = None if loss is None else share_of(loss)
+    loss_share = None if loss is None else share_of(loss)
     folder = model.absolute() if model.is_file() else model.resolve()
     try:
         repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
@@ -81,7 +81,7 @@ def add(
     except RepositoryError as error:
         fail(str(error))
     if definitions[0].settings.variants is not None:
-        fail(f"{name} has variants; a family of them has no early exits")
+        fail(f"{name} has variants; model families have no early exits")
     store, learnt = ProfileStore(state_dir), {}
 
     async def learn_all() -> None:
@@ -90,17 +90,17 @@ def add(
             for definition in definitions:
                 place = await asyncio.to_thread(store.exits_folder, definition)
                 try:
-                    before = await asyncio.to_thread(find_ramps, definition, place)
+                    previous = await asyncio.to_thread(find_ramps, definition, place)
                 except ExitError as error:
-                    typer.echo(f"the ramps of before are replaced: {error}", err=True)
-                    before = None
+                    typer.echo(f"the previous ramps are replaced: {error}", err=True)
+                    previous = None
                 with progress(shown=not json) as move:
                     ramps = await learn_from_samples(
                         executor,
                         definition,
                         data,
                         cores=tuple(available_cores()),
-                        revision=1 if before is None else before.revision + 1,
+                        revision=1 if previous is None else previous.revision + 1,
                         progress=move,
                     )
                 await asyncio.to_thread(save_ramps, definition, place, ramps.manifest)
@@ -112,16 +112,16 @@ def add(
         asyncio.run(learn_all())
     except (ExitError, MeasuringError, RepositoryError) as error:
         fail(str(error), FELL_SHORT)
-    exits_of = definitions[0].settings.exits
-    target_loss = 0.01 if exits_of is None else exits_of.accuracy_loss
-    target_loss = target_loss if stated_loss is None else stated_loss
+    settings = definitions[0].settings.exits
+    default_loss = 0.01 if settings is None else settings.accuracy_loss
+    target_loss = default_loss if loss_share is None else loss_share
     if json:
         print_json({number: _document(ramps, target_loss) for number, ramps in learnt.items()})
         return
     for number, version_ramps in learnt.items():
         _print(f"{name} version {number}", version_ramps, target_loss)
-    if exits_of is None:
-        console().print("Requests leave early once slacktide.yaml states early_exit, such as 1%.")
+    if settings is None:
+        console().print("Requests leave early once slacktide.yaml sets early_exit, such as 1%.")
 
 
 def _document(learnt: LearntRamps, loss: float) -> dict[str, object]:
@@ -167,8 +167,8 @@ def _print(title: str, learnt: LearntRamps, loss: float) -> None:
     out.print(table)
     manifest, newest = learnt.manifest, len(learnt.judged[0].agrees)
     out.print(
-        f"learnt from {manifest.rows} rows, judged on the last {newest}; "
+        f"learnt from {manifest.rows} rows, tested on the last {newest}; "
         f"revision {manifest.revision}\n"
-        f"agrees: the ramp's answer is the model's; may leave: at this ramp alone, if at most "
-        f"{percent(loss)} of the answers may change"
+        f"agrees: rows for which the ramp gives the model's answer; may leave: rows that could "
+        f"leave at this ramp alone, if at most {percent(loss)} of the answers may change"
     )

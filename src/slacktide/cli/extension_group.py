@@ -1,4 +1,4 @@
-"""`ExtensionGroup`: commands to which other distributions add theirs; listing imports none."""
+"""`ExtensionGroup`: a group of commands that other distributions can extend."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from slacktide.cli.output import fail
 
 
 class ExtensionGroup(TyperGroup):
-    """Its commands, those of entry points, and any that the command line names as `module:name`.
-
-    What is built in cannot be replaced.
-    """
+    """Our own commands, those of entry points, and any that the command line names as
+    `module:name`. Listing commands imports none of them. Our own cannot be replaced."""
 
     kind: ClassVar[str]
-    """What an extension is, such as `verb`; the extension point is its plural."""
+    """The kind of extension, such as `verb`; its plural is the extension point."""
 
     def built_in(self) -> list[str]:
-        """The names of our own commands, in the order of the help."""
-        return super().list_commands(None)  # type: ignore[arg-type]  # it needs no context
+        """The names of our own commands in the order of the help."""
+        return super().list_commands(None)  # type: ignore[arg-type]  # no context is needed
 
     def make(self, name: str, extension: Any) -> Any:
-        """The command that a loaded extension is."""
+        """Make the command of a loaded extension."""
         return make_command(name, extension)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        ours = self.built_in()
-        return [*ours, *sorted(installed(f"{self.kind}s").keys() - {*ours})]
+        built_in = self.built_in()
+        return [*built_in, *sorted(installed(f"{self.kind}s").keys() - {*built_in})]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
@@ -43,18 +41,18 @@ class ExtensionGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
-        ours = name in self.built_in()
-        extension = None if ours else find_extension(f"{self.kind}s", name)
+        is_built_in = name in self.built_in()
+        extension = None if is_built_in else find_extension(f"{self.kind}s", name)
         if extension is not None:
             self.commands[name] = self.make(name, load_extension(self.kind, extension))
-        elif not ours:
+        elif not is_built_in:
             for command in self.list_commands(ctx):  # for "did you mean"
                 self.commands.setdefault(command, self.get_command(ctx, command))
         return super().resolve_command(ctx, args)
 
 
 def load_extension(kind: str, extension: Extension) -> Any:
-    """Import it. Ends the program with a sentence if it cannot be used."""
+    """Import an extension. Ends the program with a message if it cannot be used."""
     try:
         return extension.load()
     except ExtensionError as error:
@@ -62,8 +60,8 @@ def load_extension(kind: str, extension: Extension) -> Any:
 
 
 def make_command(name: str, verb: Any) -> Any:
-    """The command that a function or a `typer.Typer` is. Ends the program with a sentence if it is
-    neither."""
+    """Make a command from a function or a `typer.Typer`. Ends the program with a message for
+    anything else."""
     if not callable(verb):
         kind = type(verb).__name__
         fail(f"verb {name!r} cannot be used: expected a function or a typer.Typer, got a {kind}")

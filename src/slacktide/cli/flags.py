@@ -1,4 +1,4 @@
-"""A verb's flags from the options of a class (`domain/options.py`): stated there, once."""
+"""Makes flags of a verb from the options of a class (`domain/options.py`)."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ Glue = Annotated[
     typer.Option(
         "--glue",
         metavar="NAME=TARGET",
-        help="NAME=MODULE:FUNCTION of a function that pipelines and models name, as of slacktide "
-        "serve; may be given several times.",
+        help="NAME=MODULE:FUNCTION of a function that pipelines and models use by name, as with "
+        "slacktide serve; may be repeated.",
     ),
 ]
-"""Of the verbs that read a repository without serving it."""
+"""Option of verbs that read a repository without serving it."""
 
 _METAVARS = {int: "N", float: "N", Path: "FILE"}
 
 
 def with_flags(kind: type[Options], *, env: str = "", after: str = "") -> Callable[[Verb], Verb]:
-    """Give a verb a flag for each option of `kind` that has a panel, in place of its `**flags`.
+    """Replace a verb's `**flags` by a flag for each option of `kind` that has a panel.
 
-    `env` opens the names of their environment variables, if they are not to be those of the verb;
-    `after` is the parameter behind which they stand.
+    `env`: prefix of their environment variables, if not the verb's; `after`: the parameter that
+    they follow.
     """
 
     def decorate(verb: Verb) -> Verb:
@@ -58,7 +58,7 @@ def with_flags(kind: type[Options], *, env: str = "", after: str = "") -> Callab
             else len(parameters)
         )
         parameters[at:at] = _parameters(kind, env)
-        verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer asks for it
+        verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
         verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return verb
 
@@ -96,7 +96,7 @@ def _parameters(kind: type[Options], env: str) -> Iterator[inspect.Parameter]:
 
 
 def _type(hint: Any, declared: Option) -> Any:
-    """What typer makes of the text: values with units and lists stay text until they are read."""
+    """The type for typer. Values with units and lists remain text until they are parsed."""
     if isinstance(hint, UnionType):
         (hint,) = (part for part in get_args(hint) if part is not type(None))
     if declared.repeated:
@@ -105,16 +105,16 @@ def _type(hint: Any, declared: Option) -> Any:
 
 
 def flag_of(name: str, declared: Option) -> str:
-    """The flag of an option, without its dashes."""
+    """The flag of an option, without dashes."""
     return declared.flag or name.removesuffix("_s").replace("_", "-")
 
 
-def offer_glue(stated: Sequence[str] | None) -> None:
-    """Have names of `Glue` mean these functions. Ends the program if there is no such."""
+def offer_glue(pairs: Sequence[str] | None) -> None:
+    """Register the functions that `--glue` names. Ends the program if one cannot be found."""
     from slacktide.models import plugins
 
     try:
-        for name, target in _value(stated or (), Mapping).items():
+        for name, target in _value(pairs or (), Mapping).items():
             plugins.offer_glue(name, str(target))
     except OptionError as error:
         fail("\nerror: ".join(f"--glue: {message}" for _, message in error.problems))
@@ -123,7 +123,7 @@ def offer_glue(stated: Sequence[str] | None) -> None:
 
 
 def from_flags(kind: type[OptionsT], flags: Mapping[str, Any]) -> OptionsT:
-    """The options that the flags state. Ends the program, naming a flag, if they cannot be."""
+    """Read options from flags. Ends the program, naming the flag, if one is invalid."""
     declared_options, hints = options_of(kind), get_type_hints(kind)
     values = {}
     for name, declared in declared_options.items():
@@ -131,7 +131,7 @@ def from_flags(kind: type[OptionsT], flags: Mapping[str, Any]) -> OptionsT:
         if value is None:
             continue
         if declared.unit is BYTES and str(value).isascii() and str(value).isdecimal():
-            value = int(value)  # a text here, since sizes may have units
+            value = int(value)  # text, because sizes may have units
         try:
             values[name] = _value(value, get_origin(hints[name]))
         except ValueError as error:
@@ -145,12 +145,12 @@ def from_flags(kind: type[OptionsT], flags: Mapping[str, Any]) -> OptionsT:
 
 
 def _value(value: Any, origin: Any) -> Any:
-    """A list with commas as a list, KEY=VALUE pairs as a mapping. Raises ValueError."""
+    """Convert a comma-separated list to a list, KEY=VALUE pairs to a mapping. Raises ValueError."""
     if origin is tuple and isinstance(value, str):
         return [word.strip() for word in value.split(",") if word.strip()]
     if origin is not Mapping:
         return value
-    import yaml  # a number, true, false or a word
+    import yaml  # parses numbers, true and false
 
     mapping = {}
     for pair in value:

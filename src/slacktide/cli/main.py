@@ -1,7 +1,7 @@
-"""The command line: `slacktide VERB`. Each verb has a file of its own here, imported when used.
+"""The command line: `slacktide VERB`. Each verb has its own file, which is imported when used.
 
-Exit codes: 0 done, 1 the result falls short of what was asked, 2 bad usage, 130 stopped by Ctrl-C,
-143 stopped by SIGTERM.
+Exit codes: 0 success, 1 the result falls short of what was required, 2 bad usage, 130 stopped by
+Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERBS: Mapping[str, str] = {
     "exits": "Learn where a classifier can answer early.",
     "reproduce": "Rerun a published evaluation, and print our figures beside the published ones.",
 }
-"""Every verb, and the first sentence of its help."""
+"""All verbs, with the first sentence of their help."""
 
 PLACES: Mapping[str, str] = {
     "load": "slacktide.lab.cli.load:load",
@@ -41,18 +41,18 @@ PLACES: Mapping[str, str] = {
     "demo": "slacktide.lab.cli.demo:demo",
     "models make": "slacktide.lab.cli.models:make",
 }
-"""The verbs of `lab`. These strings and `PROFILE_PAGE` are all that the server knows of it."""
+"""Verbs of `lab`. The server refers to `lab` only in these strings and `PROFILE_PAGE`."""
 
 ELSEWHERE: Mapping[str, str] = {"reproduce": PAPERS}
-"""Verbs of other distributions of ours, each with the command that installs it."""
+"""Verbs of our other distributions, with the commands that install them."""
 
 PROFILE_PAGE = "slacktide.lab.reports:profile_page"
-"""Draws the page of `profile --plot`."""
+"""The function that draws the page of `profile --plot`."""
 
 
 def load_verb(name: str) -> Any:
-    """The command that a verb is, with all that it imports. Ends the program with a sentence if it
-    belongs to a distribution that is not installed or cannot be imported."""
+    """Import the command of a verb. Ends the program with a message if its distribution is not
+    installed or cannot be imported."""
     if name in ELSEWHERE:
         extension = installed("verbs").get(name)
         if extension is None:
@@ -68,7 +68,7 @@ def load_verb(name: str) -> Any:
 
 
 class _Verbs(ExtensionGroup):
-    """Lists the verbs, and completes their names, without importing any."""
+    """The group of all verbs. Listing and completing them imports none."""
 
     kind = "verb"
 
@@ -104,7 +104,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    # Every flag can be set from the environment too, as SLACKTIDE_VERB_FLAG.
+    # Every flag can also be set in the environment, as SLACKTIDE_VERB_FLAG.
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SLACKTIDE"},
 )
 
@@ -128,14 +128,14 @@ def _root(
 
 
 def main() -> None:
-    """Run the verb of the command line. SIGTERM does what Ctrl-C does, whatever that is in a
-    verb, so that no process, semaphore or temporary folder is left behind."""
+    """Run the command line. SIGTERM has the same effect as Ctrl-C, so that no process, semaphore or
+    temporary folder is left behind."""
     terminated = False
 
     def terminate(number: int, frame: FrameType | None) -> None:
         nonlocal terminated
         terminated = True
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun with & in a script
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started with & in a script
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
@@ -150,15 +150,14 @@ def main() -> None:
             raise
         code = INTERRUPTED
     except Exception as error:
-        if not _of_an_interrupt(error):
+        if not _caused_by_interrupt(error):
             raise
         code = INTERRUPTED
     sys.exit(128 + signal.SIGTERM if terminated else code)
 
 
-def _of_an_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C struck in the middle of an import, say, and came out as what that makes of
-    it."""
+def _caused_by_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C caused an error, for instance in the middle of an import."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

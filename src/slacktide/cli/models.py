@@ -30,8 +30,8 @@ def check(
     glue: Glue = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read and load every model as the server would, and report what is wrong. Exits 1 on errors.
-    Off Linux the files are read, and no model is loaded.
+    """Read and load every model as the server would, and report problems. Exits 1 on errors.
+    Outside Linux, only the files are read.
 
     Example: slacktide models check models/
     """
@@ -47,13 +47,13 @@ def check(
     offer_glue(glue)
     try:
         findings = check_repository(repository)
-        wrong = {finding.model for finding in findings if finding.severity is Severity.ERROR}
+        broken = {finding.model for finding in findings if finding.severity is Severity.ERROR}
         if sys.platform != "linux" and not files_only:
             findings.append(
                 Finding("", Severity.NOTE, "its files were read; models are loaded on Linux only")
             )
-        elif not files_only and "" not in wrong:
-            findings += asyncio.run(try_loading(repository, available_cores(), skip=wrong))
+        elif not files_only and "" not in broken:
+            findings += asyncio.run(try_loading(repository, available_cores(), skip=broken))
             findings.sort(key=lambda finding: finding.model)
     except RepositoryError as error:
         fail(str(error))

@@ -1,8 +1,7 @@
-"""What every verb prints alike: errors on stderr, progress for people, JSON for machines.
+"""Output common to all verbs: errors on stderr, progress for people, JSON for machines.
 
-Where stdout is no terminal its lines are as long as they are: tables in a file keep their columns.
-
-What prints is imported when something is printed: a command line is completed without.
+If stdout is not a terminal, lines are not wrapped, so that tables in a file keep their columns.
+Rich is imported only to print, so that completing a command line stays fast.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ FELL_SHORT = 1
 BAD_USAGE = 2
 
 PROGRESS_EVERY_S = 30.0
-"""Between two lines of progress where stderr is no terminal; what is done sooner has none."""
+"""Seconds between lines of progress if stderr is not a terminal; shorter work prints none."""
 _NO_TERMINAL = 10_000
-"""Characters of a line in a file or a pipe: more than any table has."""
+"""Line width in a file or pipe: more than any table needs."""
 
 
 def option(panel: str, help: str, *names: str, **more: Any) -> Any:
-    """An option in a panel of the help; `names` where it is not called like its parameter."""
+    """An option in a panel of the help. `names`: its flags, if not named after its parameter."""
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
 def console() -> Console:
-    """For tables and text on stdout; as wide as the terminal, or as `COLUMNS` says."""
+    """A console for tables and text on stdout, as wide as the terminal or `COLUMNS`."""
     from rich.console import Console
 
-    whole = not (sys.stdout.isatty() or "COLUMNS" in os.environ)
-    return Console(highlight=False, width=_NO_TERMINAL if whole else None)
+    wraps = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if wraps else _NO_TERMINAL)
 
 
 def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
-    """Say what is wrong on stderr, and end."""
+    """Print an error on stderr and end the program."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(code)
 
 
 def seconds_of(flag: str, text: str) -> float:
-    """The duration that a flag states. Ends the program if it is none."""
+    """Parse the duration of a flag. Ends the program if it is invalid."""
     from slacktide.domain.units import parse_seconds
 
     try:
@@ -60,7 +59,7 @@ def seconds_of(flag: str, text: str) -> float:
 
 
 def share_of(text: str) -> float:
-    """The share that `0.95` or `95%` says, 0 to 1; reads `--min-goodput`."""
+    """Parse a share such as `0.95` or `95%`, 0 to 1."""
     from slacktide.domain.units import parse_percent
 
     hint = ""
@@ -73,7 +72,7 @@ def share_of(text: str) -> float:
 
 
 def require_goodput(reached: float, least: float | None, of: str = "") -> None:
-    """Fail if less than the share that `--min-goodput` states was answered on time."""
+    """End the program if the goodput is below `--min-goodput`."""
     from slacktide.domain.units import percent
 
     if least is not None and reached < least:
@@ -82,14 +81,14 @@ def require_goodput(reached: float, least: float | None, of: str = "") -> None:
 
 
 def plots_missing(page: str) -> str | None:
-    """Why `page` could not be drawn, with the remedy; None if it could."""
+    """Why `page` cannot be drawn, with the remedy; None if it can."""
     if find_spec("matplotlib") is not None:
         return None
     return f"{page} needs matplotlib; install it with: pip install 'slacktide[report]'"
 
 
 def can_write(files: Mapping[str, Path | None], *, page: str = "--html") -> None:
-    """Fail before any work is done if a file, by its flag, could not be written after it."""
+    """End the program, before any work is done, if one of the files (by flag) cannot be written."""
     for flag, path in files.items():
         if path is not None and not path.parent.is_dir():
             fail(f"{flag}: no such folder: {path.parent}")
@@ -98,7 +97,7 @@ def can_write(files: Mapping[str, Path | None], *, page: str = "--html") -> None
 
 
 def write_page(flag: str, path: Path | None, page: Callable[[], str]) -> None:
-    """Write what `page` makes, if the flag names a file."""
+    """Write the page to the flag's file, if any."""
     if path is not None:
         try:
             path.write_text(page(), encoding="utf-8")
@@ -107,7 +106,7 @@ def write_page(flag: str, path: Path | None, page: Callable[[], str]) -> None:
 
 
 def print_json(document: object) -> None:
-    """One JSON document on stdout; what JSON does not know, such as a path, as its text."""
+    """Print a JSON document on stdout. Values that JSON does not support become text."""
     import orjson
 
     from slacktide.domain.suggestions import escaped
@@ -121,8 +120,8 @@ def print_json(document: object) -> None:
 
 @contextmanager
 def progress(*, shown: bool = True) -> Iterator[Callable[[float, str], None]]:
-    """A function (share done, text) that moves a bar on stderr; where that is no terminal, it
-    writes a line now and then, with the time that may be left."""
+    """Yield a function (share done, text) that moves a progress bar on stderr. If that is not a
+    terminal, it prints a line from time to time, with the estimated remaining time."""
     if not sys.stderr.isatty():
         lines = _ProgressLines()
         yield lines.move if shown else lambda share, text: None
@@ -150,28 +149,28 @@ def progress(*, shown: bool = True) -> Iterator[Callable[[float, str], None]]:
 
 class _ProgressLines:
     def __init__(self) -> None:
-        self._told = monotonic()
+        self._printed_at = monotonic()
         self._share = 1.0
-        self._began = self._told, 0.0
-        """When the work of now began, and what was done of it then."""
+        self._began = self._printed_at, 0.0
+        """When the current work began, and the share that was done then."""
 
     def move(self, share: float, text: str) -> None:
         now = monotonic()
-        if share < self._share:  # the first time, or another part of the work
+        if share < self._share:  # the first call, or another part of the work
             self._began = now, share
         self._share = share
-        if now < self._told + PROGRESS_EVERY_S:
+        if now < self._printed_at + PROGRESS_EVERY_S:
             return
-        self._told = now
-        begin, before = self._began
-        if before < share < 1.0:
-            remaining = (now - begin) * (1.0 - share) / (share - before)
+        self._printed_at = now
+        begin, first_share = self._began
+        if first_share < share < 1.0:
+            remaining = (now - begin) * (1.0 - share) / (share - first_share)
             text += f", about {_about(remaining)} left"
         typer.echo(text, err=True)
 
 
 def _about(seconds: float) -> str:
-    """`40 s`, `14 min`, `3.5 h`."""
+    """Format a duration roughly: `40 s`, `14 min`, `3.5 h`."""
     if seconds < 90.0:
         return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 5400.0 else f"{seconds / 3600.0:.1f} h"

@@ -46,15 +46,13 @@ def profile(
         list[int] | None,
         typer.Option(
             min=1,
-            help="Core count to measure; may be given several times; default: 1, 2, 4, … all.",
+            help="Core count to measure; may be repeated; default: 1, 2, 4, … all.",
         ),
     ] = None,
     budget: Annotated[str, typer.Option(help="Time per version.")] = "10s",
     thorough: Annotated[
         bool,
-        typer.Option(
-            "--thorough", help="Measure until every p99 has samples enough of its own (200)."
-        ),
+        typer.Option("--thorough", help="Measure until every p99 has enough samples (200)."),
     ] = False,
     state_dir: Annotated[
         Path | None,
@@ -66,8 +64,8 @@ def profile(
     accuracy: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of labelled images (labels.jsonl): also measure how accurate each variant "
-            "of a family is, and store it.",
+            help="Folder of labelled images (labels.jsonl): also measure and store the accuracy of "
+            "each variant of a family.",
             exists=True,
             file_okay=False,
         ),
@@ -75,7 +73,7 @@ def profile(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Page to write with plots of latency by cores and batch, measured and modelled."
+            help="File for a page of plots of latency by cores and batch, measured and modelled."
         ),
     ] = None,
     glue: Glue = None,
@@ -125,7 +123,7 @@ def profile(
 
 
 def _core_counts(cores: Sequence[int] | None, usable: int) -> list[int]:
-    """Core counts to measure: as stated, else powers of two, and all."""
+    """Core counts to measure: those given, else the powers of two and all cores."""
     doubling = {1 << power for power in range(usable.bit_length())}
     counts = sorted(set(cores or doubling | {usable}))
     if counts[-1] > usable:
@@ -136,7 +134,8 @@ def _core_counts(cores: Sequence[int] | None, usable: int) -> list[int]:
 def _definitions(
     model: Path, version: str | None, state_dir: Path | None, profiles: ProfileCache
 ) -> tuple[str, tuple[ModelDefinition, ...]]:
-    """Name and served versions of a model. Tells `profiles` which models are stages."""
+    """The name and served versions of a model. Adds the models of pipelines to
+    `profiles.stages`."""
     from slacktide.models.repository.errors import RepositoryError
     from slacktide.models.repository.single_model import SingleModel, open_repository
 
@@ -159,11 +158,11 @@ def _definitions(
 def _images(
     folder: Path, name: str, definitions: Sequence[ModelDefinition]
 ) -> Sequence[LabelledImage]:
-    """Images to measure the accuracy of variants with."""
+    """Read the images for measuring the accuracy of variants."""
     from slacktide.models.labelled_images import DataError, read_labels
 
     if definitions[0].settings.variants is None:
-        fail(f"--accuracy: {name} has no variants; state them in its slacktide.yaml")
+        fail(f"--accuracy: {name} has no variants; add them to its slacktide.yaml")
     try:
         return read_labels(folder)
     except DataError as error:
@@ -171,17 +170,17 @@ def _images(
 
 
 class _Session:
-    """Measures models, and holds what came of it."""
+    """Measures models, and holds the results."""
 
     def __init__(self, profiles: ProfileCache, cores: tuple[int, ...], *, shown: bool) -> None:
         self.profiles = profiles
         self.models: list[tuple[ModelDefinition, ProfiledModel]] = []
         self.accuracies: dict[str, tuple[VariantAccuracy, ...]] = {}
-        """By version."""
+        """Accuracies of variants, by version."""
         self.stages: dict[str, list[str]] = {}
-        """Lines on early exits, by version."""
-        self.assumed: list[str] = []
-        """Sentences on what was taken for granted."""
+        """Printed lines about early exits, by version."""
+        self.assumptions: list[str] = []
+        """Sentences about assumed inputs."""
         self._cores = cores
         self._shown = shown
 
@@ -194,8 +193,8 @@ class _Session:
         *,
         thorough: bool,
     ) -> None:
-        """Measure times on each of `groups` of cores, accuracy on `images`, and early exits. Raises
-        MeasuringError, RepositoryError, DataError."""
+        """Measure times on each group of cores, accuracy on `images`, and early exits. Raises
+        MeasuringError, RepositoryError and DataError."""
         from slacktide.executors.process import ProcessExecutor
         from slacktide.models.families import profiled_files
 
@@ -204,7 +203,7 @@ class _Session:
             for definition in (file for version in definitions for file in profiled_files(version)):
                 await self._measure(executor, definition, groups, seconds, thorough=thorough)
             for definition in definitions if images else ():
-                await self._judge(executor, definition, images)
+                await self._measure_accuracy(executor, definition, images)
             for definition in definitions:
                 await self._time_exits(executor, definition)
         finally:
@@ -240,22 +239,22 @@ class _Session:
         shapes, guess = model.record.shapes, model.guess
         if source.image_sizes:
             source = replace(source, warmup_shapes=shapes)
-        self.assumed.extend(assumptions_of(source, model.interface, shapes, guess))
+        self.assumptions.extend(assumptions_of(source, model.interface, shapes, guess))
         if guess:
-            raise MeasuringError(self.assumed[-1])
+            raise MeasuringError(self.assumptions[-1])
         if model.dependence:
             reason = dependence_warning(model.dependence)
             typer.echo(f"warning: {label_of(definition)}: {reason}", err=True)
 
     def _threads(self, definition: ModelDefinition) -> tuple[int, ...]:
-        """Of its sessions if it were served here alone; none if its cores stay as they are."""
+        """Thread counts of its sessions if it were served alone; empty if its cores are fixed."""
         from slacktide.models.core_layout import assign_lanes
 
         settings = {definition.name: definition.settings}
         lane = assign_lanes(settings, self._cores, allow_fewer=True).scaled_lane(definition.name)
         return () if lane is None else lane.threads(definition.settings)
 
-    async def _judge(
+    async def _measure_accuracy(
         self,
         executor: ProcessExecutor,
         definition: ModelDefinition,
@@ -274,14 +273,14 @@ class _Session:
         from slacktide.models.repository.profile_store import model_hash
 
         if (exits := self.profiles.exit_source(definition)) is not None:
-            cut = replace(source_of(definition, ()), exits=exits)
+            source = replace(source_of(definition, ()), exits=exits)
             self.stages[definition.version] = await _stage_lines(
-                executor, cut, self._cores[:1], model_hash(definition)
+                executor, source, self._cores[:1], model_hash(definition)
             )
 
 
 def _document(session: _Session) -> dict[str, object]:
-    """What `--json` prints."""
+    """The document for `--json`."""
     from slacktide.profiles.amdahl import fit_grid
 
     document: dict[str, object] = {}
@@ -302,7 +301,7 @@ def _document(session: _Session) -> dict[str, object]:
 def _print_session(
     out: Console, name: str, definitions: Sequence[ModelDefinition], session: _Session
 ) -> None:
-    """Everything that was measured, as tables and lines."""
+    """Print all results as tables and lines."""
     from slacktide.models.learnt import size_table
 
     for definition, model in session.models:
@@ -323,14 +322,14 @@ def _print_session(
         tables = tables or [model.record.table for model in models]
         f1 = {score.variant: score.f1 for score in session.accuracies.get(definition.version, ())}
         _print_variants(out, definition, tables, f1, session.profiles.accuracies(definition))
-    for sentence in dict.fromkeys(session.assumed):
+    for sentence in dict.fromkeys(session.assumptions):
         out.print(f"assumed: {sentence}", markup=False, highlight=False)
 
 
 async def _stage_lines(
     executor: ProcessExecutor, source: ModelSource, cores: tuple[int, ...], model_sha256: str
 ) -> list[str]:
-    """How soon each ramp of a model answers, and what all of them add to a pass; on one core."""
+    """Lines with the time until each ramp answers, and the overhead of all ramps, on one core."""
     from slacktide.domain import ExitPolicy, PoolId
     from slacktide.executors.measuring import measure_stages
     from slacktide.executors.timed_replica import MeasuringError
@@ -339,7 +338,7 @@ async def _stage_lines(
 
     assert source.exits is not None
     if not (source.exits.folder / "manifest.json").exists():
-        return ["early exits: no ramps are learnt yet"]
+        return ["early exits: no ramps have been learnt yet"]
     try:
         manifest = read_manifest(source.exits.folder, model_sha256=model_sha256)
         ramps = tuple(range(len(manifest.ramps)))
@@ -349,10 +348,10 @@ async def _stage_lines(
     except (ExitError, MeasuringError) as error:
         return [f"early exits: {error}"]
     lines = []
-    for rows, whole, ends in zip(times.rows, times.whole_s, times.stage_s, strict=True):
-        added = f"all ramps add {ends[-1] / whole - 1:.1%}"
-        lines.append(f"early exits, batch {rows}, 1 core: {whole * 1e3:.2f} ms whole, {added}")
-        for tensor, end in zip(manifest.positions, ends, strict=False):
+    for rows, whole, stage_ends in zip(times.rows, times.whole_s, times.stage_s, strict=True):
+        overhead = f"all ramps add {stage_ends[-1] / whole - 1:.1%}"
+        lines.append(f"early exits, batch {rows}, 1 core: {whole * 1e3:.2f} ms whole, {overhead}")
+        for tensor, end in zip(manifest.positions, stage_ends, strict=False):
             lines.append(f"  {end * 1e3:8.2f} ms ({end / whole:.0%})  {tensor}")
     return lines
 
@@ -369,7 +368,7 @@ def _print_variants(
     f1: Mapping[str, float | None],
     measured: Mapping[str, float],
 ) -> None:
-    """A row for each variant: how good and how long it is, and whether it is worth serving."""
+    """Print a row for each variant: its accuracy, its latency, and whether it is worth serving."""
     from rich.table import Table
 
     from slacktide.models.families import accuracies, worth_serving
@@ -379,15 +378,17 @@ def _print_variants(
     served, _ = worth_serving(accuracy)
     cores = tables[0].cores
     headings = [f"p99 alone, {count} core{'s' * (count > 1)}" for count in cores]
-    beside = bool(measured) and any(measured.get(name) != value for name, value in accuracy.items())
-    good = ["stated", "measured"] if beside else ["accuracy"]
-    shown = Table("variant", *good, "F1", *headings, "served", title="variants")
-    for (name, value), table in zip(accuracy.items(), tables, strict=True):
-        scores = (value, measured.get(name), f1.get(name)) if beside else (value, f1.get(name))
+    differs = bool(measured) and any(
+        measured.get(name) != share for name, share in accuracy.items()
+    )
+    columns = ["stated", "measured"] if differs else ["accuracy"]
+    variants = Table("variant", *columns, "F1", *headings, "served", title="variants")
+    for (name, share), table in zip(accuracy.items(), tables, strict=True):
+        scores = (share, measured.get(name), f1.get(name)) if differs else (share, f1.get(name))
         cells = ["–" if score is None else f"{score:.3f}" for score in scores]
         cells += [f"{table.p99(1, count) * 1e3:.2f} ms" for count in cores]
-        shown.add_row(name, *cells, "yes" if name in served else "no")
-    out.print(shown)
+        variants.add_row(name, *cells, "yes" if name in served else "no")
+    out.print(variants)
 
 
 def _print(out: Console, title: str, record: ProfileRecord) -> None:

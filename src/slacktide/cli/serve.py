@@ -1,6 +1,6 @@
-"""`slacktide serve REPOSITORY`: flags for `ServerSettings`, and a server from start to signal.
+"""`slacktide serve REPOSITORY`: flags for `ServerSettings`, and a server that runs until a signal.
 
-What serves is imported when it serves: a command line is completed without.
+The server is imported only to serve, so that completing a command line stays fast.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ log = logging.getLogger("slacktide.server")
 
 ENV = "SLACKTIDE_"
 _ACCESS = "Access"
-_SEEN = "Logs, traces, recordings"
+_LOGS = "Logs, traces, recordings"
 
 
 def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
-    """`--config FILE`: defaults from a YAML file; its keys are the flags without dashes in front.
-
-    A callback of an eager option. Ends the program for a file or a key that cannot be used.
-    """
+    """Callback of `--config FILE`, which must be eager: take defaults from a YAML file whose keys
+    are flags without leading dashes. Ends the program for an invalid file or key."""
     if path is None:
         return None
     import yaml
@@ -79,8 +77,8 @@ def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _flag_value(flag: str, value: Any) -> Any:
-    """A list or mapping of the file as the flag states it. Ends the program where it states neither
-    of these."""
+    """Convert a list or mapping in the file to the flag's form. Ends the program if the flag takes
+    neither."""
     if not isinstance(value, list | dict):
         return value
     hints, options = get_type_hints(ServerSettings), options_of(ServerSettings)
@@ -90,18 +88,18 @@ def _flag_value(flag: str, value: Any) -> Any:
     if origins.get(flag) is Mapping:
         if isinstance(value, list):
             return [str(pair) for pair in value]
-        # What is no text reads back from JSON, which is YAML.
+        # Values other than text are written as JSON, which is valid YAML.
         texts = (text if isinstance(text, str) else dumps(text) for text in value.values())
         return [f"{key}={text}" for key, text in zip(value, texts, strict=True)]
     if origins.get(flag) is tuple and isinstance(value, list):
         return ",".join(map(str, value))
-    stated = "a list" if isinstance(value, list) else "keys and values"
+    kind = "a list" if isinstance(value, list) else "keys and values"
     expected = "a list" if origins.get(flag) is tuple else "one value"
-    return fail(f"--config: {flag}: expected {expected}, got {stated}")
+    return fail(f"--config: {flag}: expected {expected}, got {kind}")
 
 
 def _file(text: str, name: str) -> Any:
-    """An option for a file of TLS, also set by the environment variable `name`."""
+    """An option for a TLS file, with the environment variable `name`."""
     return option(_ACCESS, text, metavar="FILE", envvar=f"{ENV}{name}")
 
 
@@ -132,12 +130,12 @@ def serve(
         Path | None, _file("Require client certificates signed by this CA.", "TLS_CLIENT_CA")
     ] = None,
     log_level: Annotated[
-        str, option(_SEEN, "debug, info, warning or error.", envvar=f"{ENV}LOG_LEVEL")
+        str, option(_LOGS, "debug, info, warning or error.", envvar=f"{ENV}LOG_LEVEL")
     ] = "info",
     log_format: Annotated[
         LogFormat,
         option(
-            _SEEN, "Log lines for people (text) or for machines (json).", envvar=f"{ENV}LOG_FORMAT"
+            _LOGS, "Log lines for people (text) or for machines (json).", envvar=f"{ENV}LOG_FORMAT"
         ),
     ] = LogFormat.TEXT,
     print_config: Annotated[
@@ -169,27 +167,25 @@ def serve(
         except ValueError as error:
             fail(f"--log-level: {error}")
         if context.obj:
-            log.info("ignored, since Kubernetes sets it for Services: %s", ", ".join(context.obj))
+            log.info("ignored, because Kubernetes sets it for Services: %s", ", ".join(context.obj))
         raise typer.Exit(run(repository, settings))
 
 
 OTHER_DESCRIPTORS = 256
-"""For what is not a connection: workers (a pipe, an arena, shared memory each), files, logs."""
-
-
+"""Descriptors besides connections: workers (a pipe, an arena, shared memory each), files, logs."""
 FEWEST_DESCRIPTORS = 64
-"""Below these the server does not start: ports, one worker and a few connections need about 40."""
+"""Minimum to start: ports, one worker and a few connections need about 40."""
 
 
 def make_room_for_connections(settings: ServerSettings) -> str | None:
-    """Raise this process's limit on open files to what the system allows.
+    """Raise this process's limit on open files to the system's maximum.
 
-    Returns a sentence for the log if that is too little for `max_connections` on every port. Raises
-    ValueError if it is too little to start.
+    Returns a warning if that is too low for `max_connections` on every port. Raises ValueError if
+    it is too low to start.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # then it stays as it is
+        with contextlib.suppress(ValueError, OSError):  # the limit is then unchanged
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     if soft != resource.RLIM_INFINITY and soft < FEWEST_DESCRIPTORS:
@@ -202,42 +198,41 @@ def make_room_for_connections(settings: ServerSettings) -> str | None:
     needed = open_ports * settings.max_connections + OTHER_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return None
-    most = max(1, (soft - OTHER_DESCRIPTORS) // max(1, open_ports))
+    affordable = max(1, (soft - OTHER_DESCRIPTORS) // max(1, open_ports))
     return (
         f"this process may open {soft} files, but {settings.max_connections} connections on each "
         f"of {open_ports} ports need {needed}: raise the limit (ulimit -n) or set "
-        f"--max-connections to {most} or less"
+        f"--max-connections to {affordable} or less"
     )
 
 
 CLOSE_S = 15.0
-"""Seconds from the end of the drain limit to the end of the process: workers, recordings and
-traces have so much to finish."""
+"""Seconds after the drain limit at which the process ends. Workers, recordings and traces must
+finish within them."""
 THREADS_S = 2.0
-"""Seconds for threads that read and write files, when all else has ended."""
+"""Seconds that threads may take to finish with files after everything else has ended."""
 
 
 def leave(code: int) -> NoReturn:
-    """End this process, whatever its threads do. The log has a moment to be written."""
+    """End this process whatever its threads do, after a moment to write the log."""
     if isinstance(sys.stderr, LogWriter):
         sys.stderr.finish(0.2)
     os._exit(code)
 
 
-def _calm_the_collector() -> None:
-    """What has been loaded stays; and requests leave little behind that only cycles hold.
-
-    By default Python would look through all of it some hundred times a second under load.
-    """
+def _tune_gc() -> None:
+    """Exclude all loaded objects from garbage collection, and collect less often: requests leave
+    few cycles behind. By default Python would scan all objects some hundred times a second under
+    load."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
 
 
 def run(repository: Path, settings: ServerSettings) -> int:
-    """Serve until a signal comes; the exit code. Raises UnsupportedKernelError."""
+    """Serve until a signal comes. Returns the exit code. Raises UnsupportedKernelError."""
     require_kernel()
-    # Cores are for workers: what this process multiplies, it does on one, and before NumPy loads.
+    # Cores are for workers, so this process multiplies on one. Must be set before NumPy loads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     import uvloop
@@ -258,7 +253,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
             if stopping.is_set():
                 leave(1)  # a second signal: at once
             stopping.set()
-            # Whatever hangs: a disk that is away, a thread that waits for it.
+            # Ends the process even if something hangs, such as a thread waiting for a lost disk.
             limit_s = settings.drain_delay_s + settings.drain_timeout_s + CLOSE_S
             end = threading.Timer(limit_s, leave, (1,))
             end.daemon = True
@@ -275,7 +270,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
         await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            _calm_the_collector()
+            _tune_gc()
             broken = asyncio.create_task(app.driver.broken.wait())
             await asyncio.wait({stop, broken}, return_when=asyncio.FIRST_COMPLETED)
             broken.cancel()
@@ -292,7 +287,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
             async with asyncio.timeout(THREADS_S):
                 await asyncio.shield(loop.shutdown_default_executor())
         except TimeoutError:
-            log.warning("a thread still waits for a file; the server ends without it")
+            log.warning("a thread is still waiting for a file; the server ends without it")
             leave(code)
         return code
 
