@@ -88,7 +88,7 @@ def test_the_deployment_names_its_pod_and_keeps_its_class_of_service_when_resize
     pod = deployment["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     given = {each["name"]: each.get("value", "x") for each in container["env"]}
-    assert PodName.ours(given).container == container["name"]
+    assert PodName.from_environment(given).container == container["name"]
     resources = container["resources"]
     assert resources["requests"] == resources["limits"]
     patch = resize_patch(pod, container["name"], 4500)

@@ -13,7 +13,7 @@ def test_a_resize_is_the_patch_that_kubernetes_takes_and_is_read_back(kubernetes
     client = PodClient(OURS)
     assert client.read().limit == 1500
     asked = client.resize(4500)
-    assert (asked.state, asked.limit, asked.wanted) == (ResizeState.IN_PROGRESS, 1500, 4500)
+    assert (asked.state, asked.limit, asked.desired) == (ResizeState.IN_PROGRESS, 1500, 4500)
     ((kind, patch),) = api.patches
     assert kind == "application/strategic-merge-patch+json"
     amounts = {"limits": {"cpu": "4500m"}, "requests": {"cpu": "4500m"}}
@@ -27,7 +27,7 @@ def test_another_writer_is_given_way_to_three_times(kubernetes):
     api = kubernetes()
     busy = {"code": 409, "message": "the object has been modified"}
     api.refusals.extend([busy] * 2)
-    assert PodClient(OURS).resize(2000).wanted == 2000
+    assert PodClient(OURS).resize(2000).desired == 2000
     api.refusals.extend([busy] * 3)
     with pytest.raises(PodError, match="in conflict with another writer 3 times"):
         PodClient(OURS).resize(3000)
@@ -58,6 +58,6 @@ def test_without_a_cluster_it_is_said(monkeypatch):
 
 def test_the_environment_names_the_pod():
     told = {"POD_NAME": "slacktide-0", "POD_NAMESPACE": "vision", "CONTAINER_NAME": "server"}
-    assert PodName.ours(told) == OURS
+    assert PodName.from_environment(told) == OURS
     with pytest.raises(PodError, match="no POD_NAME and no CONTAINER_NAME"):
-        PodName.ours({"POD_NAMESPACE": "vision"})
+        PodName.from_environment({"POD_NAMESPACE": "vision"})

@@ -85,8 +85,8 @@ def chain(
                 name: each if name.startswith("exits/0") else each[stay]
                 for name, each in values.items()
             }
-        takes = {name: values[name] for name in (*stage.inputs, *stage.taken)}
-        stage.declare(dict.fromkeys(stage.taken, "tensor(float)"))
+        takes = {name: values[name] for name in (*stage.inputs, *stage.received)}
+        stage.declare(dict.fromkeys(stage.received, "tensor(float)"))
         values |= run(stage.model, takes)
     return values
 
@@ -115,7 +115,7 @@ def test_no_layer_runs_twice() -> None:
     made = [node.output[0] for stage in stages for node in stage.model.graph.node]
     layers = [name for name in made if name.startswith("m")]
     assert sorted(layers) == ["m1", "m2", "m3", "m4", "m5"]
-    assert [sorted(stage.taken) for stage in stages] == [[], ["t1", "t2"], ["t2", "t4"]]
+    assert [sorted(stage.received) for stage in stages] == [[], ["t1", "t2"], ["t2", "t4"]]
     assert [stage.inputs for stage in stages] == [("t0",), (), ()]
 
 

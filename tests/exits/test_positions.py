@@ -286,7 +286,7 @@ YES = (numpy_helper.from_array(np.array(True), "yes"),)
             "primary: input 'a' has no axis of rows",
         ),
         (model(node("Identity", "w", "logits"), inputs={}), "primary: state the input"),
-        (model(*CHAIN[:2], node("Relu", "b", "a"), *CHAIN[2:]), "tensor 'a' is made twice"),
+        (model(*CHAIN[:2], node("Relu", "b", "a"), *CHAIN[2:]), "tensor 'a' is produced twice"),
     ],
 )
 def test_what_has_no_early_exits_is_told_why(given: onnx.ModelProto, message: str) -> None:

@@ -54,15 +54,15 @@ def chain(stages: list[StageModel], feeds: Tensors, *, optimise: bool) -> list[T
     values, found, types = dict(feeds), [], dict[str, str]()
     for stage in stages:
         stage.declare(types)
-        names = list(dict.fromkeys((*stage.outputs, *stage.given)))
-        takes = {name: values[name] for name in (*stage.inputs, *stage.taken)}
+        names = list(dict.fromkeys((*stage.outputs, *stage.passed_on)))
+        takes = {name: values[name] for name in (*stage.inputs, *stage.received)}
         session = opened(stage.model, optimise=optimise)
         assert {each.name for each in session.get_inputs()} == set(takes)
         assert {each.name for each in session.get_outputs()} == set(names)
         types |= {each.name: each.type for each in session.get_outputs()}
         made = dict(zip(names, session.run(names, takes), strict=True))
         found.append({name: made[name] for name in stage.outputs})
-        values.update({name: made[name] for name in stage.given})
+        values.update({name: made[name] for name in stage.passed_on})
     return found
 
 
@@ -94,7 +94,7 @@ def test_chains_of_the_examples(
     stages = split(optimised(ramped, tmp_path) if optimise_first else ramped)
     assert [stage.ramp for stage in stages] == [*numbers, -1]
     few = 4 if name == "text" else 1  # what is made of the mask is handed on, too
-    assert all(len(stage.taken) <= few for stage in stages)
+    assert all(len(stage.received) <= few for stage in stages)
     assert all("input_ids" not in stage.inputs for stage in stages[1:])
     found = chain(stages, feeds, optimise=not optimise_first)
     together = {key: value for outputs in found for key, value in outputs.items()}
@@ -127,10 +127,10 @@ def test_rows_that_leave_a_batch_take_what_is_made_of_their_mask_along() -> None
     first, behind = split(with_ramps(model, graph, ramps_at(graph, 2)))
     assert not {"Cast", "Where", "Sub"} & {node.op_type for node in behind.model.graph.node[:6]}
     session = opened(first.model)
-    made = dict(zip(first.given, session.run(list(first.given), feeds), strict=True))
+    made = dict(zip(first.passed_on, session.run(list(first.passed_on), feeds), strict=True))
     behind.declare({each.name: each.type for each in session.get_outputs()})
     rest = [1, 4, 5]
-    takes = {name: (made | feeds)[name][rest] for name in (*behind.inputs, *behind.taken)}
+    takes = {name: (made | feeds)[name][rest] for name in (*behind.inputs, *behind.received)}
     (logits,) = opened(behind.model).run(["logits"], takes)
     whole = outputs_of(model, {key: value[rest] for key, value in feeds.items()})
     np.testing.assert_allclose(logits, whole["logits"], atol=1e-5)
@@ -192,8 +192,8 @@ def test_shapes_are_computed_anew_so_that_they_fit_the_rows_that_are_left() -> N
     assert [each.tensor for each in graph.positions] == ["a", "b", "e"]
     ramped = with_ramps(model, graph, ramps_at(graph, 0, 1))
     stages = split(ramped)
-    assert [stage.taken for stage in stages] == [(), ("a",), ("a", "b")]
-    assert [stage.given for stage in stages] == [("a",), ("b",), ()]
+    assert [stage.received for stage in stages] == [(), ("a",), ("a", "b")]
+    assert [stage.passed_on for stage in stages] == [("a",), ("b",), ()]
     assert stages[2].inputs == ("x",)  # for its shape
     whole = outputs_of(ramped, X)
     for outputs in chain(stages, X, optimise=True):
@@ -238,7 +238,7 @@ def test_an_exit_may_hang_on_anything() -> None:
     )
     first, behind = stages = split(model)
     assert [each.name for each in first.model.graph.node] == ["a", "alone", "exits/0/uncertainty"]
-    assert (behind.taken, behind.inputs) == (("a",), ("x",))
+    assert (behind.received, behind.inputs) == (("a",), ("x",))
     whole = outputs_of(model, X)
     for outputs in chain(stages, X, optimise=True):
         for key, value in outputs.items():

@@ -1,4 +1,4 @@
-"""Clusters: pods whose CPU is resized in place (see README.md)."""
+"""Clusters: resizes the CPU of the server's own pod in place (see README.md)."""
 
 from slacktide.cluster.pod_allocator import Hindrance as Hindrance
 from slacktide.cluster.pod_allocator import PodAllocator as PodAllocator

@@ -1,18 +1,17 @@
-"""`PodAllocator`: has the pod itself resized in place, and moves threads once it is.
+"""`PodAllocator`: resizes its own pod in place, and then moves threads.
 
-In a pod, affinity alone gives a worker no more time than the container's limit. So more cores begin
-with the `resize` subresource: threads are moved, and the cores confirmed, once the kubelet reports
-the new limit. Fewer cores need no leave: threads move at once, and the limit follows some
-seconds later, so that cores that are asked for again at once cost no call.
+In a pod, affinity alone gives a worker no more time than the container's limit. So a grant of more
+cores begins with the `resize` subresource; threads move, and the cores are confirmed, once the
+kubelet reports the new limit. A grant of fewer cores needs no permission: threads move at once, and
+the limit follows some seconds later, so that cores requested again soon cost no call.
 
     more    PATCH resize → poll the pod's status → settled: bind, confirm
     fewer   bind, confirm → after `Times.lower_after` seconds PATCH resize
 
-Where the resize is infeasible, refused or the API server cannot be reached, or it is still deferred
-after `Times.patience` seconds, the grant is settled with as many cores as the present limit has
-room for (local means), and `condition` says why until a resize succeeds. What could not be had is
-tried again after a while, twice as long each time; should it come, the grant is confirmed once
-more.
+If the resize is infeasible or refused, if the API server cannot be reached, or if the resize is
+still deferred after `Times.patience` seconds, the grant is settled with the cores that fit the
+current limit, and `condition` gives the reason until a resize succeeds. The rest is retried later,
+with doubling intervals; if it then succeeds, the grant is confirmed again.
 """
 
 from __future__ import annotations
@@ -30,34 +29,33 @@ from slacktide.executors.allocator import Confirm, Grant, bind
 log = logging.getLogger("slacktide.cores")
 
 AGAIN_AT_MOST = 32.0
-"""Most times as long after several failures in a row."""
+"""Maximum factor of `Times.again_after` after repeated failures."""
 
 
 class Hindrance(Enum):
-    """What keeps a pod from the CPU that was asked for."""
+    """Why a pod does not get the CPU it requested."""
 
     DEFERRED = "deferred"
     INFEASIBLE = "infeasible"
     IN_PROGRESS = "in_progress"
-    """Accepted, and not in force when patience ended."""
+    """Accepted, but not in force after `Times.patience`."""
     REFUSED = "refused"
-    """By the API server, or it cannot be reached."""
+    """Refused by the API server, or the server cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long to wait for what; seconds."""
+    """Waiting times in seconds."""
 
     poll: float = 0.2
-    """Between two looks at a resize that is under way; a deferred one is looked at ten times as
-    seldom."""
+    """Interval between checks of a resize in progress; ten times as long for a deferred one."""
     patience: float = 30.0
-    """After which a deferred resize counts as not to be had for now. Kubernetes goes on trying;
-    should it succeed, the next request finds the room there."""
+    """Time after which a deferred resize counts as failed for now. Kubernetes keeps trying; if it
+    succeeds, the next request finds the room."""
     lower_after: float = 10.0
-    """For which less must have been enough before the limit is lowered."""
+    """Time for which less CPU must have been sufficient before the limit is lowered."""
     again_after: float = 10.0
-    """After a failure until the API server is asked for more again."""
+    """Time after a failure until the next request for more CPU."""
 
 
 @dataclass(slots=True)
@@ -69,41 +67,41 @@ class _Pending:
 
 
 class PodAllocator:
-    """The CPU of one pod, shared by the processes in it. Belongs to one event loop."""
+    """Shares the CPU of the pod between the processes in it. Belongs to one event loop."""
 
     def __init__(self, pod: PodClient, *, overhead: int = 500, times: Times | None = None) -> None:
-        """`overhead`: millicores that the server's own loop is to have beside the workers. Raises
-        ValueError if it is negative."""
+        """`overhead`: millicores for the server's own loop, besides the workers. Raises ValueError
+        if it is negative."""
         if overhead < 0:
             raise ValueError(f"overhead: expected 0 or more millicores, got {overhead}")
         self._pod = pod
         self._overhead = overhead
         self._times = times or Times()
         self._cores: dict[int, tuple[int, ...]] = {}
-        """Cores of each process, as bound."""
+        """Cores that each process is bound to."""
         self._pending: dict[int, _Pending] = {}
         self._unmet: dict[int, _Pending] = {}
-        """Grants that were settled with less than was asked for."""
+        """Grants that were settled with fewer cores than requested."""
         self._failures = 0
-        """In a row."""
+        """Number of consecutive failures."""
         self._retry: asyncio.TimerHandle | None = None
         self._limit: int | None = 0
-        """Millicores that the pod has, as last read; None: no limit. Unknown until `start`."""
-        self._stated = 0
-        """Millicores that its specification asks for: Kubernetes goes on trying to give them."""
-        self._asking: asyncio.Task[None] | None = None
+        """Millicores of the pod when last read; None: no limit. Unknown before `start`."""
+        self._desired = 0
+        """Millicores in its specification, which Kubernetes keeps trying to provide."""
+        self._resizing: asyncio.Task[None] | None = None
         self._lowering: asyncio.TimerHandle | None = None
         self._ceiling = math.inf
-        """Millicores to which the limit is being lowered; infinite while it is not."""
+        """Millicores to which the limit is being lowered; infinite if it is not."""
         self._not_before = 0.0
         self.hindrance: Hindrance | None = None
-        """What keeps the pod from the CPU that was asked for, if anything does."""
+        """Why the pod does not have the requested CPU; None if it does."""
         self.condition = ""
-        """The same in words; empty if nothing does."""
+        """The hindrance in words; empty if there is none."""
 
     def start(self) -> None:
-        """Read what the pod has. Blocks for one call; raises PodError."""
-        self._note(self._pod.read())
+        """Read the pod's CPU. Blocks for one call. Raises PodError."""
+        self._record(self._pod.read())
 
     # CpuAllocator
 
@@ -124,34 +122,34 @@ class PodAllocator:
         self._pursue()
 
     async def close(self) -> None:
-        """Ask for nothing more; returns once no call is under way."""
+        """Make no further requests, and wait for the call in progress."""
         for timer in (self._lowering, self._retry):
             if timer is not None:
                 timer.cancel()
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._resizing is not None:
+            self._resizing.cancel()
+            await asyncio.gather(self._resizing, return_exceptions=True)
 
-    # What is there, what is needed
+    # Available and required CPU
 
     @property
     def limit(self) -> int | None:
-        """Millicores that the pod had when last looked at; None: no limit."""
+        """Millicores of the pod when last read; None: no limit."""
         return self._limit
 
     @property
     def needed(self) -> int:
-        """Millicores for everything that is bound or waits to be."""
+        """Millicores for all bound and pending grants."""
         cores_by_pid = {**self._cores, **{pid: move.cores for pid, move in self._pending.items()}}
         return self._overhead + 1000 * sum(map(len, cores_by_pid.values()))
 
     def _room(self, pid: int) -> int | None:
-        """Cores that the present limit has for `pid`; None: as many as there are."""
+        """Cores that the current limit allows `pid`; None: any number."""
         if self._limit is None:
             return None
         reserved = sum(len(cores) for holder, cores in self._cores.items() if holder != pid)
-        # What is about to be taken away can be given no more.
-        limit = min(self._limit, self._ceiling, self._stated or math.inf)
+        # CPU that is about to be removed must not be granted.
+        limit = min(self._limit, self._ceiling, self._desired or math.inf)
         return int(max(0, limit - self._overhead - 1000 * reserved)) // 1000
 
     def _fits(self, pid: int, count: int) -> bool:
@@ -159,7 +157,7 @@ class PodAllocator:
         return room is None or count <= room
 
     def _bind(self, pid: int, cores: tuple[int, ...], confirm: Confirm, why: str = "") -> None:
-        """Move threads and settle the grant. Raises ProcessLookupError."""
+        """Move threads and confirm the grant. Raises ProcessLookupError."""
         try:
             bound, detail = bind(pid, cores)
         except ProcessLookupError:
@@ -169,7 +167,7 @@ class PodAllocator:
         confirm(Grant(bound, float(len(bound)), detail or why))
 
     def _make_do(self, pid: int, grant: _Pending) -> None:
-        """Settle a grant with what the present limit has room for: no fewer than it has."""
+        """Settle a grant with the cores that fit the current limit, but not fewer than it has."""
         room = self._room(pid)
         has = len(self._cores.get(pid, ()))
         count = max(1, has, len(grant.cores) if room is None else min(room, len(grant.cores)))
@@ -177,14 +175,14 @@ class PodAllocator:
         self._unmet[pid] = grant
         self._retry_later()
 
-    # Asking for it
+    # Requests
 
     def _pursue(self) -> None:
-        """Have the pod made larger now, or smaller after a while, if it is not what is needed."""
+        """Enlarge the pod now, or shrink it later, if its CPU is not what is needed."""
         loop = asyncio.get_running_loop()
-        if self._pending and self._asking is None:
-            self._asking = loop.create_task(self._raise_limit())
-            self._asking.add_done_callback(self._asked)
+        if self._pending and self._resizing is None:
+            self._resizing = loop.create_task(self._raise_limit())
+            self._resizing.add_done_callback(self._resize_ended)
         elif self._lowering is None and not self._pending and self._too_large():
             self._lowering = loop.call_later(self._times.lower_after, self._lower)
 
@@ -196,7 +194,7 @@ class PodAllocator:
 
     def _try_again(self) -> None:
         self._retry = None
-        if self._asking is not None:
+        if self._resizing is not None:
             self._retry_later()
         elif self._unmet:
             self._pending, self._unmet = {**self._unmet, **self._pending}, {}
@@ -205,47 +203,47 @@ class PodAllocator:
     def _too_large(self) -> bool:
         if self._limit is None or not self._cores:
             return False
-        return max(self._limit, self._stated) > self.needed
+        return max(self._limit, self._desired) > self.needed
 
     def _lower(self) -> None:
         self._lowering = None
-        if self._asking is None and not self._pending and self._too_large():
+        if self._resizing is None and not self._pending and self._too_large():
             loop = asyncio.get_running_loop()
             self._ceiling = self.needed
-            self._asking = loop.create_task(self._settle(self.needed))
-            self._asking.add_done_callback(self._asked)
+            self._resizing = loop.create_task(self._settle(self.needed))
+            self._resizing.add_done_callback(self._resize_ended)
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asking, self._ceiling = None, math.inf
+    def _resize_ended(self, task: asyncio.Task[None]) -> None:
+        self._resizing, self._ceiling = None, math.inf
         if not task.cancelled():
             task.result()
             self._pursue()
 
     async def _raise_limit(self) -> None:
-        """Ask for what is needed, until no grant waits for room."""
+        """Request the needed CPU until no grant is pending."""
         while self._pending:
             needed = self.needed
             await self._settle(needed)
-            # Else more was asked for meanwhile, and what does not fit now may do so after that.
+            # Otherwise more was requested meanwhile, and pending grants may fit after that.
             final = self.needed <= needed
             for pid, grant in tuple(self._pending.items()):
                 fits = self._fits(pid, len(grant.cores))
                 if fits or final:
                     del self._pending[pid]
-                    with contextlib.suppress(ProcessLookupError):  # its handle learns of it
+                    with contextlib.suppress(ProcessLookupError):  # its handle notices the exit
                         if fits:
                             self._bind(pid, grant.cores, grant.confirm)
                         else:
                             self._make_do(pid, grant)
 
     async def _settle(self, millicores: int) -> None:
-        """Ask for a limit and wait until it is in force, or known not to come for now."""
+        """Request a limit and wait until it is in force or has failed for now."""
         loop, times = asyncio.get_running_loop(), self._times
         deadline = loop.time() + times.patience
         try:
             cpu = await asyncio.to_thread(self._pod.resize, millicores)
             while True:
-                self._note(cpu)
+                self._record(cpu)
                 if cpu.state is ResizeState.SETTLED:
                     self._unhindered()
                     return
@@ -263,17 +261,17 @@ class PodAllocator:
                 cpu = await asyncio.to_thread(self._pod.read)
         except PodError as error:
             self._hindered(Hindrance.REFUSED, str(error))
-        except Exception as error:  # a fault of ours, or an answer like no other: no grant waits on
+        except Exception as error:  # a bug or a malformed answer must not block the grants
             log.exception("resizing the pod")
             self._hindered(Hindrance.REFUSED, f"unexpected {type(error).__name__}")
         self._not_before = loop.time() + times.again_after * min(2**self._failures, AGAIN_AT_MOST)
         self._failures += 1
 
-    def _note(self, cpu: PodCpu) -> None:
-        self._limit, self._stated = cpu.limit, cpu.wanted or 0
+    def _record(self, cpu: PodCpu) -> None:
+        self._limit, self._desired = cpu.limit, cpu.desired or 0
 
     def _hindered(self, by: Hindrance, message: str) -> None:
-        """Say once what is in the way."""
+        """Record and log a hindrance, once."""
         self.hindrance = by
         why = f"{by.value.replace('_', ' ')}: {message}"
         if why != self.condition:

@@ -1,10 +1,10 @@
-"""`PodClient`: reads and resizes one pod, through the official Kubernetes client (extra
-`kubernetes`). Its calls block for up to seconds.
+"""`PodClient`: reads and resizes a pod through the official Kubernetes client (extra `kubernetes`).
+Its calls block for up to several seconds.
 
-What a pod's status says of one container's CPU, and the patch that changes it, are pure functions.
-A resize is a request: the API server stores it in the specification, the node's kubelet carries it
-out or says why not, and the status says what the container really has (Kubernetes 1.33 and later,
-"In place pod resize"). CPU is counted in millicores here.
+Reading a container's CPU from the pod's status, and making the patch that changes it, are pure
+functions. A resize is a request: the API server stores it in the specification, the node's kubelet
+carries it out or reports why not, and the status has the actual CPU (Kubernetes 1.33 and later, "In
+place pod resize"). CPU is in millicores.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from typing import Any, TypeVar
 
 
 class PodError(Exception):
-    """A pod cannot be read or resized; the text says why."""
+    """A pod cannot be read or resized; the message gives the reason."""
 
 
 class ResizeState(Enum):
-    """How far the last resize has come."""
+    """Progress of the last resize."""
 
     SETTLED = "settled"
-    """The container has what its specification says."""
+    """The container has the CPU of its specification."""
     IN_PROGRESS = "in_progress"
-    """Accepted by the node, not yet in force."""
+    """Accepted by the node, but not yet in force."""
     DEFERRED = "deferred"
-    """The node has no room now; Kubernetes tries again by itself."""
+    """The node has no room now; Kubernetes keeps trying."""
     INFEASIBLE = "infeasible"
-    """The node can never have room."""
+    """The node can never provide it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodCpu:
-    """One container's CPU."""
+    """CPU of a container."""
 
     limit: int | None
-    """Millicores that it may use, as the kubelet has set them; None: as many as the node has."""
-    wanted: int | None
-    """Millicores that its specification asks for."""
+    """Millicores it may use, as set by the kubelet; None: no limit."""
+    desired: int | None
+    """Millicores in its specification."""
     state: ResizeState
     message: str = ""
-    """What Kubernetes says of a resize that is not settled."""
+    """Kubernetes' message about a resize that is not settled."""
 
 
 _STATES = {"Deferred": ResizeState.DEFERRED, "Infeasible": ResizeState.INFEASIBLE}
 
 
 def read_pod(pod: Mapping[str, Any], container: str) -> PodCpu:
-    """What a pod, as the API's JSON has it, says of `container`. Raises PodError."""
+    """Read the CPU of `container` from a pod's JSON. Raises PodError."""
     desired = _limit(_container(pod, container).get("resources"))
     status = _mapping(pod, "status")
     for container_status in status.get("containerStatuses") or ():
         if container_status.get("name") == container:
-            # A kubelet that cannot resize does not report resources: then nothing ever changes.
+            # A kubelet that cannot resize does not report resources; they never change.
             resources = container_status.get("resources")
             limit = desired if resources is None else _limit(resources)
             break
@@ -73,10 +73,10 @@ def read_pod(pod: Mapping[str, Any], container: str) -> PodCpu:
 
 
 def resize_patch(pod: Mapping[str, Any], container: str, millicores: int) -> dict[str, Any]:
-    """The strategic merge patch of the pod's `resize` subresource that gives it so many millicores.
+    """The strategic merge patch for the pod's `resize` subresource that sets its millicores.
 
-    The pod keeps its QoS class, as it must: requests that equal limits stay equal, lower ones stay
-    lower, and what is not stated is not added. Raises PodError where that leaves nothing to resize.
+    The pod must keep its QoS class: requests equal to limits stay equal, lower ones stay lower, and
+    nothing missing is added. Raises PodError if that leaves nothing to resize.
     """
     resources = _container(pod, container).get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
@@ -84,7 +84,7 @@ def resize_patch(pod: Mapping[str, Any], container: str, millicores: int) -> dic
     changed: dict[str, dict[str, str]] = {}
     if "cpu" in limits:
         changed["limits"] = {"cpu": amount}
-        # A limit without a request is a request of the same size.
+        # A limit without a request implies a request of the same size.
         request = _millicores(requests.get("cpu", limits["cpu"]))
         if request == _millicores(limits["cpu"]) or request > millicores:
             changed["requests"] = {"cpu": amount}
@@ -92,14 +92,14 @@ def resize_patch(pod: Mapping[str, Any], container: str, millicores: int) -> dic
         changed["requests"] = {"cpu": amount}
     else:
         raise PodError(
-            f"container {container!r} states no CPU request or limit: to add one would change the "
+            f"container {container!r} has no CPU request or limit: adding one would change the "
             "pod's QoS class, which Kubernetes does not allow"
         )
     return {"spec": {"containers": [{"name": container, "resources": changed}]}}
 
 
 def quantity(millicores: int) -> str:
-    """As Kubernetes writes it: whole cores without a unit."""
+    """Format millicores as Kubernetes does: whole cores without a unit."""
     return str(millicores // 1000) if millicores % 1000 == 0 else f"{millicores}m"
 
 
@@ -112,7 +112,7 @@ def _resize_state(pod: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Re
         stale = observed is not None and generation is not None and observed < generation
         reason, message = condition.get("reason") or "", condition.get("message") or ""
         if condition.get("type") == "PodResizePending":
-            if stale:  # it speaks of an earlier resize
+            if stale:  # about an earlier resize
                 return ResizeState.IN_PROGRESS, ""
             return _STATES.get(reason, ResizeState.DEFERRED), message or reason
         if condition.get("type") == "PodResizeInProgress":
@@ -122,11 +122,11 @@ def _resize_state(pod: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Re
 
 def _container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     containers = _mapping(pod, "spec").get("containers") or ()
-    for entry_of_container in containers:
-        if entry_of_container.get("name") == name:
-            match: Mapping[str, Any] = entry_of_container
-            return match
-    names = ", ".join(str(candidate.get("name")) for candidate in containers) or "none"
+    container: Mapping[str, Any]
+    for container in containers:
+        if container.get("name") == name:
+            return container
+    names = ", ".join(str(container.get("name")) for container in containers) or "none"
     raise PodError(f"pod has no container {name!r}; it has {names}")
 
 
@@ -146,7 +146,7 @@ _SUFFIXES = {"n": Decimal("1e-6"), "u": Decimal("1e-3"), "m": Decimal(1), "k": D
 
 
 def _millicores(text: object) -> int:
-    """A CPU quantity such as `2`, `1500m` or `0.5`, rounded up as Kubernetes does."""
+    """Parse a CPU quantity such as `2`, `1500m` or `0.5`, rounded up as Kubernetes does."""
     number = str(text)
     scale = _SUFFIXES.get(number[-1:], Decimal(1000))
     try:
@@ -161,24 +161,24 @@ log = logging.getLogger("slacktide.cores")
 T = TypeVar("T")
 
 CONNECT_S, ANSWER_S = 3.0, 5.0
-"""Longest that a call may take to connect, and to be answered."""
+"""Timeouts in seconds to connect and to get an answer."""
 ATTEMPTS = 3
-"""Of a resize that meets another writer (409)."""
+"""Maximum attempts of a resize that conflicts with another writer (409)."""
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True)
 class PodName:
-    """Which container of which pod is ours."""
+    """The server's own pod and container."""
 
     pod: str
     namespace: str
     container: str
 
     @classmethod
-    def ours(cls, environment: Mapping[str, str] = os.environ) -> PodName:
-        """As the manifests in deploy/kubernetes state it (downward API): POD_NAME, POD_NAMESPACE,
-        CONTAINER_NAME. Raises PodError, naming what is missing."""
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PodName:
+        """Read POD_NAME, POD_NAMESPACE and CONTAINER_NAME, which the manifests in deploy/kubernetes
+        set (downward API). Raises PodError naming the missing ones."""
         namespace = environment.get("POD_NAMESPACE", "")
         if not namespace and _NAMESPACE_FILE.exists():
             namespace = _NAMESPACE_FILE.read_text().strip()
@@ -197,11 +197,11 @@ class PodName:
 
 
 class PodClient:
-    """One pod. Thread-safe as far as one call at a time is."""
+    """Calls the Kubernetes API for one pod. Make one call at a time; from any thread."""
 
     def __init__(self, name: PodName) -> None:
-        """Uses the pod's service account, or, outside a cluster, the file that KUBECONFIG names.
-        Raises PodError if the extra is missing or there is neither."""
+        """Use the pod's service account, or the file in KUBECONFIG. Raises PodError if there is
+        neither or the extra is missing."""
         try:
             from kubernetes import client, config
         except ImportError:
@@ -226,12 +226,12 @@ class PodClient:
         self._name = name
 
     def read(self) -> PodCpu:
-        """What the container has now. Raises PodError."""
+        """Read the container's CPU. Raises PodError."""
         return read_pod(self._pod(), self._name.container)
 
     def resize(self, millicores: int) -> PodCpu:
-        """Ask for so many millicores; what the pod then says. Raises PodError. An answer only means
-        that the request is stored: read until it is settled."""
+        """Request a limit and return the CPU in the answer, which only confirms that the request is
+        stored: read until it is settled. Raises PodError."""
         for _ in range(ATTEMPTS):
             patch = resize_patch(self._pod(), self._name.container, millicores)
             answer = self._call(
@@ -243,7 +243,7 @@ class PodClient:
             )
             if answer is not None:
                 return read_pod(answer, self._name.container)
-        raise PodError(f"patch pods/resize: in conflict with another writer {ATTEMPTS} times (409)")
+        raise PodError(f"patch pods/resize: conflict with another writer, {ATTEMPTS} times (409)")
 
     def _pod(self) -> Mapping[str, Any]:
         pod = self._call(
@@ -258,12 +258,13 @@ class PodClient:
     def _call(
         self, call: Callable[..., Any], operation: str, *, conflict: bool = False
     ) -> Mapping[str, Any] | None:
-        """The answer's JSON; None for 409 if `conflict`. Raises PodError."""
+        """Make a call and return the JSON of its answer; None for 409 if `conflict`. Raises
+        PodError."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
-            # The JSON as it came: fields that this version of the client does not know count too.
+            # Raw JSON, because this version of the client may not know all fields.
             answer = call(_request_timeout=(CONNECT_S, ANSWER_S), _preload_content=False)
             body: Mapping[str, Any] = json.loads(answer.data)
         except ApiException as error:
@@ -273,12 +274,12 @@ class PodClient:
         except (HTTPError, OSError) as error:
             raise PodError(f"{operation}: the API server cannot be reached ({error})") from None
         except ValueError:
-            raise PodError(f"{operation}: the API server sent no JSON") from None
+            raise PodError(f"{operation}: the API server did not send JSON") from None
         return body
 
 
 def _reason(error: Any) -> str:
-    """What the API server says of a refusal."""
+    """The API server's reason for a refusal."""
     try:
         message = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):

@@ -238,8 +238,8 @@ class Arranger:
                     part.model.SerializeToString(), threads, optimised=opener.optimises
                 )
                 types.update((output.name, output.type) for output in opened.get_outputs())
-                rows = (*part.inputs, *part.taken)
-                gives = list(dict.fromkeys((*part.outputs, *part.given)))
+                rows = (*part.inputs, *part.received)
+                gives = list(dict.fromkeys((*part.outputs, *part.passed_on)))
                 takes = (*rows, SAMPLED) if asks else rows
                 chains[threads].append(Stage(opened, part.ramp, takes, gives, rows))
         return chains

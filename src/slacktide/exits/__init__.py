@@ -1,4 +1,4 @@
-"""Early exits of a model: where it can be left, ramps that answer there, and their files."""
+"""Early exits of a model: positions where rows can leave, ramps that answer there, their files."""
 
 from __future__ import annotations
 

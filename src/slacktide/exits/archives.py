@@ -1,4 +1,4 @@
-"""`read_npz`: the arrays of an .npz archive from outside, read with bounds and without pickle."""
+"""`read_npz`: reads the arrays of an untrusted .npz archive, with limits and without pickle."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST_ARRAYS = 256
 
 
 def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive by name, of at most `most_bytes` when unpacked. Raises ValueError
-    that begins with `where`."""
+    """Read the arrays of an archive by name, of at most `most_bytes` unpacked. Raises ValueError
+    with a message that begins with `where`."""
     arrays = {}
     try:
         file = io.BytesIO(source) if isinstance(source, bytes) else source
@@ -26,13 +26,13 @@ def read_npz(source: bytes | Path, *, most_bytes: int, where: str) -> dict[str, 
                 excess = f"arrays: {len(entries)}, bytes: {nbytes}"
                 raise ValueError(f"{excess}; at most {_MOST_ARRAYS} and {most_bytes} are read")
             for entry in entries:
-                # No more is read than the entry says, and that it is as long is checked.
+                # `read` reads at most the declared size, and checks that the data has it.
                 stream = io.BytesIO(archive.read(entry))
                 array = np.lib.format.read_array(stream, allow_pickle=False)
-                if array.size > most_bytes:  # elements of no bytes
+                if array.size > most_bytes:  # elements of zero bytes
                     raise ValueError(f"{array.size} elements, above {most_bytes}")
                 arrays[entry.filename.removesuffix(".npy")] = array
-    except Exception as error:  # zipfile, zlib and NumPy share no base that is worth naming
+    except Exception as error:  # errors of zipfile, zlib and NumPy have no useful common base
         text = error.strerror or "" if isinstance(error, OSError) else str(error)  # without a path
         problem = text.partition("\n")[0][:100] or type(error).__name__
         raise ValueError(f"{where}: expected an .npz file without objects: {problem}") from None

@@ -1,8 +1,8 @@
-"""Values that a graph makes of constants alone, as far as they may say what shapes are.
+"""Folds constants in a graph that may determine shapes.
 
-What torch exports computes how much a `Pad` adds by a dozen nodes, and shape inference does not
-follow these: of everything behind the `Pad` the size would be unknown. Only small tensors are
-computed, by the operators that such sums are made of; whatever goes wrong leaves a value unknown.
+Graphs exported by torch compute the amount of a `Pad` with a dozen nodes, which shape inference
+does not follow, so the size of everything after the `Pad` would be unknown. Only small tensors are
+computed, with the operators used in such computations. If anything fails, the value stays unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_ELEMENTS = 1024
-"""Of a tensor that may be a shape."""
+"""Maximum elements of a tensor that may be a shape."""
 
 Value = NDArray[Any]
 Inputs = list[Value | None]
@@ -24,8 +24,8 @@ _Attributes = Mapping[str, Any]
 
 
 def folded(nodes: Iterable[Any], initializers: Iterable[Any]) -> tuple[list[Any], dict[str, Value]]:
-    """The nodes that are not constant, and the values of those that are, by tensor. `nodes` are
-    sorted as ONNX wants them; `initializers` those whose values are in the model's file."""
+    """Split a graph into its variable nodes, and the values of the constant ones by tensor. `nodes`
+    are sorted as ONNX requires; `initializers` are those whose values are in the model's file."""
     from onnx import numpy_helper
 
     raw = {
@@ -36,7 +36,7 @@ def folded(nodes: Iterable[Any], initializers: Iterable[Any]) -> tuple[list[Any]
     for node in nodes:
         for name in node.input if node.op_type in _FOLDS else ():
             if name in raw and name not in values:
-                with suppress(Exception):  # of a damaged file
+                with suppress(Exception):  # a damaged file
                     values[name] = numpy_helper.to_array(raw[name])
         value = _value(node, values)
         if value is None:
@@ -47,7 +47,7 @@ def folded(nodes: Iterable[Any], initializers: Iterable[Any]) -> tuple[list[Any]
 
 
 def _value(node: Any, values: Mapping[str, Value]) -> Value | None:
-    """What a node makes; None where that is not known."""
+    """The value that a node computes; None if unknown."""
     fold = _FOLDS.get(node.op_type)
     if fold is None or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
         return None
@@ -58,7 +58,7 @@ def _value(node: Any, values: Mapping[str, Value]) -> Value | None:
     try:
         attributes = {field.name: helper.get_attribute_value(field) for field in node.attribute}
         value = fold([values.get(name) for name in node.input], attributes)
-    except Exception:  # a graph that is wrong: the check of its shapes says so
+    except Exception:  # an invalid graph, which the check of shapes reports
         return None
     return None if value is None or value.size > MOST_ELEMENTS else value
 
@@ -78,11 +78,11 @@ def _constant(_: Inputs, attributes: _Attributes) -> Value | None:
 def _constant_of_shape(inputs: Inputs, attributes: _Attributes) -> Value | None:
     from onnx import numpy_helper
 
-    (shape,) = _given(inputs)
+    (shape,) = _present(inputs)
     if math.prod(shape.tolist()) > MOST_ELEMENTS:
         return None
-    stated = attributes.get("value")
-    value = np.zeros(1, np.float32) if stated is None else numpy_helper.to_array(stated)
+    tensor = attributes.get("value")
+    value = np.zeros(1, np.float32) if tensor is None else numpy_helper.to_array(tensor)
     return np.full(shape.tolist(), value[0], value.dtype)
 
 
@@ -96,7 +96,7 @@ def _slice(inputs: Inputs, attributes: _Attributes) -> Value:
     chosen = [slice(None)] * data.ndim
     for axis, begin, end, step in zip(where, first, last, by, strict=True):
         size = data.shape[axis]
-        if step < 0:  # in NumPy −1 would be the last
+        if step < 0:  # in NumPy, −1 would be the last element
             stop = None if end < -size else end
             chosen[axis] = slice(begin, stop, step)
         else:
@@ -105,7 +105,7 @@ def _slice(inputs: Inputs, attributes: _Attributes) -> Value:
 
 
 def _reshape(inputs: Inputs, attributes: _Attributes) -> Value:
-    data, shape = _given(inputs)
+    data, shape = _present(inputs)
     keeps = not attributes.get("allowzero")
     sizes = shape.tolist()
     return data.reshape([data.shape[at] if keeps and not n else n for at, n in enumerate(sizes)])
@@ -114,37 +114,37 @@ def _reshape(inputs: Inputs, attributes: _Attributes) -> Value:
 def _cast(inputs: Inputs, attributes: _Attributes) -> Value:
     from onnx import helper
 
-    (data,) = _given(inputs)
+    (data,) = _present(inputs)
     return data.astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))
 
 
 def _axes(inputs: Inputs, attributes: _Attributes) -> tuple[int, ...] | None:
-    stated = _padded(inputs, 2)[1]
-    axes = attributes.get("axes") if stated is None else stated.tolist()
+    tensor = _padded(inputs, 2)[1]
+    axes = attributes.get("axes") if tensor is None else tensor.tolist()
     return None if axes is None else tuple(axes)
 
 
 def _unsqueeze(inputs: Inputs, attributes: _Attributes) -> Value:
-    return np.expand_dims(_given(inputs)[0], _axes(inputs, attributes) or ())
+    return np.expand_dims(_present(inputs)[0], _axes(inputs, attributes) or ())
 
 
 def _squeeze(inputs: Inputs, attributes: _Attributes) -> Value:
-    return np.squeeze(_given(inputs)[0], _axes(inputs, attributes))
+    return np.squeeze(_present(inputs)[0], _axes(inputs, attributes))
 
 
 def _gather(inputs: Inputs, attributes: _Attributes) -> Value:
-    data, places = _given(inputs)
+    data, places = _present(inputs)
     return np.asarray(np.take(data, places, axis=attributes.get("axis", 0)))
 
 
 def _divided(inputs: Inputs, _: _Attributes) -> Value:
-    dividend, divisor = _given(inputs)
-    if dividend.dtype.kind in "iu":  # ONNX cuts towards zero
+    dividend, divisor = _present(inputs)
+    if dividend.dtype.kind in "iu":  # ONNX rounds towards zero
         return np.trunc(np.divide(dividend, divisor)).astype(dividend.dtype)
     return np.asarray(dividend / divisor)
 
 
-def _given(inputs: Inputs) -> list[Value]:
+def _present(inputs: Inputs) -> list[Value]:
     return [tensor for tensor in inputs if tensor is not None]
 
 
@@ -156,13 +156,13 @@ _FOLDS: Mapping[str, Callable[[Inputs, _Attributes], Value | None]] = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Identity": lambda inputs, _: inputs[0],
-    "Shape": lambda inputs, _: np.array(_given(inputs)[0].shape, np.int64),
-    "Concat": lambda inputs, of: np.concatenate(_given(inputs), axis=of["axis"]),
-    "Transpose": lambda inputs, of: np.transpose(_given(inputs)[0], of.get("perm")),
-    "Neg": lambda inputs, _: -_given(inputs)[0],
-    "Add": lambda inputs, _: np.asarray(np.add(*_given(inputs))),
-    "Sub": lambda inputs, _: np.asarray(np.subtract(*_given(inputs))),
-    "Mul": lambda inputs, _: np.asarray(np.multiply(*_given(inputs))),
+    "Shape": lambda inputs, _: np.array(_present(inputs)[0].shape, np.int64),
+    "Concat": lambda inputs, of: np.concatenate(_present(inputs), axis=of["axis"]),
+    "Transpose": lambda inputs, of: np.transpose(_present(inputs)[0], of.get("perm")),
+    "Neg": lambda inputs, _: -_present(inputs)[0],
+    "Add": lambda inputs, _: np.asarray(np.add(*_present(inputs))),
+    "Sub": lambda inputs, _: np.asarray(np.subtract(*_present(inputs))),
+    "Mul": lambda inputs, _: np.asarray(np.multiply(*_present(inputs))),
     "Div": _divided,
     "Slice": _slice,
     "Reshape": _reshape,

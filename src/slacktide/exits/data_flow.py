@@ -1,8 +1,9 @@
-"""What flows where in an ONNX graph, seen from its primary input.
+"""`DataFlow`: the flow of data from the primary input through an ONNX graph.
 
-A tensor holds *data* if a value of the primary input can change it. The result of a `Shape` node
-holds none, nor does what only initialisers or other inputs make (a mask): that is *context*, which
-may be read anywhere. What a node's subgraphs read of the outer graph counts as read by the node.
+A tensor holds *data* if the values of the primary input can change it. The result of a `Shape` node
+holds none, and neither does a tensor computed only from initialisers or other inputs (a mask).
+Those are *context*, which may be read anywhere. A node also reads what its subgraphs read from the
+outer graph.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ _GRAPHS = (5, 10)  # AttributeProto.GRAPH and GRAPHS
 
 
 class DataFlow:
-    """The nodes of a graph that some output needs, and what flows through them."""
+    """The nodes of a graph that its outputs need, and the tensors between them."""
 
     def __init__(self, graph: Any, primary: str) -> None:
-        """`graph` is an onnx.GraphProto, its nodes sorted as ONNX wants them; `primary` the name of
-        the input whose data is followed. Raises ExitError if a tensor is made twice."""
+        """`graph`: an onnx.GraphProto with nodes sorted as ONNX requires; `primary`: name of the
+        input whose data is followed. Raises ExitError if a tensor is produced twice."""
         self.constants = {tensor.name for tensor in graph.initializer}
         self.constants.update(sparse.values.name for sparse in graph.sparse_initializer)
         self.inputs = inputs_of(graph)
         self.outputs = [value.name for value in graph.output]
         self.reads: dict[int, tuple[str, ...]] = {}
-        """What a node reads, by the identity of the node."""
+        """Tensors that a node reads, by the node's identity."""
         self.maker: dict[str, Any] = {}
-        """The node that makes a tensor."""
+        """The node that produces a tensor."""
         self._primary = primary
         self.data = {primary}
         """Names of the tensors that hold data."""
         self.nodes: list[Any] = list(graph.node)
-        """Those that some output needs, sorted."""
+        """The nodes that some output needs, sorted."""
         for node in self.nodes:
             read = self.reads[id(node)] = reads(node)
             for name in filter(None, node.output):
                 if name in self.maker or name in self.inputs or name in self.constants:
-                    raise ExitError(f"tensor {name!r} is made twice")
+                    raise ExitError(f"tensor {name!r} is produced twice")
                 self.maker[name] = node
             if not is_shape(node) and not self.data.isdisjoint(read):
                 self.data.update(filter(None, node.output))
@@ -46,8 +47,8 @@ class DataFlow:
         self.nodes = [node for node in self.nodes if id(node) in needed]
 
     def needed_for(self, tensors: Iterable[str], behind: Iterable[str] = ()) -> set[int]:
-        """Identities of the nodes without which `tensors` cannot be made out of those in `behind`,
-        graph inputs and initialisers."""
+        """Identities of the nodes needed to compute `tensors` from those in `behind`, graph inputs
+        and initialisers."""
         available, needed, todo = set(behind), set[int](), list(tensors)
         while todo:
             name = todo.pop()
@@ -58,16 +59,14 @@ class DataFlow:
         return needed
 
     def sources(self, node: Any) -> list[str]:
-        """The tensors that hold data and that a node reads."""
+        """The data tensors that a node reads."""
         if is_shape(node):
             return []
         return [name for name in self.reads[id(node)] if name in self.data]
 
     def trunk(self, end: str) -> list[Any]:
-        """The nodes in an order in which those that `end` does not need come as early as they can.
-
-        So an output that leaves the way to `end` has left it before the way goes on.
-        """
+        """The nodes in an order in which those that `end` does not need come as early as possible,
+        so that a branch to another output is finished before the path to `end` continues."""
         main = self.needed_for([end])
         rank: dict[str, int] = {}
         keys: dict[int, tuple[int, int]] = {}
@@ -78,8 +77,8 @@ class DataFlow:
         return sorted(self.nodes, key=lambda node: keys[id(node)])
 
     def crossings(self, order: Sequence[Any]) -> dict[str, int]:
-        """Tensors through which all data passes, and the place in `order` of the node behind which
-        each is the only one that is live, in that order. The scan is one pass."""
+        """Tensors through which all data passes, in order, each with the index in `order` of the
+        node after which it is the only live tensor. A single pass."""
         last: dict[str, int] = {}
         for at, node in enumerate(order):
             last.update(dict.fromkeys(self.sources(node), at))
@@ -94,18 +93,18 @@ class DataFlow:
 
 
 def is_shape(node: Any) -> bool:
-    """Whether a node gives the shape of what it reads."""
+    """Whether a node returns the shape of its input."""
     return node.op_type in ("Shape", "Size")
 
 
 def inputs_of(graph: Any) -> list[str]:
-    """Names of the inputs that a caller gives: initialisers may be listed among them."""
+    """Names of the inputs without initialisers, which may be listed among them."""
     constants = {tensor.name for tensor in graph.initializer}
     return [value.name for value in graph.input if value.name not in constants]
 
 
 def reads(node: Any) -> tuple[str, ...]:
-    """Every tensor that a node reads, those that its subgraphs read of the outer graph included."""
+    """All tensors that a node reads, including what its subgraphs read from the outer graph."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         if attribute.type in _GRAPHS:

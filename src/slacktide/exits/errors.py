@@ -2,5 +2,5 @@
 
 
 class ExitError(ValueError):
-    """A model, its ramps or their files are not what they should be. `str()` is one sentence that
-    names the node, field or file, and holds no path of the machine."""
+    """A model, its ramps or their files are invalid. The message is one sentence that names the
+    node, field or file, without a path of the machine."""

@@ -1,11 +1,11 @@
-"""`ExitManifest`: the ramps of a model, as two files in a folder beside the version.
+"""`ExitManifest`: the ramps of a model, as two files in a folder of the version.
 
-    REPOSITORY/residual/1/exits/manifest.json   what was learnt, of which model, how well it agrees
+    REPOSITORY/residual/1/exits/manifest.json   the ramps, their model, and how well they agree
     REPOSITORY/residual/1/exits/ramps.3.npz     weights.N [features, classes] and bias.N [classes]
 
-The manifest names the file of weights and its SHA-256, so that it is replaced whole by replacing
-the manifest. Both come with the repository, from outside: they are read with bounds, and a file
-that is almost right is wrong.
+The manifest names the weights file and its SHA-256, so replacing the manifest replaces both
+atomically. Both come with the repository and are untrusted: they are read with limits and checked
+strictly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_MANIFEST_BYTES = 1 << 20
 MOST_WEIGHT_BYTES = 1 << 29
 MOST_RAMPS = 120
 STYLE = "mean and maximum"
-"""The style of ramps: what `Position.features` counts, and one Gemm."""
+"""The style of ramps: the features of `Position.features`, and one Gemm."""
 _WEIGHTS = re.compile(r"ramps\.[0-9]{1,9}\.npz", re.ASCII)
 _KEYS = (
     "schema",
@@ -58,47 +58,47 @@ _SOURCES = ("samples", "traffic")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ramp:
-    """What answers at one position: softmax((features · weights + bias) ÷ temperature)."""
+    """A classifier at a position: softmax((features · weights + bias) ÷ temperature)."""
 
     position: int
     tensor: str
-    """Name of the tensor that is pooled."""
+    """Name of the pooled tensor."""
     weights: NDArray[np.float32]
     """[features, classes]."""
     bias: NDArray[np.float32]
     """[classes]."""
     temperature: float
-    """Above 0. Of the logits, where they are turned into an uncertainty."""
+    """Temperature, above 0, by which logits are divided to get an uncertainty."""
     agreement: float
-    """Share of rows that it had not seen whose answer was the model's."""
+    """Share of unseen rows for which it gave the model's answer."""
     cost: float
-    """Share of the model's whole pass that lies in front of the position, 0 to 1."""
+    """Share of the model's computation before the position, 0 to 1."""
     style: str = STYLE
 
     def logits(self, features: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-        """Of rows [n, features]: [n, classes]."""
+        """The logits [n, classes] of rows [n, features]."""
         return features @ self.weights + self.bias
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExitManifest:
-    """All ramps of one model, by position."""
+    """All ramps of a model, by position."""
 
     model_sha256: str
-    """Of the files that they were learnt for."""
+    """Hash of the model files for which they were learnt."""
     revision: int
-    """From 1, higher each time they are learnt anew."""
+    """Starts at 1 and rises each time the ramps are learnt again."""
     rows: int
-    """That they were learnt from."""
+    """Number of rows they were learnt from."""
     source: str
     """`samples` or `traffic`."""
     outputs: tuple[str, ...]
-    """Names of the model's outputs that ramps make."""
+    """Names of the model's outputs that ramps provide."""
     ramps: tuple[Ramp, ...]
 
     @property
     def positions(self) -> tuple[str, ...]:
-        """Names of the tensors, by position."""
+        """Names of the tensors by position."""
         return tuple(ramp.tensor for ramp in self.ramps)
 
     @property
@@ -106,7 +106,7 @@ class ExitManifest:
         return f"ramps.{self.revision}.npz"
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Content of the manifest and of the file of weights."""
+        """The contents of the manifest and of the weights file."""
         arrays: dict[str, NDArray[np.float32]] = {}
         for ramp in self.ramps:
             arrays[f"weights.{ramp.position}"] = ramp.weights
@@ -129,24 +129,24 @@ class ExitManifest:
 
 
 def read_manifest(folder: Path, *, model_sha256: str | None = None) -> ExitManifest:
-    """What lies in `folder`. Raises ExitError, which names file and field: also where it was made
-    for another model than `model_sha256`."""
+    """Read the manifest and weights in `folder`. Raises ExitError naming file and field, also if
+    they belong to a model other than `model_sha256`."""
     try:
-        stated = json.loads(_read(folder, MANIFEST, MOST_MANIFEST_BYTES))
+        document = json.loads(_read(folder, MANIFEST, MOST_MANIFEST_BYTES))
     except (ValueError, RecursionError) as error:
         if isinstance(error, ExitError):
             raise
         raise ExitError(f"{MANIFEST}: expected a JSON object") from None
     try:
-        return _checked(folder, stated, model_sha256)
+        return _checked(folder, document, model_sha256)
     except ProfileError as error:
         raise ExitError(f"{MANIFEST}: {error}") from None
-    except ValueError as error:  # of the weights, which it names
+    except ValueError as error:  # names the weights file
         raise ExitError(str(error)) from None
 
 
-def _checked(folder: Path, stated: object, model_sha256: str | None) -> ExitManifest:
-    fields = mapping(stated, "manifest", _KEYS)
+def _checked(folder: Path, document: object, model_sha256: str | None) -> ExitManifest:
+    fields = mapping(document, "manifest", _KEYS)
     if fields["schema"] != SCHEMA or isinstance(fields["schema"], bool):
         raise ProfileError(f"schema: expected {SCHEMA}, got {fields['schema']!r:.20}; learn again")
     trained_for = text(fields["model_sha256"], "model_sha256")
@@ -198,7 +198,7 @@ def _checked(folder: Path, stated: object, model_sha256: str | None) -> ExitMani
 
 
 def _fit(weights: NDArray[Any], bias: NDArray[Any], classes: int) -> bool:
-    """Whether these are weights of a ramp, with as many classes as the ramps before."""
+    """Whether these are valid weights of a ramp with the same number of classes as before."""
     shaped = weights.ndim == 2 and bias.ndim == 1 and weights.size > 0 and bias.size >= 2
     alike = shaped and weights.shape[1] == bias.size == (classes or bias.size)
     floats = weights.dtype == bias.dtype == np.float32

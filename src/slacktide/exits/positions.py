@@ -1,13 +1,13 @@
-"""Where a network can be left: tensors through which all data of its primary input passes.
+"""Finds positions for early exits: tensors through which all data of the primary input passes.
 
-One scan over the sorted nodes keeps the live tensors (`data_flow`). Where a single one is live, and
-it is a float tensor with an axis of rows, the network can be cut. Between two costly operators
-(those that multiply matrices) one position stays: of those with the fewest channels the last of the
-smallest, so behind what pools and in front of what pads. In a
-ResNet-50 these are the stem and the 16 blocks, as Apparate (SOSP 2024, §3.1) wants them.
+A scan over the sorted nodes tracks the live tensors (`data_flow`). Where only one is live, and it
+is a float tensor with an axis of rows, the network can be cut. Between two costly operators (those
+that multiply matrices) only one position is used: among those with the fewest channels, the last of
+the smallest, which lies after pooling and before padding. In a ResNet-50 these are the stem and the
+16 blocks, as in Apparate (SOSP 2024, §3.1).
 
-A *ramp* at a position makes its own logits; what the model does behind its logits (its *tail*) is
-copied for it, so a ramp's outputs look like the model's.
+A *ramp* at a position computes its own logits. The part of the model after its logits (the *tail*)
+is copied for it, so that a ramp's outputs look like the model's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slacktide.exits.tensor_shapes import COSTLY, Shape, TensorShapes
 _CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _SELECTING = ("Softmax", "LogSoftmax", "Hardmax", "ArgMax", "TopK")
-"""Behind logits: they order classes as the logits do."""
+"""Operators after logits, which order classes as the logits do."""
 _TAIL = frozenset(
     (
         *_SELECTING,
@@ -40,65 +40,65 @@ _SPATIAL = frozenset(
         *("BatchNormalization", "InstanceNormalization"),
     )
 )
-"""Operators that take channels as axis 1."""
+"""Operators with channels in axis 1."""
 _FLOATS = (1, 10, 11, 16)  # TensorProto.FLOAT, FLOAT16, DOUBLE, BFLOAT16
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 MOST_FEATURES = 1024
-"""Of means and maxima together: learning takes time by their cube."""
-_OLDEST_OPSET = 7  # the first whose operators broadcast
+"""Maximum number of means and maxima: learning takes time proportional to their cube."""
+_OLDEST_OPSET = 7  # the first with broadcasting operators
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A tensor of the graph that a ramp can hang on."""
+    """A tensor of the graph to which a ramp can be attached."""
 
     number: int
-    """From 0, front to end."""
+    """Number of the position, from 0 at the front."""
     tensor: str
     channels_last: bool
     channels: int
     space: tuple[int, ...]
-    """Sizes of the axes that are pooled; −1 where clients choose the input's size."""
+    """Sizes of the pooled axes; −1 if clients choose the input's size."""
     masked: bool
-    """Whether the padding mask lies along those axes."""
+    """Whether the padding mask applies to those axes."""
     cost: float
-    """Share of the model's multiplications in front of it, roughly."""
+    """Approximate share of the model's multiplications before it."""
     element: int
-    """Datatype, a number of onnx.TensorProto.DataType."""
+    """Datatype, as in onnx.TensorProto.DataType."""
 
     @property
     def maximum(self) -> bool:
-        """Whether the maximum over space or words is pooled beside the mean, which a small object
-        or a single word hardly moves; up to as many features as can be solved for quickly."""
+        """Whether the maximum over space or words is pooled too, if the number of features allows:
+        a small object or a single word hardly changes the mean."""
         return any(size != 1 for size in self.space) and 2 * self.channels <= MOST_FEATURES
 
     @property
     def features(self) -> int:
-        """Numbers that pooling leaves of a row."""
+        """Pooled numbers per row."""
         return 2 * self.channels if self.maximum else self.channels
 
 
 @dataclass(frozen=True, slots=True)
 class ExitGraph:
-    """What early exits need to know of a model's graph."""
+    """The properties of a model's graph that early exits need."""
 
     positions: tuple[Position, ...]
     primary: str
     """The input whose data is followed."""
     mask: str
-    """The input that says what is padding; empty if none does."""
+    """The input with the padding mask; empty if there is none."""
     logits: str
-    """Tensor [rows, classes], or with more axes of one element."""
+    """Tensor [rows, classes], possibly with further axes of size one."""
     outputs: tuple[str, ...]
-    """The graph outputs that a ramp can make."""
+    """The graph outputs that a ramp can provide."""
     classes: int
     axes: int
-    """Of the logits."""
+    """Number of axes of the logits."""
     element: int
-    """Of the logits, as of a position."""
+    """Datatype of the logits, as in onnx.TensorProto.DataType."""
 
     def position(self, tensor: str) -> Position:
-        """Raises ExitError if there is none."""
+        """The position of a tensor. Raises ExitError if there is none."""
         for position in self.positions:
             if position.tensor == tensor:
                 return position
@@ -116,14 +116,14 @@ def find_positions(
     output: str = "",
     labels: Collection[int] = (),
 ) -> ExitGraph:
-    """Find the positions of an onnx.ModelProto; needs no weights, changes nothing.
+    """Find the positions of an onnx.ModelProto. Needs no weights and changes nothing.
 
-    `primary` and `mask` name inputs; without `primary` it is the one input that is no mask. `add`
-    names tensors at which data can be cut and that the rule above would leave out, `forbid`
-    positions to leave out. `shapes` are those of a usual row by input, with or without an axis of
-    rows in front, to count multiplications. `output` names the output that holds classes, `labels`
-    numbers of classes that are known by name; else it is one that ends in a Softmax or the like.
-    Raises ExitError, which names the field, node or tensor.
+    `primary` and `mask` name inputs; the default primary input is the only one that is not a mask.
+    `add` names tensors to use although the rule above skips them, `forbid` positions to skip.
+    `shapes`: usual shape of a row by input, with or without an axis of rows, for counting
+    multiplications. `output` names the output with classes, `labels` gives known numbers of
+    classes; otherwise the output is one that ends in a Softmax or the like. Raises ExitError naming
+    the field, node or tensor.
     """
     graph = model.graph
     primary = _primary(graph, primary, mask)
@@ -177,8 +177,8 @@ def find_positions(
 
 
 def _cheapest(group: Sequence[Position], sizes: TensorShapes) -> Position:
-    """The last of those with the fewest channels, then elements, of positions between the same
-    costly operators."""
+    """The last position with the fewest channels, then elements, of a group between the same costly
+    operators."""
     return min(
         reversed(group),
         key=lambda position: (position.channels, sizes.elements_of_row(position.tensor)),
@@ -188,7 +188,7 @@ def _cheapest(group: Sequence[Position], sizes: TensorShapes) -> Position:
 def _absence(
     name: str, flow: DataFlow, usable: Mapping[str, Position], refused: Mapping[str, str]
 ) -> str:
-    """Why `name` is no position: it is ..."""
+    """Why `name` is not a position, to complete "it is ..."."""
     if name in refused:
         return refused[name]
     if name in flow.data:
@@ -209,7 +209,7 @@ def _primary(graph: Any, primary: str, mask: str) -> str:
         likely = [name for name in likely if not _secondary(name)]
     if len(likely) != 1:
         names = ", ".join(inputs) if inputs else "none"
-        raise ExitError(f"primary: state the input that early exits go by (inputs: {names})")
+        raise ExitError(f"primary: name the input that early exits follow (inputs: {names})")
     return likely[0]
 
 
@@ -224,14 +224,14 @@ def _check_opset(model: Any) -> None:
 
 
 def opset_of(model: Any) -> int:
-    """The version of the standard operators that a model uses."""
+    """The model's version of the standard operators."""
     return max(
         (opset.version for opset in model.opset_import if opset.domain in _STANDARD[:2]), default=1
     )
 
 
 def tail_chain(flow: DataFlow, output: str) -> list[str]:
-    """From an output back through cheap operators on one tensor each, to where they begin."""
+    """The tensors from an output back through cheap operators with a single data input."""
     chain = [output]
     while (node := flow.maker.get(chain[-1])) is not None:
         sources = flow.sources(node)
@@ -244,7 +244,7 @@ def tail_chain(flow: DataFlow, output: str) -> list[str]:
 def _answers(
     flow: DataFlow, sizes: TensorShapes, output: str, labels: Collection[int], opset: int
 ) -> tuple[str, tuple[str, ...]]:
-    """The logits, and the outputs that are made of them by a cheap tail."""
+    """The logits, and the outputs computed from them by a cheap tail."""
     chains = {name: tail_chain(flow, name) for name in flow.outputs if name in flow.data}
     ranked: list[tuple[tuple[bool, int, int], str]] = []
     reasons = []
@@ -264,7 +264,7 @@ def _answers(
             continue
         if not (selecting or output or sizes.dims[logits][1] in labels):
             reasons.append(
-                f"output {name!r} may hold no classes, as no Softmax over them makes it; state "
+                f"output {name!r} may not hold classes, as no Softmax produces it; set "
                 f"early_exit.output: {name} if it does"
             )
             continue
@@ -277,22 +277,22 @@ def _answers(
 
 
 def _no_answer(flow: DataFlow, sizes: TensorShapes, logits: str) -> str:
-    """Why a tensor is no vector of classes; empty if it is one."""
+    """Why a tensor is not a vector of classes; empty if it is one."""
     dims, maker = sizes.dims.get(logits, []), flow.maker.get(logits)
     if maker is not None and maker.op_type in _CONTROL:
         return f"is {_obstacle(maker, ())}"
     if _op(flow, logits) == "Sigmoid":
-        return "is made by a Sigmoid: it may name several classes"
+        return "is produced by a Sigmoid: it may name several classes"
     if len(dims) < 2 or dims[1] < 1 or any(size != 1 for size in dims[2:]):
-        return f"is no vector of classes: its shape is {sizes.shown(logits)}"
+        return f"is not a vector of classes: its shape is {sizes.text(logits)}"
     if dims[1] == 1:
         return "has one class"
-    return "" if sizes.elements.get(logits) in _FLOATS else "is no float tensor"
+    return "" if sizes.elements.get(logits) in _FLOATS else "is not a float tensor"
 
 
 def _selects(flow: DataFlow, sizes: TensorShapes, tensor: str, opset: int) -> bool:
-    """Whether an operator that orders the elements of an axis makes this tensor, and that is not an
-    axis of rows or of one element."""
+    """Whether an operator that orders the elements of an axis, other than of rows or of size one,
+    produces this tensor."""
     node = flow.maker[tensor]
     if node.op_type not in _SELECTING:
         return False
@@ -312,7 +312,7 @@ def _op(flow: DataFlow, tensor: str) -> str:
 
 
 class _Obstacles:
-    """Operators beside which a graph is not cut."""
+    """Finds operators next to which a graph cannot be cut."""
 
     def __init__(self, flow: DataFlow, order: Sequence[Any]) -> None:
         self._flow = flow
@@ -322,13 +322,13 @@ class _Obstacles:
                 self._readers.setdefault(name, []).append(node)
 
     def at(self, tensor: str) -> str:
-        """Why the graph is not cut at this tensor; empty if it may be."""
+        """Why the graph cannot be cut at this tensor; empty if it can."""
         nodes = (self._flow.maker[tensor], *self._readers.get(tensor, ()))
         return next(filter(None, (_obstacle(node, self._flow.inputs) for node in nodes)), "")
 
 
 def _obstacle(node: Any, inputs: Collection[str]) -> str:
-    """Why a graph is not cut beside this node; empty if it may be."""
+    """Why a graph cannot be cut next to this node; empty if it can."""
     where = f"at node {node.name or node.output[0]!r} ({node.op_type}), "
     if node.op_type in _CONTROL:
         return f"{where}which is control flow"
@@ -342,14 +342,14 @@ def _obstacle(node: Any, inputs: Collection[str]) -> str:
 
 
 def _unfit(sizes: TensorShapes, tensor: str) -> str:
-    """Why a ramp cannot hang on this tensor; empty if it can."""
+    """Why a ramp cannot be attached to this tensor; empty if it can."""
     if sizes.elements.get(tensor) not in _FLOATS:
-        return "no float tensor"
+        return "not a float tensor"
     dims = sizes.dims.get(tensor, [])
     if len(dims) < 2 or -1 in dims[1:]:
-        return f"of unknown size: its shape is {sizes.shown(tensor)}"
+        return f"of unknown size: its shape is {sizes.text(tensor)}"
     if dims[0] not in (sizes.rows, -1):
-        return f"not one row for each of the input's: its shape is {sizes.shown(tensor)}"
+        return f"not one row for each row of the input: its shape is {sizes.text(tensor)}"
     return ""
 
 
@@ -373,7 +373,7 @@ def _position(
 
 
 def _channel_axes(flow: DataFlow, order: Sequence[Any], sizes: TensorShapes) -> dict[str, int]:
-    """Which axis holds channels, by tensor: by the operators that it has come through."""
+    """The axis of channels by tensor, deduced from the operators before it."""
     axes: dict[str, int] = {}
     for node in order:
         sources = [name for name in flow.sources(node) if name in sizes.dims]
@@ -388,7 +388,7 @@ def _channel_axes(flow: DataFlow, order: Sequence[Any], sizes: TensorShapes) -> 
             elif node.op_type == "Transpose":
                 axis = _permuted(node, axes.get(sources[0]), len(dims))
             else:
-                axis = _kept(sources, axes, dims, sizes)
+                axis = _inherited(sources, axes, dims, sizes)
             if axis is not None:
                 axes[name] = axis
     return axes
@@ -401,18 +401,18 @@ def _permuted(node: Any, axis: int | None, rank: int) -> int | None:
     return None if axis is None else rank - 1 - axis
 
 
-def _kept(
+def _inherited(
     sources: Sequence[str], axes: Mapping[str, int], dims: Shape, sizes: TensorShapes
 ) -> int | None:
-    """The axis that a source had, where it is still there."""
+    """The axis of channels of a source, if the result still has it."""
     for source in sources:
         axis = axes.get(source)
         if axis is None:
             continue
-        before = sizes.dims[source]
-        if len(before) == len(dims):
+        source_dims = sizes.dims[source]
+        if len(source_dims) == len(dims):
             return axis
-        channels = before[axis]
+        channels = source_dims[axis]
         for candidate in (axis, len(dims) - 1):
             if candidate < len(dims) and dims[candidate] == channels:
                 return candidate

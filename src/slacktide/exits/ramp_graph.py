@@ -1,8 +1,8 @@
-"""Ramps in a model's graph: what is pooled at a position, one Gemm, and a copy of the model's tail.
+"""Adds ramps to a model's graph: pooling at a position, one Gemm, and a copy of the model's tail.
 
-Names begin with `exits/`. A ramp's outputs have the names (behind `exits/N/`), datatypes and shapes
-of the model's. Only operators that all versions of the standard have since 7 are used, or their
-newer spelling where a model states a newer version.
+Added names begin with `exits/`. A ramp's outputs have the names (after `exits/N/`), datatypes and
+shapes of the model's. All operators used exist since version 7 of the standard; where their form
+has changed, that of the model's version is used.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _FLOAT, _INT64 = 1, 7  # TensorProto
 
 
 def with_features(model: Any, graph: ExitGraph) -> Any:
-    """A copy of the model with further outputs: `exits/features/N`, float32 [rows, features], of
-    every position, and `exits/logits`, float32 [rows, classes]."""
+    """Copy a model and add outputs: `exits/features/N`, float32 [rows, features], for each
+    position, and `exits/logits`, float32 [rows, classes]."""
     out = _Writer(model)
     for position in graph.positions:
         pooled = _pooled(out.at(f"{PREFIX}features/{position.number}"), graph, position)
@@ -37,18 +37,20 @@ def with_features(model: Any, graph: ExitGraph) -> Any:
 
 
 def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
-    """A copy of the model with further outputs for each ramp, at position N: `exits/N/uncertainty`
-    float32 [rows], `exits/N/answer` int64 [rows], the class, and `exits/N/NAME` for each output
-    NAME that ramps make; and `exits/answer`, int64 [rows], the model's own class.
+    """Copy a model and add outputs for each ramp, at position N: `exits/N/uncertainty`, float32
+    [rows]; `exits/N/answer`, int64 [rows], the class; and `exits/N/NAME` for each output NAME that
+    ramps provide. Also add `exits/answer`, int64 [rows], the model's own class.
 
-    A row's uncertainty is 1 − its greatest probability, by the softmax of logits ÷ temperature.
-    Raises ExitError where a ramp does not fit its position, or an output is named as if of a ramp.
+    A row's uncertainty is 1 − its largest probability in the softmax of logits ÷ temperature.
+    Raises ExitError if a ramp does not fit its position, or an output has the name of a ramp's.
     """
     out = _Writer(model)
     flow = DataFlow(out.graph, graph.primary)
     for name in flow.outputs:
         if name.startswith(PREFIX):
-            raise ExitError(f"output {name!r}: names that begin with {PREFIX!r} are of ramps")
+            raise ExitError(
+                f"output {name!r}: names beginning with {PREFIX!r} are reserved for ramps"
+            )
     tail = _tail(flow, graph)
     for ramp in ramps:
         position = graph.position(ramp.tensor)
@@ -75,8 +77,8 @@ def with_ramps(model: Any, graph: ExitGraph, ramps: Sequence[Ramp]) -> Any:
 
 
 def with_own_exits(model: Any, exits: Sequence[OwnExit]) -> Any:
-    """A copy of the model that has, beside the outputs that its exits name, those of `with_ramps`
-    for each, numbered front to end, but no answers: what `OwnExit` names, and 1 − its quality."""
+    """Copy a model with built-in exits and give it the outputs of `with_ramps` for each exit, from
+    the front: its outputs, and 1 − its quality as uncertainty, but no answer."""
     out = _Writer(model)
     final_outputs = [output for output in out.graph.output if output.name in exits[0].outputs]
     del out.graph.output[:]
@@ -94,8 +96,8 @@ def with_own_exits(model: Any, exits: Sequence[OwnExit]) -> Any:
 
 
 def _tail(flow: DataFlow, graph: ExitGraph) -> list[Any]:
-    """The nodes between the logits and the outputs that ramps make; the shapes of what lies
-    between are among them."""
+    """The nodes between the logits and the outputs that ramps provide, including those that compute
+    shapes in between."""
     needed = flow.needed_for(graph.outputs, behind=[graph.logits])
     behind = {graph.logits}
     tail = []
@@ -109,7 +111,7 @@ def _tail(flow: DataFlow, graph: ExitGraph) -> list[Any]:
 def _copy_tail(
     out: _Writer, tail: Sequence[Any], graph: ExitGraph, logits: str, prefix: str
 ) -> None:
-    """Give a ramp the outputs of the model, made of its logits, float32 [rows, classes]."""
+    """Compute the model's outputs from a ramp's logits, float32 [rows, classes]."""
     if graph.element != _FLOAT:
         logits = out.add("Cast", logits, to=graph.element)
     if graph.axes > 2:
@@ -128,7 +130,7 @@ def _copy_tail(
 
 
 def _pooled(out: _Writer, graph: ExitGraph, position: Position) -> str:
-    """What a ramp sees of a position: float32 [rows, features]."""
+    """Add the pooling at a position: float32 [rows, features]."""
     pooled = position.tensor
     names = ["Mean", "Max"] if position.maximum else ["Mean"]
     if position.masked:
@@ -148,7 +150,7 @@ def _pooled(out: _Writer, graph: ExitGraph, position: Position) -> str:
 
 
 def _masked_mean(out: _Writer, mask: str, position: Position) -> str:
-    """The mean over what the mask does not say is padding; 0 where all is."""
+    """Add the mean over everything but padding; 0 if all is padding."""
     weights = out.add("Cast", mask, to=_FLOAT)
     count = out.add(
         "Max", out.reduce("ReduceSum", weights, [1], keep=1), out.constant(np.float32(1))
@@ -162,7 +164,7 @@ def _masked_mean(out: _Writer, mask: str, position: Position) -> str:
 
 
 def _masked_maximum(out: _Writer, mask: str, position: Position) -> str:
-    """The maximum over the same, and 0: padding counts as that, and is not always there."""
+    """Add the maximum over everything but padding, at least 0, since padding counts as 0."""
     words = out.add("Cast", mask, to=position.element)
     last = position.channels_last
     words = out.add("Reshape", words, out.constant(np.array([0, -1, 1] if last else [0, 1, -1])))
@@ -171,7 +173,7 @@ def _masked_maximum(out: _Writer, mask: str, position: Position) -> str:
 
 
 class _Writer:
-    """A copy of a model that nodes and outputs are added to."""
+    """Copies a model and adds nodes and outputs to it."""
 
     def __init__(self, model: Any) -> None:
         import onnx
@@ -187,12 +189,12 @@ class _Writer:
         self._count = 0
 
     def at(self, prefix: str) -> _Writer:
-        """Give what follows names that begin so."""
+        """Set the prefix of the following names."""
         self._prefix, self._count = prefix, 0
         return self
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """A node with one output, whose name is returned."""
+        """Add a node with one output and return the output's name."""
         self._count += 1
         name = f"{self._prefix}.{operator}.{self._count}"
         self.graph.node.append(
@@ -201,7 +203,7 @@ class _Writer:
         return name
 
     def reduce(self, operator: str, tensor: str, axes: list[int], keep: int = 0) -> str:
-        """A reduction, whose axes became an input in version 13 of ReduceSum and 18 of others."""
+        """Add a reduction. Its axes became an input in version 13 of ReduceSum, 18 of others."""
         if self._opset < (13 if operator == "ReduceSum" else 18):
             return self.add(operator, tensor, axes=axes, keepdims=keep)
         return self.add(operator, tensor, self.constant(np.array(axes)), keepdims=keep)
@@ -213,7 +215,7 @@ class _Writer:
         return name
 
     def output(self, tensor: str, name: str, element: int = 0, like: str = "") -> None:
-        """Make a tensor an output under this name: of no declared shape, or as another output."""
+        """Make a tensor an output named `name`, without a declared shape or like another output."""
         self.graph.node.append(self._make.make_node("Identity", [tensor], [name], name=name))
         if like:
             self.graph.output.append(self._declared[like])

@@ -1,13 +1,13 @@
-"""A model with ramps, or with exits of its own, as a chain of stages.
+"""Splits a model with ramps or built-in exits into a chain of stages.
 
-A stage is what its ramp needs and no ramp in front of it does; what the model's end needs beside
-that is the last stage. Other outputs (pooled features, an embedding) come from the first stage that
-can make them. Stages hand on as many tensors as it takes, all of which have an axis of rows. What
-has none (shapes, constants and what is made of these alone) is made anew by each stage, so that it
-fits the rows that are left when others have left the batch.
+A stage has the nodes that its ramp needs and no earlier ramp does; the last stage has the remaining
+nodes. Other outputs (pooled features, an embedding) come from the first stage that can compute
+them. Stages pass on any number of tensors, all with an axis of rows. Tensors without rows (shapes,
+constants and what is computed from these alone) are computed again by each stage, so that they
+match the rows still in the batch.
 
-So it does not matter what ramps hang on, nor whether ONNX Runtime has optimised the graph as a
-whole before, where tensors have other names and layouts.
+This works wherever ramps are attached, and even after ONNX Runtime has optimised the whole graph,
+which changes the names and layouts of tensors.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ _END = f"{PREFIX}answer"
 
 @dataclass(frozen=True, slots=True)
 class StageModel:
-    """One stage. Its model takes `inputs` and `taken`, and gives `outputs` and `given`."""
+    """A stage. Its model takes `inputs` and `received`, and returns `outputs` and `passed_on`."""
 
     model: Any
-    """An onnx.ModelProto. What it takes has datatypes once they are declared."""
+    """An onnx.ModelProto. Received tensors have no datatype before `declare`."""
     ramp: int
-    """Position whose ramp answers at its end; −1 in the last stage."""
+    """Position of the ramp at its end; −1 for the last stage."""
     inputs: tuple[str, ...]
     """Inputs of the whole model."""
-    taken: tuple[str, ...]
-    """Tensors of stages before, with a row for each of the batch's."""
-    given: tuple[str, ...]
-    """The same for stages behind; one may be among the outputs, too."""
+    received: tuple[str, ...]
+    """Tensors from earlier stages, with a row for each row of the batch."""
+    passed_on: tuple[str, ...]
+    """Tensors for later stages; they may also be outputs."""
     outputs: tuple[str, ...]
-    """Outputs of the whole model: its own and those of ramps."""
+    """Outputs of the whole model, including those of ramps."""
 
     def declare(self, types: Mapping[str, str]) -> None:
-        """Say what it takes: types by tensor, as ONNX Runtime writes them ("tensor(float)") of the
-        outputs of the stages before, which know them once they are open."""
+        """Declare the datatypes of received tensors, in ONNX Runtime's form ("tensor(float)"). They
+        are known once earlier stages are open."""
         import onnx
 
         for value in self.model.graph.input:
-            if value.name in self.taken:
+            if value.name in self.received:
                 name = types[value.name].removeprefix("tensor(").removesuffix(")")
                 value.type.tensor_type.elem_type = onnx.TensorProto.DataType.Value(name.upper())
 
 
 def split(model: Any) -> list[StageModel]:
-    """Cut a model that `with_ramps` or `with_own_exits` made, with its weights, at its exits."""
+    """Split a model made by `with_ramps` or `with_own_exits`, with its weights, at its exits."""
     flow = DataFlow(model.graph, "")
     exits: dict[int, list[str]] = {}
     final: list[str] = []
@@ -62,7 +62,7 @@ def split(model: Any) -> list[StageModel]:
     ramps = [*sorted(exits), -1]
     ends = [*(exits[ramp] for ramp in ramps[:-1]), [_END] if _END in final else final]
     needed: dict[int, int] = {}
-    """By node: the first stage whose end needs it."""
+    """The first stage whose end needs a node, by the node's identity."""
     for at, end in enumerate(ends):
         for node in flow.needed_for(end):
             needed.setdefault(node, at)
@@ -111,7 +111,7 @@ def _pruned(
     takes: Mapping[str, None],
     produced: Mapping[str, None],
 ) -> Any:
-    """A stage: these nodes. `leaves`: inputs and weights that it reads."""
+    """The model of a stage. `leaves`: inputs and weights that it reads."""
     import onnx
 
     stage = onnx.ModelProto(ir_version=max(4, whole.ir_version))

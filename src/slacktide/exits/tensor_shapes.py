@@ -1,4 +1,4 @@
-"""Datatypes and shapes of a model's tensors, and how much its nodes multiply, by inference."""
+"""`TensorShapes`: infers datatypes and shapes of a model's tensors, and the work of its nodes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COSTLY = frozenset(
 """Operators that multiply matrices."""
 
 _ROWS, _PIXELS, _TOKENS = 3, 224, 64
-"""What free axes are taken to be, to count multiplications; no model has three rows for another
-reason, so a first axis of three is one of rows."""
+"""Assumed sizes of free axes for counting multiplications. A fixed first axis hardly ever has size
+3, so a first axis of 3 is the axis of rows."""
 
 Shape = list[int]
 
 
 class TensorShapes:
-    """Datatypes and shapes of a model's tensors, with likely sizes for free axes."""
+    """Datatypes and shapes of a model's tensors, with assumed sizes for free axes."""
 
     def __init__(self, model: Any, primary: str, rows: Mapping[str, Sequence[int]]) -> None:
         import onnx
@@ -46,7 +46,7 @@ class TensorShapes:
         )
         constants = {tensor.name for tensor in model.graph.initializer}
         self.free = False
-        """Whether clients choose more of the primary input's shape than the number of rows."""
+        """Whether the primary input has free axes other than rows."""
         for value in model.graph.input:
             if value.name not in constants:
                 graph.input.append(value)
@@ -62,9 +62,9 @@ class TensorShapes:
                 )
         graph.output.extend(model.graph.output)
         self.dims: dict[str, Shape] = {}
-        """Sizes of axes by tensor, −1 where unknown; nothing where the rank is."""
+        """Sizes of axes by tensor, −1 if unknown. Tensors of unknown rank are missing."""
         self.elements: dict[str, int] = {}
-        """Datatypes by tensor, numbers of TensorProto.DataType."""
+        """Datatypes by tensor, as in TensorProto.DataType."""
         self._infer(light)
         if not all(name in self.dims for node in graph.node for name in node.output if name):
             self._infer(_newer(light))
@@ -78,7 +78,7 @@ class TensorShapes:
 
         try:
             inferred = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-        except Exception as error:  # protobuf's and the checker's errors share no base
+        except Exception as error:  # errors of protobuf and of the checker have no common base
             raise ExitError(f"shapes cannot be inferred: {str(error).splitlines()[0]}") from None
         for value in (*inferred.value_info, *inferred.output, *inferred.input):
             tensor = value.type.tensor_type
@@ -91,27 +91,27 @@ class TensorShapes:
         self.dims.update({tensor.name: list(tensor.dims) for tensor in light.graph.initializer})
 
     def _fix(self, value: Any, row: Sequence[int] | None, primary: bool) -> None:
-        """Give the free axes of an input a likely size."""
+        """Set the free axes of an input to an assumed size."""
         axes = value.type.tensor_type.shape.dim
         for at, axis in enumerate(axes):
             if axis.dim_value <= 0:
                 sizes = [0] * (len(axes) - len(row or ())) + list(row or ())
-                stated = sizes[at] if at and len(sizes) == len(axes) else 0
+                usual = sizes[at] if at and len(sizes) == len(axes) else 0
                 likely = _PIXELS if len(axes) == 4 else _TOKENS
                 self.free |= primary and at > 0
-                axis.dim_value = stated if stated > 0 else likely if at else _ROWS
+                axis.dim_value = usual if usual > 0 else likely if at else _ROWS
 
-    def shown(self, tensor: str) -> str:
+    def text(self, tensor: str) -> str:
         """The shape of a tensor, for messages."""
         dims = self.dims.get(tensor)
         return "unknown" if dims is None else str(dims).replace("-1", "?")
 
     def elements_of_row(self, tensor: str) -> int:
-        """How many numbers a row has; of free axes as many as are likely."""
+        """Elements of a row, with assumed sizes of free axes."""
         return math.prod(abs(size) for size in self.dims[tensor][1:])
 
     def work(self, node: Any) -> float:
-        """Multiplications of a node, roughly; 0 where shapes are unknown."""
+        """Approximate multiplications of a node; 0 if shapes are unknown."""
         if node.op_type not in COSTLY:
             return 0.0
         dims = self.dims.get(node.output[0] or node.output[-1], [])
@@ -131,13 +131,13 @@ class TensorShapes:
 
 
 def _newer(light: Any) -> Any:
-    """The model in the version of operators since which shapes that are computed are inferred;
-    itself where it cannot be converted."""
+    """Convert a model to the first operator version with inference of computed shapes. Returns the
+    model itself if that fails."""
     from onnx import version_converter
 
     try:
         newer = version_converter.convert_version(light, 14)
-    except Exception:  # the converter's errors share no base
+    except Exception:  # the converter's errors have no common base
         return light
     del newer.graph.value_info[:]
     return newer

@@ -1,23 +1,24 @@
-"""Ramps from running sums: ridge regression of the model's own logits on pooled activations.
+"""`RampTrainer`: learns ramps from running sums, by ridge regression of the model's logits on
+pooled activations.
 
-A ramp is linear: logits of a row = features · weights + bias. The target is what the frozen model
-says of the same row, its logits less their mean (a softmax does not see that). So no label is
-needed and no example of every class, and all that training needs of a row are its outer products
-(the Gram matrix of the features, their cross products with the logits): sums that are kept in
-float64, add up over rows in any order, and forget slowly if told to. Ridge regression agrees with
-the model about as often as logistic regression does (docs/decisions/0053) and takes one solve.
+A ramp is linear: logits of a row = features · weights + bias. The target is the frozen model's
+logits of the row less their mean, which a softmax ignores. So training needs no labels, no examples
+of every class, and only the outer products of a row (the Gram matrix of the features, and their
+cross products with the logits). These sums are kept in float64, add up over rows in any order, and
+can decay slowly. Ridge regression agrees with the model about as often as logistic regression
+(docs/decisions/0053) and takes a single solve.
 
-**Unseen rows.** The newest rows, a quarter of all and at most 1,024, are held back: their pooled
-features and logits wait, in the order they came, until newer rows push them into the sums. Nothing
-else of a row is kept. Ramps are judged on those that wait, so always on rows later than any that
-they were trained on, which matters for frames of a video: a random split would put neighbours of
-each frame on both sides. The weights that are handed out are then solved with the waiting rows as
-well, which are the nearest to what comes; so they are a little better than was measured.
+**Unseen rows.** The newest rows, a quarter of all and at most 1,024, are held back. Their pooled
+features and logits wait, in order of arrival, until newer rows push them into the sums; nothing
+else of a row is stored. Ramps are tested on the waiting rows, which are always newer than the rows
+they were trained on. This matters for video frames: a random split would put neighbours of each
+frame on both sides. The final weights are then solved with the waiting rows too, which resemble
+future rows most, so they are slightly better than measured.
 
-**Regularisation.** Features are taken in units of their standard deviation, so that one number
-fits every position. Of a few such numbers that one is taken, from the middle on, up to which the
-model's answers become likelier on the older half of the waiting rows. Agreement is measured on the
-newer half, which had no say in it; the temperature is fitted on both.
+**Regularisation.** Features are scaled by their standard deviation, so that one ridge fits every
+position. Starting from the middle of a few ridges, the search moves on while the model's answers
+become likelier on the older half of the waiting rows. Agreement is measured on the newer half,
+which does not influence the choice; the temperature is fitted on both halves.
 """
 
 from __future__ import annotations
@@ -38,31 +39,31 @@ from slacktide.exits.manifest import Ramp
 Rows = NDArray[np.floating[Any]]
 
 LEAST_ROWS = 256
-"""Fewer are refused: a quarter of them says how often a ramp agrees."""
+"""Minimum rows for training: a quarter of them measures the agreement."""
 MOST_HELD_BACK = 1024
 MOST_SUM_BYTES = 1 << 30
-"""Of the sums of all positions together."""
+"""Maximum bytes of the sums of all positions together."""
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Penalties of a squared weight per row, for features of variance 1."""
 _MIDDLE = 3
-"""Which of them is tried first."""
+"""Index of the ridge that is tried first."""
 CLEARLY = 3.0
-"""Standard deviations by which ramps must differ to be called better, in one of many looks."""
+"""Standard deviations by which a ramp must win to count as better, as one of many comparisons."""
 _BLOCK = 256
-"""Rows that leave the waiting ones together: a product of matrices costs little more than one of
-its rows."""
+"""Rows that move to the sums together: a product of matrices costs little more than one of its
+rows."""
 _FLAT = 1e-12
-"""A feature whose variance is below this share of its mean square does not vary."""
+"""Share of its mean square below which a feature's variance counts as zero."""
 _MOST_UNUSABLE = 0.1
 _STILL = 1e-3
-"""Of a logarithm of temperatures, as near as it is found."""
+"""Precision of the logarithm of a fitted temperature."""
 
 
 class RunningSums:
-    """Outer products of features and logits, summed over rows; the newest count most."""
+    """Sums over rows of the outer products of features and logits. Newer rows weigh more."""
 
     def __init__(self, features: int, classes: int, *, forget: float = 0.0) -> None:
-        """`forget`: share by which all rows before count less with each that is added."""
+        """`forget`: share of their weight that all earlier rows lose with each added row."""
         if not 0.0 <= forget < 1.0:
             raise ValueError(f"forget: expected 0 to below 1, got {forget}")
         self._keep = 1.0 - forget
@@ -71,10 +72,10 @@ class RunningSums:
         self._features = np.zeros(features)
         self._logits = np.zeros(classes)
         self.rows = 0.0
-        """That they amount to: a row that is half forgotten is half a row."""
+        """Total weight of the rows."""
 
     def add(self, features: Rows, logits: Rows) -> None:
-        """Rows in the order they came: `features` [n, features], `logits` [n, classes], finite."""
+        """Add rows in order of arrival: `features` [n, features], `logits` [n, classes], finite."""
         x, y = features.astype(np.float64), logits.astype(np.float64)
         y -= y.mean(axis=1, keepdims=True)
         counts = self._keep ** np.arange(len(x) - 1, -1, -1, dtype=np.float64)
@@ -90,9 +91,9 @@ class RunningSums:
         self.rows = self.rows * before + float(counts.sum())
 
     def solve(self, ridge: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Weights [features, classes] and bias [classes] that minimise the mean squared error over
-        the rows plus `ridge` (above 0) × the squared weights of features scaled to variance 1. The
-        bias is free. Features that do not vary get weights of 0."""
+        """The weights [features, classes] and bias [classes] that minimise the mean squared error
+        plus `ridge` (above 0) × the squared weights of features scaled to variance 1. The bias is
+        not penalised. Constant features get weight 0."""
         mean, target = self._features / self.rows, self._logits / self.rows
         covariance = self._gram / self.rows - np.outer(mean, mean)
         cross = self._cross / self.rows - np.outer(mean, target)
@@ -106,12 +107,12 @@ class RunningSums:
 
 
 def fit_temperature(logits: Rows, answers: NDArray[np.int64]) -> tuple[float, float]:
-    """The temperature under which `answers` [n] are likeliest by softmax(logits [n, classes] ÷
-    temperature), 0.01 to 100, and their mean negative log-likelihood (temperature scaling, Guo et
-    al., ICML 2017).
+    """The temperature, 0.01 to 100, that maximises the likelihood of `answers` [n] under
+    softmax(logits [n, classes] ÷ temperature), and their mean negative log-likelihood (temperature
+    scaling, Guo et al., ICML 2017).
 
-    One row of which nothing is known counts along: where every answer is right, the likeliest
-    temperature would be 0 and every row certain.
+    One uninformative row is added: if all answers were right, the best temperature would otherwise
+    be 0 and every row certain.
     """
     z = logits.astype(np.float32) - logits.max(axis=1, keepdims=True).astype(np.float32)
     right = z[np.arange(len(z)), answers]
@@ -129,7 +130,7 @@ def fit_temperature(logits: Rows, answers: NDArray[np.int64]) -> tuple[float, fl
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedRows:
-    """What a ramp says of rows that it has not seen, in the order they came."""
+    """Results of a ramp on unseen rows, in order of arrival."""
 
     uncertainty: NDArray[np.float64]
     """[n]: 1 − the largest probability."""
@@ -141,15 +142,15 @@ class JudgedRows:
         return float(self.agrees.mean())
 
     def leaving(self, loss: float) -> float:
-        """The largest share of these rows that may leave here, the surest first, so that at most
-        `loss` of all rows get another answer than the model's."""
+        """The largest share of these rows that can leave, the most certain first, so that at most
+        `loss` of all rows get an answer other than the model's."""
         order = np.argsort(self.uncertainty, kind="stable")
         wrong = np.cumsum(~self.agrees[order])
         return int((wrong <= loss * len(wrong)).sum()) / len(wrong)
 
     def clearly_better(self, rival: JudgedRows) -> bool:
-        """Whether this ramp agrees more often than another on the same rows, beyond chance
-        (McNemar's test: of rows on which the two differ, more than half are this one's)."""
+        """Whether it agrees significantly more often than another ramp on the same rows
+        (McNemar's test on the rows where the two differ)."""
         won = int((self.agrees & ~rival.agrees).sum())
         lost = int((rival.agrees & ~self.agrees).sum())
         return won - lost > CLEARLY * math.sqrt(won + lost)
@@ -170,55 +171,57 @@ class _Waiting:
 
 
 class RampTrainer:
-    """Ramps for all positions of one model. Give it rows in the order they came."""
+    """Learns ramps for all positions of a model from rows in order of arrival."""
 
     def __init__(
         self, tensors: Sequence[str], costs: Sequence[float], *, forget: float = 0.0
     ) -> None:
-        """`tensors` and `costs` (see `Ramp`): one for each position, front to end; at least one."""
+        """`tensors` and `costs` (see `Ramp`): one for each position from the front, at least
+        one."""
         self._tensors, self._costs = tuple(tensors), tuple(costs)
         self._forget = forget
         self._sums: list[RunningSums] = []
         self._waiting: deque[_Waiting] = deque()
-        self._held = 0
+        self._waiting_rows = 0
         self._unusable = 0
-        self._strange = ""
+        self._unusable_source = ""
         self._answers: NDArray[np.int64] = np.zeros(0, np.int64)
         self.rows = 0
-        """Usable ones so far."""
+        """Number of usable rows so far."""
         self.judged: tuple[JudgedRows, ...] = ()
-        """By position, what was measured at the last `train`: the newer half of those that wait."""
+        """Results of the last `train` by position, on the newer half of the waiting rows."""
 
     @property
-    def seen(self) -> int:
-        """Rows so far, those with numbers that are not finite included."""
+    def all_rows(self) -> int:
+        """Number of rows so far, including those with numbers that are not finite."""
         return self.rows + self._unusable
 
     def add(self, features: Sequence[Rows], logits: Rows) -> None:
-        """`features` of each position [n, its features], `logits` [n, classes]. A row with a number
-        that is not finite is left out and counted. Raises ExitError if the shapes are not those of
-        the rows before, or too large for sums."""
+        """Add rows: `features` of each position [n, its features], `logits` [n, classes]. Rows with
+        numbers that are not finite are skipped and counted. Raises ExitError if the shapes differ
+        from those of earlier rows, or are too large for sums."""
         self._check_shapes(features, logits)
         usable = np.isfinite(logits).all(axis=1)
         if not usable.all():
-            self._strange = "the model's logits"
+            self._unusable_source = "the model's logits"
         for tensor, part in zip(self._tensors, features, strict=True):
             finite = np.isfinite(part).all(axis=1)
-            if not finite.all() and not self._strange:
-                self._strange = f"tensor {tensor!r}"
+            if not finite.all() and not self._unusable_source:
+                self._unusable_source = f"tensor {tensor!r}"
             usable &= finite
         self._unusable += int((~usable).sum())
         if usable.any():
             rows = _Waiting(tuple(part[usable] for part in features), logits[usable])
             self._answers += np.bincount(rows.logits.argmax(axis=1), minlength=len(self._answers))
             self._waiting.append(rows)
-            self._held += len(rows)
+            self._waiting_rows += len(rows)
             self.rows += len(rows)
             self._learn(_BLOCK)
 
     def train(self) -> tuple[Ramp, ...]:
-        """A ramp for each position, of all rows; how it agrees and how warm it is, by one of all
-        rows but those that wait. Raises ExitError where no ramps can be had of these rows."""
+        """Train a ramp for each position on all rows. Its agreement and temperature are measured
+        with a ramp trained without the waiting rows. Raises ExitError if no ramps can be learnt
+        from these rows."""
         self.check_rows()
         self._learn(1)
         older, newer = self._halves()
@@ -228,7 +231,7 @@ class RampTrainer:
         return tuple(ramp for ramp, _ in trained)
 
     def judge(self, ramp: Ramp) -> JudgedRows:
-        """What a ramp of before says of the newest rows that wait, if it came before them."""
+        """Test an earlier ramp on the newer half of the waiting rows."""
         newer = self._halves()[1]
         logits = ramp.logits(newer.features[ramp.position])
         return judged_rows(logits / ramp.temperature, newer.logits.argmax(axis=1))
@@ -243,12 +246,12 @@ class RampTrainer:
 
         best = loss(RIDGES[_MIDDLE])
         for towards in (RIDGES[_MIDDLE + 1 :], RIDGES[_MIDDLE - 1 :: -1]):
-            before = best
-            for ridge in towards:  # on, for as long as the answers become likelier
+            previous = best
+            for ridge in towards:  # continue while the answers become likelier
                 if (candidate := loss(ridge))[0] >= best[0]:
                     break
                 best = candidate
-            if best is not before:
+            if best is not previous:
                 break
         weights, bias = sums.solve(best[1])
         logits = both.features[number] @ weights + bias
@@ -270,11 +273,12 @@ class RampTrainer:
         return ramp, judged
 
     def _learn(self, least: int) -> None:
-        """Let rows beyond those that are to wait into the sums, if these are `least` or more."""
-        beyond = self._held - min(MOST_HELD_BACK, self.rows // 4)
+        """Move the oldest waiting rows into the sums if at least `least` exceed those to hold
+        back."""
+        beyond = self._waiting_rows - min(MOST_HELD_BACK, self.rows // 4)
         if beyond < least:
             return
-        self._held -= beyond
+        self._waiting_rows -= beyond
         leaving = []
         while beyond:
             first = self._waiting.popleft()
@@ -317,10 +321,10 @@ class RampTrainer:
             raise ExitError(f"features have other sizes than before: {sizes}, not {self._sizes}")
 
     def check_rows(self) -> None:
-        """Raises ExitError where nothing can be learnt of these rows."""
-        if self._unusable > _MOST_UNUSABLE * self.seen:
-            count = f"{self._unusable} of {self.seen} rows"
-            raise ExitError(f"{self._strange} has values that are not finite, in {count}")
+        """Raise ExitError if nothing can be learnt from these rows."""
+        if self._unusable > _MOST_UNUSABLE * self.all_rows:
+            count = f"{self._unusable} of {self.all_rows} rows"
+            raise ExitError(f"{self._unusable_source} has values that are not finite, in {count}")
         if self.rows < LEAST_ROWS:
             raise ExitError(f"ramps need {LEAST_ROWS} rows or more, there are {self.rows}")
         if (self._answers > 0).sum() < 2:
@@ -339,7 +343,7 @@ def _joined(parts: Sequence[_Waiting] | deque[_Waiting]) -> _Waiting:
 
 
 def judged_rows(logits: Rows, answers: NDArray[np.int64]) -> JudgedRows:
-    """Of logits [n, classes], at temperature 1, beside the model's answers [n]."""
+    """Compare logits [n, classes], at temperature 1, with the model's answers [n]."""
     top = logits.max(axis=1, keepdims=True)
     probability = 1.0 / np.exp(logits - top).sum(axis=1)
     return JudgedRows(1.0 - probability, logits.argmax(axis=1) == answers)

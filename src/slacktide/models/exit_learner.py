@@ -77,7 +77,7 @@ class _Pool:
     @property
     def lack(self) -> str:
         """Why there are no ramps yet."""
-        rows = 0 if self.trainer is None else self.trainer.seen
+        rows = 0 if self.trainer is None else self.trainer.all_rows
         return self.hindrance or f"ramps are learnt from {self.next_look} rows on, there are {rows}"
 
     def find(self) -> None:
@@ -95,7 +95,7 @@ class _Pool:
                 self.trainer = RampTrainer(report.tensors, report.costs, forget=FORGET)
             features = [_rows(part, report.rows) for part in report.features]
             self.trainer.add(features, _rows(report.logits, report.rows))
-            rows = self.trainer.seen
+            rows = self.trainer.all_rows
             if rows >= self.next_look and self.clock() >= self.rests_until:
                 self.next_look = rows + min(rows, LOOK_EVERY if rows >= STEADY_LOOK else rows)
                 begin = self.clock()

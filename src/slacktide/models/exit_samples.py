@@ -103,7 +103,7 @@ async def learn_from_samples(
                     raise ExitError(f"sample {at + 1}: {error}") from None
                 rows = [np.frombuffer(outputs[index][1], np.float32)[None] for index in indices]
                 trainer.add(rows[:-1], rows[-1])
-                if trainer.seen == FIRST_ROWS:  # not after hours that were for nothing
+                if trainer.all_rows == FIRST_ROWS:  # not after hours that were for nothing
                     trainer.check_rows()
         finally:
             replica.close()

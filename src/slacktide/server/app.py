@@ -395,7 +395,7 @@ def open_cores(settings: ServerSettings, allocator: CpuAllocator | None = None) 
     if allocator is not None:
         machine_cores = MachineCores(available_cores()[: settings.cores], allocator)
     elif settings.cpu_allocator == "kubernetes":
-        pod = PodAllocator(PodClient(PodName.ours()), overhead=settings.pod_overhead)
+        pod = PodAllocator(PodClient(PodName.from_environment()), overhead=settings.pod_overhead)
         pod.start()
         # Not cut to the quota: that is what is to grow.
         machine_cores = MachineCores(

@@ -37,7 +37,7 @@ class Http2Reader:
         self.payload = _NOTHING
         """The payload; for data, the current piece of it."""
         self.is_first = self.is_last = True
-        """Whether this piece is the first of its frame; whether it is the last."""
+        """Whether the piece is the first, and the last, of its frame."""
         self.pending = b""
         """Bytes kept for the next `feed`."""
         self._view, self._at = _NOTHING, 0
