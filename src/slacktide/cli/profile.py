@@ -45,14 +45,12 @@ def profile(
     cores: Annotated[
         list[int] | None,
         typer.Option(
-            min=1,
-            help="Core count to measure; may be repeated; default: 1, 2, 4, … all.",
+            min=1, help="Core count to measure; may be repeated; default: 1, 2, 4, … all."
         ),
     ] = None,
     budget: Annotated[str, typer.Option(help="Time per version.")] = "10s",
     thorough: Annotated[
-        bool,
-        typer.Option("--thorough", help="Measure until every p99 has enough samples (200)."),
+        bool, typer.Option("--thorough", help="Measure until every p99 has enough samples (200).")
     ] = False,
     state_dir: Annotated[
         Path | None,

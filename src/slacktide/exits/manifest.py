@@ -24,14 +24,7 @@ from numpy.typing import NDArray
 from slacktide._files import open_file
 from slacktide.exits.archives import read_npz
 from slacktide.exits.errors import ExitError
-from slacktide.profiles.reading import (
-    ProfileError,
-    items,
-    mapping,
-    number,
-    text,
-    whole_number,
-)
+from slacktide.profiles.reading import ProfileError, items, mapping, number, text, whole_number
 
 MANIFEST = "manifest.json"
 SCHEMA = 1

@@ -417,12 +417,7 @@ class Advice(Message):
     mapped: bool
     bytes_per_s: float
     def __init__(
-        self,
-        *,
-        size: int = ...,
-        variant: str = ...,
-        mapped: bool = ...,
-        bytes_per_s: float = ...,
+        self, *, size: int = ..., variant: str = ..., mapped: bool = ..., bytes_per_s: float = ...
     ) -> None: ...
 
 class Answer(Message):
