@@ -38,7 +38,7 @@ def test_ramps_are_learnt_stored_and_shown(run: Run, mlp: Path, samples: Path) -
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "mlp version 1" in text
-    assert "learnt from 400 rows, judged on the last 50; revision 1" in text
+    assert "learnt from 400 rows, tested on the last 50; revision 1" in text
     assert "at most 2.0 % of the answers may change" in text
     assert re.search(r"0 │ \S+ │ [\d.]+ % │ \d+ │ [\d.]+ % │ [\d.]+ %", text)
     (definition,) = Repository(mlp.parent).read("mlp")
@@ -57,7 +57,7 @@ def test_ramps_are_learnt_stored_and_shown(run: Run, mlp: Path, samples: Path) -
 
 def test_a_model_that_states_no_early_exit_says_how(run: Run, mlp: Path, samples: Path) -> None:
     done = run("exits", "add", mlp, "--data", samples)
-    assert "once slacktide.yaml states early_exit" in " ".join(done.stdout.split())
+    assert "once slacktide.yaml sets early_exit" in " ".join(done.stdout.split())
 
 
 def test_ramps_of_before_that_cannot_be_used_are_replaced(
@@ -67,9 +67,7 @@ def test_ramps_of_before_that_cannot_be_used_are_replaced(
     (mlp / "1" / "exits" / "manifest.json").write_text("{}")
     done = run("exits", "add", mlp, "--data", samples)
     assert done.returncode == 0
-    assert (
-        "the ramps of before are replaced: manifest.json: manifest: missing schema" in done.stderr
-    )
+    assert "the previous ramps are replaced: manifest.json: manifest: missing schema" in done.stderr
     assert read_manifest(mlp / "1" / "exits").revision == 1
 
 

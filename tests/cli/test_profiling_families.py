@@ -173,7 +173,7 @@ def test_what_is_wrong_with_the_data_is_named(run: Run, tmp_path: Path, stars: P
     detector(folder / "1" / "model.onnx")
     done = run("profile", folder, *FAST, "--accuracy", stars)
     assert done.returncode == 2
-    assert "--accuracy: stars has no variants; state them in its slacktide.yaml" in done.stderr
+    assert "--accuracy: stars has no variants; add them to its slacktide.yaml" in done.stderr
     (folder / "slacktide.yaml").write_text("max_batch: 2\nvariants: [32]\n")
     labels = stars / "labels.jsonl"
     labels.write_text(labels.read_text() + '\n{"image": "images/9.jpg"}\n')

@@ -29,7 +29,7 @@ def test_another_writer_is_given_way_to_three_times(kubernetes):
     api.refusals.extend([busy] * 2)
     assert PodClient(OURS).resize(2000).desired == 2000
     api.refusals.extend([busy] * 3)
-    with pytest.raises(PodError, match="in conflict with another writer 3 times"):
+    with pytest.raises(PodError, match="conflict with another writer, 3 times"):
         PodClient(OURS).resize(3000)
 
 

@@ -33,12 +33,12 @@ SAYS = {
     "control flow",
     "quantised": "the model has no position for an early exit: 'a' is at node 'it' "
     "(QuantizeLinear), a quantised operator",
-    "recurrent": "the model has no position for an early exit: 'a' is not one row for each of the "
-    "input's",
-    "pair": "primary: state the input that early exits go by (inputs: x, bias)",
+    "recurrent": "the model has no position for an early exit: 'a' is not one row for each row "
+    "of the input",
+    "pair": "primary: name the input that early exits follow (inputs: x, bias)",
     "single": "output 'logits' has one class",
     "detached": "the model has no position for an early exit",
-    "embedding": "output 'logits' may hold no classes, as no Softmax over them makes it; state "
+    "embedding": "output 'logits' may not hold classes, as no Softmax produces it; set "
     "early_exit.output: logits if it does",
 }
 """By model, how its reason begins."""

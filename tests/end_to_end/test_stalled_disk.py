@@ -130,7 +130,7 @@ def test_a_model_file_that_cannot_be_read_keeps_no_other_model_from_serving(
         assert ask("GET", "/v2/health/live")[0] == 200
         returned, said = end(process, signals)
     assert returned == code
-    assert ("a thread still waits for a file" in said) is (signals == 1)
+    assert ("a thread is still waiting for a file" in said) is (signals == 1)
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_a_position_stays_between_two_costly_operators() -> None:
     assert tensors(found) == ["b", "d"]
     assert [each.cost for each in found.positions] == [pytest.approx(0.4), pytest.approx(0.8)]
     assert found.position("d").number == 1
-    with pytest.raises(ExitError, match="'a' is no position"):
+    with pytest.raises(ExitError, match="'a' is not a position"):
         found.position("a")
 
 
@@ -179,7 +179,7 @@ def test_what_depends_on_another_input_is_context() -> None:
     both = model(*nodes, inputs={"x": ["n", 8], "bias": ["n", 8]})
     assert tensors(find_positions(both, primary="x")) == ["b", "d"]
     assert tensors(find_positions(both, primary="bias")) == ["d"]
-    with pytest.raises(ExitError, match=r"^primary: state the input .* \(inputs: x, bias\)$"):
+    with pytest.raises(ExitError, match=r"^primary: name the input .* \(inputs: x, bias\)$"):
         find_positions(both)
     with pytest.raises(
         ExitError, match=r"^primary: the model has no input 'bia'; did you mean 'bi"
@@ -229,7 +229,7 @@ def test_add_and_forbid() -> None:
     assert tensors(find_positions(model(*CHAIN), add=["a"])) == ["a", "b", "d"]
     assert tensors(find_positions(model(*CHAIN), forbid=["b"])) == ["d"]
     with pytest.raises(
-        ExitError, match=r"^positions: 'bb' is no tensor of this model; did you mean"
+        ExitError, match=r"^positions: 'bb' is not a tensor of this model; did you mean"
     ):
         find_positions(model(*CHAIN), forbid=["bb"])
     with pytest.raises(
@@ -274,18 +274,18 @@ YES = (numpy_helper.from_array(np.array(True), "yes"),)
         ),
         (
             model(*CHAIN[:4], node("MatMul", "d v", "z"), node("Sigmoid", "z", "logits")),
-            "output 'logits' is made by a Sigmoid: it may name several classes",
+            "output 'logits' is produced by a Sigmoid: it may name several classes",
         ),
         (
             model(*CHAIN, inputs={"x": ["n", 5, 8]}),
-            r"output 'logits' is no vector of classes: its shape is \[3, 5, 4\]",
+            r"output 'logits' is not a vector of classes: its shape is \[3, 5, 4\]",
         ),
         (model(*CHAIN, opset=6), "opset_import is 6; early exits need 7 or above"),
         (
             model(*CHAIN[1:], inputs={"a": []}),
             "primary: input 'a' has no axis of rows",
         ),
-        (model(node("Identity", "w", "logits"), inputs={}), "primary: state the input"),
+        (model(node("Identity", "w", "logits"), inputs={}), "primary: name the input"),
         (model(*CHAIN[:2], node("Relu", "b", "a"), *CHAIN[2:]), "tensor 'a' is produced twice"),
     ],
 )
@@ -411,16 +411,16 @@ def test_other_vectors_are_classes_only_if_that_is_stated(
     nodes: tuple[onnx.NodeProto, ...],
 ) -> None:
     embedding = ending(*nodes)
-    with pytest.raises(ExitError, match=r"^output 'y' may hold no classes.* early_exit.output: y"):
+    with pytest.raises(ExitError, match=r"^output 'y' may not hold classes.* early_exit.output: y"):
         original(embedding)
-    with pytest.raises(ExitError, match=r"^output 'y' may hold no classes"):
+    with pytest.raises(ExitError, match=r"^output 'y' may not hold classes"):
         original(embedding, labels=[3, 5])
     assert original(embedding, labels=[3, 4]).outputs == ("y",)
     assert original(embedding, output="y").outputs == ("y",)
 
 
 def test_an_axis_that_is_not_there_makes_no_classes() -> None:
-    with pytest.raises(ExitError, match="output 'y' is no vector of classes"):
+    with pytest.raises(ExitError, match="output 'y' is not a vector of classes"):
         original(ending(node("Softmax", "z", "y", axis=7)))
 
 

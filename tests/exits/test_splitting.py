@@ -253,5 +253,5 @@ def test_outputs_that_are_named_as_those_of_ramps_are_refused() -> None:
         outputs=("logits", "exits/7/answer"),
     )
     graph = find_positions(model)
-    with pytest.raises(ExitError, match="output 'exits/7/answer': names that begin with 'exits/'"):
+    with pytest.raises(ExitError, match="output 'exits/7/answer': names beginning with 'exits/'"):
         with_ramps(model, graph, ramps_at(graph, 0))

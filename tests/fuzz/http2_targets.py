@@ -212,9 +212,9 @@ H2_ALONE = (
 OURS_ALONE = (
     "SETTINGS: initial window",  # the first of two, beyond 2^31 - 1: h2 looks at the last
     "a stream that was skipped",  # RFC 9113 §5.1.1; to h2 it is a closed one
-    "a table size update that may not be",  # the third in a block (RFC 7541 §4.2)
+    "an invalid table size update",  # the third in a block (RFC 7541 §4.2)
     "more padding than frame",  # of HEADERS that go on: h2 waits for the end of the block
-    "HEADERS on a stream that is no client's",  # likewise
+    "HEADERS on a stream that is not a client's",  # likewise
     "a client cannot push",  # likewise
     "a frame for no stream",  # RST_STREAM on an idle stream: h2 passes over it
     "data for no stream",  # behind the client's reset, and its GOAWAY: h2 passes over it

@@ -98,10 +98,10 @@ def profile(
     profiles = ProfileCache(ProfileStore(state_dir))
     name, definitions = _definitions(model, version, state_dir, profiles)
     images = () if accuracy is None else _images(accuracy, name, definitions)
-    session = _Session(profiles, usable, shown=not json)
     groups = [usable[:count] for count in counts]
+    session = _Session(profiles, usable, groups, seconds, thorough=thorough, shown=not json)
     try:
-        asyncio.run(session.run(definitions, images, groups, seconds, thorough=thorough))
+        asyncio.run(session.run(definitions, images))
     except (MeasuringError, RepositoryError) as error:
         fail(str(error), FELL_SHORT)
     except DataError as error:
@@ -170,7 +170,17 @@ def _images(
 class _Session:
     """Measures models, and holds the results."""
 
-    def __init__(self, profiles: ProfileCache, cores: tuple[int, ...], *, shown: bool) -> None:
+    def __init__(
+        self,
+        profiles: ProfileCache,
+        cores: tuple[int, ...],
+        groups: Sequence[tuple[int, ...]],
+        seconds: float,
+        *,
+        thorough: bool,
+        shown: bool,
+    ) -> None:
+        """`groups` of cores are measured for `seconds` per version."""
         self.profiles = profiles
         self.models: list[tuple[ModelDefinition, ProfiledModel]] = []
         self.accuracies: dict[str, tuple[VariantAccuracy, ...]] = {}
@@ -179,27 +189,21 @@ class _Session:
         """Printed lines about early exits, by version."""
         self.assumptions: list[str] = []
         """Sentences about assumed inputs."""
-        self._cores = cores
-        self._shown = shown
+        self._cores, self._groups = cores, groups
+        self._seconds, self._thorough, self._shown = seconds, thorough, shown
 
     async def run(
-        self,
-        definitions: Sequence[ModelDefinition],
-        images: Sequence[LabelledImage],
-        groups: Sequence[tuple[int, ...]],
-        seconds: float,
-        *,
-        thorough: bool,
+        self, definitions: Sequence[ModelDefinition], images: Sequence[LabelledImage]
     ) -> None:
-        """Measure times on each group of cores, accuracy on `images`, and early exits. Raises
-        MeasuringError, RepositoryError and DataError."""
+        """Measure times, accuracy on `images`, and early exits. Raises MeasuringError,
+        RepositoryError and DataError."""
         from slacktide.executors.process import ProcessExecutor
         from slacktide.models.families import profiled_files
 
         executor = ProcessExecutor()
         try:
             for definition in (file for version in definitions for file in profiled_files(version)):
-                await self._measure(executor, definition, groups, seconds, thorough=thorough)
+                await self._measure(executor, definition)
             for definition in definitions if images else ():
                 await self._measure_accuracy(executor, definition, images)
             for definition in definitions:
@@ -207,15 +211,7 @@ class _Session:
         finally:
             await executor.close()
 
-    async def _measure(
-        self,
-        executor: ProcessExecutor,
-        definition: ModelDefinition,
-        groups: Sequence[tuple[int, ...]],
-        seconds: float,
-        *,
-        thorough: bool,
-    ) -> None:
+    async def _measure(self, executor: ProcessExecutor, definition: ModelDefinition) -> None:
         from slacktide.executors.row_check import dependence_warning
         from slacktide.executors.synthetic_inputs import assumptions_of
         from slacktide.executors.timed_replica import MeasuringError
@@ -228,9 +224,9 @@ class _Session:
                 definition,
                 source,
                 executor,
-                groups,
-                budget_s=seconds,
-                thorough=thorough,
+                self._groups,
+                budget_s=self._seconds,
+                thorough=self._thorough,
                 progress=move,
             )
         self.models.append((definition, model))

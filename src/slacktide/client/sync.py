@@ -72,7 +72,9 @@ class ServerConnection:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if current_thread() is self._thread:
             work.close()
-            raise ClientError("this waits for the client's own thread, which runs on_reply")
+            raise ClientError(
+                "on_reply runs on the client's own thread, for which this call would wait"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

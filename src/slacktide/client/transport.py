@@ -114,12 +114,12 @@ class StreamTransport:
         try:
             async for message in call:
                 self._read(message)
-            return f"the server ended the stream: {await call.details() or 'without a word'}"
+            return f"the server ended the stream: {await call.details() or 'no reason given'}"
         except asyncio.CancelledError:  # also raised by grpcio if a message could not be written
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return "the call broke off"
+            return "the call was interrupted"
         finally:
             writer.cancel()
             call.cancel()

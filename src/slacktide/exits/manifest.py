@@ -35,16 +35,9 @@ STYLE = "mean and maximum"
 """The style of ramps: the features of `Position.features`, and one Gemm."""
 _WEIGHTS = re.compile(r"ramps\.[0-9]{1,9}\.npz", re.ASCII)
 _KEYS = (
-    "schema",
-    "model_sha256",
-    "revision",
-    "rows",
-    "source",
-    "outputs",
-    "weights",
-    "weights_sha256",
+    "schema", "model_sha256", "revision", "rows", "source", "outputs", "weights", "weights_sha256",
     "ramps",
-)
+)  # fmt: skip
 _RAMP_KEYS = ("position", "tensor", "style", "temperature", "agreement", "cost")
 _SOURCES = ("samples", "traffic")
 

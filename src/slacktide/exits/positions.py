@@ -102,7 +102,7 @@ class ExitGraph:
         for position in self.positions:
             if position.tensor == tensor:
                 return position
-        raise ExitError(f"tensor {tensor!r} is no position of this model")
+        raise ExitError(f"tensor {tensor!r} is not a position of this model")
 
 
 def find_positions(
@@ -193,7 +193,7 @@ def _absence(
         return refused[name]
     if name in flow.data:
         return "not a tensor through which all data passes in front of the last costly operator"
-    return f"no tensor of this model; {suggestion(name, usable, noun='possible')}"
+    return f"not a tensor of this model; {suggestion(name, usable, noun='possible')}"
 
 
 def _primary(graph: Any, primary: str, mask: str) -> str:

@@ -121,7 +121,7 @@ class LogWriter(io.TextIOBase):
             lost = 0 if self._nbytes > self._limit // 2 else self._lost
             self._lost -= lost
         if lost:
-            log.warning("%d log lines were lost, since nothing read the log", lost)
+            log.warning("%d log lines were lost, because nothing read the log", lost)
         return b"".join(texts)
 
     def _write_all(self, data: bytes) -> None:

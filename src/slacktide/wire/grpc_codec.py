@@ -60,11 +60,6 @@ class GrpcCodec:
         self._meanings: dict[bytes, _Meaning] = {}
         self._reply_heads: dict[tuple[object, ...], tuple[bytes, tuple[bytes, ...]]] = {}
 
-    @property
-    def remembered(self) -> tuple[int, int]:
-        """Number of cached heads of requests and of answers."""
-        return len(self._meanings), len(self._reply_heads)
-
     def read(self, message: Buffer) -> IncomingRequest:
         """Read a serialized ModelInferRequest. Raises WireError."""
         head, raw, id_bytes = take_bulk(message, RAW_INPUT_CONTENTS, ID)

@@ -36,7 +36,7 @@ MAX_REST: Final = 64 * 1024
 
 _NO_JSON = re.compile(r"(nan|inf(inity)?)\b", re.IGNORECASE)
 _WITHOUT_THEM = (
-    "write null for NaN, or send the values as binary data (binary_data_size; of tritonclient "
+    "write null for NaN, or send the values as binary data (binary_data_size; in tritonclient, "
     "binary_data=True)"
 )
 SHARED_MEMORY = "shared_memory_region"
@@ -129,7 +129,7 @@ def binary_form(body: Buffer, json_length: int | None) -> tuple[bytes, int]:
     }
     head = orjson.dumps(document)
     if len(head) > MAX_REST:
-        expected = f"at most {MAX_REST} bytes of JSON beside data"
+        expected = f"at most {MAX_REST} bytes of JSON besides data"
         raise BadField("body", expected, len(head), Reason.TOO_LARGE)
     return b"".join((head, *[tensor.data for tensor in call.inputs])), len(head)
 
@@ -277,7 +277,7 @@ def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:
         else:
             place = f"{where}.parameters.binary_data_size"
             if item.get("data") is not None:
-                raise BadField(f"{where}.data", "no data beside binary_data_size", "both")
+                raise BadField(f"{where}.data", "no data besides binary_data_size", "both")
             if tail is None and size:
                 raise BadField(place, "the header Inference-Header-Content-Length with it", None)
             binary = tail or memoryview(b"")  # clients omit the header if no bytes follow
@@ -307,15 +307,9 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
             raise BadField(where, "an object", item)
         name = take_name(item.get("name"), where, names)
         answer.order.append(name)
-        parameters = item.get("parameters")
+        parameters = _tensor_parameters(item, where)
         if not parameters:
-            _empty(parameters, f"{where}.parameters")
             continue
-        if type(parameters) is not dict:
-            raise BadField(f"{where}.parameters", "an object", parameters)
-        parameters = without_nulls(parameters)
-        if SHARED_MEMORY in parameters:
-            raise no_shared_memory(where)
         if parameters.get("classification"):
             raise no_classification(where, parameters)
         binary = parameters.get("binary_data", binary_default)
@@ -330,25 +324,27 @@ def take_name(name: object, where: str, names: set[str]) -> str:
     if type(name) is not str or not 0 < len(name) <= MAX_NAME:
         raise BadField(f"{where}.name", f"a name of at most {MAX_NAME} characters", name)
     if name in names:
-        raise BadField(f"{where}.name", "a name that comes once", name)
+        raise BadField(f"{where}.name", "a unique name", name)
     names.add(name)
     return name
 
 
-def _binary_size(item: dict[str, Any], where: str) -> int | None:
+def _tensor_parameters(item: dict[str, Any], where: str) -> dict[str, Any]:
+    """The parameters of a tensor, without nulls. Raises BadField."""
     parameters = item.get("parameters")
     if not parameters:
-        _empty(parameters, f"{where}.parameters")
-        return None
+        return _empty(parameters, f"{where}.parameters")
     if type(parameters) is not dict:
         raise BadField(f"{where}.parameters", "an object", parameters)
     parameters = without_nulls(parameters)
     if SHARED_MEMORY in parameters:
         raise no_shared_memory(where)
-    if "binary_data_size" not in parameters:
-        return None
-    size = parameters["binary_data_size"]
-    if type(size) is not int or size < 0:
+    return parameters
+
+
+def _binary_size(item: dict[str, Any], where: str) -> int | None:
+    size = _tensor_parameters(item, where).get("binary_data_size")
+    if size is not None and (type(size) is not int or size < 0):
         raise BadField(f"{where}.parameters.binary_data_size", "a number of bytes", size)
     return size
 

@@ -79,16 +79,16 @@ def status_of(
 
 
 _SENTENCES: Mapping[Reason, str] = {
-    Reason.AFTER_DEADLINE: "the result came after the deadline and was discarded as asked",
+    Reason.AFTER_DEADLINE: "the result came after the deadline and was discarded as requested",
     Reason.SHORTER_THAN_ALONE: "the deadline is shorter than the model needs for this request",
     Reason.EXPIRED: "the deadline has passed",
     Reason.HOPELESS: "the deadline could no longer be met",
-    Reason.CROWDED_OUT: "the work ahead took longer than expected and left no time for it",
+    Reason.CROWDED_OUT: "the work ahead took longer than expected and left this no time",
     Reason.BEHIND_OVERRUN: "the batch ahead took longer than planned",
-    Reason.BEHIND_WORK: "the deadline cannot be met behind the work that is waiting",
+    Reason.BEHIND_WORK: "the deadline cannot be met behind the waiting work",
     Reason.QUEUE_FULL: "the queue is full",
     Reason.MEMORY_LIMIT: "the memory for requests in flight is used up",
-    Reason.CLIENT_LIMIT: "this client has too much in flight, or cancels too much",
+    Reason.CLIENT_LIMIT: "this client has too many requests in flight, or cancels too many",
     Reason.CRASHED_BEFORE: "the same input has just crashed the model",
     Reason.CONNECTION_BLOCKED: "several inputs from this connection have crashed the model",
     Reason.UNMEASURED: "no request of this shape has been timed yet, and the model guarantees its "

@@ -336,7 +336,7 @@ async def test_answers_that_wait_for_a_window_end_the_connection_in_time(window)
         goaway = client.goaway
         sent = len(client.data.get(1, b""))
         buffers = client.server._context.buffers
-    assert goaway[1:] == (ErrorCode.ENHANCE_YOUR_CALM, "answers are not taken")
+    assert goaway[1:] == (ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its answers")
     assert sent == window
     assert buffers.bytes_in_use == 0
 
@@ -486,7 +486,7 @@ async def test_calls_over_all_connections_are_limited():
         await data.until(lambda: data.held)
         data.release("7")
         after, left = await client.status(7), client.server._context.calls
-    assert refused == (8, "there are too many calls at a time")
+    assert refused == (8, "there are too many concurrent calls")
     assert after[0] == 0
     assert left == 1
 

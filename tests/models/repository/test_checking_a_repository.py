@@ -396,7 +396,7 @@ def test_where_a_model_can_be_left_early(root: Path, add_model: Builder) -> None
     messages = _messages(root)
     assert len([text for text in messages if text.startswith("note p/")]) == 10
     *notes, warning, unnamed = [text for text in messages if not text.startswith("note p/")]
-    assert "early_exit: output 'logits' may hold no classes" in unnamed
+    assert "early_exit: output 'logits' may not hold classes" in unnamed
     assert len(notes) == 9
     first = "/stem/stem.2/Relu_output_0, 128 features, 1.2% of the multiplications in front"
     assert notes[0] == f"note m/1/model.onnx: position 0: {first}"

@@ -305,7 +305,7 @@ class Credentials:
 
 def _warn_if_open(setting: str, path: Path) -> None:
     if path.stat().st_mode & stat.S_IROTH:
-        log.warning("%s: every user of this machine may read it (chmod 600 prevents that)", setting)
+        log.warning("%s: readable by every user of this machine (chmod 600 prevents that)", setting)
 
 
 def _content(setting: str, path: Path) -> bytes:

@@ -236,7 +236,7 @@ class FrameStream(StreamRpc):
         session.rtt = self.connection.rtt
         frame = FrameRequest(self, announcement.id, now, announcement.age_us * 1e-6)
         if announcement.id in self._frames:
-            self.turned_away(frame, BadField("id", "one that is in no other use", announcement.id))
+            self.turned_away(frame, BadField("id", "an id that is not in use", announcement.id))
             return
         self._frames[announcement.id] = frame
         frame.announced_at, frame.size = now, (announcement.width, announcement.height)
@@ -265,7 +265,7 @@ class FrameStream(StreamRpc):
         if frame is None or frame.arrived_at is not None:
             existing, frame = frame, FrameRequest(self, head.id, self.state.clock(), 0.0)
             if existing is not None:
-                frame.fail(BadField("id", "one that is in no other use", head.id))
+                frame.fail(BadField("id", "an id that is not in use", head.id))
             else:
                 self._frames[head.id] = frame
         frame.start = head.start

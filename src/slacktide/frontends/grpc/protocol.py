@@ -220,7 +220,7 @@ class GrpcConnection(FrontEndConnection):
             self._end(ErrorCode.ENHANCE_YOUR_CALM, "the headers took too long")
             return
         if http2.is_stuck(now, settings.write_timeout_s, waited):
-            self._end(ErrorCode.ENHANCE_YOUR_CALM, "answers are not taken")
+            self._end(ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its answers")
             return
         for call in list(self._calls()):
             call.check(now)

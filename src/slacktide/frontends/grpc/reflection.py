@@ -68,7 +68,7 @@ def _answer_to(request: m.ServerReflectionRequest) -> dict[str, Any]:
         elif kind == "file_containing_symbol":
             file = _file_of(request.file_containing_symbol)
         else:
-            return _error(_UNIMPLEMENTED, "extensions are not used here")
+            return _error(_UNIMPLEMENTED, "extensions are not supported")
     except KeyError:
         return _error(_NOT_FOUND, "no such file or symbol")
     return {"file_descriptor_response": {"file_descriptor_proto": _with_dependencies(file)}}

@@ -23,7 +23,7 @@ _BEGINNINGS = {
 """Valid beginnings of a line, by kind."""
 _EXPECTED = {
     _SIZE: "a chunk size of at most 16 hexadecimal digits",
-    _END: "a line end behind the data of a chunk",
+    _END: "a line end after the data of a chunk",
     _TRAILER: "a header in the trailer",
 }
 _JUDGED: Final = 64

@@ -88,7 +88,7 @@ class HttpContext(SharedState):
                 line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
                 return error_response(status, verdict.value, extra=line)
         if not cached and head.headers.get(b"expect", _CONTINUE).strip().lower() != _CONTINUE:
-            return error_response(417, "the only expectation met is 100-continue")
+            return error_response(417, "the only supported expectation is 100-continue")
         receiver = route.receiver
         if max(head.length, request.filled) > head.limit:
             message = f"body: expected at most {head.limit} bytes, got {head.length}"
@@ -119,7 +119,7 @@ class HttpContext(SharedState):
             line = b"Allow: %b\r\n" % allow.encode()
             hint = f"use {allow.replace('GET, HEAD', 'GET')} here"
             if any(route.receiver is not None for route in match.routes.values()):
-                hint += ", with the inputs in the body; GET /v2/models/NAME tells what they are"
+                hint += ", with the inputs in the body; GET /v2/models/NAME describes them"
             return error_response(405, hint, extra=line)
         head.authority = authority_of(head.target)
         head.route, head.params = route, match.params

@@ -33,14 +33,10 @@ log = logging.getLogger(__name__)
 
 _ONCE = frozenset(
     (
-        b"authorization",
-        b"content-encoding",
-        b"content-length",
-        b"host",
-        b"inference-header-content-length",
-        b"transfer-encoding",
+        b"authorization", b"content-encoding", b"content-length", b"host",
+        b"inference-header-content-length", b"transfer-encoding",
     )
-)
+)  # fmt: skip
 """Headers that must not be repeated."""
 
 HEADS_AT_ONCE: Final = 16
@@ -180,7 +176,9 @@ class RequestReader:
         if len(head_bytes) > self._max_header_bytes:
             self._too_long(head_bytes)
         elif head_bytes.count(b" ", 0, head_bytes.find(b"\r")) > 2:
-            self._refuse(400, "malformed HTTP: expected one blank between the parts of a request")
+            self._refuse(
+                400, "malformed HTTP: expected single spaces between the parts of a request"
+            )
         elif self._parse(head_bytes):
             return self._begin_body(current, raw, stop, self._parser)
         return stop
@@ -332,7 +330,7 @@ class RequestReader:
         headers = self._parsed().headers
         if name in headers:
             if name in _ONCE:
-                self._stop(400, f"header {name.decode('ascii', 'replace')} comes twice")
+                self._stop(400, f"header {name.decode('ascii', 'replace')} is repeated")
             value = b"%b, %b" % (headers[name], value)
         headers[name] = value
 
@@ -352,10 +350,10 @@ class RequestReader:
             if not head.is_http_1_0:
                 self._stop(505, "this server speaks HTTP/1.1")
         elif b"host" not in headers:
-            self._stop(400, "header host: expected in every HTTP/1.1 request")
+            self._stop(400, "header host: required in every HTTP/1.1 request")
         if head.chunked:
             if headers[b"transfer-encoding"].strip().lower() != b"chunked":
-                self._stop(501, "the only transfer coding taken is chunked")
+                self._stop(501, "the only supported transfer coding is chunked")
             if head.is_http_1_0 or parser.should_upgrade():
                 self._stop(400, "a chunked body is not expected here")
 

@@ -105,12 +105,12 @@ class Router:
         if self.match(b"/v2") is None:
             return "not found; only GET /metrics is on this port"
         if path.startswith(b"/metrics"):
-            return "not found; metrics are on a port of their own (--metrics-port, default 8002)"
+            return "not found; metrics are on a separate port (--metrics-port, default 8002)"
         if self.match(b"/v2/models/NAME/infer") is None:
             message = "this one loads models: POST /v2/repository/models/NAME/load"
             return f"not found; inference is on the HTTP port, {message}"
         if path.startswith(b"/v1"):
-            message = "this server speaks version 2 of the protocol, with another body"
+            message = "this server speaks version 2 of the protocol, with a different body"
             return f"not found; {message}: POST /v2/models/NAME/infer"
         message = "inference is POST /v2/models/NAME/infer, a model GET /v2/models/NAME"
         return f"not found; {message}, the server GET /v2, health GET /v2/health/ready"

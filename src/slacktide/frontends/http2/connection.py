@@ -218,7 +218,7 @@ class Http2Connection(SendingHalf):
             expect(not id, "GOAWAY on a stream")
 
     def _take_head(self, id: int, block: bytes, ends: bool) -> None:
-        expect(id & 1, "HEADERS on a stream that is no client's")
+        expect(id & 1, "HEADERS on a stream that is not a client's")
         head = self._heads.read(block)
         self.work -= HEAD_WORK + self._heads.work
         if id <= self.last_id:
@@ -258,7 +258,7 @@ class Http2Connection(SendingHalf):
         fault = ErrorCode.FLOW_CONTROL_ERROR if more else ErrorCode.PROTOCOL_ERROR
         if not id:
             self.send_window += more
-            expect(more and self.send_window <= f.LARGEST_WINDOW, "a window that cannot be", fault)
+            expect(more and self.send_window <= f.LARGEST_WINDOW, "an impossible window", fault)
             return
         self._expect_used(id)
         stream = self.streams.get(id)
@@ -269,7 +269,7 @@ class Http2Connection(SendingHalf):
 
     def _take_settings(self, acknowledges: bool, payload: memoryview) -> None:
         if len(payload) % f.SETTING.size or (acknowledges and payload):
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of invalid length")
         if acknowledges:
             return
         cost, window = len(payload) // (SETTINGS_PER_WORK * f.SETTING.size), self.initial_window
@@ -300,7 +300,7 @@ class Http2Connection(SendingHalf):
         for stream in self.streams.values():
             stream.send_window += more
             if stream.send_window > f.LARGEST_WINDOW:
-                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: a window that cannot be")
+                raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS: an impossible window")
 
     def _expect_used(self, id: int) -> None:
         expect(id & 1 and id <= self.last_id, "a frame for no stream")
@@ -367,4 +367,4 @@ def _open_none(id: int, head: Head) -> Http2Stream:
 
 
 def _expect_length(payload: memoryview, length: int) -> None:
-    expect(len(payload) == length, "a frame of a wrong length", ErrorCode.FRAME_SIZE_ERROR)
+    expect(len(payload) == length, "a frame of invalid length", ErrorCode.FRAME_SIZE_ERROR)

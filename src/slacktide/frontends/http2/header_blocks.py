@@ -62,7 +62,7 @@ class BlockDecoder:
                 table_sizes += 1
                 limit = self._integer(0x1F)
                 if fields or table_sizes > MAX_TABLE_SIZES or limit > TABLE_BYTES:
-                    message = "a table size update that may not be"
+                    message = "an invalid table size update"
                     raise Http2Error(ErrorCode.COMPRESSION_ERROR, message)
                 table.maxsize = limit
                 self.changes += 1
@@ -76,7 +76,7 @@ class BlockDecoder:
                     self.changes += 1
             size += FIELD_BYTES + len(name) + len(value)
             if size > self._max_list:
-                message = "a list of headers is far beyond the limit"
+                message = "a header list is far beyond the limit"
                 raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, message)
             fields.append((name, value))
         return fields

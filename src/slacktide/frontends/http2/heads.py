@@ -71,7 +71,7 @@ class Head:
             elif name in _SINGLE and headers.get(name, value) != value:
                 fault = f"{name.decode()}: expected one value"
             if _BAD_VALUE.search(value):
-                fault = "header values: a control character or outer blank"
+                fault = "header values: a control character or outer whitespace"
             headers[name] = value
         authority = headers.get(b":authority", b"").lower()
         if b"@" in authority or (
@@ -98,11 +98,6 @@ class HeadReader:
         self._cache: dict[bytes, Head] = {}
         self.work = 0
         """Cost of the latest block; 0 if it was cached."""
-
-    @property
-    def cache_size(self) -> int:
-        """Number of cached blocks."""
-        return len(self._cache)
 
     def read(self, block: bytes) -> Head:
         """Read a complete block. Raises Http2Error, which ends the connection."""

@@ -132,7 +132,7 @@ class Http2Reader:
         """Add a piece of a header block. True if the block is complete."""
         block, last = self._block, self.flags & f.END_HEADERS
         if block is None:
-            expect(self.id & 1, "HEADERS on a stream that is no client's")
+            expect(self.id & 1, "HEADERS on a stream that is not a client's")
             block = self._block = bytearray()
             self._block_id, self._block_flags, self._continuations = self.id, self.flags, 0
         block += payload
