@@ -138,7 +138,7 @@ class ClientSession:
         return future
 
     def ready(self) -> Iterator[FrameReply]:
-        """The replies that have come, without waiting."""
+        """The replies that have arrived, without waiting."""
         while True:
             try:
                 reply = self._replies.get_nowait()

@@ -172,7 +172,7 @@ class DataPlane(Protocol):
         ...
 
     def call(self, model: str, version: str | None, context: CallContext) -> InferenceCall:
-        """Begin a call whose headers have come. `version` None: the latest."""
+        """Begin a call whose headers have arrived. `version` None: the latest."""
 
     def open_session(
         self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]

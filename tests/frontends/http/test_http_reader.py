@@ -11,7 +11,12 @@ from slacktide.frontends.common.security import Verdict
 from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http.context import MOST_HEADS, HttpContext
 from slacktide.frontends.http.messages import HttpResponse
-from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, MOST_KEPT, RequestReader
+from slacktide.frontends.http.reader import (
+    HEADS_AT_ONCE,
+    LINES_AT_ONCE,
+    MAX_REMEMBERED,
+    RequestReader,
+)
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.settings import HttpSettings
@@ -225,7 +230,7 @@ NOT_KEPT = {
     "http/1.0": with_lines(GET.replace(b"1.1", b"1.0"), b"Connection: keep-alive"),
     "a name of its own": with_lines(GET, b"X-Request-Id: 7"),
     "a trace": with_lines(GET, b"traceparent: 00-a-b-01"),
-    "a long one": with_lines(GET, b"A: " + b"a" * MOST_KEPT),
+    "a long one": with_lines(GET, b"A: " + b"a" * MAX_REMEMBERED),
     "an unknown path": GET.replace(b"/v2", b"/v3"),
     "another method": GET.replace(b"GET", b"PUT"),
     "a body beyond the limit": post(bytes(2000)),

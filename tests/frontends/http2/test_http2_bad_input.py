@@ -11,7 +11,7 @@ from tests.frontends.http2.conformance import CASES
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.http2.connection import WORK_AT_ONCE
 from slacktide.frontends.http2.frames import ErrorCode
-from slacktide.frontends.http2.heads import MOST_KEPT, HeadReader
+from slacktide.frontends.http2.heads import MAX_CACHED, HeadReader
 
 ENDS = f.END_HEADERS | f.END_STREAM
 WHOLE = f.header_block(
@@ -407,7 +407,7 @@ def test_what_is_kept_of_header_blocks_is_bounded(http2):
     for number in range(1000):
         block = WHOLE + f.header_block(None, ((b"x", b"%d" % number),))
         assert reader.read(block) is reader.read(block)
-        assert len(reader._cache) <= MOST_KEPT
+        assert len(reader._cache) <= MAX_CACHED
     long = WHOLE + f.header_block(None, ((b"x", b"y" * 2000),))
     assert reader.read(long) is not reader.read(long)
 

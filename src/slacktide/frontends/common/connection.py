@@ -168,7 +168,7 @@ class FrontEndConnection(ABC):
 
     @abstractmethod
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` have come into that buffer."""
+        """`nbytes` have arrived in that buffer."""
 
     def eof_received(self) -> None:
         self.disconnected()

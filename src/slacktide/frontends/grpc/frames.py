@@ -72,16 +72,16 @@ class FrameRequest(InferRequest):
         self.nbytes, self.size = 0, (0, 0)
         """Announced size of its image: bytes; width and height."""
         self.first_piece = 0, 0.0
-        """Bytes of its message in the first piece that came, and when that came."""
+        """Bytes of its message in the first piece that arrived, and its time."""
         self.start = 0
         """Offset of the ModelInferRequest in its message."""
         self.answered = False
         self.arrived_at: float | None = None
-        """When its last byte came; None before."""
+        """When its last byte arrived; None before."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether nothing of it has come and the engine has no notice of it."""
+        """Whether nothing of it has arrived and the engine has no notice of it."""
         return self._slot is None and self.arrived_at is None and not self.answered
 
     def expect(self, length: int) -> bool:
@@ -106,7 +106,7 @@ class FrameRequest(InferRequest):
         return super().place_for(length, beginning)
 
     def take(self, message: Buffer, start: int = 0) -> None:
-        # A frame that came together with its announcement needs no notice.
+        # A frame that arrived together with its announcement needs no notice.
         if self._slot is None or self.expect(len(message)):
             super().take(message, start)
 
@@ -272,7 +272,7 @@ class FrameStream(StreamRpc):
         return frame
 
     def _arrived(self, frame: FrameRequest, message: Buffer) -> None:
-        """Process a frame whose last byte has come."""
+        """Process a frame whose last byte has arrived."""
         now = frame.arrived_at = self.protocol.now  # when it was read, not when the loop got to it
         nbytes, since = len(message) or self.filled, frame.announced_at
         seconds = 0.0

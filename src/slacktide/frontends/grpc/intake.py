@@ -1,7 +1,7 @@
 """`MessageIntake`: turns the bytes of an HTTP/2 stream into the messages of a call.
 
 On the wire (gRPC over HTTP/2) each message has a prefix of five bytes: a compression flag and its
-length. A short message that has come in one piece is used in place; any other is gathered in the
+length. A short message that has arrived in one piece is used in place; any other is gathered in the
 slot of its request if it has one, else in private memory, which is charged.
 
 A call of many messages processes a bounded number of them per turn of the loop, and none while it
@@ -58,12 +58,12 @@ class MessageIntake(Http2Stream, ABC):
         self.since: float | None = None if self.many else protocol.now
         """When the wait for a required message began."""
         self.whole = False
-        """Whether a message has come."""
+        """Whether a message has arrived."""
         self._prefix = b""
         self._place: memoryview | None = None
         """Memory that the current message comes into; None between messages."""
         self._length = self.filled = 0
-        """Length of the current message, and how much of it has come."""
+        """Length of the current message, and how much of it has arrived."""
         self._compressed = False
         self._backlog = b""
         """Unprocessed bytes."""
@@ -80,7 +80,7 @@ class MessageIntake(Http2Stream, ABC):
         exception ends the call."""
 
     def passed_over(self) -> None:
-        """Called when a message whose place was `NOWHERE` has come."""
+        """Called when a message whose place was `NOWHERE` has arrived."""
 
     @abstractmethod
     def fail(self, error: Exception) -> None:

@@ -61,8 +61,8 @@ class HttpContext(SharedState):
             request.charged = 0
 
     def open(self, request: ClientRequest) -> None:
-        """Admit a request whose headers have come, once: check its path and method, the gate, the
-        length of its body, and whether its endpoint takes it. A refusal becomes its response."""
+        """Admit a request whose headers have arrived, once: check its path and method, the gate,
+        the length of its body, and whether its endpoint takes it. A refusal becomes the response."""
         request.opened = True
         try:
             request.response = self._refusal(request)

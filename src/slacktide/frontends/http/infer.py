@@ -62,8 +62,8 @@ class InferEndpoint:
         self._reader = InferReader()
 
     def open(self, request: ClientRequest) -> HttpResponse | None:
-        """Begin the call of a request whose headers have come. Returns a response that refuses it,
-        or None. Raises WireError."""
+        """Begin the call of a request whose headers have arrived. Returns a response that refuses
+        it, or None. Raises WireError."""
         head = request.head.infer
         if head is None:
             headers, head = request.head.headers, InferHead(*target_of(request))

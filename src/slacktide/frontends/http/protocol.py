@@ -169,7 +169,7 @@ class HttpConnection(FrontEndConnection):
             self._await_body(current)
 
     def _await_body(self, current: ClientRequest) -> None:
-        """Choose a place for the body of `current`, whose headers have come."""
+        """Choose a place for the body of `current`, whose headers have arrived."""
         current.body_since = self._now
         self._context.open(current)
         if current.response is None and not current.head.chunked:

@@ -43,7 +43,7 @@ HEADS_AT_ONCE: Final = 16
 LINES_AT_ONCE: Final = 1024
 """Requests, and lines of chunked bodies, that one call of `feed` processes: about a millisecond
 each."""
-MOST_KEPT: Final = 2048
+MAX_REMEMBERED: Final = 2048
 """Maximum bytes of a remembered head."""
 _END_OF_HEAD = b"\r\n\r\n"
 _MOST_BLANKS: Final = 64
@@ -227,7 +227,7 @@ class RequestReader:
             head.keep_alive
             and not (head.chunked or head.is_http_1_0 or b"expect" in head.headers)
             and self._parser is not None
-            and len(head_bytes) <= MOST_KEPT
+            and len(head_bytes) <= MAX_REMEMBERED
         ):
             head.raw = head_bytes
         return True

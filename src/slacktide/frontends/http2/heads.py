@@ -17,8 +17,8 @@ LEAST_LIST: Final = 32 * 1024
 a request ends the request; one longer than this also ends the connection, whose table is lost."""
 BYTES_PER_WORK: Final = 8
 """Bytes of a block that cost as much work as a field: they may be Huffman-coded."""
-MOST_KEPT: Final = 16
-MOST_KEPT_BYTES: Final = 1024
+MAX_CACHED: Final = 16
+MAX_CACHED_BYTES: Final = 1024
 """Maximum cached blocks of a connection, and maximum length of each."""
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -111,8 +111,8 @@ class HeadReader:
         head = Head(fields)
         if self._decoder.changes != before:
             self._cache.clear()
-        elif len(block) <= MOST_KEPT_BYTES:
-            if len(self._cache) >= MOST_KEPT:
+        elif len(block) <= MAX_CACHED_BYTES:
+            if len(self._cache) >= MAX_CACHED:
                 self._cache.clear()
             self._cache[block] = head
         return head

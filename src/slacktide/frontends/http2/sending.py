@@ -74,7 +74,7 @@ class Http2Stream:
         """When `unsent` stopped shrinking; maintained by `is_stuck`."""
 
     def opened(self) -> None:
-        """Called when the header section has come."""
+        """Called when the header section has arrived."""
 
     def received(self, data: memoryview) -> None:
         """Process a piece of the body, which is only valid until this returns."""
