@@ -32,13 +32,6 @@ from slacktide.wire.errors import BadField, ControlError, WireError
 from slacktide.wire.grpc_messages import read_parameters
 from slacktide.wire.parameters import unload_dependents
 from slacktide.wire.proto import messages as m
-from slacktide.wire.proto.messages import (
-    INFERENCE_SERVICE,
-    NOT_SERVING,
-    SERVICE_UNKNOWN,
-    SERVING,
-    service_methods,
-)
 
 if TYPE_CHECKING:
     from slacktide.frontends.grpc.protocol import GrpcConnection
@@ -138,7 +131,7 @@ class ControlMethods:
             "TraceSetting": (EndpointGroup.TRACE, _SETTINGS),
             "LogSettings": (EndpointGroup.LOGGING, _SETTINGS),
         }
-        classes = service_methods(INFERENCE_SERVICE)
+        classes = m.service_methods(m.INFERENCE_SERVICE)
         return {
             name: unary(group, *classes[name], answer) for name, (group, answer) in rows.items()
         }
@@ -230,14 +223,14 @@ class WatchCall(GrpcCall):
             try:
                 status = health_of(state.control, service)
             except ControlError:
-                status = SERVICE_UNKNOWN
+                status = m.SERVICE_UNKNOWN
             if status != last_status:
                 last_status = status
                 self._send_status(status)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(state.drained.wait(), state.settings.health_poll_s)
-        if last_status != NOT_SERVING:
-            self._send_status(NOT_SERVING)
+        if last_status != m.NOT_SERVING:
+            self._send_status(m.NOT_SERVING)
 
     def _send_status(self, status: int) -> None:
         self.write([m.HealthCheckResponse(status=status).SerializeToString()])
@@ -259,13 +252,13 @@ def health_methods(control: ControlPlane) -> dict[str, GrpcMethod]:
 def health_of(control: ControlPlane, service: str) -> int:
     """The health status of the server or a model. Raises ControlError (not_found) for an unknown
     model."""
-    if service in ("", INFERENCE_SERVICE):
-        return SERVING if control.ready() else NOT_SERVING
+    if service in ("", m.INFERENCE_SERVICE):
+        return m.SERVING if control.ready() else m.NOT_SERVING
     if control.model_ready(service, None):
-        return SERVING
+        return m.SERVING
     try:
         control.describe(service, None)
     except ControlError as error:
         if error.kind == "not_found":
             raise
-    return NOT_SERVING
+    return m.NOT_SERVING

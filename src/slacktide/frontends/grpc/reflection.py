@@ -13,15 +13,8 @@ from slacktide.frontends.grpc.metadata import GrpcMethod
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.wire.calls import Buffer
 from slacktide.wire.proto import messages as m
-from slacktide.wire.proto.messages import (
-    FRAME_SERVICE,
-    HEALTH_SERVICE,
-    INFERENCE_SERVICE,
-    REFLECTION_SERVICE,
-    private_pool,
-)
 
-_ALPHA_SERVICE = REFLECTION_SERVICE.replace("v1", "v1alpha")
+_ALPHA_SERVICE = m.REFLECTION_SERVICE.replace("v1", "v1alpha")
 _NOT_FOUND: Final = 5
 _UNIMPLEMENTED: Final = 12
 
@@ -29,7 +22,7 @@ _UNIMPLEMENTED: Final = 12
 def reflection_methods() -> dict[str, dict[str, GrpcMethod]]:
     """Methods by name, by service."""
     table = {"ServerReflectionInfo": GrpcMethod(EndpointGroup.METADATA, ReflectionCall)}
-    return {REFLECTION_SERVICE: table, _ALPHA_SERVICE: table}
+    return {m.REFLECTION_SERVICE: table, _ALPHA_SERVICE: table}
 
 
 class ReflectionCall(GrpcCall):
@@ -58,9 +51,9 @@ class ReflectionCall(GrpcCall):
 
 
 def _answer_to(request: m.ServerReflectionRequest) -> dict[str, Any]:
-    pool, kind = private_pool(), request.WhichOneof("message_request")
+    pool, kind = m.private_pool(), request.WhichOneof("message_request")
     if kind == "list_services":
-        names = (INFERENCE_SERVICE, FRAME_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE)
+        names = (m.INFERENCE_SERVICE, m.FRAME_SERVICE, m.HEALTH_SERVICE, m.REFLECTION_SERVICE)
         return {"list_services_response": {"service": [{"name": name} for name in names]}}
     try:
         if kind == "file_by_filename":
@@ -76,7 +69,7 @@ def _answer_to(request: m.ServerReflectionRequest) -> dict[str, Any]:
 
 def _file_of(symbol: str) -> FileDescriptor:
     """The file that defines a symbol. Raises KeyError."""
-    pool = private_pool()
+    pool = m.private_pool()
     try:
         return pool.FindFileContainingSymbol(symbol)
     except KeyError:  # that finds everything but methods

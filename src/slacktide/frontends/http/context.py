@@ -62,7 +62,7 @@ class HttpContext(SharedState):
 
     def open(self, request: ClientRequest) -> None:
         """Admit a request whose headers have arrived, once: check its path and method, the gate,
-        the length of its body, and whether its endpoint takes it. A refusal becomes the response."""
+        the length of its body, and whether its endpoint takes it. A refusal is its response."""
         request.opened = True
         try:
             request.response = self._refusal(request)

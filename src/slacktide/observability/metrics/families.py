@@ -189,7 +189,7 @@ early_placements_total           counter  Placements computed before their regul
 placement_seconds_total          counter  Time of placements beside the event loop, seconds
 placement_moves_total            counter  Times that a placement moved a model to other lanes
 placement_rebounds_total         counter  Times that the bounds of a model changed
-placement_expected_ratio         gauge    Expected share of the load that the placement serves
+placement_expected_ratio         gauge    Share of the best possible that the placement should serve
 early_exits_total                counter  Requests answered by an early exit
 exit_judged_rows_total           counter  Rows whose early answer was compared with the model's
 exit_agreeing_rows_total         counter  Compared rows with the same answer
@@ -213,7 +213,7 @@ worker_memory_bytes              gauge    Private memory of all workers, bytes
 recording                        gauge    1 while the engine's events are recorded
 recording_bytes_total            counter  Bytes recorded so far
 recording_stopped                gauge    1 if recording has stopped because writing failed
-log_lines_lost_total             counter  Log lines lost because nothing read them, by source
+log_lines_lost_total             counter  Log lines lost, by source
 """
 _FAMILIES: Mapping[str, tuple[str, str]] = {
     name: (kind, help)

@@ -14,29 +14,9 @@ from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
+from slacktide.observability.metrics import own, stages, triton, usage
 from slacktide.observability.metrics.families import OLD_NAMES, MetricFamily, look, pieces
-from slacktide.observability.metrics.own import (
-    client_families,
-    exit_families,
-    log_families,
-    placement_families,
-    pod_families,
-    recording_families,
-    scaling_families,
-    server_families,
-    session_families,
-    variants_families,
-    version_families,
-)
-from slacktide.observability.metrics.stages import stage_families
-from slacktide.observability.metrics.triton import gpu_families, machine_families, model_families
-from slacktide.observability.metrics.usage import (
-    Machine,
-    Nvml,
-    open_nvml,
-    process_families,
-    usage_of,
-)
+from slacktide.observability.metrics.usage import Machine, Nvml, open_nvml
 from slacktide.planning.exits import ExitsPlanner
 from slacktide.planning.pipelines import ServerPipelinesPlanner
 from slacktide.planning.scaling import ScalingPlanner
@@ -72,24 +52,24 @@ class Metrics:
         all for sixty models. The engine's numbers are of a single moment."""
         snapshot = self.runtime.engine.snapshot(now=time.monotonic()).detach()
         views = look(self.catalog, snapshot)
-        gpus = () if self.nvml is None else gpu_families(self.nvml.gpus())
+        gpus = () if self.nvml is None else triton.gpu_families(self.nvml.gpus())
         families = chain(
-            model_families(views),
-            machine_families(self.machine.cpu_utilization(), self.machine.memory()),
+            triton.model_families(views),
+            triton.machine_families(self.machine.cpu_utilization(), self.machine.memory()),
             gpus,
-            version_families(views, self.catalog),
-            session_families(views),
-            stage_families(self.catalog, self.runtime),
-            client_families(self.clients()),
-            scaling_families(snapshot, self.runtime, self.scaling, self.resizes),
-            variants_families(self.variants.status()),
-            () if self.placement is None else placement_families(self.placement.status()),
-            exit_families(views, self.exits.status()),
-            () if self.pod is None else pod_families(self.pod),
-            server_families(snapshot, self.budget, usage_of(self.process_executor)),
-            recording_families(self.recorder),
-            log_families(),
-            process_families(),
+            own.version_families(views, self.catalog),
+            own.session_families(views),
+            stages.stage_families(self.catalog, self.runtime),
+            own.client_families(self.clients()),
+            own.scaling_families(snapshot, self.runtime, self.scaling, self.resizes),
+            own.variants_families(self.variants.status()),
+            () if self.placement is None else own.placement_families(self.placement.status()),
+            own.exit_families(views, self.exits.status()),
+            () if self.pod is None else own.pod_families(self.pod),
+            own.server_families(snapshot, self.budget, usage.usage_of(self.process_executor)),
+            own.recording_families(self.recorder),
+            own.log_families(),
+            usage.process_families(),
         )
         return pieces(_with_old_names(families))
 
