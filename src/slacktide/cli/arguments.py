@@ -1,4 +1,4 @@
-"""Checks paths on the command line, and removes addresses of Services from the environment."""
+"""Arguments that verbs share, checks of paths, and cleaning of the environment."""
 
 from __future__ import annotations
 
@@ -7,11 +7,38 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
+if TYPE_CHECKING:
+    from slacktide.models.repository.repository import ModelDefinition, Repository
+
+ModelPath = Annotated[
+    Path, typer.Argument(help="A model's folder, e.g. models/residual, or one ONNX file.")
+]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for the results if the model's folder is read-only.",
+        envvar="SLACKTIDE_STATE_DIR",
+    ),
+]
+
 _LINK = re.compile(r"(?:tcp|udp|sctp)://")
+
+
+def open_model(
+    model: Path, state_dir: Path | None
+) -> tuple[Repository, str, tuple[ModelDefinition, ...]]:
+    """The repository of a model's folder or file, and the model's name and served versions. Raises
+    RepositoryError."""
+    from slacktide.models.repository.single_model import SingleModel, open_repository
+
+    folder = model.absolute() if model.is_file() else model.resolve()
+    repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
+    name = repository.model if isinstance(repository, SingleModel) else folder.name
+    return repository, name, repository.read(name)
 
 
 def take_service_links() -> list[str]:

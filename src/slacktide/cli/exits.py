@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slacktide.cli.arguments import ModelPath, StateDir, open_model
 from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ def _group() -> None:
 
 @exits.command()
 def add(
-    model: Annotated[
-        Path, typer.Argument(help="A model's folder, e.g. models/residual, or one ONNX file.")
-    ],
+    model: ModelPath,
     data: Annotated[
         Path,
         typer.Option(
@@ -44,13 +43,7 @@ def add(
             "accuracy_loss of the model's settings, else 1%."
         ),
     ] = None,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the ramps if the model's folder is read-only.",
-            envvar="SLACKTIDE_STATE_DIR",
-        ),
-    ] = None,
+    state_dir: StateDir = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Learn ramps for a model from samples, and store them beside the model.
@@ -70,14 +63,10 @@ def add(
     from slacktide.models.exit_samples import learn_from_samples
     from slacktide.models.repository.errors import RepositoryError
     from slacktide.models.repository.profile_store import ProfileStore
-    from slacktide.models.repository.single_model import SingleModel, open_repository
 
     loss_share = None if loss is None else share_of(loss)
-    folder = model.absolute() if model.is_file() else model.resolve()
     try:
-        repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
-        name = repository.model if isinstance(repository, SingleModel) else folder.name
-        definitions = repository.read(name)
+        _, name, definitions = open_model(model, state_dir)
     except RepositoryError as error:
         fail(str(error))
     if definitions[0].settings.variants is not None:

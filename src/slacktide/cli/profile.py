@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slacktide._extensions import import_named
+from slacktide.cli.arguments import ModelPath, StateDir, open_model
 from slacktide.cli.flags import Glue, offer_glue
 from slacktide.cli.output import (
     FELL_SHORT,
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
 
 
 def profile(
-    model: Annotated[
-        Path, typer.Argument(help="A model's folder, e.g. models/resnet, or one ONNX file.")
-    ],
+    model: ModelPath,
     version: Annotated[
         str | None, typer.Option(help="Only this version; default: all served versions.")
     ] = None,
@@ -52,13 +51,7 @@ def profile(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Measure until every p99 has enough samples (200).")
     ] = False,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the profile if the model's folder is read-only.",
-            envvar="SLACKTIDE_STATE_DIR",
-        ),
-    ] = None,
+    state_dir: StateDir = None,
     accuracy: Annotated[
         Path | None,
         typer.Option(
@@ -135,13 +128,9 @@ def _definitions(
     """The name and served versions of a model. Adds the models of pipelines to
     `profiles.stages`."""
     from slacktide.models.repository.errors import RepositoryError
-    from slacktide.models.repository.single_model import SingleModel, open_repository
 
-    folder = model.absolute() if model.is_file() else model.resolve()
     try:
-        repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
-        name = repository.model if isinstance(repository, SingleModel) else folder.name
-        definitions = repository.read(name)
+        repository, name, definitions = open_model(model, state_dir)
         pipelines = [listed.pipeline for listed in repository.scan() if listed.pipeline is not None]
     except RepositoryError as error:
         fail(str(error))
