@@ -282,7 +282,7 @@ def test_secrets_that_everybody_may_read_are_warned_about(tmp_path, caplog, mode
     tls.key.chmod(mode)
     Credentials(written(tmp_path / "token", TOKEN, mode), tls)
     for setting in ("token-file", "tls-key"):
-        assert caplog.text.count(f"{setting}: every user of this machine may read it") == warned
+        assert caplog.text.count(f"{setting}: readable by every user of this machine") == warned
 
 
 def test_a_certificate_and_a_key_that_do_not_belong_together_are_not_taken(tmp_path, caplog):
