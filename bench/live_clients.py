@@ -8,25 +8,28 @@ ones counting nothing.
 
 from __future__ import annotations
 
+import asyncio
+
 from bench.machine import CACHE, cores
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
+from bench.simulated_cameras import SimulatedCameras
+from slacktide.executors import pinned
 from slacktide.lab.cli.demo.clients import ClientsRun, play_clients
 from slacktide.lab.cli.demo.shared import DemoContext
-from slacktide.lab.examples import make_repository
 
 
 def run(options: Options) -> Result:
-    root = CACHE / "live_clients"
-    make_repository(root, models=["street"])
-    seconds = 60.0 if options.quick else 600.0
-    both = (cores().server,), (cores().client,)
-    folder = CACHE / "live_clients_demo"
-    folder.mkdir(exist_ok=True)
-    report = play_clients(
-        ClientsRun(repository=root, seconds=seconds, change_s=20.0), DemoContext(folder, both)
-    )
-    live, simulated = report["live"], dict(report["simulated"])
-    ours = simulated.pop("ours")
+    server, client = (cores().server,), (cores().client,)
+    context = DemoContext(CACHE / "live_clients", (server, client))
+    context.folder.mkdir(exist_ok=True)
+    settings = ClientsRun(seconds=60.0 if options.quick else 600.0, change_s=20.0)
+    report = play_clients(settings, context)
+    live = report["live"]
+    cameras = SimulatedCameras(settings, context.models)
+    with pinned(server):
+        asyncio.run(cameras.prepare([camera.film for camera in settings.cameras], server))
+    simulated = {variant.name: cameras.play(variant) for variant in cameras.variants}
+    ours = cameras.play()
     on_time = {n: each["accuracy"] for n, each in simulated.items() if each["missed"] <= 0.02}
     best = max(on_time, key=lambda name: on_time[name])
     result = Result("live_clients", seeds=(report["seed"],))
@@ -49,7 +52,7 @@ def run(options: Options) -> Result:
     ]
     rows = [
         (name, f"{each['missed']:.4f}", f"{each['accuracy']:.3f}")
-        for name, each in report["simulated"].items()
+        for name, each in {"ours": ours, **simulated}.items()
     ]
     rows.append(("ours, live", f"{live['missed']:.4f}", f"{live['accuracy']:.3f}"))
     result.tables.append(Table("beside each variant", ("", "missed", "accuracy"), tuple(rows)))

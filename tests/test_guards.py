@@ -154,7 +154,6 @@ COMPLEX = {
     "planning/scaling/view.py: view_of": "a field for each thing that a policy may see",
     "slacktide_papers/octopinf/goals.py: _row": "a mean for each column",
     "slacktide_papers/octopinf/five_play.py: _Run._begun": "what each planner may do",
-    "lab/cli/demo/pipeline_report.py: show_pipeline": "a table after the other",
     # One case after the other, each a line or two.
     "domain/options.py: _typed": "each kind of annotation",
     "executors/synthetic_inputs.py: SyntheticRows.assumptions": "each way to have made up a row",

@@ -1,5 +1,5 @@
 """Cameras on links that change, live: the server and its worker on some cores, the clients and
-their links (`netem`) on the others; then the same again in virtual time.
+their links (`netem`) on the others.
 
 A frame's answer is worth the accuracy of the smaller of the size that was sent and the variant that
 ran; a frame that was missed is worth nothing.
@@ -11,27 +11,26 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from math import inf
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
 from slacktide.domain import percent
-from slacktide.executors import busy_warning, pinned
-from slacktide.lab.cli.demo.shared import DemoContext, Document, Part, headline, share
-from slacktide.lab.cli.demo.simulated_clients import SimulatedCameras
+from slacktide.executors import pinned
+from slacktide.lab.cli.demo.shared import DemoContext, Document, Part, share
 from slacktide.lab.examples import make_repository
 from slacktide.lab.examples.street import Street
 from slacktide.lab.load.played_frames import Camera, play_frames
 from slacktide.lab.reports import TextTable
 from slacktide.lab.workloads import BandwidthTrace, TraceLink
 from slacktide.lab.workloads.bandwidth import MBIT
+from slacktide.models.repository import Repository
 from slacktide.planning.variants import FamilyVariant
 from slacktide.planning.variants.family import expected_accuracy
 
+MODEL = "street"
 SLOWEST, FASTEST = 1.5 * MBIT, 25.0 * MBIT
 """Rates of links are drawn between these, evenly by their logarithm."""
 RTT = 0.01
@@ -46,17 +45,15 @@ STEPS = 6
 
 @dataclass(frozen=True, slots=True)
 class ClientsRun:
-    """Cameras, links and a model, as the flags of the command state them. Times are in seconds."""
+    """Cameras and links. Times are in seconds."""
 
-    model: str = "street"
-    """A family of sizes of one file."""
-    repository: Path | None = None
-    """None: the example model is made."""
     clients: int = 4
     seconds: float = 60.0
     rate: float = 10.0
+    """Frames per second of each camera."""
     slo: float = 0.15
     change_s: float = 6.0
+    """From one rate of a link to the next."""
     seed: int = 1
 
     @property
@@ -71,73 +68,69 @@ class ClientsRun:
             links.append(TraceLink(BandwidthTrace([0.0, *later], rates), RTT))
         return links
 
+    @property
+    def cameras(self) -> list[Camera]:
+        """One for each client, on its link in a street of its own."""
+        cameras = []
+        for number, link in enumerate(self.links):
+            street = Street(self.seed + number)
+            film = [street.scene(frame).picture for frame in range(SCENES)]
+            cameras.append(Camera(f"client {number + 1}", link, film))
+        return cameras
+
 
 def play_clients(run: ClientsRun, context: DemoContext) -> Document:
-    """The report, see `clients_report`. Raises ProcessError, LinkError, ClientError,
-    RepositoryError, MeasuringError; ends the program if the model is no family of sizes."""
-    if run.repository is None:
-        make_repository(context.models, models=[run.model])
-    repository = run.repository or context.models
-    simulation = SimulatedCameras(run, repository)
+    """The report, see `clients_report`. Raises ProcessError, LinkError, ClientError."""
     context.move(0.0, "drawing what the cameras see")
-    films = [
-        [street.scene(frame).picture for frame in range(SCENES)]
-        for street in map(Street, range(run.seed, run.seed + run.clients))
-    ]
-    cameras = [
-        Camera(f"client {number}", link, film)
-        for number, (link, film) in enumerate(zip(run.links, films, strict=True), 1)
-    ]
-    context.move(0.1, "measuring and loading the model")
-    with context.serve(models=repository) as targets, pinned(context.cores[1]):
-        context.move(0.2, f"{run.clients} clients for {run.seconds:g} s")
+    make_repository(context.models, models=[MODEL])
+    cameras, variants = run.cameras, stated_variants(context)
+    context.move(0.2, "measuring and loading the model")
+    with context.serve() as targets, pinned(context.cores[1]):
+        context.move(0.3, f"{run.clients} clients for {run.seconds:g} s")
         played = play_frames(
-            cameras, targets, run.model, slo=run.slo, rate=run.rate, seconds=run.seconds
+            cameras, targets, MODEL, slo=run.slo, rate=run.rate, seconds=run.seconds
         )
         cpu_s = asyncio.run(played)
-    with pinned(context.cores[0]):
-        asyncio.run(simulation.prepare(films, context.cores[0]))
-    simulated = {}
-    for place, variant in enumerate((None, *simulation.variants)):
-        name = "ours" if variant is None else variant.name
-        context.move(0.8 + 0.2 * place / len(simulation.variants), f"simulating {name}")
-        simulated[name] = simulation.play(variant)
-    report = clients_report(run, cameras, simulation.variants, simulated, cpu_s)
-    return report | {"cores": context.cores}
+    return clients_report(run, cameras, variants, cpu_s)
+
+
+def stated_variants(context: DemoContext) -> list[FamilyVariant]:
+    """The sizes of the model, as its settings state them."""
+    *_, definition = Repository(context.models).read(MODEL)
+    variants = definition.settings.variants
+    assert variants is not None, "the example is a family"
+    return [FamilyVariant(name, worth, int(name)) for name, worth in variants.accuracy.items()]
 
 
 def clients_report(
-    run: ClientsRun,
-    cameras: Sequence[Camera],
-    variants: Sequence[FamilyVariant],
-    simulated: Mapping[str, Mapping[str, float]],
-    cpu_s: float,
+    run: ClientsRun, cameras: Sequence[Camera], variants: Sequence[FamilyVariant], cpu_s: float
 ) -> Document:
     """Accuracy is a mean over all frames, rates of links are in bytes per second, instants in
     seconds from the start; `course`: captured at, side sent, variant, seconds to the outcome, on
     time. `cpu_s`: of all clients."""
     clients = [_client(camera, variants) for camera in cameras]
-    frames = max(1, sum(client["frames"] for client in clients))
-    encoding_s = sum(camera.encoding_s for camera in cameras)
-    live = {
-        name: sum(client["frames"] * client[name] for client in clients) / frames
+    frames = sum(client["frames"] for client in clients)
+    missed, accuracy = (
+        sum(client["frames"] * client[name] for client in clients) / max(1, frames)
         for name in ("missed", "accuracy")
-    }
-    live |= {
-        "near": fmean(client["near"] for client in clients),
-        "late_s": max(camera.late_s for camera in cameras),
-        "client_cores": (cpu_s - encoding_s) / run.seconds / run.clients,
-        "encoding_cores": encoding_s / run.seconds / run.clients,
-    }
-    parameters = asdict(run)
-    del parameters["repository"]
+    )
+    encoding_s = sum(camera.encoding_s for camera in cameras)
     return {
         "kind": "clients",
-        **parameters,
-        "variants": [asdict(variant) for variant in variants],
+        "headline": (
+            f"{percent(missed)} of {frames} frames were missed, with sizes that followed the "
+            f"links; accuracy over all frames {accuracy:.3f}."
+        ),
+        **asdict(run),
         "clients": clients,
-        "live": live,
-        "simulated": dict(simulated),
+        "live": {
+            "missed": missed,
+            "accuracy": accuracy,
+            "near": fmean(client["near"] for client in clients),
+            "late_s": max(camera.late_s for camera in cameras),
+            "client_cores": (cpu_s - encoding_s) / run.seconds / run.clients,
+            "encoding_cores": encoding_s / run.seconds / run.clients,
+        },
     }
 
 
@@ -169,42 +162,28 @@ def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> Document:
 
 
 def show_clients(report: Document) -> Iterator[Part]:
-    """Two tables and a sentence; a warning in the place of the second, which compares, where other
-    programs held the cores."""
-    length = report["seconds"] / STEPS
+    """A table over time and what it rests on."""
+    length, live = report["seconds"] / STEPS, report["live"]
     lines = []
     for client in report["clients"]:
-        course = map(partial(_step, client, length), range(STEPS))
+        course = [_step(client, step * length, (step + 1) * length) for step in range(STEPS)]
         shares = [percent(client[name]) for name in ("missed", "near")]
         lines.append((client["name"], *course, f"{client['accuracy']:.3f}", *shares))
     spans = [f"{step * length:.0f} s" for step in range(STEPS)]
     title = "Side of frames, pixels (median) @ rate of the link, Mbit/s (mean), from …"
-    yield TextTable(title, ("live", *spans, "accuracy", "missed", f"± {NEAR:.0%}"), lines)
-    live = report["live"]
-    if busy_warning(report["cpu_share"]):
-        yield headline(report, "")
-        yield ""
-    else:
-        runs = {"live": live}
-        runs |= {f"simulated, {name}": run for name, run in report["simulated"].items()}
-        lines = [
-            (name, f"{run['accuracy']:.3f}", percent(run["missed"])) for name, run in runs.items()
-        ]
-        title = "The same links: sizes as planned (ours), or one for all"
-        yield TextTable(title, ("", "accuracy", "missed"), lines)
+    yield TextTable(title, ("", *spans, "accuracy", "missed", f"± {NEAR:.0%}"), lines)
     yield (
-        f"{len(report['clients'])} clients of {report['rate']:g} frames/s, answers due "
-        f"{report['slo'] * 1e3:g} ms after capture; accuracy over all frames, missed ones "
-        f"count as 0. ± {NEAR:.0%}: part of the time from {SETTLED_S:g} s after a change of "
-        "the link for which the server's estimate was so near. A client took "
-        f"{100 * live['client_cores']:.1f} % of a core, and {100 * live['encoding_cores']:.1f} "
-        f"% to resize and encode. Links were late by {live['late_s'] * 1e3:.1f} ms at p99."
+        f"{report['rate']:g} frames/s from each client, answers due {report['slo'] * 1e3:g} ms "
+        f"after capture; accuracy over all frames, missed ones count as 0. ± {NEAR:.0%}: part of "
+        f"the time from {SETTLED_S:g} s after a change of the link for which the server's estimate "
+        f"was so near. A client took {100 * live['client_cores']:.1f} % of a core, and "
+        f"{100 * live['encoding_cores']:.1f} % to resize and encode. Links were late by "
+        f"{live['late_s'] * 1e3:.1f} ms at p99."
     )
 
 
-def _step(client: Mapping[str, Any], length: float, step: int) -> str:
+def _step(client: Mapping[str, Any], begin: float, end: float) -> str:
     """Median side of the frames, and mean rate of the link, in one part of the run."""
-    begin, end = step * length, (step + 1) * length
     sides = [side for at, side, *_ in client["course"] if begin <= at < end and side]
     rates = [look["rate"] for look in client["seen"] if begin <= look["at"] < end]
     side = f"{median(sides):.0f}" if sides else "–"

@@ -23,54 +23,48 @@ from slacktide.lab.cli.demo.shared import (
     DemoContext,
     Document,
     Part,
-    headline,
     levels,
     milliseconds,
     share,
 )
 from slacktide.lab.examples import Samples, example, make_repository, make_stream
-from slacktide.lab.load.played_calls import Row
 from slacktide.lab.load.played_rows import PlayedRow, exit_stats, play_rows
 from slacktide.lab.load.spec import Transport
 from slacktide.lab.reports import TextTable
 
-SETTLE = 600
-"""Rows before those that count, as fast as they are answered: thresholds are found by then."""
+STREAMS = "day", "night"
+"""Played one after the other; ramps are learnt from the first alone."""
+LEARN, SETTLE = 1500, 600
+"""Rows to learn ramps from; rows after them, as fast as they are answered, which find thresholds.
+"""
 TURN_S = 4.0
 """Seconds of rows that one of the two gets before the other gets them."""
 PROBES = 24
 """Rows at once before each turn, which say what the server can answer now."""
 BUSY = 0.7
 """Most that is asked for of what the server can answer: beyond it, queues would be compared."""
+DEADLINE_S = 1.0
+"""Seconds in which a row must be answered: a limit on queues that grow all the same."""
 LEAST_ANSWERED = 0.9
 """Share of the rows that both must have answered before their medians are a headline."""
-WINDOW = 100
-"""Rows after the change of which the demo tells."""
 AS_IT_IS, EARLY = "as it is", "early exits"
-LEVELS = {"p25": 25, "median": 50, "p99": 99}
+LEVELS = {"median": 50, "p99": 99}
 
-Pairs: TypeAlias = "list[tuple[PlayedRow, ...]]"
+Pairs: TypeAlias = "Sequence[tuple[PlayedRow, ...]]"
 """Each row as the model answered it as it is, and with early exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitsRun:
-    """A model and the streams that it gets."""
+    """An example model that has streams, and how its rows are sent."""
 
     model: str
-    """An example model that has streams."""
-    streams: tuple[str, ...]
-    """Played one after the other; ramps are learnt from the first alone."""
     seconds: float = 24.0
     """Length of each stream."""
     rate: float = 30.0
     """Rows per second."""
-    learn: int = 1500
-    """Rows from which ramps are learnt."""
     loss: str = "1%"
     """Accuracy loss, as `early_exit` states it."""
-    deadline_s: float = 1.0
-    """Seconds in which a row must be answered: a limit on queues that grow all the same."""
 
     @property
     def rows(self) -> int:
@@ -80,19 +74,18 @@ class ExitsRun:
 
 def play_exits(run: ExitsRun, context: DemoContext) -> Document:
     """The report, see `exits_report`. Raises ExamplesError, ProcessError, OSError."""
-    context.move(0.0, f"drawing {run.learn} rows to learn from, and what is played")
+    context.move(0.0, f"drawing {LEARN} rows to learn from, and what is played")
     make_repository(context.models, models=[run.model])
-    first, begin = run.streams[0], run.learn + SETTLE
-    before = _rows(run.model, first, 0, begin)
-    played = _rows(run.model, first, begin, begin + run.rows)
-    for stream in run.streams[1:]:
-        played += _rows(run.model, stream, 0, run.rows)
-    samples = context.folder / "learn.npz"
-    columns: dict[str, Any] = Samples(tuple(before[: run.learn]), None).batch()
+    day, night = (
+        [row for row, _ in make_stream(run.model, stream, 0, start + run.rows)]
+        for stream, start in zip(STREAMS, (LEARN + SETTLE, 0), strict=True)
+    )
+    before, played = day[LEARN : LEARN + SETTLE], day[LEARN + SETTLE :] + night
+    samples, early = context.folder / "learn.npz", context.models / run.model
+    columns: dict[str, Any] = Samples(tuple(day[:LEARN]), None).batch()
     np.savez(samples, **columns)
     context.move(0.15, "learning ramps")
     started = time.monotonic()
-    early = context.models / run.model
     context.run("exits", "add", str(early), "--data", str(samples), "--json")
     learning_s = time.monotonic() - started
     names = {AS_IT_IS: f"{run.model}_as_it_is", EARLY: run.model}
@@ -105,32 +98,23 @@ def play_exits(run: ExitsRun, context: DemoContext) -> Document:
     with context.serve() as targets:
         play = partial(play_rows, targets[Transport.HTTP], classes=len(example(run.model).classes))
         for name in names.values():
-            play(name, rows=before[run.learn :], instants=[0.0] * SETTLE)
+            play(name, rows=before, instants=[0.0] * len(before))
         step = max(1, round(TURN_S * run.rate))
         for begin in range(0, len(played), step):
-            done = 0.35 + 0.65 * begin / len(played)
-            length = len(played) / run.rate
-            context.show(done, f"{length:g} s of frames, as it is and with early exits")
-            probes = before[run.learn : run.learn + PROBES]
-            probed = play(names[AS_IT_IS], rows=probes, instants=[0.0] * PROBES)
+            text = f"{len(played) / run.rate:g} s of frames, as it is and with early exits"
+            context.show(0.35 + 0.65 * begin / len(played), text)
+            probed = play(names[AS_IT_IS], rows=before[:PROBES], instants=[0.0] * PROBES)
             rate = min(run.rate, BUSY * PROBES / max(row.seconds for row in probed))
             turn = played[begin : begin + step]
             instants = [number / rate for number in range(len(turn))]
             for name, model in names.items():
-                answers[name] += play(
-                    model, rows=turn, instants=instants, deadline_s=run.deadline_s
-                )
+                answers[name] += play(model, rows=turn, instants=instants, deadline_s=DEADLINE_S)
             playing_s += len(turn) / rate
         stats = exit_stats(targets[Transport.HTTP], run.model)
     rate = len(played) / playing_s
-    report = exits_report(
+    return exits_report(
         replace(run, rate=rate, seconds=run.rows / rate), answers, stats, learning_s
     )
-    return report | {"cores": context.cores}
-
-
-def _rows(model: str, stream: str, start: int, stop: int) -> list[Row]:
-    return [row for row, _ in make_stream(model, stream, start, stop)]
 
 
 def exits_report(
@@ -142,39 +126,51 @@ def exits_report(
     """`answers`: of both runs by name, the one without early exits first. Seconds are from due to
     answered; all but `missed` are of the rows that both answered. `stats`: `exit_stats` of the
     server at the end."""
-    pairs: Pairs = list(zip(*answers.values(), strict=True))
+    pairs = list(zip(*answers.values(), strict=True))
+    parts = [
+        {"stream": stream, **_part(pairs[place * run.rows : (place + 1) * run.rows])}
+        for place, stream in enumerate(STREAMS)
+    ]
     both = _answered(pairs)
-    parts = []
-    for place, stream in enumerate(run.streams):
-        part = pairs[place * run.rows : (place + 1) * run.rows]
-        parts.append({"stream": stream, **_part(part, tuple(answers))})
+    times = [
+        f"{abs(part['saved']):.0%} {'less' if part['saved'] >= 0 else 'more'} ({part['stream']})"
+        for part in parts
+    ]
+    headline = (
+        f"With early exits the median answer took {', '.join(times)}; {_differ(both):.1%} of "
+        f"the answers differed from the model's ({run.loss} may)."
+    )
+    answered = len(both) / max(1, len(pairs))
+    if answered < LEAST_ANSWERED:
+        rows = f"{answered:.0%} of the rows within {DEADLINE_S:g} s"
+        headline = f"No headline: both answered only {rows}."
+    elif not any(early.exit for _, early in both):
+        headline += " No answer came early, so the difference is noise; the last line says why."
     return {
         "kind": "exits",
+        "headline": headline,
         **asdict(run),
         "learning_s": learning_s,
         "parts": parts,
-        "answered": len(both) / max(1, len(pairs)),
-        **_left_and_differ(both),
+        "answered": answered,
+        "differ": _differ(both),
         "exits": Counter(early.exit for _, early in both if early.exit),
         "server": dict(stats),
     }
 
 
-def _part(pairs: Pairs, names: tuple[str, ...]) -> Document:
+def _part(pairs: Pairs) -> Document:
     """The rows of one stream."""
     both = _answered(pairs)
-    seconds, missed = {}, {}
-    for side, name in enumerate(names):
-        seconds[name] = levels([pair[side].seconds for pair in both], **LEVELS)
-        missed[name] = share([pair[side].answer is None for pair in pairs])
-    plain, early = seconds.values()
+    plain, early = (levels([pair[side].seconds for pair in both], **LEVELS) for side in range(2))
+    missed = [share([pair[side].answer is None for pair in pairs]) for side in range(2)]
     return {
         "rows": len(pairs),
-        "seconds": seconds,
-        "missed": missed,
+        "seconds": {AS_IT_IS: plain, EARLY: early},
+        "missed": dict(zip((AS_IT_IS, EARLY), missed, strict=True)),
         "saved": 1.0 - early["median"] / plain["median"] if both else 0.0,
-        **_left_and_differ(both),
-        "differ_at_first": sum(_differ(_answered(pairs[:WINDOW]))),
+        "left_early": share([bool(early.exit) for _, early in both]),
+        "differ": _differ(both),
     }
 
 
@@ -182,48 +178,21 @@ def _answered(pairs: Pairs) -> Pairs:
     return [pair for pair in pairs if all(row.answer is not None for row in pair)]
 
 
-def _differ(pairs: Pairs) -> list[bool]:
-    return [plain.answer != early.answer for plain, early in pairs]
-
-
-def _left_and_differ(pairs: Pairs) -> dict[str, float]:
-    exited = [bool(early.exit) for _, early in pairs]
-    return {"left_early": share(exited), "differ": share(_differ(pairs))}
+def _differ(pairs: Pairs) -> float:
+    return share([plain.answer != early.answer for plain, early in pairs])
 
 
 def show_exits(report: Document) -> Iterator[Part]:
-    """A headline or why there is none, two tables and what they rest on."""
-    times = [
-        f"{abs(part['saved']):.0%} {'less' if part['saved'] >= 0 else 'more'} ({part['stream']})"
-        for part in report["parts"]
-    ]
-    sentence = (
-        f"With early exits the median answer took {', '.join(times)}; {report['differ']:.1%} of "
-        f"the answers differed from the model's ({report['loss']} may)."
-    )
-    if report["answered"] < LEAST_ANSWERED:
-        sentence = (
-            f"No headline: both answered only {report['answered']:.0%} of the rows within "
-            f"{report['deadline_s']:g} s."
-        )
-    yield headline(report, sentence)
-    if not report["left_early"]:
-        yield "No answer came early, so the difference is noise; the last line says why."
+    """Two tables and what they rest on."""
     lines = []
     for part in report["parts"]:
         for name, seconds in part["seconds"].items():
-            cells = [milliseconds(seconds, level, digits=1) for level in LEVELS]
-            cells.append(percent(part["missed"][name]))
-            if name == EARLY:
-                cells += percent(part["left_early"]), percent(part["differ"])
-                cells.append(str(part["differ_at_first"]))
-            else:
-                cells += ["–"] * 3
-            lines.append((part["stream"], name, *cells))
-    title = (
-        f"Milliseconds to the answer; answers that differ, also of the first {WINDOW} of a stream"
-    )
-    headings = ("stream", "", *LEVELS, "missed", "left early", "differ", f"first {WINDOW}")
+            times = [milliseconds(seconds, level, digits=1) for level in LEVELS]
+            early = ["left_early", "differ"] if name == EARLY else []
+            shares = [percent(part[key]) for key in early] or ["–", "–"]
+            lines.append((part["stream"], name, *times, percent(part["missed"][name]), *shares))
+    title = "Milliseconds to the answer, and answers that differ"
+    headings = ("stream", "", *LEVELS, "missed", "left early", "differ")
     yield TextTable(title, headings, lines, words=2)
     rows = sum(part["rows"] for part in report["parts"])
     ramps = [
@@ -239,9 +208,9 @@ def show_exits(report: Document) -> Iterator[Part]:
     yield TextTable(title, ("position", "left here", "right", "threshold at the end"), ramps)
     yield (
         f"{report['model']}, {report['rate']:.3g} rows/s on average: at most {BUSY:.0%} of "
-        f"what the model answers in these seconds, each due within {report['deadline_s']:g} s. "
-        f"Ramps were learnt in {report['learning_s']:.0f} s from the {report['learn']} rows of "
-        f"{report['streams'][0]} before those played; no weight of the model changed. When the "
+        f"what the model answers in these seconds, each due within {DEADLINE_S:g} s. "
+        f"Ramps were learnt in {report['learning_s']:.0f} s from the {LEARN} rows of "
+        f"{STREAMS[0]} before those played; no weight of the model changed. When the "
         "stream changes, rows that run to the end although they have left tell how often ramps "
         f"are right, and thresholds follow. Last: {report['server'].get('reason') or '–'}."
     )

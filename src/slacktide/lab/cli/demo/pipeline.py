@@ -7,35 +7,42 @@ as often as it takes, with the deadline that the pipeline states.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 
-from slacktide.lab.cli.demo.mechanisms import acted, equip
-from slacktide.lab.cli.demo.pipeline_report import (
-    ANSWERED,
-    Judged,
-    JudgedFrame,
-    pipeline_report,
+from slacktide.lab.cli.demo.mechanisms import counted, equip
+from slacktide.lab.cli.demo.shared import (
+    DemoContext,
+    Document,
+    Part,
+    levels,
+    milliseconds,
+    share,
 )
-from slacktide.lab.cli.demo.shared import DemoContext, Document
 from slacktide.lab.examples import PIPELINES, ExamplesError, make_repository, pipeline_frames
 from slacktide.lab.examples.road_users import QUESTIONS
-from slacktide.lab.examples.street import Scene
-from slacktide.lab.load.played_calls import call_body, get_metrics, model_stats, play_calls
+from slacktide.lab.examples.street import KINDS, Scene
+from slacktide.lab.load.played_calls import call_body, get_metrics, play_calls
 from slacktide.lab.load.server_process import ProcessError
 from slacktide.lab.load.spec import Target, Transport
+from slacktide.lab.reports import TextTable
 
-STREETS, PROBES = 4, 40
-"""Number of streets that the frames show, and of frames that measure the capacity."""
+FRAMES, STREETS, PROBES = 24, 4, 40
+"""Number of different frames, of streets that they show, and of frames that measure the capacity.
+"""
 AT_ONCE, CONNECTIONS = 3, 24
 """Frames in flight while capacity is measured, and later at most."""
 PATIENT_US = 20_000_000
 """Deadline of frames that measure the capacity."""
+ANSWERED = ("complete", "partial", "late")
+SHOWN = 6
+"""Boxes of the frame that is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +52,29 @@ class PipelineRun:
     pipeline: str
     seconds: float = 10.0
     loads: tuple[float, ...] = (0.5, 1.0, 1.5)
-    frames: int = 24
-    """Different ones."""
-    seed: int = 1
     plain: bool = False
+
+
+class JudgedBox(NamedTuple):
+    """One box that stages were asked of."""
+
+    kind: str
+    said: Mapping[str, str]
+    """By stage."""
+    true: Mapping[str, str | None]
+    """The right answers; None: the box shows no road user that has one."""
+
+
+class JudgedFrame(NamedTuple):
+    """One frame, as its client saw it."""
+
+    seconds: float
+    """From when it was due to leave its client."""
+    reason: str
+    """`complete`, `partial`, `late`, or why it was refused."""
+    missing: tuple[str, ...] = ()
+    """Stages that were not answered."""
+    boxes: tuple[JudgedBox, ...] = ()
 
 
 class SentFrames(NamedTuple):
@@ -67,7 +93,7 @@ class SentFrames(NamedTuple):
         outputs = [f"{stage}.{name}" for stage in self.stages for name in ("logits", "rows")]
         outputs += ["street.boxes", "street.classes"]
         bodies = [
-            call_body({"image": scene.picture[None]}, outputs, report_timing=True, **parameters)
+            call_body({"image": scene.picture[None]}, outputs, **parameters)
             for scene in self.scenes
         ]
         sent = [bodies[number % len(bodies)] for number in range(len(instants))]
@@ -95,14 +121,11 @@ def play_pipeline(run: PipelineRun, context: DemoContext) -> Document:
     if run.pipeline not in PIPELINES:
         names = ", ".join(PIPELINES)
         raise ExamplesError(f"no example pipeline is called {run.pipeline!r} (all: {names})")
-    context.move(0.0, f"drawing {run.frames} frames")
+    context.move(0.0, f"drawing {FRAMES} frames")
     scenes = [
         scene
         for street in range(STREETS)
-        for scene in islice(
-            pipeline_frames(100 * run.seed + street, start=10 * street),
-            len(range(street, run.frames, STREETS)),
-        )
+        for scene in islice(pipeline_frames(100 + street, start=10 * street), FRAMES // STREETS)
     ]
     make_repository(context.models, models=[run.pipeline])
     if not run.plain:
@@ -111,8 +134,7 @@ def play_pipeline(run: PipelineRun, context: DemoContext) -> Document:
     stages = [name for name in stated["stages"] if name in QUESTIONS]
     context.move(0.15, "measuring and loading the models")
     with context.serve(*(() if run.plain else ("--placement", "pipeline"))) as targets:
-        target = targets[Transport.HTTP]
-        frames = SentFrames(target, run.pipeline, scenes, stages)
+        frames = SentFrames(targets[Transport.HTTP], run.pipeline, scenes, stages)
         context.move(0.4, "measuring the capacity")
         capacity = frames.capacity()
         played = {}
@@ -122,11 +144,8 @@ def play_pipeline(run: PipelineRun, context: DemoContext) -> Document:
             rate = load * capacity
             count = max(1, round(rate * run.seconds))
             played[load] = frames.play([number / rate for number in range(count)], CONNECTIONS)
-        stats = model_stats(target, run.pipeline)
-        metrics = [] if run.plain else get_metrics(targets.metrics_port)
-        actions = [] if run.plain else [*acted(target, metrics, run.pipeline, context.models)]
-    report = pipeline_report(run, str(stated["slo"]), capacity, played, stats, actions)
-    return report | {"cores": context.cores}
+        actions = [] if run.plain else counted(get_metrics(targets.metrics_port))
+    return pipeline_report(run, str(stated["slo"]), capacity, played, actions)
 
 
 def judged_frame(
@@ -135,36 +154,124 @@ def judged_frame(
     """Judge an answer as its client does."""
     if status != 200:
         return JudgedFrame(seconds, str(answer.get("reason", status)))
-    parameters = answer["parameters"]
+    parameters = answer.get("parameters", {})
     missing = tuple(filter(None, parameters.get("partial", "").split(",")))
     reason = "late" if parameters.get("late") else "partial" if missing else "complete"
-    slack = {
-        name.removesuffix(".budget_us"): value / 1e6
-        for name, value in parameters.items()
-        if name.endswith(".budget_us")
-    }
     outputs = {
         output["name"]: np.array(output["data"]).reshape(output["shape"])
         for output in answer["outputs"]
     }
     boxes = judge(scene, [name for name in stages if name not in missing], outputs)
-    return JudgedFrame(seconds, reason, missing, slack, boxes)
+    return JudgedFrame(seconds, reason, missing, boxes)
 
 
-def judge(scene: Scene, stages: Sequence[str], outputs: Mapping[str, Any]) -> tuple[Judged, ...]:
+def judge(scene: Scene, stages: Sequence[str], outputs: Mapping[str, Any]) -> tuple[JudgedBox, ...]:
     """Boxes that stages were asked of, each with the answers and the truth."""
     boxes = outputs["street.boxes"].reshape(-1, 4)
     kinds = outputs["street.classes"].ravel()
-    said: dict[int, dict[str, str]] = {}
+    said: dict[int, dict[str, str]] = defaultdict(dict)
     for stage in stages:
         answers = QUESTIONS[stage].answers
         best = outputs[f"{stage}.logits"].argmax(-1)
         for row, box in enumerate(outputs[f"{stage}.rows"].tolist()):
             letters = np.atleast_1d(best[row])
-            said.setdefault(box, {})[stage] = "".join(answers[int(letter)] for letter in letters)
+            said[box][stage] = "".join(answers[int(letter)] for letter in letters)
     judged = []
     for box, texts in said.items():
         user = scene.shown_in(boxes[box])
         true = {stage: None if user is None else QUESTIONS[stage].of(user) for stage in texts}
-        judged.append(Judged(tuple(boxes[box].tolist()), int(kinds[box]), texts, true))
+        judged.append(JudgedBox(KINDS[int(kinds[box])], texts, true))
     return tuple(judged)
+
+
+def pipeline_report(
+    run: PipelineRun,
+    slo: str,
+    capacity: float,
+    played: Mapping[float, Sequence[JudgedFrame]],
+    acted: Sequence[tuple[str, str, int]] = (),
+) -> Document:
+    """`capacity` in frames per second, `played` by load as a part of it. Seconds are from due to
+    answered. `acted`: as `counted`."""
+    judged = [frame for frames in played.values() for frame in frames]
+    complete = [frame for frame in judged if frame.reason == "complete"]
+    shown = max(complete, key=lambda frame: len(frame.boxes), default=JudgedFrame(0.0, ""))
+    right: dict[str, list[bool]] = defaultdict(list)
+    for box in (box for frame in judged for box in frame.boxes):
+        for stage, true in box.true.items():
+            if true is not None:
+                right[stage].append(box.said[stage] == true)
+    loads = [_load(load, load * capacity, frames) for load, frames in played.items()]
+    heaviest = max(loads, key=lambda load: load["load"])
+    return {
+        "kind": "pipeline",
+        "headline": (
+            f"At {heaviest['load']:g} x capacity {heaviest['complete'] + heaviest['partial']:.0%} "
+            f"of the frames were answered within {slo}: {heaviest['complete']:.0%} by all stages, "
+            f"{heaviest['partial']:.0%} by some."
+        ),
+        **asdict(run),
+        "slo": slo,
+        "capacity": capacity,
+        "loads": loads,
+        "right": {stage: share(flags) for stage, flags in right.items()},
+        "shown": [box._asdict() for box in shown.boxes[:SHOWN]],
+        "acted": list(acted),
+    }
+
+
+def _load(load: float, rate: float, frames: Sequence[JudgedFrame]) -> Document:
+    count = max(1, len(frames))
+    reasons = Counter(frame.reason for frame in frames)
+    answered = [frame for frame in frames if frame.reason in ANSWERED]
+    missing = Counter(stage for frame in answered for stage in frame.missing)
+    return {
+        "load": load,
+        "rate": rate,
+        "frames": len(frames),
+        **{name: reasons.pop(name, 0) / count for name in ANSWERED},
+        "refused": {reason: number / count for reason, number in reasons.items()},
+        "missing": {stage: number / count for stage, number in missing.items()},
+        "seconds": levels([frame.seconds for frame in answered], median=50, p99=99),
+        "boxes": sum(len(frame.boxes) for frame in answered) / count,
+    }
+
+
+def show_pipeline(report: Document) -> Iterator[Part]:
+    """Three tables and what they rest on."""
+    loads = report["loads"]
+    behind = sorted({*report["right"], *(stage for load in loads for stage in load["missing"])})
+    lines = []
+    for load in loads:
+        shares = [load[name] for name in ANSWERED] + [sum(load["refused"].values())]
+        shares += [load["missing"].get(stage, 0.0) for stage in behind]
+        times = [milliseconds(load["seconds"], level) for level in ("median", "p99")]
+        percents = [f"{100 * part:.1f}" for part in shares]
+        lines.append((f"{load['load']:g} x", f"{load['rate']:.1f}", *percents, *times))
+    title = "Frames in %, some without a stage; milliseconds to the answer"
+    without = [f"no {stage}" for stage in behind]
+    headings = ("load", "sent/s", *ANSWERED, "refused", *without, "median", "p99")
+    yield TextTable(title, headings, lines)
+    lines = [
+        (box["kind"], *(_said(box["said"].get(stage), box["true"].get(stage)) for stage in behind))
+        for box in report["shown"]
+    ]
+    title = "One frame: boxes, and what was said of each (the truth, where it is something else)"
+    yield TextTable(title, ("kind", *behind), lines, words=4)
+    if report["acted"]:
+        lines = [tuple(map(str, action)) for action in report["acted"]]
+        yield TextTable("What acted, how often", ("mechanism", "what", "times"), lines, words=2)
+    right = ", ".join(f"{stage} {share:.0%}" for stage, share in report["right"].items())
+    yield (
+        f"{report['pipeline']}, {len(report['cores'][0])} core(s) for the server and all its "
+        f"workers: {report['capacity']:.1f} frames/s with {loads[0]['boxes']:.1f} boxes each that "
+        f"are looked at. Right, of all boxes on a road user: {right or '–'}. What cannot "
+        "be in time is dropped by the scheduler of its stage; the frame is answered with the "
+        "rest."
+    )
+
+
+def _said(said: str | None, true: str | None) -> str:
+    if said is None:
+        return "–"
+    return said if said == true else f"{said} ({true or 'no road user'})"

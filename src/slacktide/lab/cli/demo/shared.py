@@ -18,7 +18,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from slacktide.cli import FELL_SHORT, console, fail, progress
+from slacktide.cli import FELL_SHORT, console, fail, plots_missing, progress
 from slacktide.client import ClientError
 from slacktide.executors import CoreProbe, MeasuringError, busy_warning
 from slacktide.lab.examples import ExamplesError
@@ -31,15 +31,14 @@ from slacktide.lab.load.server_process import (
 )
 from slacktide.lab.load.spec import LoadError
 from slacktide.lab.netem import LinkError
-from slacktide.lab.reports import ReportError, TextTable, rich_table
+from slacktide.lab.reports import TextTable, rich_table
 from slacktide.models.repository import RepositoryError
 
 Document: TypeAlias = dict[str, Any]
-"""JSON values: shares are 0 to 1, times in seconds."""
+"""JSON values: shares are 0 to 1, times in seconds. `headline` is the sentence that sums it up."""
 Part: TypeAlias = "TextTable | RenderableType"
 """A table or a paragraph of what is printed."""
 
-LAST_LOOK = "summing up"
 _FELL_SHORT = ProcessError, LoadError, LinkError, ClientError, MeasuringError, RepositoryError
 _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
 
@@ -62,12 +61,10 @@ class DemoContext:
     def models(self) -> Path:
         return self.folder / "models"
 
-    def serve(
-        self, *flags: str, models: Path | None = None
-    ) -> contextlib.AbstractContextManager[Listening]:
-        """`slacktide serve` on the server's cores, by default of the models made here. Raises
+    def serve(self, *flags: str) -> contextlib.AbstractContextManager[Listening]:
+        """`slacktide serve` with the models made here, on the server's cores. Raises
         ProcessError."""
-        return serving(models or self.models, self.cores[0], self.folder / "server.log", flags)
+        return serving(self.models, self.cores[0], self.folder / "server.log", flags)
 
     def run(self, *arguments: str) -> str:
         """Output of a command of `slacktide` on the server's cores. Raises ProcessError."""
@@ -81,21 +78,22 @@ def perform(
     cores: int,
     *,
     json: bool,
-    folder: Path | None = None,
     page: Callable[[Document], str] | None = None,
 ) -> None:
-    """Play a demo, write its report to `file` and its page beside it, and print its view, or JSON.
-
-    The server gets `cores` cores. Without a `folder` a temporary one is used. Errors end the
-    program.
+    """Play a demo with `cores` cores for the server, write its report to `file`, and print it, as
+    JSON or by `view`. With matplotlib, `page` is written beside the file. Errors end the program.
     """
+    written = [Path.cwd() / file]
+    if page is not None:
+        written.append(written[0].with_suffix(".html"))
+        if missing := plots_missing(written[1].name):
+            typer.echo(f"a table only: {missing}", err=True)
+            del written[1]
     try:
-        with contextlib.ExitStack() as stack:
-            if folder is None:
-                temporary = tempfile.TemporaryDirectory(prefix="slacktide-demo-")
-                folder = Path(stack.enter_context(temporary))
-            folder.mkdir(parents=True, exist_ok=True)
-            show = stack.enter_context(progress(shown=not json))
+        with (
+            tempfile.TemporaryDirectory(prefix="slacktide-demo-") as folder,
+            progress(shown=not json) as show,
+        ):
             server, client = split = split_cores(cores)
             probe = CoreProbe(*([core] for core in server), *([client] if client != server else ()))
 
@@ -103,45 +101,40 @@ def perform(
                 show(share, text)
                 probe.look()
 
-            report = play(DemoContext(folder, split, move, show))
-            move(1.0, LAST_LOOK)
+            report = play(DemoContext(Path(folder), split, move, show))
+            move(1.0, "summing up")
     except OSError as error:
         fail(f"{error.filename or 'system'}: {error.strerror or error}")
     except ExamplesError as error:
         fail(str(error))
     except _FELL_SHORT as error:
         fail(str(error), FELL_SHORT)
-    report["cpu_share"] = probe.share
-    if "headline" in report:
-        report["headline"] = busy_warning(probe.share) or report["headline"]
-    written = [Path.cwd() / file]
+    report |= {"cores": split, "cpu_share": probe.share}
+    report["headline"] = busy_warning(probe.share) or report["headline"]
+    document = orjson.dumps(report, option=_JSON)
     try:
-        written[0].write_bytes(orjson.dumps(report, option=_JSON))
-        if page is not None:
-            written.append(written[0].with_suffix(".html"))
+        written[0].write_bytes(document)
+        if page is not None and written[1:]:
             written[1].write_text(page(report), encoding="utf-8")
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
-    except ReportError as error:
-        fail(str(error), FELL_SHORT)
     if json:
-        sys.stdout.write(written[0].read_text())
+        sys.stdout.write(document.decode())
     else:
-        show_parts(view(report), console())
+        print_report(report, view, console())
         typer.echo("written: " + ", ".join(path.name for path in written))
 
 
-def show_parts(parts: Iterable[Part], out: Console) -> None:
-    """Print a view. What is in square brackets in its paragraphs is text, not markup."""
-    for part in parts:
+def print_report(
+    report: Document, view: Callable[[Document], Iterable[Part]], out: Console
+) -> None:
+    """Print the headline and the parts below it. What is in square brackets in a paragraph is text,
+    not markup."""
+    out.print(Text(f"\n{report['headline']}\n", style="bold"))
+    for part in view(report):
         if isinstance(part, TextTable):
             part = rich_table(part)
         out.print(Text(part) if isinstance(part, str) else part)
-
-
-def headline(report: Mapping[str, Any], sentence: str) -> Text:
-    """The sentence in bold, or a warning in its place if other programs held the cores."""
-    return Text(busy_warning(report["cpu_share"]) or sentence, style="bold")
 
 
 def share(flags: Sequence[bool]) -> float:
@@ -156,6 +149,6 @@ def levels(seconds: Sequence[float], **percents: int) -> dict[str, float]:
     return {name: float(np.percentile(seconds, part)) for name, part in percents.items()}
 
 
-def milliseconds(levels: Mapping[str, float] | None, name: str, digits: int = 0) -> str:
+def milliseconds(levels: Mapping[str, float], name: str, digits: int = 0) -> str:
     """One of the `levels`, for a table."""
     return f"{1e3 * levels[name]:.{digits}f}" if levels else "–"

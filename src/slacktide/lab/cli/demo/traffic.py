@@ -21,10 +21,9 @@ LOADS = (0.8, 1.3, 2.0)
 """Offered load as multiples of the measured peak."""
 CALIBRATION_LOAD = LOADS[1]
 """Where the queue limit is chosen: overloaded, as limits are for."""
-LIMITS = 4
-"""Number of queue limits that are tried."""
 CV = 3.0
 """Coefficient of variation of the gaps between arrivals: 1 would be Poisson, above is bursty."""
+SEED = 1
 DEADLINES = (3.0, 6.0, 12.0)
 """Deadlines as multiples of what the slowest model takes alone for one row; an even mix."""
 BACKLOG_CONNECTIONS = 64
@@ -70,34 +69,43 @@ class DemoTraffic:
 
     measured: tuple[MeasuredModel, ...]
     seconds: float
-    seed: int
 
     @property
     def deadlines(self) -> Mix:
         """All models share them, as if one product used them all."""
         slowest = max(model.alone_s for model in self.measured)
-        rounded = tuple(max(1e-3, round(slowest * factor, 3)) for factor in DEADLINES)
-        return Mix(rounded)
+        return Mix(tuple(max(1e-3, round(slowest * factor, 3)) for factor in DEADLINES))
 
-    def rate(self, model: MeasuredModel, load: float) -> float:
-        """Requests per second of one model."""
-        return load * model.served_peak_rps / len(self.measured)
+    @property
+    def waits(self) -> tuple[float, ...]:
+        """Queue limits to try, as the longest wait that they allow (seconds)."""
+        shortest, longest = min(self.deadlines.choices), max(self.deadlines.choices)
+        return (shortest / 2, shortest, (shortest * longest) ** 0.5, longest)
+
+    def fifo_limited(self, wait: float) -> Settings:
+        """`fifo` where each queue holds what its model can do in `wait` seconds of its share."""
+        limits = {
+            model.model: max(1, round(wait * model.served_peak_rps / len(self.measured)))
+            for model in self.measured
+        }
+        return {model: f"{{name: fifo, max_queue: {limit}}}" for model, limit in limits.items()}
 
     def spec(self, target: Target, load: float, *, title: str, calibrate: bool = False) -> LoadSpec:
         """The run at one load. The calibration draws other arrivals than those that are judged."""
+        streams = [
+            Stream(
+                model.model,
+                Gamma(load * model.served_peak_rps / len(self.measured), CV),
+                self.deadlines,
+                shapes=_SHAPES.get(model.model, {}),
+            )
+            for model in self.measured
+        ]
         return LoadSpec(
             target=target,
-            streams=tuple(
-                Stream(
-                    model.model,
-                    Gamma(self.rate(model, load), CV),
-                    self.deadlines,
-                    shapes=_SHAPES.get(model.model, {}),
-                )
-                for model in self.measured
-            ),
+            streams=tuple(streams),
             duration=self.seconds / 2 if calibrate else self.seconds,
-            seed=self.seed + 1 if calibrate else self.seed,
+            seed=SEED + 1 if calibrate else SEED,
             patience=PATIENCE,
             title=title,
         )
@@ -106,16 +114,10 @@ class DemoTraffic:
 def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
     """Load of as many requests at once as the model could do in `seconds`, without deadlines."""
     count = max(BACKLOG_CONNECTIONS, int(model.profile_peak_rps * seconds))
+    shapes, payload = _SHAPES.get(model.model, {}), RandomPayload(variety=1)
     return LoadSpec(
         target=target,
-        streams=(
-            Stream(
-                model.model,
-                Replay([0.0] * count),
-                shapes=_SHAPES.get(model.model, {}),
-                payload=RandomPayload(variety=1),
-            ),
-        ),
+        streams=(Stream(model.model, Replay([0.0] * count), shapes=shapes, payload=payload),),
         duration=seconds,
         connections=BACKLOG_CONNECTIONS,
         patience=60.0,
@@ -126,18 +128,3 @@ def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
 def by_default(policy: str, models: Sequence[str]) -> Settings:
     """A policy with default options; `fifo` is plain dynamic batching with an unlimited queue."""
     return dict.fromkeys(models, f"{{name: {policy}}}")
-
-
-def fifo_limited(measured: Sequence[MeasuredModel], wait: float) -> Settings:
-    """`fifo` where each queue holds what its model can do in `wait` seconds of its share."""
-    limits = {
-        model.model: max(1, round(wait * model.served_peak_rps / len(measured)))
-        for model in measured
-    }
-    return {model: f"{{name: fifo, max_queue: {limit}}}" for model, limit in limits.items()}
-
-
-def waits(deadlines: Mix) -> tuple[float, ...]:
-    """The `LIMITS` queue limits to try, as the longest wait they allow (seconds)."""
-    shortest, longest = min(deadlines.choices), max(deadlines.choices)
-    return (shortest / 2, shortest, (shortest * longest) ** 0.5, longest)

@@ -1,4 +1,5 @@
-"""The cameras and links again, in virtual time: with our planner, and with one variant alone.
+"""The cameras and links of `slacktide demo clients` in virtual time: with our planner, and with one
+variant alone.
 
 Frames have the bytes of those that were sent, batches the times of the profile that the server has
 measured. The clients of a variant alone know no other size.
@@ -13,16 +14,15 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slacktide.cli import fail
 from slacktide.client import Advice, ClientCore, ClientSettings
 from slacktide.client.images import encode
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.executors import ProcessExecutor
+from slacktide.lab.cli.demo.clients import MODEL, ClientsRun
 from slacktide.lab.load.played_frames import Picture
 from slacktide.lab.simulation import ByPool, ByProfile, Simulation
 from slacktide.lab.simulation.acting import SimulatedClients
@@ -33,19 +33,12 @@ from slacktide.models.repository import ProfileStore, Repository
 from slacktide.planning.variants import FamilyVariant, VariantsPlanner
 from slacktide.scheduling import PoolRecipe
 
-if TYPE_CHECKING:
-    from slacktide.lab.cli.demo.clients import ClientsRun
-
 
 class SimulatedCameras:
     """A run's cameras and links, by the profile of its family."""
 
     def __init__(self, run: ClientsRun, repository: Path) -> None:
-        """Raises RepositoryError; ends the program if the model is no family of sizes."""
-        *_, self._definition = Repository(repository).read(run.model)
-        variants = self._definition.settings.variants
-        if variants is None or not variants.sizes:
-            fail(f"{run.model}: expected variants.sizes in its settings")
+        *_, self._definition = Repository(repository).read(MODEL)
         self._run = run
 
     async def prepare(self, films: Sequence[Sequence[Picture]], cores: tuple[int, ...]) -> None:
@@ -74,7 +67,7 @@ class SimulatedCameras:
         run, family = self._run, self._family
         chosen = family.variants if only is None else (only,)
         sizes = {variant.name: variant.size for variant in chosen}
-        pools = [PoolId(run.model, "1", variant.name) for variant in chosen]
+        pools = [PoolId(MODEL, "1", variant.name) for variant in chosen]
         truth = {
             pool: ByProfile(
                 deepcopy(self._times[pool.variant]), np.random.default_rng((run.seed, place))
@@ -89,14 +82,14 @@ class SimulatedCameras:
             return recipe.parts(times, max_batch=max_batch, view=view)
 
         deployments = tuple(Deployment(pool, "lane", self._most) for pool in pools)
-        lane, route = LaneSpec("lane", self._cores), Route(run.model, pools[0])
+        lane, route = LaneSpec("lane", self._cores), Route(MODEL, pools[0])
         simulation = Simulation(
             Engine(parts),
             Plan((lane,), deployments, (route,)),
             ByPool(truth),
             begin=-1.0,
             planners=() if only else (VariantsPlanner(),),
-            stated={} if only else {run.model: family},
+            stated={} if only else {MODEL: family},
             job_s=0.02,
         )
         advice = Advice(chosen[0].size, chosen[0].name)
@@ -118,7 +111,7 @@ class SimulatedCameras:
         means = {side: fmean(frame[side] for frame in film) for side in film[0]}
         return SimulatedClient(
             id=f"s:{place + 1}",
-            model=run.model,
+            model=MODEL,
             logic=ClientCore(ClientSettings(run.slo, run.rate), Random(run.seed)),
             link=run.links[place],
             rate=run.rate,
