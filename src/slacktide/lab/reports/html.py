@@ -51,7 +51,6 @@ def comparison_page(comparison: Comparison, notes: Sequence[str] = (), headline:
     parts = [
         f"<p><strong>{escape(headline)}</strong></p>" if headline else "",
         "<h2>Goodput: answered on time ÷ submitted</h2>",
-        plots.goodput_bars(comparison),
         _comparison_table(comparison),
         html_list("notes", notes),
         "<h2>Every run</h2>",

@@ -14,7 +14,6 @@ from io import StringIO
 from typing import Any
 
 from slacktide.lab.load.report.document import Report, ReportError
-from slacktide.lab.reports.comparison import Comparison
 from slacktide.lab.reports.table import listed
 
 GOOD, REFUSED, OTHER, OFFERED = "#2a7f62", "#d9a441", "#b5403c", "#8a93a3"
@@ -72,36 +71,6 @@ def latency_curves(report: Report) -> str:
             drawn.append(Curve(stream.name, ms, tuple(range(len(ms))), number))
     x_label = f"latency from the {report.latency_from} (ms)"
     return curves(drawn, x_label=x_label, y_label="% of answers", log="x", size=(8.0, 2.8))
-
-
-def goodput_bars(comparison: Comparison) -> str:
-    """Goodput by load, one bar for each policy."""
-
-    def draw(axes: Any) -> None:
-        policies, loads = comparison.policies, comparison.loads
-        width = 0.8 / max(1, len(policies))
-        for number, policy in enumerate(policies):
-            places, heights = [], []
-            for place, load in enumerate(loads):
-                goodput = comparison.goodput(policy, load)
-                if goodput is not None:
-                    places.append(place + (number - (len(policies) - 1) / 2) * width)
-                    heights.append(goodput * 100)
-            drawn = axes.bar(
-                places,
-                heights,
-                width=width * 0.92,
-                color=_SERIES[number % len(_SERIES)],
-                label=_literal(policy),
-            )
-            axes.bar_label(drawn, fmt="%.0f", fontsize=8)
-        axes.set_xticks(range(len(loads)), [_literal(load) for load in loads])
-        axes.set_ylim(0, 118)
-        axes.set_ylabel("goodput (%)")
-        axes.grid(axis="x", visible=False)
-        axes.legend(frameon=False, loc="upper right", ncols=max(1, len(policies)))
-
-    return _svg(draw, (8.0, 3.2), "goodput")
 
 
 @dataclass(frozen=True, slots=True)
