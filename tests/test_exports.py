@@ -132,7 +132,7 @@ EXPORTS = {
     """,
     "slacktide.lab.simulation": """
         ANSWER_BYTES AsExpected ByLength ByPool ByProfile ClientLogic DeviceTimes DrawnRequest
-        EdgeRows Execution ExitCourse ExitTable FrameRecord FrameScore HereChild Item KAPPAS
+        EdgeRows Execution ExitCourse ExitTable FrameRecord FrameScore LocalChild Item KAPPAS
         MeasuredLink ModelTimes OracleSlack OracleSlackOptions PipelineCamera Prediction
         SimulatedClient SimulatedClients SimulatedDevices SimulatedPlacing SimulatedUpload
         Simulation SimulationError StageRows TableExits predict read_exit_table stream

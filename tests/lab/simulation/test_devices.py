@@ -35,8 +35,8 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import AsExpected, ByPool
-from slacktide.lab.simulation.frames_here import HereChild
 from slacktide.lab.simulation.items import SimulationError
+from slacktide.lab.simulation.local_frames import LocalChild
 from slacktide.lab.simulation.world.device_times import DeviceTimes, ModelTimes
 from slacktide.lab.simulation.world.devices import SimulatedDevices
 from slacktide.lab.simulation.world.stage_rows import EdgeRows, PipelineCamera, StageRows
@@ -265,7 +265,7 @@ def test_a_slow_link_serves_fewer() -> None:
 def test_answers_are_worth_what_their_source_and_their_own_stage_are_accurate() -> None:
     bed = Testbed(edges=1, cars=3.0)
 
-    def accuracy(child: HereChild, id: int) -> float:
+    def accuracy(child: LocalChild, id: int) -> float:
         return {"detector": 0.5, "brand": 0.8}.get(child.stage, 1.0)
 
     for device in bed.devices.devices.values():

@@ -72,7 +72,7 @@ class Camera:
         self.reasons: dict[int, Reason] = {}
         self.over: set[int] = set()
 
-    def wanted(self, event: FrameEvent) -> bool:
+    def still_happens(self, event: FrameEvent) -> bool:
         return not isinstance(event, FrameArrived) or event.frame.id not in self.over
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
@@ -92,7 +92,7 @@ class Camera:
             self.over.add(command.id)
             self.reasons[command.id] = command.reason
 
-    def told(self, commands: Any, *, now: float) -> None:
+    def on_commands(self, commands: Any, *, now: float) -> None:
         pass
 
 

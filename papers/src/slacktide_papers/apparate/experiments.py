@@ -29,7 +29,7 @@ class ExitCell(ExperimentCell):
     load: float = 0.0
     """Load as a multiple of what full batches answer; 0: not stated so."""
     inputs: int = 0
-    """So many at most, the first; 0: all."""
+    """Number of inputs, from the first; 0: all."""
     data: str = ""
     """Digest of the recorded arrivals; empty: drawn."""
     table: Path = field(default=Path(), compare=False)

@@ -109,12 +109,12 @@ TEXT_MEDIAN: Mapping[str, float] = {"text": 0.50}
 ORDERED = 0.15
 WINDOWS = 0.95
 TAIL = {APPARATE.label: 0.02 + 0.01, RELEASE.label: 0.05 + 0.01}
-"""By which p99 may grow: the budget and 1 %."""
+"""Share by which p99 may grow: the budget and 1 %."""
 SEARCH_MS, OF_GRID = 10.0, 0.96
 MORE_ON_TIME, BELOW_BETTER = 1.3, 0.02
 ON_TIME_EARLY = 0.5
 APART = 0.02
-"""Between what is predicted and what came."""
+"""Largest difference between prediction and live run."""
 
 _Judged = tuple[str, str, str, str, bool]
 """(setting, what, measured, wanted, met)."""
@@ -123,7 +123,7 @@ _Judged = tuple[str, str, str, str, bool]
 def goals_of(
     rows: Sequence[ExitRow], searches: Sequence[TimedSearch], live: Sequence[LiveStream] = ()
 ) -> list[Goal]:
-    """Every goal that these can speak of."""
+    """Goals that the rows, searches and live streams cover."""
     goals: list[_Judged] = [judged for source in searches for judged in _search(source)]
     goals += [judged for source in live for judged in _live(source)]
     main = [row for row in rows if row.experiment in ("figure-13", "figure-16")]

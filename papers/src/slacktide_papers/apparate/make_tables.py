@@ -61,7 +61,7 @@ class TableOrder:
         return f"{self.stream.name}, {self.style}" if self.style else self.stream.name
 
     def path(self, features: StreamFeatures) -> Path:
-        """Where it lies once it is made: elsewhere for other code, another model or stream."""
+        """File of the table: another one for other code, another model or stream."""
         stem = f"{features.folder.name}-{fingerprint(_CODE)[:6]}"
         style = f"-{self.style.replace(' ', '-')}" if self.style else ""
         return cached(f"{stem}-{self.inputs}-{self.trained}{style}.npz")
@@ -138,7 +138,7 @@ def _order(scope: ExitScope, name: str, style: str = "") -> TableOrder:
 
 
 def make_table(order: TableOrder) -> dict[str, Any]:
-    """Make what is ordered. Raises ExitError, OSError."""
+    """Make the ordered table. Raises ExitError, OSError."""
     features = StreamFeatures(order.stream)
     times, rows_of = _times(features), _rows_of(order, features)
     ramps = _learnt(order, features, rows_of)

@@ -148,7 +148,7 @@ def _stated(contender: Contender, table: ExitTable, loss: float) -> StatedExits 
 
 @lru_cache(maxsize=8)
 def _text_rate(path: Path, digest: str, inputs: int, folder: Path | None) -> float:
-    """Requests per second of which, without exits, just under a fifth is dropped."""
+    """Rate in requests per second at which just under a fifth is dropped without exits."""
     table = load_table(path, digest).part(0, min(inputs, 6_000))
     low, high = 0.0, 2.0 * peak(table)
     for _ in range(8):
@@ -161,7 +161,7 @@ def _text_rate(path: Path, digest: str, inputs: int, folder: Path | None) -> flo
 
 
 class _Run:
-    """One simulation, and what is noted of it."""
+    """One simulation and its counters."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class StreamFeatures:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the files lie."""
+        """Folder of the files."""
         digest = hashlib.sha256(self._pooling)
         for place in np.linspace(0, self._stream.length - 1, _SAMPLED).astype(int).tolist():
             for inputs in self._inputs(place, place + 1):

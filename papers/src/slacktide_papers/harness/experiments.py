@@ -46,7 +46,7 @@ class TraceCell(ExperimentCell):
     duration: int
     """Seconds."""
     folder: Path | None = field(default=None, compare=False)
-    """Where the recorded data are; None: drawn."""
+    """Folder of the recorded data; None: data are drawn."""
     digest: str = ""
     """Digest of the data: what the result depends on, wherever they lie."""
 
@@ -71,7 +71,7 @@ class Point(Generic[SomeCell]):
     case: str = ""
     """Case, as the paper calls it; several cases may be run as the same cells."""
     at: float | None = None
-    """Where on the x axis of a figure."""
+    """Position on the x axis of a figure."""
 
     @property
     def first(self) -> SomeCell:
@@ -111,7 +111,7 @@ class TraceScope:
     """Seconds of a run."""
     quick: bool = False
     folder: Path | None = None
-    """Where the recorded data are; None: drawn."""
+    """Folder of the recorded data; None: data are drawn."""
     digest: str = ""
     """Digest of the data."""
 

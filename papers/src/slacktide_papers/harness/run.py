@@ -52,7 +52,7 @@ class Plot(NamedTuple):
 
 Part: TypeAlias = TextTable | Plot | str
 Moved: TypeAlias = Callable[[float, str], None]
-"""Told (share done, text)."""
+"""Called with (share done, text)."""
 
 
 def _no_data(scope: SomeScope, folder: Path, experiments: Sequence[str]) -> SomeScope:
@@ -74,7 +74,7 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """Code that a result depends on: results of other code do not count (state.py). An absolute
     path is a file of another distribution."""
     experiments: Mapping[str, Experiment[SomeScope, SomeCell]]
-    """Every table and figure that can be asked for, by name."""
+    """Tables and figures by name."""
     scope: SomeScope
     quick: SomeScope
     """A minute or two: to see that it runs, and roughly what comes out."""

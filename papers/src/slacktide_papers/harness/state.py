@@ -21,7 +21,7 @@ PAPERS = Path(__file__).parent.parent
 
 
 class ReproduceError(ValueError):
-    """A bad argument or file; the text names it and says what was expected."""
+    """A bad argument or file; the text names it and the expectation."""
 
 
 def fingerprint(rooms: Iterable[str]) -> str:

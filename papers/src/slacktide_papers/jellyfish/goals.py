@@ -108,7 +108,7 @@ def _printed_most(setting: str) -> float | None:
 
 
 def goals_of(rows: Sequence[FrameRow]) -> list[Goal]:
-    """Every goal that the rows can speak of; each setting once."""
+    """Goals that the rows cover; each setting once."""
     cases: dict[str, dict[str, FrameRow]] = {}
     for row in rows:
         cases.setdefault(row.setting, {})[row.contender] = row

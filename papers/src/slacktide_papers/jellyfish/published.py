@@ -207,7 +207,7 @@ class Adaptation:
     fixed: int = -1
     """Place of the variant whose size all frames have; −1: none."""
     aligned: bool = True
-    """Whether clients are told the size of their variant."""
+    """Whether clients learn the size of their variant."""
 
 
 @dataclass(slots=True)
@@ -215,7 +215,7 @@ class _Session:
     opened: SessionOpened
     bytes_per_s: float = GUESS
     lane: str = ""
-    """Where its frames go, or went last."""
+    """Worker that gets its frames, or got the last one."""
     mapped: bool = False
     side: int = 0
 

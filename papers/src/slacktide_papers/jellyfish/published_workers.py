@@ -29,11 +29,11 @@ class PublishedWorker:
     wanted: tuple[int, int] = (0, 1)
     """Variant and batch of the plan in force."""
     ready: float = 0.0
-    """When the wanted variant is loaded."""
+    """Instant at which the wanted variant is loaded."""
     loaded: tuple[int, ...] = ()
 
     def settle(self, now: float) -> None:
-        """Run what is wanted, if it is loaded."""
+        """Run the wanted variant if it is loaded."""
         if now >= self.ready:
             self.variant, self.batch = self.wanted
 

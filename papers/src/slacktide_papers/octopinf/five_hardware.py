@@ -15,7 +15,7 @@ from slacktide.lab.simulation import (
     ByProfile,
     Execution,
     ExitCourse,
-    HereChild,
+    LocalChild,
     TableExits,
     stream,
 )
@@ -87,7 +87,7 @@ class FiveHardware:
             executions[PoolId(DETECTOR, "1", variant)] = random(f"{DETECTOR} {variant}")
         return ByPool(executions)
 
-    def accuracy(self, child: HereChild, id: int) -> float:
+    def accuracy(self, child: LocalChild, id: int) -> float:
         """Accuracy of a stage's answer, 0 to 1."""
         assert child.batch is not None
         pool = child.batch.replica.pool

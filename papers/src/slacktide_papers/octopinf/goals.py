@@ -154,7 +154,7 @@ def _row(
 def goals_of(
     rows: Sequence[FleetRow], measured: Sequence[tuple[Point[TraceCell], list[PlayedPipelines]]]
 ) -> list[Goal]:
-    """Every goal that the rows can speak of."""
+    """Goals that the rows cover."""
     goals: list[Goal] = []
     for experiment in ("figure-6", "figure-8", "figure-9"):
         experiment_rows = [row for row in rows if row.experiment == experiment]

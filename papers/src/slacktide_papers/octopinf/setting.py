@@ -100,7 +100,7 @@ class ModelCost:
     """One model on an accelerator of the server."""
 
     fixed: float
-    """Seconds of a batch, whatever its size."""
+    """Seconds of a batch of any size."""
     row: float
     """Seconds of each row."""
     weights: float

@@ -68,7 +68,7 @@ OURS = (ORLOJ_TEXT, ORLOJ_BY_CLASS, SLACK, ORACLE)
 
 QUEUE = "figure-12"
 FAIR_CASE, FAIR_SLO = "two-modal", 2.0
-"""Where the fairness knob is measured."""
+"""Case and SLO at which the fairness option is measured."""
 
 SWEEP_CASE = "three-modal"
 """Figures 13 and 14 take the distribution of Figure 8c."""

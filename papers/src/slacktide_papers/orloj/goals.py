@@ -43,7 +43,7 @@ class FinishRow(ResultRow):
     """Standard error of the mean; None with one seed."""
     seeds: int
     at: float | None
-    """Where on the x axis of a figure; None in a table."""
+    """Position on the x axis of a figure; None in a table."""
     finish_per_class: Mapping[str, float]
     """Mean finish rate by application, shortest first."""
 
@@ -110,7 +110,7 @@ class _Row:
 
 
 def goals_of(measured: Iterable[tuple[Point[OrlojCell], list[Finish]]]) -> list[Goal]:
-    """Every goal that the points of Tables 2 and 3 can speak of."""
+    """Goals that the points of Tables 2 and 3 cover."""
     by_setting: dict[str, dict[tuple[str, float], _Row]] = {}
     for point, finishes in measured:
         if point.case in GAIN_CASES and point.experiment in ("table-2", "table-3"):

@@ -156,7 +156,7 @@ class Clockwork(Edf):
         )
         self._patience = 1.0 + options.tolerance
         self._ends: dict[int, float] = {}
-        """When each running batch is to end, by its id."""
+        """Expected end of each running batch, by its id."""
         self._behind: list[Replica] = []
         """Where a batch has just outlasted its estimate."""
         self._overrun_at = 0.0

@@ -42,7 +42,7 @@ class CoresRow(ResultRow):
 
     policy: str
     violation_rate: float
-    """Not answered by their deadline, whatever became of them."""
+    """Requests not answered by their deadline, for any reason."""
     unavoidable_rate: float
     """Violations with link time + l(1, 16) > SLO."""
     beyond_rate: float
@@ -58,7 +58,7 @@ class CoresRow(ResultRow):
     replicas: int
     """Most instances at a time."""
     needed: int
-    """Instances that the planner said the load needs; 0: it does not say."""
+    """Instances that the load needs by the planner's status; 0: it states none."""
     seeds: int
     published: str
     """Words of the paper about its violations; empty if there are none."""
@@ -108,7 +108,7 @@ OVER_CLAIRVOYANT = 1.2
 OF_WHOLE = 0.5
 """Most cores, as a share of what the static comparison has. (The paper has 0.8.)"""
 BELOW_FA2 = 15.0
-"""So many times fewer violations beyond the unavoidable than `fa2`."""
+"""Factor by which violations beyond the unavoidable are fewer than those of `fa2`."""
 EQUAL = 0.1
 """Points by which violations may differ and still be called equal."""
 SETTLED = 1.0
@@ -130,7 +130,7 @@ def fit_goals(fit: AmdahlFit) -> list[Goal]:
 
 
 def goals_of(rows: Iterable[CoresRow]) -> list[Goal]:
-    """Every goal that the rows can speak of."""
+    """Goals that the rows cover."""
     by_setting: dict[str, dict[str, CoresRow]] = {}
     for row in rows:
         by_setting.setdefault(row.setting, {})[row.policy] = row

@@ -62,7 +62,7 @@ class Played:
 
     requests: int
     violations: int
-    """Requests that were not answered by their deadline, whatever became of them."""
+    """Requests that were not answered by their deadline, for any reason."""
     unavoidable: int
     """Violations that not even all cores could have prevented, for the request alone."""
     p99_ms: float
@@ -74,7 +74,7 @@ class Played:
     replicas: int
     """Most instances of one model at a time."""
     needed: int
-    """Instances that the planner said the load needs; 0: it does not say."""
+    """Instances that the load needs by the planner's status; 0: it states none."""
 
     @property
     def mean_cores(self) -> float:
@@ -144,7 +144,7 @@ def _kept(cores: Sequence[float]) -> tuple[float, ...]:
 
 
 class _Run:
-    """One simulation, and what is noted of it."""
+    """One simulation and its counters."""
 
     def __init__(
         self, cell: SpongeCell, setting: SpongeSetting, requests: dict[str, SpongeRequests]

@@ -208,11 +208,11 @@ class SpongeRequests:
     """Requests of one model, in the order of sending; seconds, each of shape (n,)."""
 
     sent: Floats
-    """Where the deadline counts from, and the server first hears of it."""
+    """Instant from which the deadline counts, and at which the server first hears of it."""
     ready: Floats
-    """When its last byte is there."""
+    """Instant at which its last byte arrives."""
     believed: Floats
-    """When the server takes it to be there, at the first byte."""
+    """Instant at which the server, at the first byte, expects its last."""
 
     @property
     def deadlines(self) -> Floats:

@@ -96,7 +96,7 @@ def _stack(tensors: list[Array]) -> Array:
 
 
 class ExamplesError(Exception):
-    """Asked for an example model there is none of, or to write where something else lies."""
+    """An unknown example model, or a target folder with other content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class ExampleModel:
     name: str
     summary: str
     classes: tuple[str, ...]
-    """Names of what the labels number; empty: the model has no classes."""
+    """Class names, indexed by label; empty: the model has no classes."""
     samples: int
     """How many sample inputs are written beside it."""
     draw: Callable[[int, np.random.Generator], Samples]

@@ -36,7 +36,7 @@ STREAM_FRAMES: Final = 16 * 60 * FRAME_RATE
 """Frames of a stream: sixteen minutes."""
 
 _LEFT, _RIGHT = 20.0, 76.0
-"""Between these a road user's middle stands, so that most of it can be seen (pixels)."""
+"""Range of a road user's middle, so that most of it can be seen (pixels)."""
 
 _SHARES = {
     "car": 0.5,
@@ -82,11 +82,11 @@ class StreamConditions:
     seed: int
     """Seed of the street, the traffic on it and the noise of the camera."""
     daylight: tuple[float, ...]
-    """From 0.12, a dark night, to 1."""
+    """Brightness: 0.12 is a dark night, 1 is noon."""
     fog: tuple[float, ...] = (0.0,)
-    """From 0 to 0.5, in which half of the light is grey."""
+    """Share of grey in the light, 0 to 0.5."""
     traffic: tuple[float, ...] = (0.5,)
-    """From 0, a road user now and then, to 1, one after the other, slow and with stops."""
+    """Density: at 0 a road user now and then, at 1 one after the other, slow and with stops."""
 
 
 STREAMS: Mapping[str, StreamConditions] = {
@@ -119,14 +119,14 @@ class _Visit:
     start: float
     end: float
     entry: float
-    """How far outside of the frame its middle starts, pixels."""
+    """Distance of its middle from the frame at the start, pixels."""
     speed: float
     stop: float
-    """When it stands, if it does."""
+    """Instant at which it stops."""
     pause: float
 
     def x(self, seconds: float) -> float:
-        """Where its middle is, pixels from the left."""
+        """Position of its middle, pixels from the left."""
         standing = min(max(seconds - self.stop, 0.0), self.pause)
         way = (seconds - self.start - standing) * self.speed - self.entry
         return way if self.lane.heading == 1 else SIZE - way

@@ -29,7 +29,7 @@ _JPEG_QUALITY = 95
 
 @dataclass(frozen=True, slots=True)
 class LabelledPicture:
-    """A picture and what its line says of it."""
+    """A picture and its label."""
 
     picture: NDArray[np.uint8]
     """(height, width, 3), RGB."""

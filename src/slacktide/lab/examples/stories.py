@@ -30,7 +30,7 @@ PLACES: tuple[str, ...] = _words("kitchen garden office garage cellar attic hall
 """Class names; a label is an index into them."""
 
 LEVELS: tuple[str, ...] = ("plain", "others", "moved", "carried")
-"""From easy to hard."""
+"""Levels of difficulty, easy to hard."""
 MIX: Final = (0.3, 0.25, 0.25, 0.2)
 """Shares of the levels where nothing else is asked for."""
 

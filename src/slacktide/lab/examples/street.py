@@ -78,7 +78,7 @@ _BADGES: dict[str, tuple[float, float, float, float, float, float]] = {
     "bus": (-4, 11, 8.5, 13, 11, 8.5),
     "motorcycle": (-15, 17, 5.5, -15, 23.5, 7),
 }
-"""Where plate and emblem sit: x, y and height of each, in units of the vehicle."""
+"""Position of plate and emblem: x, y and height of each, in units of the vehicle."""
 
 _TRAFFIC = ("car", "taxi", "van", "pickup", "truck", "bus", "motorcycle")
 _TRAFFIC_BELOW = (0.26, 0.38, 0.51, 0.63, 0.75, 0.84)
@@ -106,7 +106,7 @@ class RoadUser:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A picture and what is in it."""
+    """A picture and the road users in it."""
 
     picture: Picture
     """(size, size, 3), RGB."""

@@ -49,7 +49,7 @@ class HttpRequest:
     """Empty: the request is `head` alone and carries no timeout."""
     rows: int
     body_at: int
-    """Where in `head` the body begins."""
+    """Offset of the body in `head`."""
     application: bytes = b""
 
     @property

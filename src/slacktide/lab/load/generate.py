@@ -136,7 +136,7 @@ def run_load_sync(spec: LoadSpec, progress: Observer | None = None) -> Report:
 async def carry_out(
     prepared: Prepared, progress: Observer | None = None, stop: asyncio.Event | None = None
 ) -> tuple[Report, RequestLog]:
-    """Run what was prepared. The log holds every single request."""
+    """Run a prepared load. The log holds every request."""
     spec = prepared.spec
     wire = "httptools" if spec.target.transport is Transport.HTTP else "grpcio"
     provenance = await asyncio.to_thread(gather, ("numpy", "uvloop", wire))
@@ -201,7 +201,7 @@ def make_report(
     provenance: Provenance,
     warnings: Sequence[str] = (),
 ) -> Report:
-    """Score what was sent after the warm-up. `rows[p]` are the rows of payload p. Every submitted
+    """Score requests sent after the warm-up. `rows[p]` are the rows of payload p. Every submitted
     request must have ended."""
     window = Window(spec.warmup, max(spec.warmup, end.sent_until) - spec.warmup)
     sent = slice(0, log.submitted)

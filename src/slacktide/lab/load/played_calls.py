@@ -1,4 +1,4 @@
-"""Calls over HTTP, each sent when it is due, whatever became of those before it."""
+"""Calls over HTTP, each sent when it is due, whether or not earlier ones are answered."""
 
 from __future__ import annotations
 

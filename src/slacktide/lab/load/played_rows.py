@@ -24,7 +24,7 @@ class PlayedRow(NamedTuple):
     """One row."""
 
     seconds: float
-    """From when it was due to leave its client."""
+    """Latency, counted from the instant at which it was due."""
     answer: int | None
     """The class of the highest score; None where a deadline was stated and missed."""
     exit: str

@@ -1,4 +1,4 @@
-"""How a request can end, as its client sees it, and `RequestLog`: what became of each.
+"""Results of requests, as their client sees them, and `RequestLog`, which holds one for each.
 
 Pure: `now` is passed in. All times are seconds from the start of the run. Lists, not arrays: single
 elements are written and read some ten times for each request, which lists do several times faster.
@@ -112,7 +112,7 @@ class LinkDelay(NamedTuple):
     unseen: float
     """Seconds that the server cannot count: until the first byte is there, and the way back."""
     whole: float
-    """There and back."""
+    """Seconds on the link, there and back."""
 
 
 class LinkModel:
@@ -149,7 +149,7 @@ _MAX_DETAIL = 200
 
 
 class RequestLog:
-    """Every request goes `submit` → (`departed`) → `ended`, each at most once."""
+    """Log of all requests. Each goes `submit` → (`departed`) → `ended`, each step at most once."""
 
     def __init__(
         self, schedule: Schedule, *, send_deadlines: bool = True, link: LinkModel | None = None
@@ -225,7 +225,7 @@ class RequestLog:
         ]
 
     def errors(self) -> Mapping[str, int]:
-        """Details of whatever was not answered, and how often; the commonest first."""
+        """Counts of the details of unanswered requests, most frequent first."""
         return dict(self._errors.most_common())
 
     def lateness(self) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""The open-loop run: every request leaves when it is due, whatever became of those before.
+"""The open-loop run: every request leaves when it is due, whether or not earlier ones are answered.
 
 Nothing waits for an answer before it sends, so a slow server cannot slow its own load down
 (coordinated omission), and every latency counts from the intended send, so lateness of the
@@ -50,7 +50,7 @@ _HURRY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands."""
+    """Progress of a run."""
 
     elapsed_s: float
     length_s: float
@@ -152,7 +152,7 @@ class Pacer:
                 return
 
     async def _tend(self) -> None:
-        """Give up what is overdue, and keep the observer informed."""
+        """Give up overdue requests, and call the observer."""
         next_report = 0.0
         while True:
             await asyncio.sleep(_SWEEP)

@@ -1,4 +1,4 @@
-"""Schedule of what to send when, decided before the first request leaves. Pure.
+"""Schedule of a run: all requests and their instants, drawn before the first leaves. Pure.
 
 Each stream has its own generator for each purpose, seeded by (seed, purpose, stream): adding a
 stream, or drawing deadlines differently, leaves every other draw as it was.

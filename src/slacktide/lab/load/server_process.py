@@ -24,7 +24,7 @@ _PORT = re.compile(r"(http|grpc|metrics) [^ ,]*:(\d+)")
 
 
 class ProcessError(Exception):
-    """A process that did not do what it was started for; the text ends in what it said."""
+    """A process that failed; the text ends in the last line that it logged."""
 
 
 def split_cores(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -49,7 +49,7 @@ def slacktide(arguments: Sequence[str], cores: Sequence[int], log: Path) -> str:
 
 
 class Listening(dict[Transport, Target]):
-    """Where a server listens, by protocol."""
+    """Addresses of a server, by protocol."""
 
     def __init__(self, ports: Mapping[str, int]) -> None:
         super().__init__({kind: Target(kind, "127.0.0.1", ports[kind.value]) for kind in Transport})
@@ -60,10 +60,9 @@ class Listening(dict[Transport, Target]):
 def serving(
     repository: Path, cores: Sequence[int], log: Path, flags: Sequence[str] = ()
 ) -> Iterator[Listening]:
-    """`slacktide serve REPOSITORY` on free ports meanwhile: where it listens, by protocol. `flags`:
-    further ones of that command.
+    """Run `slacktide serve REPOSITORY` on free ports, with further `flags`; yield its addresses.
 
-    Begins when the models serve. Raises ProcessError if that does not happen.
+    Begins when the models serve. Raises ProcessError if they do not.
     """
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
     arguments = ["serve", str(repository), *ports, "--log-format=json", *flags]
@@ -79,7 +78,7 @@ def _started(
     errors: IO[bytes],
     output: int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The process; asked to end when the block does, then made to."""
+    """Start a process. At the end of the block it is terminated, and killed if it does not end."""
     with pinned(cores):
         process = subprocess.Popen(
             # -P: modules of the folder the demo is run in have nothing to do with it.
@@ -128,6 +127,6 @@ def _message(line: str) -> str:
 
 
 def _last(log: Path) -> str:
-    """The last line that was written."""
+    """Last line of a log."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return (_message(lines[-1]) or lines[-1]) if lines else "no output"

@@ -19,7 +19,7 @@ class LoadError(Exception):
 
 
 class LoadSpecError(LoadError):
-    """The run that was asked for cannot be. `flag` names what is wrong."""
+    """A run that cannot be. `flag` names the wrong flag."""
 
     def __init__(self, flag: str, message: str) -> None:
         super().__init__(f"{flag}: {message}")
@@ -27,7 +27,7 @@ class LoadSpecError(LoadError):
 
 
 class TargetError(LoadError):
-    """The server cannot be reached, or does not know what was asked of it."""
+    """The server cannot be reached, or lacks the model."""
 
 
 def require_grpc() -> None:
@@ -61,11 +61,12 @@ class Target:
     """Bearer token."""
     ca_file: Path | None = None
     via: tuple[str, int] | None = None
-    """Where to connect instead, as to a proxy; requests and certificates name the server still."""
+    """Address to connect to instead, such as a proxy; requests and certificates name the server.
+    """
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where to connect."""
+        """Address to connect to."""
         return self.via or (self.host, self.port)
 
     @property

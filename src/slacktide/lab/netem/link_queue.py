@@ -1,4 +1,4 @@
-"""Queue at the near end of a link: what waits, and what of it has got through by when. Pure.
+"""Queue at the near end of a link: bytes that wait, and when each piece has passed. Pure.
 
 A token bucket whose rate follows a trace, and which holds no more than one piece: pieces leave one
 after the other, each as soon as the trace has moved its bytes. Instants are computed from those
@@ -56,7 +56,7 @@ class LinkQueue(Generic[SomeFlow]):
 
     @property
     def next_at(self) -> float | None:
-        """When the piece that is moving has left: infinite if never; None if nothing is."""
+        """Instant at which the moving piece has left: infinite if never; None if nothing moves."""
         return None if self._moving is None else self._moving.left_at
 
     def offer(self, flow: SomeFlow, data: memoryview, *, now: float) -> None:
@@ -86,7 +86,7 @@ class LinkQueue(Generic[SomeFlow]):
         return pieces
 
     def _start(self) -> None:
-        """Let the next piece move, if any waits."""
+        """Start to move the next waiting piece."""
         if not self._flows:
             return
         flow = self._flows[0]

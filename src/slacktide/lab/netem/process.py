@@ -12,7 +12,6 @@ import asyncio
 import sys
 from contextlib import suppress
 from dataclasses import asdict
-from types import TracebackType
 
 import orjson
 
@@ -97,12 +96,7 @@ class LinkProcess:
             said.append(f"the server did not accept {done.unreachable} connections of the link")
         return tuple(said)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._end()
 
     async def _end(self) -> None:

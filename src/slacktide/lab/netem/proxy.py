@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from slacktide.lab.netem.link_queue import LinkQueue
 from slacktide.lab.netem.proxy_connection import ProxyConnection
@@ -25,7 +24,7 @@ _LATENESS_KEPT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Counts of what a proxy has done so far."""
+    """Counters of a proxy."""
 
     connections: int
     unreachable: int
@@ -60,12 +59,7 @@ class LinkProxy:
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Break every connection."""
         self._server.close()
         for connection in tuple(self._queues):
@@ -81,7 +75,7 @@ class LinkProxy:
             connection.read_client()
 
     def carried(self) -> Carried:
-        """Counts of what has been done so far."""
+        """Counters up to now."""
         late = sorted(self._lateness)
         p99 = late[int(0.99 * len(late))] if late else 0.0
         return Carried(self._connections, self._unreachable, self._there, self.back, p99)

@@ -1,4 +1,4 @@
-"""One connection through the proxy: its two ends, and what is on its way between them."""
+"""One connection through the proxy: its two ends, and the bytes on their way between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _End(asyncio.Protocol):
     lost: Callable[[], None]
     transport: asyncio.Transport | None = None
     done: bool = False
-    """It sends no more. If we read on, uvloop would tell of it again."""
+    """Its sender has ended. If we read on, uvloop would report that again."""
     full: bool = False
     """It does not read as fast as we write."""
 

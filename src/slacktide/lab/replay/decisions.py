@@ -131,7 +131,7 @@ class Ended:
     request: Request | Notice
     outcome: Outcome
     alone: float | None
-    """Expected time of it alone, as predicted then; None if its pool is gone."""
+    """Expected time of the request alone, as predicted then; None if its pool is gone."""
     free_in: float | None
     """Seconds until a lane of its pool was expected to be free."""
     pending: int

@@ -112,7 +112,7 @@ class Watcher:
         """The engine is about to handle the call."""
 
     def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
-        """It has given these commands, which are those that were recorded."""
+        """The engine has given these commands, which equal those that were recorded."""
 
 
 def replay(
@@ -171,7 +171,7 @@ def replay(
 
 
 class ReplayedFrames:
-    """Frames above an engine that is replayed. What they tell it must be what it was told."""
+    """Frames above an engine that is replayed. Their events must be those that were recorded."""
 
     def __init__(self, engine: Engine) -> None:
         self.ended: list[Answer | FreeSlots] = []
@@ -196,7 +196,7 @@ class ReplayedFrames:
         return frame_commands(done)
 
     def untold(self, events: Sequence[Event]) -> Event | None:
-        """The first that the engine should have been told with these and was not; None: it was."""
+        """The first event of the frames that is missing in `events`; None if none is."""
         engine_events, self._told = self._told, []
         return next((event for event in engine_events if event not in events), None)
 

@@ -17,7 +17,7 @@ FEWEST = 10
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One run: what was tried (`policy`) under which `load`."""
+    """One run: a policy under a load."""
 
     policy: str
     load: str
@@ -90,7 +90,7 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Comparison:
-        """From what `to_dict` made. Raises ReportError."""
+        """Read a document of `to_dict`. Raises ReportError."""
         entries = document["entries"]
         return cls.of(
             document["title"],

@@ -97,7 +97,7 @@ def html_document(title: str, sub: str, body: str) -> str:
 
 
 def origin(report: Report) -> str:
-    """When, where and from what a report was made, in one line."""
+    """Provenance of a report in one line: time, machine, seed, commit and versions."""
     provenance = report.provenance
     versions = ", ".join(f"{name} {version}" for name, version in provenance.versions.items())
     commit = f", commit {provenance.commit}" if provenance.commit else ""

@@ -60,7 +60,7 @@ def render(report: Report) -> Group:
 
 
 def summary(report: Report) -> str:
-    """One line: what came of it."""
+    """One-line summary of a report."""
     total = report.total
     cut = ", interrupted" if report.interrupted else ""
     cores = "" if report.mean_cores is None else f" on {report.mean_cores:.2f} cores"

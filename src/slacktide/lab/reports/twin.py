@@ -1,4 +1,4 @@
-"""A prediction beside what was recorded, as tables for people and as a document for machines."""
+"""A prediction beside the recording, as tables for people and as a document for machines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
 
 
 def _pairs(prediction: Prediction) -> list[tuple[StreamReport, list[StreamReport]]]:
-    """Every stream as recorded, and in each of the predictions."""
+    """Each stream as recorded, with its predictions."""
 
     def by_name(report: Report) -> dict[str, StreamReport]:
         return {stream.name: stream for stream in listed(report)}

@@ -15,12 +15,12 @@ from slacktide.lab.simulation.exit_tables import ExitTable as ExitTable
 from slacktide.lab.simulation.exit_tables import TableExits as TableExits
 from slacktide.lab.simulation.exit_tables import read_exit_table as read_exit_table
 from slacktide.lab.simulation.frame_score import FrameScore as FrameScore
-from slacktide.lab.simulation.frames_here import HereChild as HereChild
 from slacktide.lab.simulation.items import DrawnRequest as DrawnRequest
 from slacktide.lab.simulation.items import Item as Item
 from slacktide.lab.simulation.items import SimulatedUpload as SimulatedUpload
 from slacktide.lab.simulation.items import SimulationError as SimulationError
 from slacktide.lab.simulation.items import stream as stream
+from slacktide.lab.simulation.local_frames import LocalChild as LocalChild
 from slacktide.lab.simulation.oracle_slack import KAPPAS as KAPPAS
 from slacktide.lab.simulation.oracle_slack import OracleSlack as OracleSlack
 from slacktide.lab.simulation.oracle_slack import OracleSlackOptions as OracleSlackOptions

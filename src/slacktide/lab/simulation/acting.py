@@ -1,9 +1,9 @@
-"""`SimulatedClients`: carries out what clients want, in virtual time.
+"""`SimulatedClients`: clients that act in virtual time.
 
-The simulation's heap holds their turns; what a client's logic wants done, this does: encode, send,
-wait for the answer. The server's side of a session is as in the server: the announcement is a
-`Notice`, the link is measured from it to the last byte, sessions are told to the planners, and the
-advice is that of the plan in force.
+The simulation's heap holds their turns. A client's logic decides; this encodes, sends and waits for
+the answer. The server's side of a session is as in the server: the announcement is a `Notice`, the
+link is measured from it to the last byte, planners hear of sessions, and advice is that of the plan
+in force.
 
 An answer needs half a round trip and its bytes on the way back. A frame is missed where its client
 says so: no answer within its SLO, from capture.
@@ -60,11 +60,11 @@ FIRST_ID = 1 << 48
 ANSWER_BYTES = 300
 """Bytes of an answer (Jellyfish's first guess)."""
 
-Told: TypeAlias = Sequence[Event | SessionEvent]
-Turn: TypeAlias = Callable[[float], Told]
-"""Something that happens at an instant; it returns what the runtime gets of it."""
+TurnEvents: TypeAlias = Sequence[Event | SessionEvent]
+Turn: TypeAlias = Callable[[float], TurnEvents]
+"""Something that happens at an instant. It returns the events that the runtime gets."""
 Advise: TypeAlias = Callable[[str], Advice | None]
-"""Session → what its client is told with an answer."""
+"""Session → advice that its client gets with an answer."""
 
 
 class SimulatedClients:
@@ -79,8 +79,8 @@ class SimulatedClients:
         advise: Advise | None = None,
         variant_of: Callable[[Batch], str] | None = None,
     ) -> None:
-        """`put` has a turn happen; `recorded` is told of each frame's end. By default `advise` is
-        the plan's word, and the variant of a batch that of its pool."""
+        """`put` schedules a turn; `recorded` is called at the end of each frame. By default advice
+        comes from the plan, and the variant of a batch is that of its pool."""
         self.frames: list[FrameRecord] = []
         self.plan = Plan()
         self._put = put
@@ -96,7 +96,7 @@ class SimulatedClients:
             put(acting.client.joins, acting.join)
 
     def plan_changed(self, plan: Plan, *, now: float) -> None:
-        """A plan has come into force: clients whose advice has changed are told."""
+        """A plan has come into force: tell clients whose advice has changed."""
         before, self.plan = self.plan, plan
         if plan.inputs == before.inputs:
             return
@@ -110,7 +110,7 @@ class SimulatedClients:
             if input_size.client in self._all
         }
         for acting in self._all.values():
-            acting.told(now)
+            acting.tell_advice(now)
 
     def runs(self, batch: Batch) -> None:
         """A batch begins."""
@@ -135,11 +135,11 @@ class _Frame:
     jitter: float
     request: int = 0
     stated: float = 0.0
-    """Bytes per second, as its client has it."""
+    """Bytes per second, as its client measures it."""
     sent: float = 0.0
     age: float = 0.0
     begun: float = 0.0
-    """When its announcement was at the server."""
+    """Instant at which its announcement reached the server."""
 
 
 class _Acting:
@@ -155,13 +155,13 @@ class _Acting:
         self._captured = 0
         self._wakes = math.inf
         self._last: Advice | None = None
-        """Advice that it has been told."""
+        """Advice that the client has."""
         self.sides = {variant.name: variant.size for variant in client.variants}
         self._least = float(client.frame_bytes(client.variants[0].size))
 
     # ── the client ───────────────────────────────────────────────────────────────────────────
 
-    def join(self, now: float) -> Told:
+    def join(self, now: float) -> TurnEvents:
         client = self.client
         self._tell(TimerDue(), now)
         self._all._put(now + 1.0 / client.rate, self.capture)
@@ -171,7 +171,7 @@ class _Acting:
             ),
         )
 
-    def capture(self, now: float) -> Told:
+    def capture(self, now: float) -> TurnEvents:
         client = self.client
         if now >= client.leaves:
             return (SessionClosed(client.id),)
@@ -195,11 +195,11 @@ class _Acting:
         return self._back(done) <= now + client.slo
 
     def _back(self, at: float) -> float:
-        """When an answer of `at` is at the client."""
+        """Instant at which an answer sent at `at` reaches the client."""
         return self.client.link.deliver(ANSWER_BYTES, sent=at).complete_at
 
     def _tell(self, event: ClientEvent, now: float) -> None:
-        """Let the client's logic decide, and carry out what it wants."""
+        """Give an event to the client's logic, and carry out its actions."""
         logic, events = self.client.logic, deque([event])
         while events:
             for action in logic.handle(events.popleft(), now=now):
@@ -210,7 +210,7 @@ class _Acting:
             if wakes < math.inf:
                 self._all._put(max(wakes, now), partial(self._wake, wakes))
 
-    def _wake(self, wakes: float, now: float) -> Told:
+    def _wake(self, wakes: float, now: float) -> TurnEvents:
         if wakes == self._wakes:
             self._wakes = math.inf
             self._tell(TimerDue(), now)
@@ -219,7 +219,7 @@ class _Acting:
     def _later(self, at: float, event: ClientEvent) -> None:
         """Have `event` reach the client at `at`."""
 
-        def turn(now: float) -> Told:
+        def turn(now: float) -> TurnEvents:
             self._tell(event, now)
             return ()
 
@@ -275,7 +275,7 @@ class _Acting:
             self._all._put(journey.arrival, partial(self._announced, frame))
             self._all._put(journey.complete_at, partial(self._received, frame))
 
-    def _announced(self, frame: _Frame, now: float) -> Told:
+    def _announced(self, frame: _Frame, now: float) -> TurnEvents:
         client, nbytes = self.client, frame.record.nbytes
         frame.begun = now
         if self._measured.network_time(nbytes, now=now) is not None:
@@ -300,7 +300,7 @@ class _Acting:
         back = self._measured.transfer_time(ANSWER_BYTES, now=frame.begun)
         return frame.begun - frame.age + self.client.slo - 2.0 * self.client.link.way_back - back
 
-    def _received(self, frame: _Frame, now: float) -> Told:
+    def _received(self, frame: _Frame, now: float) -> TurnEvents:
         client, measured = self.client, self._measured
         record = frame.record
         events: list[Event | SessionEvent] = []
@@ -332,15 +332,15 @@ class _Acting:
         return events
 
     def answer(self, frame: _Frame, outcome: Outcome) -> None:
-        """The server has its outcome, which now goes back."""
+        """Send the server's outcome of a frame back to the client."""
         served = outcome.kind in (OutcomeKind.SERVED, OutcomeKind.LATE)
         failed = "" if served else outcome.reason.label
         self._last = self._all.advise(self.client.id)
         event = FrameAnswered(frame.id, self._last, frame.record.variant, failed)
         self._later(self._back(outcome.at), event)
 
-    def told(self, now: float) -> None:
-        """Advice has changed, perhaps."""
+    def tell_advice(self, now: float) -> None:
+        """Send the client its advice if it has changed."""
         advice = self._all.advise(self.client.id)
         if advice is not None and advice != self._last:
             self._last = advice

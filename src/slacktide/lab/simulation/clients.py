@@ -94,7 +94,7 @@ class SimulatedClient:
     slo: float
     """Seconds from capture to answer, at the client."""
     variants: tuple[FamilyVariant, ...]
-    """Variants that it is told of, smallest first."""
+    """Variants that the server announces to it, smallest first."""
     alone: float
     """Seconds of a batch of one of the smallest."""
     frame_bytes: Callable[[int], float]
@@ -103,7 +103,7 @@ class SimulatedClient:
     """By frame: a factor on its bytes."""
     joins: float = 0.0
     leaves: float = math.inf
-    """When it captures its first frame, and no more of them."""
+    """Instants at which it starts and stops to capture frames."""
     camera: tuple[int, int] = (1280, 720)
     """Width and height."""
     measured: MeasuredLink | None = None
@@ -131,7 +131,7 @@ class FrameRecord:
     """Side of the image that was sent."""
     nbytes: int = 0
     accuracy: float = 0.0
-    """Expected of its answer: that of the smaller of what was sent and what ran; 0 if missed."""
+    """Expected accuracy of its answer, by the smaller of sent size and variant; 0 if missed."""
 
     @property
     def missed(self) -> bool:

@@ -23,7 +23,7 @@ from slacktide.domain.frames import (
     SendPart,
 )
 from slacktide.lab.simulation.frame_score import FrameScore
-from slacktide.lab.simulation.frames_here import HereFrame, SentPart
+from slacktide.lab.simulation.local_frames import LocalFrame, SentPart
 from slacktide.lab.simulation.world.device_links import PartLink, Sending
 from slacktide.pipelines import HAS_RESULT
 
@@ -89,7 +89,7 @@ class DeviceParts:
         self._devices.link_changed(link, now=now)
 
     def _rest(self, part: Frame) -> float:
-        """Seconds that a part's own stage is said to take where it goes."""
+        """Seconds that a part's own stage takes on its device, by the plan."""
         plan = self._frames.plan()
         if plan is not self._rests_of:
             self._rests_of = plan
@@ -97,7 +97,7 @@ class DeviceParts:
         return self._rests.get((part.pipeline, part.stage), 0.0)
 
     def cancel(self, command: CancelPart, now: float) -> None:
-        """Nothing waits for a part any more."""
+        """Cancel a part: nothing waits for it any more."""
         sent = self.open.pop(command.id, None)
         if sent is None:
             return  # it has been answered at this very instant
@@ -111,7 +111,7 @@ class DeviceParts:
             if at < math.inf:
                 sent.to.put(at, FrameCancelled(sent.there, command.reason))
 
-    def answer(self, sent: SentPart, frame: HereFrame, command: AnswerFrame, now: float) -> None:
+    def answer(self, sent: SentPart, frame: LocalFrame, command: AnswerFrame, now: float) -> None:
         """The other device has answered a part: its answer sets out for here."""
         if sent.part.id not in self.open:
             return  # nothing waits for it any more
@@ -122,7 +122,7 @@ class DeviceParts:
         self._offer(Sending(sent, sent.nbytes, frame.seen.deadline), link, now)
 
     def arrived(self, sent: SentPart, at: float) -> None:
-        """All of a part, or of its answer, has left, and is there at `at`."""
+        """A part, or its answer, has left completely and arrives at `at`."""
         id = sent.part.id
         self._on_links.pop(id, None)
         if sent.answer is None:

@@ -53,13 +53,13 @@ class EarlyExits(Protocol):
     """Answers of a model's ramps: the hardware knows them, policies learn them from its reports."""
 
     def learnt(self, pool: PoolId) -> RampsLearnt | None:
-        """Facts that planners are told at the beginning; None: nothing."""
+        """Facts that planners get at the beginning; None: none."""
 
     def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
         """Report of a replica that has opened the model with these ramps."""
 
     def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
-        """Course of `batch`, of which the unsplit model would take `seconds`."""
+        """Course of `batch`, for which the unsplit model would take `seconds`."""
 
 
 def played(

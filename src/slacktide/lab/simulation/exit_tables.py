@@ -109,7 +109,7 @@ class ExitTable:
 
     @cached_property
     def facts(self) -> tuple[RampFacts, ...]:
-        """Facts that planners are told of the ramps."""
+        """Facts that planners get about the ramps."""
         cost = (self.before[0] / self.whole[0]).tolist()
         columns = zip(self.positions, self.agreement.tolist(), cost, strict=True)
         return tuple(RampFacts(number, *column) for number, column in enumerate(columns))

@@ -1,4 +1,4 @@
-"""`FrameScore`: what came of frames, and of the objects on them, over all devices.
+"""`FrameScore`: outcomes of frames and of the objects on them, over all devices.
 
 An object counts where it is answered: at a stage that feeds no other, back on the device where its
 frame came in, and while its frame is waited for. *Effective throughput* is that per second
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from slacktide.domain import OutcomeKind, Reason
+from slacktide.domain import Outcome, OutcomeKind, Reason, Request
 
 LATENCY_MS = 2_000
-"""Most milliseconds of a frame that are told apart."""
+"""Upper end of the latency histogram, milliseconds."""
 
 
 @dataclass(slots=True)
@@ -34,22 +35,22 @@ class PipelineScore:
 
     @property
     def frames(self) -> int:
-        """How many there were."""
+        """Number of frames."""
         return self.reasons.total()
 
     @property
     def complete(self) -> int:
-        """Frames with all that was wanted, in time."""
+        """Frames answered completely, in time."""
         return self.reasons[Reason.ON_TIME]
 
     @property
     def partial(self) -> int:
-        """Frames with a part of it, in time."""
+        """Frames answered in part, in time."""
         return self.reasons[Reason.PARTIAL]
 
     @property
     def lost(self) -> int:
-        """All others."""
+        """Frames without an answer in time."""
         return self.frames - self.complete - self.partial
 
     def percentile(self, level: float) -> float:
@@ -62,7 +63,7 @@ class PipelineScore:
         return 0.0
 
     def add(self, score: PipelineScore) -> None:
-        """Count what the other has counted, too."""
+        """Add the counts of another score."""
         self.reasons += score.reasons
         self.offered += score.offered
         self.in_time += score.in_time
@@ -73,8 +74,17 @@ class PipelineScore:
 class FrameScore:
     """Score of all frames that come from `start` to `end` (seconds)."""
 
-    def __init__(self, *, start: float = 0.0, end: float = math.inf, bin_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        start: float = 0.0,
+        end: float = math.inf,
+        bin_s: float = 10.0,
+        answered: Callable[[Request, Outcome], None] | None = None,
+    ) -> None:
+        """`answered` is called for every frame, as for a request to its pipeline."""
         self.start, self.end, self.bin_s = start, end, bin_s
+        self._answered = answered
         self.pipelines: dict[str, PipelineScore] = {}
         self.offered_in: dict[int, int] = {}
         """Objects by bin, counted from `start`."""
@@ -101,6 +111,8 @@ class FrameScore:
         worth: float,
     ) -> None:
         """A frame has its outcome."""
+        if self._answered is not None:
+            self._answered(Request(0, pipeline, arrival, arrival), Outcome(reason, at))
         if not self.start <= arrival < self.end:
             return
         score = self.pipelines.get(pipeline)

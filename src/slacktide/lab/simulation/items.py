@@ -94,7 +94,7 @@ class Failure:
     arrival: float
     lane: str
     model: str | None = None
-    """Only replicas of this model; None: of any model."""
+    """Model whose replica dies; None: any."""
     detail: str = "a simulated failure"
     permanent: bool = False
     """Starting again does not help."""

@@ -17,7 +17,7 @@ from slacktide.planning.pipelines.control import CHECK_S
 from slacktide.planning.pipelines.demand import StageArrivals, counts_of
 
 PLAN_S = 0.05
-"""From the moment at which a placement is begun to be computed until it is in force."""
+"""Seconds from the start of computing a placement until it is in force."""
 
 
 class SimulatedPlacing:
@@ -31,7 +31,6 @@ class SimulatedPlacing:
         links: Callable[[float], Sequence[LinkView]],
         *,
         until: float,
-        plan_s: float = PLAN_S,
         counted: bool = True,
         changed: Callable[[float], None] = lambda now: None,
         plan_of: Callable[[DevicePlans, str], tuple[Plan, Stated]] | None = None,
@@ -43,7 +42,7 @@ class SimulatedPlacing:
         what is placed there."""
         self._devices, self._control = devices, control
         self._lanes, self._links = lanes, links
-        self._until, self._plan_s, self._counted = until, plan_s, counted
+        self._until, self._counted = until, counted
         self._changed, self._plan_of = changed, plan_of
         self._revision = control.revision
         pipelines = devices.pipelines
@@ -66,7 +65,7 @@ class SimulatedPlacing:
             compute = control.job(now=now)
             if compute is not None:
                 decision = compute()
-                self._devices.call_at(now + self._plan_s, lambda at: self._take(decision, at))
+                self._devices.call_at(now + PLAN_S, lambda at: self._take(decision, at))
         if now + CHECK_S < self._until:
             self._devices.call_at(now + CHECK_S, self._tick)
 

@@ -43,7 +43,7 @@ class Prediction:
     predicted: tuple[Report, ...]
     """One for each seed."""
     notes: tuple[str, ...]
-    """Notes on what was left out, or could not be known."""
+    """Notes on omissions and assumptions."""
 
     @property
     def difference(self) -> float:
@@ -60,7 +60,7 @@ def predict(
     after: float = 0.0,
     hindsight: bool = False,
 ) -> Prediction:
-    """Predict what became of the requests of `recording` that came more than `after` seconds in.
+    """Predict the outcomes of the requests that came more than `after` seconds into `recording`.
     With `after` > 0 the part before it is replayed, and teaches. With `hindsight` batches take
     what others took at the same moment of the recording. Raises RecordingError for a recording that
     is not what it says, SimulationError if nothing is left to predict."""
@@ -155,7 +155,7 @@ class _Later(Observations):
 
 
 class _Scores:
-    """Scores the same requests, whatever world they ended in."""
+    """Scores the recorded requests, by recorded or predicted outcomes."""
 
     def __init__(self, inputs: RecordedInputs) -> None:
         self._requests = inputs.scored

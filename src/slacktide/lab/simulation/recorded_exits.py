@@ -26,7 +26,7 @@ from slacktide.profiles import BatchTimes, ExitTimes
 
 LATEST_ROWS, LATEST_BATCHES = 4_096, 512
 NEVER = (float("inf"), False)
-"""Row of a ramp of which nothing was seen: no row leaves there."""
+"""Row of a ramp without observations: no row leaves there."""
 
 Said = Mapping[int, tuple[float, bool]]
 """By position: uncertainty of a row, and whether the ramp agreed."""
@@ -86,7 +86,7 @@ class ObservedExits:
 
 
 class RecordedExits:
-    """`EarlyExits` of every pool of which something was seen."""
+    """`EarlyExits` of every observed pool."""
 
     def __init__(
         self,

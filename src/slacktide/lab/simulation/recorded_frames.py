@@ -20,7 +20,6 @@ from slacktide.domain import (
     Event,
     Notice,
     Outcome,
-    OutcomeKind,
     Request,
     Submitted,
 )
@@ -39,12 +38,11 @@ from slacktide.domain.frames import (
     Yield,
 )
 from slacktide.lab.simulation.items import ExternalEvent
-from slacktide.pipelines import Pipeline
+from slacktide.pipelines import HAS_RESULT, Pipeline
 from slacktide.recording import FramesCall
 from slacktide.recording.records import frame_answers, prepared
 
 _BOTH = {slot.name for slot in fields(Notice)} & {slot.name for slot in fields(Frame)}
-_HAS_RESULT = (OutcomeKind.SERVED, OutcomeKind.LATE)
 
 
 @dataclass(slots=True)
@@ -93,7 +91,7 @@ class FrameInputs:
     handed: dict[str, dict[int, RecordedRows]] = field(default_factory=dict)
     """By pipeline and stage (`key`), and by frame."""
     reads_s: float = 0.0
-    """From a stage's answer to what it hands on; 0: nothing is known of it."""
+    """Seconds from a stage's answer until it hands on rows; 0: unknown."""
 
     @staticmethod
     def key(pipeline: str, stage: str) -> str:
@@ -104,7 +102,7 @@ class FrameInputsReader:
     """Goes through a recording once."""
 
     def __init__(self) -> None:
-        self.found = FrameInputs()
+        self.inputs = FrameInputs()
         self.ended: dict[int, Outcome] = {}
         self.asked: dict[int, Request] = {}
         """Frames that came while they counted, as requests to their pipelines."""
@@ -120,18 +118,18 @@ class FrameInputsReader:
         self._answered: dict[int, float] = {}
         self._waits: list[float] = []
 
-    def told(self, events: Sequence[Event]) -> None:
-        """The engine was."""
+    def submitted(self, events: Sequence[Event]) -> None:
+        """Note the requests of stages among events that the engine got."""
         for event in events:
             if isinstance(event, Submitted) and event.request.parent is not None:
                 self._children[event.request.id] = event.request
 
     def answered(self, id: int, at: float) -> None:
-        """A request of a stage was."""
+        """Note when a request of a stage was answered."""
         self._answered[id] = at
 
     def call(self, call: FramesCall, *, counts: bool) -> None:
-        """One line. `counts`: it is not from the beginning, which only teaches."""
+        """Read one call. `counts`: it does not belong to the beginning, which only teaches."""
         for id, stage in prepared(call):
             self._stages[id] = stage
         for id, outcome in frame_answers(call):
@@ -140,7 +138,7 @@ class FrameInputsReader:
         if isinstance(event, StageYielded):
             self._yielded(event, call.now, counts=counts)
         elif isinstance(event, PipelinesChanged) and not counts:
-            self.found.pipelines = event.pipelines
+            self.inputs.pipelines = event.pipelines
         elif event is not None and counts:
             self._came(event, call.now)
         elif isinstance(event, FrameArrived):
@@ -152,13 +150,13 @@ class FrameInputsReader:
         if child is None or stage is None or child.parent not in self._pipelines:
             return
         key = FrameInputs.key(self._pipelines[child.parent], stage)
-        of_stage = self.found.handed.setdefault(key, {})
+        of_stage = self.inputs.handed.setdefault(key, {})
         of_stage.setdefault(child.parent, RecordedRows()).add(child.rows, event.yields)
         if not counts and event.request in self._answered:
             self._waits.append(now - self._answered[event.request])
 
     def _came(self, event: FrameEvent, now: float) -> None:
-        inputs = self.found
+        inputs = self.inputs
         match event:
             case FrameAnnounced():
                 self._notices[event.notice.id] = event.notice, now
@@ -175,7 +173,7 @@ class FrameInputsReader:
                 inputs.items.append(ExternalEvent(now, event))
 
     def finish(self) -> FrameInputs:
-        inputs = self.found
+        inputs = self.inputs
         inputs.reads_s = median(self._waits) if self._waits else 0.0
         self.open = (self._notices.keys() | self._frames.keys()) - self.ended.keys()
         like = {frame.pipeline: frame for frame, _ in self._frames.values()}
@@ -190,15 +188,15 @@ class FrameInputsReader:
                 whole = {slot.name: getattr(frame, slot.name) for slot in fields(Frame)}
                 self._frames[id] = Frame(**(whole | said)), max(at, notice.complete_at)
             elif id not in self._frames:
-                self.asked[id] = _asked(notice, notice.model)
+                self.asked[id] = _as_request(notice, notice.model)
         for id, (frame, at) in self._frames.items():
             if id in self.ended:
                 inputs.items.append(ExternalEvent(at, FrameArrived(frame)))
-                self.asked[id] = _asked(frame, frame.pipeline)
+                self.asked[id] = _as_request(frame, frame.pipeline)
         return inputs
 
 
-def _asked(frame: Frame | Notice, pipeline: str) -> Request:
+def _as_request(frame: Frame | Notice, pipeline: str) -> Request:
     return Request(frame.id, pipeline, frame.arrival, frame.deadline, application=frame.application)
 
 
@@ -211,10 +209,10 @@ class RecordedFrames:
         ended: Callable[[int, Outcome], None],
         random: np.random.Generator,
     ) -> None:
-        """`ended` hears what became of each frame."""
+        """`ended` is called with the outcome of each frame."""
         self.put: Callable[[float, FrameEvent], None]
         """Have something happen, at absolute seconds; to be set before anything does."""
-        self._found = inputs
+        self._inputs = inputs
         self._ended = ended
         self._random = random
         self._over: set[int] = set()
@@ -226,8 +224,8 @@ class RecordedFrames:
         self._of: dict[tuple[int, str], RecordedRows | None] = {}
         self._served: dict[str, Pipeline] = {}
 
-    def wanted(self, event: FrameEvent) -> bool:
-        """Whether its sender still sends what comes."""
+    def still_happens(self, event: FrameEvent) -> bool:
+        """Whether the sender of a frame still sends it."""
         if isinstance(event, FrameArrived):
             if event.frame.pipeline in self._served:
                 self._pipelines[event.frame.id] = self._served[event.frame.pipeline]
@@ -239,7 +237,7 @@ class RecordedFrames:
     def answered(self, child: Answer, *, now: float) -> None:
         """Yields come once the outputs have been read."""
         payload = self._children.pop(child.id, None)
-        if payload is None or child.reason.kind not in _HAS_RESULT:
+        if payload is None or child.reason.kind not in HAS_RESULT:
             return
         frame, rows = payload.request.parent or 0, payload.request.rows
         pipeline = self._pipelines[frame]
@@ -254,10 +252,10 @@ class RecordedFrames:
             yields = tuple(Yield(0) for _ in pipeline.out_of[payload.stage])
         else:
             yields = handed.between(first, first + rows)
-        self.put(now + self._found.reads_s, StageYielded(child.id, yields))
+        self.put(now + self._inputs.reads_s, StageYielded(child.id, yields))
 
     def _handed(self, pipeline: str, frame: int, stage: str) -> RecordedRows | None:
-        by_frame = self._found.handed.get(FrameInputs.key(pipeline, stage), {})
+        by_frame = self._inputs.handed.get(FrameInputs.key(pipeline, stage), {})
         if frame in by_frame or not by_frame:
             return by_frame.get(frame)
         return by_frame[list(by_frame)[int(self._random.integers(len(by_frame)))]]
@@ -269,5 +267,5 @@ class RecordedFrames:
             self._over.add(command.id)
             self._ended(command.id, command)
 
-    def told(self, commands: Sequence[Command], *, now: float) -> None:
-        """Batches are the hardware's."""
+    def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
+        """Nothing to do: batches are left to the hardware."""

@@ -1,7 +1,6 @@
-"""The outside world in a recording: arrivals, what clients withdrew, what broke.
+"""The outside world in a recording: arrivals, withdrawals, failures.
 
-The inside is read to compare with: how every request ended. No time of a batch is read
-here: those are to be predicted.
+Outcomes are read for comparison. Times of batches are not read: those are to be predicted.
 
 An item happens when it reached the engine. A live server reads its sockets some time after the
 first byte, and later still while it shares its core with a model; that is part of the outside here,
@@ -38,7 +37,7 @@ from slacktide.recording.records import answers, of_type, started
 
 
 @dataclass(slots=True)
-class _Known:
+class _RecordedRequest:
     """Everything that the engine got of one request."""
 
     notice: Notice | None = None
@@ -55,9 +54,9 @@ class RecordedInputs:
     plan: Plan | None = None
     """In force at `start`; None: none had been stated by then."""
     plan_at: float | None = None
-    """When that came into force, if it was after `start`."""
+    """Instant at which `plan` came into force, if it was after `start`."""
     opened: list[PoolOpened] = field(default_factory=list)
-    """Every statement of a pool, the first of each first."""
+    """Statements of pools; the first of each pool holds."""
     items: list[Item] = field(default_factory=list)
     """By arrival. Complete requests, uploads, withdrawals, plans, failures."""
     ended: dict[int, Outcome] = field(default_factory=dict)
@@ -83,7 +82,7 @@ def recorded_inputs(
     reader = _Reader(after, plan)
     for record in records:
         if isinstance(record, PoolOpened):
-            reader.found.opened.append(record)
+            reader.inputs.opened.append(record)
         elif isinstance(record, FramesCall):
             reader.frames_call(record)
         else:
@@ -95,28 +94,28 @@ class _Reader:
     """Goes through the calls once."""
 
     def __init__(self, after: float, plan: Plan | None) -> None:
-        self.found = RecordedInputs(float("-inf"), plan)
+        self.inputs = RecordedInputs(float("-inf"), plan)
         self._after = after
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _RecordedRequest] = {}
         self._refused: set[int] = set()
         self._starting: dict[int, tuple[float, Replica]] = {}
-        """Every replica that was started, and when, by id."""
+        """Started replicas and their instants, by id."""
         self._took: float | None = None
         self._resizing: dict[str, float] = {}
-        """When each lane was last to be resized."""
+        """Instant of the last resize command of each lane."""
         self._resizes: list[float] = []
         self._frames = FrameInputsReader()
 
     def frames_call(self, call: FramesCall) -> None:
-        start = self.found.start
+        start = self.inputs.start
         self._frames.call(call, counts=float("-inf") < start <= call.now)
 
     def call(self, call: Call) -> None:
-        inputs = self.found
+        inputs = self.inputs
         if inputs.start == float("-inf"):
             inputs.start = call.now + self._after
         live = call.now >= inputs.start
-        self._frames.told(call.events)
+        self._frames.submitted(call.events)
         for event in call.events:
             if live:
                 self._event(event, call.now)
@@ -137,12 +136,12 @@ class _Reader:
                 self._frames.answered(id, call.now)
 
     def _event(self, event: Event, now: float) -> None:
-        inputs = self.found
+        inputs = self.inputs
         match event:
             case Announced() if event.notice.id >= 0:  # others are of stages: to be predicted
-                self._known[event.notice.id] = _Known(event.notice, now)
+                self._known[event.notice.id] = _RecordedRequest(event.notice, now)
             case Submitted() if event.request.id >= 0:
-                record = self._known.setdefault(event.request.id, _Known())
+                record = self._known.setdefault(event.request.id, _RecordedRequest())
                 record.request, record.submitted_at = event.request, now
             case Refused():
                 self._refused.add(event.id)
@@ -163,7 +162,7 @@ class _Reader:
                 pass  # ends of batches, timers and what replicas report: to be predicted
 
     def finish(self) -> RecordedInputs:
-        inputs = self.found
+        inputs = self.inputs
         inputs.start_s = self._took or 0.0
         inputs.resize_s = median(self._resizes) if self._resizes else 0.0
         requests = (record.request for record in self._known.values())
@@ -187,7 +186,7 @@ class _Reader:
         return inputs
 
     def _finish_frames(self) -> None:
-        inputs, frames = self.found, self._frames
+        inputs, frames = self.inputs, self._frames
         inputs.frames = frames.finish()
         inputs.items += inputs.frames.items
         inputs.turned_away += len(frames.refused)
@@ -198,7 +197,7 @@ class _Reader:
                 inputs.scored[id] = request
 
 
-def _upload(record: _Known, like: Request | None, at_once: bool) -> SimulatedUpload:
+def _upload(record: _RecordedRequest, like: Request | None, at_once: bool) -> SimulatedUpload:
     """An announced request. If it was rejected `at_once`, before its body was read, its shape is
     unknown: it is taken to be `like` others of its model, and complete when it was expected.
     """

@@ -39,7 +39,7 @@ Observation: TypeAlias = tuple[Batch, int, float]
 Ratios = NDArray[np.float64]
 Seconds = NDArray[np.float64]
 Likeness: TypeAlias = tuple[object, ...]
-"""Pool, rows, applications and octave of the longest hint, or less of it."""
+"""Pool, rows, applications and octave of the longest hint, or a prefix of these."""
 
 
 class Observations(Watcher):
@@ -51,7 +51,7 @@ class Observations(Watcher):
         self._latest = latest
         self._batches: dict[PoolId, deque[Observation]] = {}
         self.exits: dict[PoolId, ObservedExits] = {}
-        """Exits of the pools whose ramps have said something."""
+        """Exits of the pools whose ramps have judged rows."""
 
     def before(self, call: Call, engine: Engine) -> None:
         for event in call.events:
@@ -140,7 +140,7 @@ class TrainedTimes:
         return scatter(times, batch, cores).quantile(self._generator.random())
 
     def _moment(self, now: float) -> float:
-        """The moment of what was observed that is like `now`."""
+        """The observed moment that stands for `now`."""
         if self._span <= 0.0:
             return now
         return self._first + (now - self._first + self._shift) % self._span

@@ -1,4 +1,4 @@
-"""When requests come: arrival processes, each a frozen value that draws times from a generator.
+"""Arrival processes, each a frozen value that draws times from a generator.
 
 `times(duration, rng)` returns sorted float64 seconds in [0, duration), `chunks` the same a piece at
 a time, so that a run of any length needs little memory. All random processes are
@@ -42,14 +42,14 @@ class Arrivals(Protocol):
         WorkloadError, with the first piece, if `duration` is not positive."""
 
     def times(self, duration: float, rng: np.random.Generator) -> Times:
-        """All of `chunks`."""
+        """All times of `chunks` in one array."""
         return np.concatenate([np.empty(0), *self.chunks(duration, rng)])
 
     def mean_rate(self, duration: float) -> float:
         """Expected requests per second over [0, duration)."""
 
     def describe(self) -> str:
-        """The spec that makes this process, or a short account of it if none does."""
+        """The spec that makes this process, or a short description if none does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class BandwidthTrace:
     rates: NDArray[np.float64]
     period: float
     source: str
-    """Where it comes from, for people."""
+    """Name of its source, for people."""
     _starts: list[float]
     """Like `starts`, with the period behind them: single numbers are read faster from lists."""
     _rates: list[float]
@@ -106,7 +106,7 @@ class BandwidthTrace:
         return bytes_moved if isinstance(until, np.ndarray) else float(bytes_moved)
 
     def finish(self, count: float, *, start: float) -> float:
-        """When `count` ≥ 0 bytes have moved that are there from `start` on: infinite if never."""
+        """Instant at which `count` ≥ 0 bytes that wait from `start` on have moved; may be inf."""
         begin = self.moving_from(start)
         if count <= 0.0 or begin == NEVER:
             return begin

@@ -126,7 +126,7 @@ class Modes(Lengths):
 
 
 def constant(length: float) -> Modes:
-    """Every request is as much work as any other: one mode without spread."""
+    """Equal lengths: one mode without spread."""
     return Modes((Mode(length),))
 
 

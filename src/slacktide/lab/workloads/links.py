@@ -22,9 +22,9 @@ class Delivery:
     on a link that never carries anything."""
 
     arrival: float
-    """When its first byte is here, headers first; deadlines run from then, less `network_time`."""
+    """Arrival of its first byte, headers first; deadlines run from then, less `network_time`."""
     complete_at: float
-    """When its last byte is here; never before `arrival`."""
+    """Arrival of its last byte; never before `arrival`."""
     network_time: float
     """Seconds already spent on the way when the first byte arrived."""
 
@@ -109,7 +109,7 @@ class SharedLink:
 
     link: Link
     _free_at: float = field(default=float("-inf"), init=False)
-    """When the last payload so far has left its client."""
+    """Instant at which the last payload so far has left its client."""
 
     def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
         journey = self.link.deliver(payload_bytes, sent=max(sent, self._free_at))

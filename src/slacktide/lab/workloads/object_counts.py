@@ -47,7 +47,7 @@ class ObjectCounts:
 
     @property
     def frames(self) -> int:
-        """How many there are."""
+        """Number of frames."""
         return len(next(iter(self.classes.values()), ()))
 
     def mean(self, name: str) -> float:
@@ -55,7 +55,7 @@ class ObjectCounts:
         return float(np.mean(self.of(name)))
 
     def of(self, name: str) -> Sequence[int]:
-        """All counts of a class; as above."""
+        """Counts of a class. Raises WorkloadError for one that is not counted."""
         if name not in self.classes:
             available = ", ".join(self.classes)
             raise WorkloadError("counts", f"no class {name!r} is counted; there are: {available}")
@@ -104,7 +104,7 @@ def draw_object_counts(
     rate: float = 30.0,
     stays: float = STAYS_S,
 ) -> ObjectCounts:
-    """So many objects on average, by class, on the frames of so many `seconds`. Raises
+    """Draw counts for `seconds` of frames, with these mean numbers of objects by class. Raises
     WorkloadError."""
     positive(seconds=seconds, rate=rate, stays=stays)
     frames = max(1, round(seconds * rate))

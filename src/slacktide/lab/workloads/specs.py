@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,22 +41,16 @@ from slacktide.lab.workloads.varying import Diurnal, GammaWindows, OnOff
 
 _Reader = Callable[[str, str], float]
 
-_PROCESSES: Mapping[str, tuple[Callable[..., Arrivals], Mapping[str, _Reader]]] = {
-    "poisson": (Poisson, {"rate": parse_number}),
-    "gamma": (Gamma, {"rate": parse_number, "cv": parse_number}),
-    "constant": (Constant, {"rate": parse_number}),
-    "onoff": (
-        OnOff,
-        {
-            "rate_on": parse_number,
-            "rate_off": parse_number,
-            "mean_on": parse_seconds,
-            "mean_off": parse_seconds,
-        },
-    ),
-    "diurnal": (Diurnal, {"low": parse_number, "high": parse_number, "period": parse_seconds}),
-    "windows": (GammaWindows, {"rate": parse_number, "window": parse_seconds, "cv": parse_number}),
+_PROCESSES: Mapping[str, Callable[..., Arrivals]] = {
+    "poisson": Poisson,
+    "gamma": Gamma,
+    "constant": Constant,
+    "onoff": OnOff,
+    "diurnal": Diurnal,
+    "windows": GammaWindows,
 }
+_DURATIONS = ("mean_on", "mean_off", "period", "window")
+"""Fields of these that are durations; all others are numbers."""
 _BARE_RATE = re.compile(r"(?P<rate>[0-9]+(\.[0-9]+)?) *((req(uests)?)?/s|[rq]ps)?")
 _ARRIVALS = (*_PROCESSES, "trace")
 _DEADLINES = ("fixed", "mix", "uniform", "none")
@@ -86,7 +81,11 @@ def parse_arrivals(
         expected = f"expected a process such as poisson:{bare['rate']}"
         raise WorkloadError("arrivals", f"{expected}, got {text!r}")
     if kind in _PROCESSES:
-        make, readers = _PROCESSES[kind]
+        make = _PROCESSES[kind]
+        readers = {
+            name: parse_seconds if name in _DURATIONS else parse_number
+            for name in signature(make).parameters
+        }
         return make(**_fields(kind, arguments, readers))
     place = _PLACE.match(text.strip())
     return _made_by_others(kind if place is None else place.group(), text.strip(), admit)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class WorkloadError(ValueError):
-    """A workload that cannot be: `field` names what is wrong, the text says what was expected."""
+    """An invalid workload: `field` names the error, the text states the expectation."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")

@@ -149,7 +149,7 @@ def test_profiles_are_read_from_files_of_either_form(read: Read, tmp_path: Path)
         world = build(cell)
         assert world.models["m"].max_batch == 8
         assert world.models["m"].cores == 2
-        assert run_cell(cell, 0, world=world).goodput > 0.9
+        assert run_cell(cell, 0).goodput > 0.9
 
 
 @pytest.mark.parametrize("predictions", ["known", "learned"])

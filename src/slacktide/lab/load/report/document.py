@@ -1,4 +1,4 @@
-"""`Report`: what a run asked for and what came of it, as one JSON document.
+"""`Report`: the settings of a run and its results, as one JSON document.
 
 Live runs, simulated runs and benchmarks all end in this one format, so that any two can be set
 side by side. Times are seconds, rates are per second; a field that ends in `_s` or `_rps` says so.
@@ -106,7 +106,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a report comes from."""
+    """Origin of a report."""
 
     started: str
     """ISO 8601, UTC."""
@@ -150,7 +150,7 @@ class Report:
     mean_cores: float | None = None
     """Mean cores allocated to models in the window, busy or not; likewise."""
     core_seconds: float | None = None
-    """That, times the length of the window."""
+    """`mean_cores` times the length of the window."""
     latency_from: str = "intended send"
     """Instant that latencies count from: that, or the `first byte` that the server sees."""
     schema: int = SCHEMA

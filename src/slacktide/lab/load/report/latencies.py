@@ -52,7 +52,7 @@ class Latencies:
             self._fold()
 
     def _fold(self) -> None:
-        """Count what is kept in bins, and keep it no longer."""
+        """Move kept samples into the bins."""
         samples = np.concatenate(self._kept)
         self._kept.clear()
         place = np.log2(np.maximum(samples, LOWEST_S) / LOWEST_S) * PER_DOUBLING

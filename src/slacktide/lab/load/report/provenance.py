@@ -1,4 +1,4 @@
-"""Where a report comes from: time, versions, machine, commit. Reads the world; blocks briefly."""
+"""Provenance of a report: time, versions, machine, commit. Runs git; blocks briefly."""
 
 from __future__ import annotations
 

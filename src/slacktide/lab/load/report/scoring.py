@@ -1,4 +1,4 @@
-"""From what became of each request to the numbers of a report. Pure.
+"""Turns the outcomes of requests into the numbers of a report. Pure.
 
 Requests come as parallel arrays of shape (n,), whatever world they were sent in: the load generator
 fills them from its clock, a simulator from its own.

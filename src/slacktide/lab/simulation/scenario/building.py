@@ -6,8 +6,7 @@ missing or too small, traces, lanes that do not fit. Errors name the place and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -17,9 +16,10 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from slacktide.domain import Deployment, Plan, PoolId, Route, Signature
-from slacktide.lab.load.traces import read_bandwidths, read_lengths, read_trace
-from slacktide.lab.simulation.exit_tables import ExitTableError, read_exit_table
+from slacktide.lab.load.traces import read_lengths, read_trace
+from slacktide.lab.simulation.exit_tables import read_exit_table
 from slacktide.lab.simulation.oracle_slack import OracleSlackOptions
+from slacktide.lab.simulation.scenario.cell_reader import CellReader
 from slacktide.lab.simulation.scenario.families import ClientGroup, ServedFamily
 from slacktide.lab.simulation.scenario.profiles import (
     PaddedProfile,
@@ -40,15 +40,12 @@ from slacktide.lab.simulation.scenario.traffic import ClientLink, Traffic
 from slacktide.lab.simulation.scenario.world import ServedExits, ServedModel, World
 from slacktide.lab.workloads import (
     Arrivals,
-    BandwidthTrace,
     ConstantLink,
     Deadlines,
     Fixed,
     Lengths,
     TraceLink,
-    WorkloadError,
     parse_arrivals,
-    parse_bandwidth_trace,
     parse_deadlines,
     parse_lengths,
 )
@@ -57,7 +54,6 @@ from slacktide.models import LaneError, admit_name, assign_lanes
 from slacktide.models.repository import (
     ModelDefinition,
     ModelSettings,
-    RepositoryError,
     validation_problems,
 )
 from slacktide.models.repository.settings_file import Path as Place
@@ -77,11 +73,7 @@ def build(cell: Cell) -> World:
     return _Builder(cell).world()
 
 
-class _Builder:
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-        self._scenario = cell.scenario
-
+class _Builder(CellReader):
     def world(self) -> World:
         scenario = self._scenario
         profiles = {name: self._profile(name, model) for name, model in scenario.models.items()}
@@ -111,7 +103,7 @@ class _Builder:
             self._stream(name, application, models[application.model])
             for name, application in scenario.applications.items()
         )
-        self._all_told(models, streams)
+        self._check_used(models, streams)
         plan = Plan(layout.lanes, tuple(deployments), tuple(routes))
         scaled = {
             name: ScaledModel(
@@ -165,14 +157,13 @@ class _Builder:
         if section.link.trace is None:
             assert bandwidth is not None
             return ClientGroup(name, section, None, bandwidth)
-        with self._named(("clients", name, "link", "trace")):
-            trace, _ = parse_bandwidth_trace(section.link.trace, self._bandwidths)
+        trace, _ = self._trace(("clients", name, "link", "trace"), section.link.trace)
         return ClientGroup(name, section, trace, trace.mean)
 
     # ── models ───────────────────────────────────────────────────────────────────────────────
 
     def _profile(self, name: str, model: SimulatedModel) -> tuple[Profile, ModelDefinition | None]:
-        """How long a model takes, and its definition where it has a folder."""
+        """Profile of a model, and its definition if it has a folder."""
         place = ("models", name)
         if model.padded is not None:
             with self._named((*place, "padded")):
@@ -195,14 +186,14 @@ class _Builder:
             return self._stored(self._path(model.folder), self._sizes(model))
 
     def _sizes(self, model: SimulatedModel) -> list[int]:
-        """How many cores its lane may have, the least and the most."""
+        """Least and most cores of its lane."""
         machine = self._scenario.cores
         if model.cores is None:
             return [machine]
         return sorted({model.cores.min, model.cores.max or machine})
 
     def _stored(self, folder: Path, cores: list[int]) -> tuple[TableProfile, ModelDefinition]:
-        """The profile stored in a model's folder, and what the folder says of the model."""
+        """The profile stored in a model's folder, and the definition of the model there."""
         from slacktide.models.profile_cache import ProfileCache
         from slacktide.models.repository import ProfileStore, Repository
 
@@ -219,7 +210,7 @@ class _Builder:
     def _settings(
         self, name: str, model: SimulatedModel, definition: ModelDefinition | None
     ) -> ModelSettings:
-        """The model's settings: those of its folder, over which the scenario has the last word."""
+        """Settings of the model: those of its folder, overridden by the scenario."""
         try:
             stated = {"cores": model.cores, "replicas": model.replicas, "scaling": model.scaling}
             ModelSettings.model_validate(stated, context={"imports": True})  # read and admitted
@@ -278,7 +269,7 @@ class _Builder:
         return any(getattr(application, key) for application in owned)
 
     def _by_length(self, name: str, profile: Profile, cores: int) -> Profile:
-        """A measured profile is one by length if requests have lengths."""
+        """Turn a measured profile into one by length if requests have lengths."""
         model = self._scenario.models[name]
         measured = model.latency is None and isinstance(profile, TableProfile)
         if not (measured and self._stated(name, "lengths")):
@@ -360,15 +351,11 @@ class _Builder:
             assert section.bandwidth is not None
             link = ConstantLink(section.bandwidth, section.rtt)
             return ClientLink(link, section.payload, section.shared)
-        with self._named((*place, "trace")):
-            trace, offset = parse_bandwidth_trace(section.trace, self._bandwidths)
+        trace, offset = self._trace((*place, "trace"), section.trace)
         if not trace.mean:
             why = "nothing would ever arrive: all of it is an outage"
             raise self._refuse((*place, "trace"), why)
         return ClientLink(TraceLink(trace, section.rtt, offset), section.payload, section.shared)
-
-    def _bandwidths(self, path: str, only: str | None, column: str | None) -> BandwidthTrace:
-        return read_bandwidths(str(self._path(path)), only, column)
 
     def _lengths(self, name: str, application: Application, model: ServedModel) -> Lengths | None:
         place = ("applications", name, "lengths")
@@ -397,33 +384,12 @@ class _Builder:
         with self._named(("applications", name, "slo")):
             return parse_deadlines(slo.within)
 
-    def _all_told(self, models: Mapping[str, ServedModel], streams: tuple[Traffic, ...]) -> None:
-        """A padded model is known by its applications: it cannot do without one."""
+    def _check_used(self, models: Mapping[str, ServedModel], streams: tuple[Traffic, ...]) -> None:
+        """Refuse a padded model without an application: its times follow from their lengths."""
         used_models = {stream.model for stream in streams}
         for name, model in models.items():
             if isinstance(model.profile, PaddedProfile) and name not in used_models:
                 raise self._refuse(("models", name), "no application uses it")
-
-    # ── errors and files ─────────────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def _named(self, place: Place) -> Iterator[None]:
-        """An error that is raised inside carries its place."""
-        try:
-            yield
-        except (WorkloadError, ProfileError, RepositoryError, ExitTableError) as error:
-            text = str(error)
-            for kind in ("arrivals", "deadlines", "lengths"):  # which the place says already
-                text = text.removeprefix(f"{kind}: ")
-            raise self._refuse(place, text) from None
-        except OSError as error:
-            raise self._refuse(place, f"cannot be read: {error.strerror}") from None
-
-    def _refuse(self, place: Place, message: str) -> Exception:
-        return self._cell.positions.refuse(place, message)
-
-    def _path(self, text: str) -> Path:
-        return (self._cell.folder / text).resolve()
 
     def _from_file(self, read: Callable[[str], T]) -> Callable[[str], T]:
         """`read`, with paths that start in the scenario's folder."""

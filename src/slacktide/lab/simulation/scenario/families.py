@@ -40,16 +40,16 @@ class ServedFamily:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """Clients that are alike, but for where on the trace they begin."""
+    """Equal clients that begin at different points of the trace."""
 
     name: str
     section: SimulatedClientSection
     trace: BandwidthTrace | None
     bandwidth: float
-    """Bytes per second, where there is no trace."""
+    """Bytes per second if there is no trace."""
 
     def clients(self, served: ServedFamily, *, length: float, seed: int) -> list[SimulatedClient]:
-        """All of them, for a run of `length` seconds."""
+        """All clients of the group, for a run of `length` seconds."""
         section = self.section
         random = stream(seed, f"clients {self.name}")
         variants = served.family.variants
@@ -93,15 +93,15 @@ def _jitter(spread: float, random: np.random.Generator) -> Iterator[float]:
         yield math.exp(spread * random.standard_normal()) if spread else 1.0
 
 
-def others(answered: Answered) -> Answered:
-    """`answered`, told of no frame: clients tell of these themselves."""
+def without_frames(answered: Answered) -> Answered:
+    """`answered` for all requests but frames, which their clients report."""
     return lambda request, outcome: None if request.id >= FIRST_ID else answered(request, outcome)
 
 
-def noted(answered: Answered) -> Callable[[SimulatedClient, FrameRecord], None]:
-    """Has `answered` told of each frame as its client saw it."""
+def frame_reporter(answered: Answered) -> Callable[[SimulatedClient, FrameRecord], None]:
+    """Return a function that reports a frame to `answered` as its client saw it."""
 
-    def note(client: SimulatedClient, record: FrameRecord) -> None:
+    def report(client: SimulatedClient, record: FrameRecord) -> None:
         assert record.outcome is not None
         deadline = record.captured + client.slo
         request = Request(
@@ -114,4 +114,4 @@ def noted(answered: Answered) -> Callable[[SimulatedClient, FrameRecord], None]:
         reason = _REASONS[record.outcome.result]
         answered(request, Outcome(reason, record.captured + record.outcome.seconds))
 
-    return note
+    return report

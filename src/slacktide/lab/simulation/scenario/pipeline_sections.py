@@ -1,12 +1,11 @@
-"""What a scenario says of devices, the links between them, and pipelines of models on them."""
+"""Sections of a scenario for devices, the links between them, and pipelines of models on them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
-from slacktide.lab.simulation.scenario.either_section import EitherSection
 from slacktide.models.repository import Section
 from slacktide.models.repository.fields import (
     ByteSize,
@@ -21,6 +20,17 @@ from slacktide.models.repository.settings import Count, Duration
 from slacktide.planning.pipelines import PLACEMENTS
 
 Bytes = Annotated[ByteSize, Field(ge=0)]
+
+
+class EitherSection(Section):
+    """A section that states just one of its first two keys."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        first, second = list(type(self).model_fields)[:2]
+        if (getattr(self, first) is None) == (getattr(self, second) is None):
+            raise ValueError(f"expected either {first!r} or {second!r}")
+        return self
 
 
 class DeviceSection(Section):
@@ -69,7 +79,7 @@ def _short_stage(value: Any) -> Any:
 
 
 class SimulatedEdge(Section):
-    """What one stage hands on to another."""
+    """Rows that one stage hands on to another."""
 
     upstream: Annotated[Name, Field(alias="from")]
     """The stage that hands on."""

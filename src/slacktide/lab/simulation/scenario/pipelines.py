@@ -8,18 +8,18 @@ its rows are objects at stages that feed no other, those on time the ones answer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from slacktide.domain import LaneSpec, Outcome, PoolId, Reason, Request, suggestion
+from slacktide.domain import LaneSpec, PoolId, suggestion
 from slacktide.domain.pipelines import PipelineError
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.load.report import Provenance, Report
-from slacktide.lab.load.traces import read_bandwidths, read_object_counts
+from slacktide.lab.load.traces import read_object_counts
 from slacktide.lab.simulation.frame_score import FrameScore, PipelineScore
 from slacktide.lab.simulation.items import stream
 from slacktide.lab.simulation.oracle_slack import OracleSlackOptions
 from slacktide.lab.simulation.placing import SimulatedPlacing
+from slacktide.lab.simulation.scenario.cell_reader import CellReader
 from slacktide.lab.simulation.scenario.pipeline_sections import DeviceSection, SimulatedPipeline
 from slacktide.lab.simulation.scenario.profiles import stated
 from slacktide.lab.simulation.scenario.reading import Cell
@@ -27,7 +27,7 @@ from slacktide.lab.simulation.world.device_times import DeviceTimes, ModelTimes
 from slacktide.lab.simulation.world.devices import SimulatedDevices
 from slacktide.lab.simulation.world.results import Scorer
 from slacktide.lab.simulation.world.stage_rows import EdgeRows, PipelineCamera, StageRows
-from slacktide.lab.workloads import BandwidthTrace, WorkloadError, parse_bandwidth_trace
+from slacktide.lab.workloads import BandwidthTrace
 from slacktide.lab.workloads.object_counts import ObjectCounts, draw_object_counts
 from slacktide.models.repository.settings_file import Path as Place
 from slacktide.pipelines import BOX, Edge, Pipeline, PipelineStage
@@ -45,7 +45,7 @@ from slacktide.planning.pipelines import (
     lanes_of,
     make_placement,
 )
-from slacktide.profiles import CorrectedTimes, LatencyTable, ProfileError
+from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import PoolRecipe
 
 SETTLES_S = 1.0
@@ -55,11 +55,11 @@ _DRAWN_S = 300.0
 _VERSION = "1"
 
 
-class PipelinesWorld:
+class PipelinesWorld(CellReader):
     """One cell with pipelines, ready to be run with any seed. Raises ScenarioError."""
 
     def __init__(self, cell: Cell) -> None:
-        self._cell, self._scenario = cell, cell.scenario
+        super().__init__(cell)
         scenario = cell.scenario
         self._tables = {name: self._table(name) for name in scenario.models}
         self._recipes = {name: self._recipe(name) for name in scenario.models}
@@ -73,10 +73,10 @@ class PipelinesWorld:
     def run(
         self, seed: int, provenance: Provenance, progress: Callable[[float], None] | None = None
     ) -> Report:
-        """Run the scenario. `progress` is told the share of its time that has passed."""
+        """Run the scenario. `progress` is called with the share of its time that has passed."""
         scenario = self._scenario
         scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
-        score = _Noted(scorer, start=scenario.warmup, end=scenario.length)
+        score = FrameScore(start=scenario.warmup, end=scenario.length, answered=scorer.answered)
         devices = SimulatedDevices(
             [rows.pipeline for rows in self.rows.values()],
             {ends: (link.trace, 0.5 * link.rtt, link.offset) for ends, link in self._links.items()},
@@ -181,8 +181,7 @@ class PipelinesWorld:
             if section.trace is None:
                 trace, offset = BandwidthTrace([0.0], [float(section.bandwidth or 0)]), 0.0
             else:
-                with self._named((*place, "trace")):
-                    trace, offset = parse_bandwidth_trace(section.trace, self._bandwidths)
+                trace, offset = self._trace((*place, "trace"), section.trace)
             link = _SimulatedLink(trace, section.rtt, offset)
             for ends in ((first, second), (second, first)):
                 pairs.add(ends)
@@ -328,19 +327,6 @@ class PipelinesWorld:
         if name not in names:
             raise self._refuse(place, f"no {kind} {name!r}; {suggestion(name, names)}")
 
-    def _bandwidths(self, path: str, only: str | None, column: str | None) -> BandwidthTrace:
-        return read_bandwidths(str((self._cell.folder / path).resolve()), only, column)
-
-    @contextmanager
-    def _named(self, place: Place) -> Iterator[None]:
-        try:
-            yield
-        except (WorkloadError, ProfileError) as error:
-            raise self._refuse(place, str(error)) from None
-
-    def _refuse(self, place: Place, message: str) -> Exception:
-        return self._cell.positions.refuse(place, message)
-
 
 @dataclass(frozen=True, slots=True)
 class _SimulatedLink:
@@ -354,30 +340,6 @@ class _SimulatedLink:
         past = at >= 1.0
         rate = self.trace.moved(at) - self.trace.moved(at - 1.0) if past else self.trace.rate(at)
         return LinkView(*ends, rate, 0.5 * self.rtt)
-
-
-class _Noted(FrameScore):
-    """Also tells a scorer of each frame."""
-
-    def __init__(self, scorer: Scorer, *, start: float, end: float) -> None:
-        super().__init__(start=start, end=end)
-        self._scorer = scorer
-        self._ids = 0
-
-    def ended(
-        self,
-        pipeline: str,
-        arrival: float,
-        offered: int,
-        in_time: int,
-        reason: Reason,
-        at: float,
-        worth: float,
-    ) -> None:
-        super().ended(pipeline, arrival, offered, in_time, reason, at, worth)
-        self._ids += 1
-        frame = Request(self._ids, pipeline, arrival, arrival)
-        self._scorer.answered(frame, Outcome(reason, at, 0.0, 0.0, 0, None))
 
 
 def _slower(table: LatencyTable, factor: float) -> LatencyTable:

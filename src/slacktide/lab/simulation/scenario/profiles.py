@@ -67,17 +67,17 @@ class TableProfile:
 
     @property
     def largest(self) -> int:
-        """The largest batch it speaks of."""
+        """Largest batch that the profile covers."""
         return self.record.table.max_batch
 
     def misses(self, max_batch: int, cores: int) -> str | None:
-        """Why it does not do for batches of `max_batch` on `cores`; None if it does."""
+        """Why the profile does not cover batches of `max_batch` on `cores`; None if it does."""
         return self.record.mismatch(
             cores=[cores], max_batch=max_batch, device=self.record.device, shapes={}
         )
 
     def times(self, training: Training, cores: int) -> BatchTimes:
-        """Batch times as policies know them."""
+        """Batch times that policies are given."""
         record = self.record
         if self.shaped:
             return self.by_shape()
@@ -86,7 +86,7 @@ class TableProfile:
         )
 
     def execution(self, generator: np.random.Generator) -> Execution:
-        """Execution as the hardware does it."""
+        """Batch times of the simulated hardware."""
         truth = self.by_shape() if self.shaped else CorrectedTimes(self.record.table)
         return ByProfile(truth, generator)
 

@@ -45,8 +45,8 @@ _SHORT_FORMS = {"scheduler": "name", "slo": "within"}
 
 @dataclass(frozen=True, slots=True)
 class YamlPositions:
-    """From a place in the document to the words a person finds it by: a line of the file, a grid
-    value, a `--set`."""
+    """Where values of the document were written: in a line of the file, a grid value or a
+    `--set`."""
 
     file: str
     lines: Lines
@@ -54,7 +54,7 @@ class YamlPositions:
     """Places of values that do not stand in their own line: grid values and overrides."""
 
     def of(self, path: Path) -> str:
-        """Where `path` was written; where what is around it was, if it was not itself."""
+        """Where `path`, or else the nearest section around it, was written."""
         around = [path[:length] for length in range(len(path), 0, -1)]
         for place in around:
             if place in self.elsewhere:
@@ -93,7 +93,7 @@ class Cell:
     """Dotted key → the value chosen, as text; empty without a grid."""
     positions: YamlPositions
     folder: FilePath
-    """Where the file is: paths in it start here."""
+    """Folder of the file: paths in it start here."""
     imports: bool = False
     """Whether it may name schedulers and planners to import."""
 
@@ -175,7 +175,7 @@ def _overridden(
 
 
 def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
-    """Every combination of the grid's values; the last key changes fastest."""
+    """Cells of all combinations of the grid's values; the last key changes fastest."""
     count = 1
     for key, values in grid.items():
         if key.partition(".")[0] in _NOT_IN_A_GRID:

@@ -1,4 +1,4 @@
-"""One cell with one seed, simulated and scored as a live run is; and many tasks over processes."""
+"""Runs one cell with one seed, scored as a live run is; and many tasks in several processes."""
 
 from __future__ import annotations
 
@@ -28,43 +28,34 @@ from slacktide.planning import PlannerError
 
 _provenance = cache(gather)
 """Provenance of this process, gathered once: it takes a while."""
-_TOLD_EVERY = 2_000
-"""Requests between two words on progress."""
+_PROGRESS_EVERY = 2_000
+"""Requests between two reports of progress."""
 
 Progress = Callable[[float], None]
-"""Told the share of the run's time that has passed, 0 to 1."""
+"""Called with the share of the run's time that has passed, 0 to 1."""
 
 
 def run_cell(
-    cell: Cell,
-    seed: int,
-    *,
-    world: World | None = None,
-    progress: Progress | None = None,
-    requests: Path | None = None,
+    cell: Cell, seed: int, *, progress: Progress | None = None, requests: Path | None = None
 ) -> Report:
-    """Run `cell` with this seed; the report is the same whenever it is run. `world` is that of
-    the cell, if it has been built before. `requests`: a file for a line about each request;
-    percentiles are exact then. Raises ScenarioError, OSError for that file."""
+    """Run `cell` with this seed; the report is the same whenever it is run. `requests`: a file for
+    a line about each request; percentiles are exact then. Raises ScenarioError, OSError for that
+    file."""
     try:
-        return _best(cell, seed, world, progress, requests)
-    except (OptionError, PlannerError) as error:  # a class of others could not be made
+        if cell.scenario.pipelines:
+            if requests is not None:
+                raise ScenarioError(["--requests: a scenario with 'pipelines' lists no requests"])
+            return PipelinesWorld(cell).run(seed, _provenance(), progress)
+        world = build(cell)
+        reports = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]
+        best = max(reports, key=lambda report: report.goodput)
+        if (
+            requests is not None and best is not reports[-1]
+        ):  # the file is about the run that counts
+            return _run(cell, seed, world, world.kappas[reports.index(best)], progress, requests)
+        return best
+    except (OptionError, PlannerError) as error:  # an imported class could not be made
         raise ScenarioError([str(error)]) from error
-
-
-def _best(
-    cell: Cell, seed: int, world: World | None, progress: Progress | None, requests: Path | None
-) -> Report:
-    if cell.scenario.pipelines:
-        if requests is not None:
-            raise ScenarioError(["--requests: a scenario with 'pipelines' lists no requests"])
-        return PipelinesWorld(cell).run(seed, _provenance(), progress)
-    world = world or build(cell)
-    reports = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]
-    best = max(reports, key=lambda report: report.goodput)
-    if requests is not None and best is not reports[-1]:  # the file is about the run that counts
-        return _run(cell, seed, world, world.kappas[reports.index(best)], progress, requests)
-    return best
 
 
 def check_cell(cell: Cell) -> None:
@@ -88,7 +79,7 @@ def _run(
         scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration, requests=file)
         simulation = world.simulation(seed, answered=scorer.answered, kappa=kappa)
         items = world.items(seed)
-        simulation.run(items if progress is None else _told(items, world.length, progress))
+        simulation.run(items if progress is None else _with_progress(items, world.length, progress))
         labels = (f"{key}={value}" for key, value in cell.labels.items())
         return scorer.report(
             title=" ".join((scenario.title, *labels)),
@@ -126,10 +117,10 @@ def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
     return run_cell(cell, task["seed"]).to_dict()
 
 
-def _told(items: Iterable[Item], length: float, progress: Progress) -> Iterator[Item]:
-    """`items`, with a word on progress now and then."""
+def _with_progress(items: Iterable[Item], length: float, progress: Progress) -> Iterator[Item]:
+    """Yield `items`, and report progress now and then."""
     for number, item in enumerate(items):
-        if number % _TOLD_EVERY == 0:
+        if number % _PROGRESS_EVERY == 0:
             progress(min(1.0, item.arrival / length))
         yield item
 
@@ -145,12 +136,11 @@ _AHEAD = 4
 def done_in_processes(
     work: Callable[[Task], Document], tasks: Iterable[tuple[Key, Task]], *, jobs: int
 ) -> Iterator[tuple[Key, Document]]:
-    """(key, what `work` made of its task), in whatever order they are done.
+    """Yield (key, result of `work`) in the order in which tasks finish.
 
-    `work` must be a function of a module, and tasks plain data. With one job it is all done in this
-    process. What `work` raises is raised here. Stopping early, by an error, by Ctrl-C or by
-    closing the iterator, ends the processes with what they are at; they end too if this process is
-    killed.
+    `work` must be a function of a module, and tasks plain data. With one job all run in this
+    process. An exception of `work` is raised here. Stopping early, by an error, by Ctrl-C or by
+    closing the iterator, ends the processes at once; they also end if this process is killed.
     """
     if jobs == 1:
         for key, task in tasks:
@@ -158,7 +148,7 @@ def done_in_processes(
         return
     # Spawned, not forked: a child must not share threads or descriptors of its parent.
     context = multiprocessing.get_context("spawn")
-    strangers = set(multiprocessing.active_children())
+    unrelated = set(multiprocessing.active_children())
     source = iter(tasks)
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:
@@ -173,7 +163,7 @@ def done_in_processes(
                 (pool.submit(work, task), key) for key, task in islice(source, len(done))
             )
     except BaseException:
-        for child in set(multiprocessing.active_children()) - strangers:
+        for child in set(multiprocessing.active_children()) - unrelated:
             child.terminate()
         raise
     finally:
@@ -181,8 +171,8 @@ def done_in_processes(
 
 
 def _begin() -> None:
-    """First steps of every child: it must not outlive its parent, nor make a fuss at the end."""
-    # By default Ctrl-C would have every child print where it was; like this it is over at once.
+    """Set up a child process: it must not outlive its parent, and ends without a traceback."""
+    # By default Ctrl-C would have every child print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(50_000, 20, 50)  # runs make few cycles: a twentieth faster
     Thread(target=_end_with_parent, daemon=True).start()

@@ -21,11 +21,11 @@ from pydantic import (
 
 from slacktide.domain import Registry, shown
 from slacktide.lab.simulation.oracle_slack import OracleSlack
-from slacktide.lab.simulation.scenario.either_section import EitherSection
 from slacktide.lab.simulation.scenario.pipeline_sections import (
     Bytes,
     DeviceLinkSection,
     DeviceSection,
+    EitherSection,
     PlacementSection,
     SimulatedPipeline,
 )
@@ -229,7 +229,7 @@ class LinkSection(EitherSection):
 
 
 class Hint(EitherSection):
-    """What a request says of its own length. `exact` is short for `{error: 0}`."""
+    """Length that a request states for itself. `exact` is short for `{error: 0}`."""
 
     error: Annotated[float, Field(ge=0)] | None = None
     """The true length times exp(error × a standard normal)."""

@@ -1,4 +1,4 @@
-"""`Sweep`: what came of every cell of a grid, over all seeds, with means and standard errors."""
+"""`Sweep`: results of all cells of a grid over all seeds, with means and standard errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class SweepRow:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All cells that were run, in the order of the grid."""
+    """Results of the cells that were run, in the order of the grid."""
 
     title: str
     rows: tuple[SweepRow, ...]

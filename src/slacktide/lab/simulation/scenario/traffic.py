@@ -57,8 +57,8 @@ class ClientLink:
     """Whether they queue for the link."""
 
     def delays(self) -> Callable[[Column], LinkDelays]:
-        """Asked for the next requests at each call: the instants at which they are sent (seconds,
-        rising, shape (n,))."""
+        """Return a function from the instants at which the next requests are sent (seconds,
+        rising, shape (n,)) to their delays."""
         size = self.payload_bytes
         link = SharedLink(self.link) if self.shared else self.link
         # A bandwidth that never changes is no secret for long.
@@ -107,7 +107,7 @@ class Traffic:
     link: ClientLink | None = None
     notice: float | None = None
     signatures: tuple[Signature, ...] = ((),)
-    """From which one is drawn."""
+    """Signatures, one of which is drawn for each request."""
 
     def owner(self, mode: int) -> str:
         """The application a request of this mode belongs to."""
@@ -129,7 +129,7 @@ def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Itera
     sources = [_drawn(traffic, duration, seed) for traffic in streams]
     drawn = [np.empty((COLUMNS, 0)) for _ in streams]
     drawn_until = [-np.inf for _ in streams]
-    """Until when all that begins is among `drawn`."""
+    """Instants before which everything that begins is in `drawn`."""
     first = 0
     while senders:
         until = min(drawn_until)
@@ -153,8 +153,8 @@ def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Itera
 
 
 def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Training:
-    """Facts that policies may know of one model's requests: 4,000 of each application, drawn
-    apart."""
+    """Facts that policies may know of one model's requests, from 4,000 separate draws for each
+    application."""
     lengths: dict[Key, list[Column]] = {}
     shares: dict[Key, float] = {}
     samples = []
@@ -177,7 +177,7 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
 
 
 def _drawn(traffic: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:
-    """(until when all that begins has been drawn, what has been drawn last)."""
+    """Yield (instant before which everything that begins has been drawn, latest draws)."""
     row_numbers, hints, deadlines, lengths, shapes = (
         stream(seed, f"{purpose} of {traffic.name}")
         for purpose in ("rows", "hints", "deadlines", "lengths", "shapes")

@@ -13,7 +13,12 @@ from slacktide.lab.simulation.acting import SimulatedClients
 from slacktide.lab.simulation.exit_tables import ExitTable, TableExits
 from slacktide.lab.simulation.items import Item, stream
 from slacktide.lab.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
-from slacktide.lab.simulation.scenario.families import ClientGroup, ServedFamily, noted, others
+from slacktide.lab.simulation.scenario.families import (
+    ClientGroup,
+    ServedFamily,
+    frame_reporter,
+    without_frames,
+)
 from slacktide.lab.simulation.scenario.profiles import PaddedProfile, Profile, Training
 from slacktide.lab.simulation.scenario.reading import ScenarioError
 from slacktide.lab.simulation.scenario.traffic import Traffic, requests, training
@@ -46,7 +51,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ServedExits:
-    """Ramps of a model, and how its early exits are managed; None: not at all."""
+    """Ramps of a model, and how its early exits are managed; None: it has no early exits."""
 
     table: ExitTable
     stated: StatedExits | None
@@ -73,7 +78,7 @@ class World:
 
     @property
     def kappas(self) -> tuple[float, ...]:
-        """A yardstick's, each for a run of its own of which the best counts, unless it has one."""
+        """Values of κ to run with, of which the best counts: several if a yardstick states none."""
         policies = [model.scheduler for model in self.models.values()]
         free = any(
             isinstance(p, OracleSlackOptions) and p.deferral_discount is None for p in policies
@@ -88,7 +93,7 @@ class World:
         watch: Watch | None = None,
         kappa: float = KAPPAS[0],
     ) -> Simulation:
-        """A fresh run; replicas are up when the first request may come."""
+        """Make a new run. Its replicas are up before the first request."""
         stated: dict[str, object] = dict(self.scaled)
         for name, served in self.families.items():
             scaled = self.scaled.get(name)
@@ -105,7 +110,7 @@ class World:
             self.engine(seed, kappa),
             self.plan,
             self.execution(seed),
-            answered=others(answered) if answered and self.clients else answered,
+            answered=without_frames(answered) if answered and self.clients else answered,
             watch=watch,
             begin=-self.start_s,
             start_s=self.start_s,
@@ -123,7 +128,7 @@ class World:
                     self.families[group.section.model], length=self.length, seed=seed
                 )
             ]
-            note = None if answered is None else noted(answered)
+            note = None if answered is None else frame_reporter(answered)
             simulation.join(SimulatedClients(clients, simulation.put_turn, recorded=note))
         return simulation
 

@@ -7,6 +7,8 @@ of its own here (device_parts.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from heapq import merge
 
 from slacktide.domain import (
     Answer,
@@ -32,8 +34,8 @@ from slacktide.domain.frames import (
     Yield,
 )
 from slacktide.lab.simulation.device_parts import DeviceParts, Devices
-from slacktide.lab.simulation.frames_here import HereChild, HereFrame, SentPart
 from slacktide.lab.simulation.items import ExternalEvent
+from slacktide.lab.simulation.local_frames import LocalChild, LocalFrame, SentPart
 from slacktide.lab.simulation.world.stage_rows import PipelineCamera, SeenFrame
 from slacktide.pipelines import HAS_RESULT
 from slacktide.planning.exits import RampsLearnt
@@ -41,7 +43,7 @@ from slacktide.planning.pipelines.demand import StageArrivals
 
 
 class DeviceFrames:
-    """Frames of one device. Counts what came of them in the score of all."""
+    """Frames of one device. Counts their outcomes in the score of all devices."""
 
     def __init__(
         self,
@@ -58,13 +60,13 @@ class DeviceFrames:
         """By pipeline: what its frames, sent for the source, are of their bytes; else all."""
         self.arrivals: Mapping[str, Mapping[str, StageArrivals]] = {}
         """By pipeline and stage: what has come, for planners; else nothing is counted."""
-        self.accuracy: Callable[[HereChild, int], float] | None = None
+        self.accuracy: Callable[[LocalChild, int], float] | None = None
         """Accuracy of the answers to a request, by its id; the source's goes for all behind it.
         None: all are right."""
         self._score = devices.score
         self._next_id = 0
-        self.frames: dict[int, HereFrame] = {}
-        self.children: dict[int, HereChild] = {}
+        self.frames: dict[int, LocalFrame] = {}
+        self.children: dict[int, LocalChild] = {}
         self.parts = DeviceParts(self, devices)
         """Parts that began here."""
         self._does: Mapping[type, Callable[..., None]] = {
@@ -78,34 +80,21 @@ class DeviceFrames:
     # ── frames come ──────────────────────────────────────────────────────────────────────────
 
     def coming(self, cameras: Sequence[PipelineCamera]) -> Iterator[ExternalEvent]:
-        """All frames of these cameras, in order."""
-        heads: list[tuple[float, int, SeenFrame, Iterator[tuple[float, SeenFrame]]]] = []
-        for number, camera in enumerate(cameras):
-            frames = camera.frames()
-            for at, picture in frames:
-                heads.append((at, number, picture, frames))
-                break
-        heads.sort(key=lambda head: head[:2])
-        while heads:
-            at, number, picture, frames = heads.pop(0)
+        """Yield the frames of these cameras in order."""
+        for at, number, picture in merge(*map(_numbered, cameras, range(len(cameras)))):
             yield ExternalEvent(at, self._arrives(at, picture, cameras[number]))
-            for following, next_seen in frames:
-                heads.append((following, number, next_seen, frames))
-                if len(heads) > 1:
-                    heads.sort(key=lambda head: head[:2])
-                break
 
     def _arrives(self, at: float, picture: SeenFrame, camera: PipelineCamera) -> FrameArrived:
         self._next_id += 1
         id = self._next_id
-        self.frames[id] = HereFrame(id, picture, 0, None)
+        self.frames[id] = LocalFrame(id, picture, 0, None)
         name, nbytes = picture.rows.pipeline.name, round(camera.nbytes)
         return FrameArrived(Frame(id, name, at, picture.deadline, client=name, nbytes=nbytes))
 
     # ── what the simulation asks ─────────────────────────────────────────────────────────────
 
-    def wanted(self, event: FrameEvent) -> bool:
-        """All that happens does."""
+    def still_happens(self, event: FrameEvent) -> bool:
+        """True: cameras withdraw no frame."""
         return True
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
@@ -138,7 +127,7 @@ class DeviceFrames:
         return StageYielded(child.id, tuple(yields))
 
     def carry_out(self, command: FrameCommand, *, now: float) -> None:
-        """Do what is to be done for frames."""
+        """Carry out a command about a frame."""
         self._does[type(command)](command, now)
 
     def _runs(self, batch: Batch) -> None:
@@ -148,7 +137,7 @@ class DeviceFrames:
             if child is not None:
                 child.batch = batch
 
-    def told(self, commands: Sequence[Command], *, now: float) -> None:
+    def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
         """Children whose payload nothing names any more are forgotten, and what ran for nothing is
         counted."""
         for command in commands:
@@ -173,7 +162,7 @@ class DeviceFrames:
         request = command.request
         frame = self.frames[request.parent or 0]
         first = frame.base(command.feeds[0])
-        self.children[request.id] = HereChild(frame, command.stage, request.rows, first)
+        self.children[request.id] = LocalChild(frame, command.stage, request.rows, first)
         counted = self.arrivals.get(frame.seen.rows.pipeline.name)
         if counted is not None:
             counted[command.stage].seen(request.rows, now)
@@ -201,29 +190,10 @@ class DeviceFrames:
         """A part of another device comes in at `at`."""
         self._next_id += 1
         sent.there = id = self._next_id
-        self.frames[id] = HereFrame(id, sent.frame.seen, sent.first, sent)
-        part = sent.part
-        self.put(
-            at,
-            FrameArrived(
-                Frame(
-                    id,
-                    part.pipeline,
-                    part.arrival,
-                    part.deadline,
-                    part.rows,
-                    part.penalty,
-                    part.signature,
-                    part.best_effort,
-                    part.application,
-                    part.client,
-                    part.work_hint,
-                    part.network_time,
-                    part.size,
-                    part.final,
-                    part.stage,
-                    part.parent,
-                    part.nbytes,
-                )
-            ),
-        )
+        self.frames[id] = LocalFrame(id, sent.frame.seen, sent.first, sent)
+        self.put(at, FrameArrived(replace(sent.part, id=id)))
+
+
+def _numbered(camera: PipelineCamera, number: int) -> Iterator[tuple[float, int, SeenFrame]]:
+    for at, picture in camera.frames():
+        yield at, number, picture

@@ -27,7 +27,7 @@ class Sending(Generic[Sent]):
         self.what = sent
         self.nbytes = nbytes
         self.until = until
-        """When it must have arrived, absolute seconds; infinite: whenever."""
+        """Latest arrival, absolute seconds; infinite: none."""
 
 
 class PartLink(Generic[Sent]):
@@ -39,18 +39,18 @@ class PartLink(Generic[Sent]):
         not_negative(latency=latency, offset=offset)
         self.trace, self.latency, self.offset = trace, latency, offset
         self.leaves_at = math.inf
-        """When what is on its way has left, or is given up."""
+        """Instant at which the moving message has left, or is given up."""
         self.given_up: list[Sending[Sent]] = []
         """Messages that cannot arrive in time; for the caller to take out."""
         self.carried = 0.0
         """Bytes that have arrived."""
         self._moving: Sending[Sent] | None = None
         self._whole = True
-        """Whether what is on its way gets there."""
+        """Whether the moving message arrives."""
         self._waiting: deque[Sending[Sent]] = deque()
 
     def __len__(self) -> int:
-        """How many wait or are on their way."""
+        """Number of messages that wait or move."""
         return len(self._waiting) + (self._moving is not None)
 
     def offer(self, sending: Sending[Sent], *, now: float) -> None:
@@ -60,7 +60,7 @@ class PartLink(Generic[Sent]):
             self._start(now)
 
     def drop(self, sending: Sending[Sent], *, now: float) -> None:
-        """Nothing waits for it any more; no matter whether it has left."""
+        """Forget a message that nothing waits for any more, whether or not it has left."""
         if sending is self._moving:
             self._moving = None
             self._start(now)
@@ -81,7 +81,7 @@ class PartLink(Generic[Sent]):
         return moving if whole else None
 
     def message_at(self, *, now: float) -> float:
-        """When something without bytes, that waits for nothing, is there."""
+        """Arrival of a message without bytes that does not queue."""
         return self.trace.moving_from(now + self.offset) - self.offset + self.latency
 
     def _start(self, now: float) -> None:

@@ -18,8 +18,8 @@ from slacktide.engine import Engine
 from slacktide.lab.simulation.device_parts import DeviceLink
 from slacktide.lab.simulation.exit_courses import EarlyExits
 from slacktide.lab.simulation.frame_score import FrameScore
-from slacktide.lab.simulation.frames_here import SentPart
 from slacktide.lab.simulation.items import SimulationError
+from slacktide.lab.simulation.local_frames import SentPart
 from slacktide.lab.simulation.world.device_frames import DeviceFrames
 from slacktide.lab.simulation.world.driver import Simulation
 from slacktide.lab.simulation.world.hardware import Execution
@@ -42,7 +42,7 @@ class SimulatedDevice:
         self.name, self.number = name, number
         self.frames, self.simulation = frames, simulation
         self.due = math.inf
-        """When it is next looked at."""
+        """Instant of its next event."""
         self.base: tuple[Plan, Stated] = Plan(), {}
         """Plan that its planners begin with, and their bounds."""
 
@@ -65,7 +65,7 @@ class SimulatedDevices:
         self.devices: dict[str, SimulatedDevice] = {}
         self.now = -math.inf
         self.begins = 0.0
-        """When its devices begin."""
+        """Earliest beginning of its devices."""
         self.pipelines = tuple(pipelines)
         self._check = check
         self._links: dict[tuple[str, str], DeviceLink] = {

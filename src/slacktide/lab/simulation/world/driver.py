@@ -105,55 +105,36 @@ class EventOrder(IntEnum):
 
 
 ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent | FrameEvent], EventOrder] = {
-    BatchFinished: EventOrder.BATCH,
-    BatchFailed: EventOrder.BATCH,
-    BatchAborted: EventOrder.BATCH,
-    RowsReleased: EventOrder.BATCH,
-    ReplicaUp: EventOrder.REPLICA,
-    ReplicaLost: EventOrder.REPLICA,
-    LaneResized: EventOrder.REPLICA,
-    PlanChanged: EventOrder.REPLICA,
-    MemoryShort: EventOrder.REPLICA,
-    DriverStalled: EventOrder.REPLICA,
-    SessionOpened: EventOrder.REPLICA,
-    SessionMeasured: EventOrder.REPLICA,
-    SessionClosed: EventOrder.REPLICA,
-    RampsLearnt: EventOrder.REPLICA,
-    RampsJudged: EventOrder.REPLICA,
-    RampsRefused: EventOrder.REPLICA,
-    ExitsArranged: EventOrder.REPLICA,
-    StageYielded: EventOrder.BATCH,
-    PartAnswered: EventOrder.BATCH,
-    PipelinesChanged: EventOrder.REPLICA,
-    Announced: EventOrder.NOTICE,
-    FrameAnnounced: EventOrder.NOTICE,
-    Submitted: EventOrder.REQUEST,
-    FrameArrived: EventOrder.REQUEST,
-    Cancelled: EventOrder.WITHDRAWAL,
-    FrameCancelled: EventOrder.WITHDRAWAL,
-    Refused: EventOrder.WITHDRAWAL,
-    FrameRefused: EventOrder.WITHDRAWAL,
+    **dict.fromkeys((BatchFinished, BatchFailed, BatchAborted, RowsReleased), EventOrder.BATCH),
+    **dict.fromkeys((StageYielded, PartAnswered), EventOrder.BATCH),
+    **dict.fromkeys((ReplicaUp, ReplicaLost, LaneResized, PlanChanged), EventOrder.REPLICA),
+    **dict.fromkeys((MemoryShort, DriverStalled, PipelinesChanged), EventOrder.REPLICA),
+    **dict.fromkeys((SessionOpened, SessionMeasured, SessionClosed), EventOrder.REPLICA),
+    **dict.fromkeys((RampsLearnt, RampsJudged, RampsRefused, ExitsArranged), EventOrder.REPLICA),
+    **dict.fromkeys((Announced, FrameAnnounced), EventOrder.NOTICE),
+    **dict.fromkeys((Submitted, FrameArrived), EventOrder.REQUEST),
+    **dict.fromkeys((Cancelled, FrameCancelled, Refused, FrameRefused), EventOrder.WITHDRAWAL),
     TimerFired: EventOrder.TIMER,
 }
 
 
 Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
-"""Told of every request's outcome; of a `Notice` where no body was to come."""
+"""Called with every request and its outcome; with a `Notice` if its body never came."""
 
 
 class SimulatedFrames(Protocol):
-    """Frames of a run that has pipelines: what stages give, and where frames end."""
+    """Frames of a run with pipelines: outputs of stages, and outcomes of frames."""
 
-    def wanted(self, event: FrameEvent) -> bool:
+    def still_happens(self, event: FrameEvent) -> bool:
         """True if this event still happens, now that its time has come."""
 
     def answered(self, child: Answer, *, now: float) -> StageYielded | None:
-        """A request of a stage has its outcome: what its outputs hand on; None: nothing is due, or
-        it comes later."""
+        """A request of a stage has its outcome. Return the rows that it hands on; None: none, or
+        they come later."""
 
     def carry_out(self, command: FrameCommand, *, now: float) -> None: ...
 
-    def told(self, commands: Sequence[Command], *, now: float) -> None:
+    def on_commands(self, commands: Sequence[Command], *, now: float) -> None:
         """The engine's other commands, before they are carried out."""
 
 
@@ -233,7 +214,7 @@ class Simulation:
             self._put(begin, EventOrder.REPLICA, learnt)
 
     def learnt(self, plan: Plan) -> Iterator[RampsLearnt]:
-        """Ramps of what `plan` has run, as planners are told of them."""
+        """Ramps of the models in `plan`, as planners get them."""
         for pool in dict.fromkeys(deployment.pool for deployment in plan.deployments):
             exits = self._exits.get(pool.model)
             learnt = None if exits is None else exits.learnt(pool)
@@ -273,8 +254,8 @@ class Simulation:
         self._coming = next(self._source, None)
 
     def next_at(self, *, more: bool = False) -> float:
-        """When something happens next: infinite if nothing does. `more`: whether anything is to
-        come (`put`) that is not known yet."""
+        """Instant of the next event: infinite if there is none. `more`: whether further events
+        may be `put`."""
         heap, coming = self._heap, self._coming
         at = heap[0][0] if heap else math.inf
         if coming is not None and coming.arrival < at:
@@ -283,7 +264,7 @@ class Simulation:
         return at if wakeup is None or wakeup >= at else wakeup
 
     def turn(self, at: float) -> None:
-        """Let happen what comes first at `at`, which `next_at` has said. Raises as `run` does."""
+        """Handle the first event at `at`, which `next_at` has returned. Raises as `run` does."""
         coming = self._coming
         if coming is not None and coming.arrival <= at:
             if at < self.now:
@@ -349,7 +330,7 @@ class Simulation:
         self._deliver((TimerFired(),), at)
 
     def _step(self) -> None:
-        """Deliver what comes first on the heap, and the requests that come with it."""
+        """Deliver the first event on the heap, and the requests of the same instant."""
         heap = self._heap
         at, kind, _, first = heappop(heap)
         self.now = at
@@ -378,7 +359,7 @@ class Simulation:
             self._deliver(events, at)
 
     def _event(self, happening: _Happens) -> RuntimeEvent | None:
-        """Event that the engine gets; None if it has come to nothing meanwhile."""
+        """Event that the engine gets; None if it no longer happens."""
         if isinstance(happening, Report):
             return happening if self.hardware.happens(happening, now=self.now) else None
         if isinstance(happening, _ClientTurn):
@@ -392,7 +373,7 @@ class Simulation:
         elif isinstance(happening, Failure):
             return self.hardware.fails(happening, now=self.now)
         elif self._frames is not None and type(happening) in _FRAME_EVENTS:
-            return happening if self._frames.wanted(cast(FrameEvent, happening)) else None
+            return happening if self._frames.still_happens(cast(FrameEvent, happening)) else None
         return happening
 
     def _deliver(self, events: Sequence[RuntimeEvent], at: float) -> None:
@@ -441,7 +422,7 @@ class Simulation:
                 yielded = frames.answered(command, now=at)
                 if yielded is not None:
                     yields.append(yielded)
-        frames.told(hardware_commands, now=at)
+        frames.on_commands(hardware_commands, now=at)
         if self._check and self.runtime.frames is not None:
             self.runtime.frames.check()
         return hardware_commands, yields

@@ -55,7 +55,7 @@ class Execution(Protocol):
 
 
 class AsExpected:
-    """Every batch takes just what its profile expects."""
+    """Every batch takes the expected time of its profile."""
 
     def __init__(self, times: BatchTimes) -> None:
         self._times = times
@@ -77,7 +77,7 @@ class ByProfile:
 
 
 def scatter(times: BatchTimes, batch: Batch, cores: int) -> TimeDistribution:
-    """The time of `batch` if predictions are right. How sure they are of that is not part of it."""
+    """Distribution of the time of `batch` if predictions are right, without their uncertainty."""
     if isinstance(times, ExitTimes):
         times = times.inner
     distribution_of = times.scatter if isinstance(times, ShapedTimes) else times.of
@@ -121,7 +121,7 @@ class CoreMeter:
         self._cores: list[int] = []
 
     def see(self, cores: int, *, now: float) -> None:
-        """So many from `now` on; `now` never falls."""
+        """Set the number of cores from `now` on; `now` never decreases."""
         if not self._cores or cores != self._cores[-1]:
             self._since.append(now)
             self._cores.append(cores)
@@ -157,7 +157,7 @@ Put = Callable[[float, Report], None]
 """(absolute seconds, what the engine, or planners, are to get then)."""
 
 ARRANGE_S = 0.5
-"""From a policy with other ramps until the model is open with them."""
+"""Seconds from a policy with other ramps until the model has opened them."""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class _Running:
     batch: Batch
     cores: int
     since: float
-    """When it began to run on these cores."""
+    """Instant at which it began to run on these cores."""
     ends_at: float
     """Infinite: it hangs."""
     course: ExitCourse | None = None
@@ -290,7 +290,7 @@ class Hardware:
         return None
 
     def lanes_changed(self, cores: Mapping[str, int], now: float) -> None:
-        """From now on lanes have so many cores, by name."""
+        """Set the confirmed cores of all lanes, by name."""
         self._cores = cores
         self.allocated.see(sum(cores.values()), now=now)
 

@@ -75,7 +75,7 @@ class Scorer:
         return StreamScore(_ENDINGS, self._window, exact=self._requests is not None)
 
     def _fold(self) -> None:
-        """Count what was noted."""
+        """Count the noted outcomes."""
         self._noted = 0
         for key, notes in self._notes.items():
             if notes:

@@ -37,37 +37,6 @@ class EdgeRows:
         return self.shapes[int(1e4 * spin) % len(self.shapes)] if self.shapes else ()
 
 
-class SeenFrame:
-    """A frame as it truly is."""
-
-    __slots__ = (
-        "accuracy",
-        "arrival",
-        "deadline",
-        "ended_at",
-        "handed",
-        "offered",
-        "rows",
-        "spin",
-    )
-
-    def __init__(
-        self, rows: StageRows, handed: Sequence[int], spin: float, arrival: float, slo: float
-    ) -> None:
-        self.rows = rows
-        self.arrival = arrival
-        self.deadline = arrival + slo
-        self.handed = handed
-        """Rows on each edge of the source."""
-        self.spin = spin
-        self.accuracy = 1.0
-        """Accuracy of the source's answer."""
-        self.ended_at = math.inf
-        """When it got its outcome, where it came in."""
-        self.offered = rows.offered(handed, spin)
-        """Rows at the sinks, if everything is served."""
-
-
 class StageRows:
     """A pipeline and what its edges hand on. Raises WorkloadError for rows that cannot be."""
 
@@ -117,6 +86,24 @@ class StageRows:
         return sum(rows[name] for name in self.sinks)
 
 
+@dataclass(slots=True, eq=False)
+class SeenFrame:
+    """A frame as it truly is."""
+
+    rows: StageRows
+    handed: Sequence[int]
+    """Rows on each edge of the source."""
+    spin: float
+    arrival: float
+    deadline: float
+    offered: int
+    """Rows at the sinks, if everything is served."""
+    accuracy: float = 1.0
+    """Accuracy of the source's answer."""
+    ended_at: float = math.inf
+    """Instant of its outcome on the device that it came to."""
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineCamera:
     """A source of frames of one pipeline. Raises WorkloadError for what cannot be."""
@@ -133,7 +120,7 @@ class PipelineCamera:
     """Bytes of a frame, as it crosses a link."""
     start: float = 0.0
     end: float = math.inf
-    """It sends no more from then on."""
+    """Instant from which it sends no more."""
     offset: float = 0.0
     """Seconds into the counts at its start."""
     level: Callable[[float], float] = field(default=lambda at: 1.0)
@@ -164,7 +151,8 @@ class PipelineCamera:
             level = self.level(at)
             spin = (number * GOLDEN) % 1.0
             handed = [int(level * sum([series[frame] for series in n]) + spin) for n in by_edge]
-            yield at, SeenFrame(self.rows, handed, spin, at, self.slo)
+            offered = self.rows.offered(handed, spin)
+            yield at, SeenFrame(self.rows, handed, spin, at, at + self.slo, offered)
             number += 1
 
     def mean_handed(self, start: float, end: float) -> list[float]:

@@ -1,0 +1,53 @@
+"""`CellReader`: what building the world of a cell needs, with or without pipelines: files named in
+it, and errors that name the place and the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slacktide.lab.load.traces import read_bandwidths
+from slacktide.lab.simulation.exit_tables import ExitTableError
+from slacktide.lab.simulation.scenario.reading import Cell
+from slacktide.lab.workloads import BandwidthTrace, WorkloadError, parse_bandwidth_trace
+from slacktide.models.repository import RepositoryError
+from slacktide.models.repository.settings_file import Path as Place
+from slacktide.profiles import ProfileError
+
+
+class CellReader:
+    """Reads one cell."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell, self._scenario = cell, cell.scenario
+
+    @contextmanager
+    def _named(self, place: Place) -> Iterator[None]:
+        """An error that is raised inside carries its place."""
+        try:
+            yield
+        except (WorkloadError, ProfileError, RepositoryError, ExitTableError) as error:
+            text = str(error)
+            for kind in ("arrivals", "deadlines", "lengths"):  # which the place says already
+                text = text.removeprefix(f"{kind}: ")
+            raise self._refuse(place, text) from None
+        except OSError as error:
+            raise self._refuse(place, f"cannot be read: {error.strerror}") from None
+
+    def _refuse(self, place: Place, message: str) -> Exception:
+        return self._cell.positions.refuse(place, message)
+
+    def _path(self, text: str) -> Path:
+        """A path in the scenario starts in its folder."""
+        return (self._cell.folder / text).resolve()
+
+    def _trace(self, place: Place, text: str) -> tuple[BandwidthTrace, float]:
+        """The trace that stands at `place`, and the seconds into it at which it begins."""
+
+        def read(path: str, only: str | None, column: str | None) -> BandwidthTrace:
+            return read_bandwidths(str(self._path(path)), only, column)
+
+        with self._named(place):
+            return parse_bandwidth_trace(text, read)
