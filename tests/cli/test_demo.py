@@ -31,6 +31,7 @@ from slacktide.lab.load.request_log import ENDINGS
 from slacktide.lab.load.server_process import ProcessError, serving, slacktide, split_cores
 from slacktide.lab.load.spec import Target, Transport
 from slacktide.lab.reports import Comparison, Report
+from slacktide.lab.workloads import Fixed
 
 Run = Any
 
@@ -74,11 +75,11 @@ def test_the_limits_tried_reach_from_half_the_shortest_deadline_to_the_longest()
     assert BOTH.waits == pytest.approx((0.015, 0.03, 0.06, 0.12))
 
 
-def test_a_backlog_is_there_at_once_and_waits_for_ever():
+def test_a_backlog_is_there_at_once_and_has_time():
     spec = backlog(TARGET, FAST, 2.0)
     (stream,) = spec.streams
     assert stream.arrivals.mean_rate(2.0) == 400.0
-    assert stream.deadlines is None
+    assert stream.deadlines == Fixed(60.0)
 
 
 def test_policies_differ_in_nothing_but_the_scheduler():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from slacktide.lab.load.spec import LoadSpec, RandomPayload, Shape, Stream, Target
-from slacktide.lab.workloads import Gamma, Mix, Replay
+from slacktide.lab.workloads import Fixed, Gamma, Mix, Replay
 
 LOADS = (0.8, 1.3, 2.0)
 """Offered load as multiples of the measured peak."""
@@ -28,6 +28,8 @@ DEADLINES = (3.0, 6.0, 12.0)
 """Deadlines as multiples of what the slowest model takes alone for one row; an even mix."""
 BACKLOG_CONNECTIONS = 64
 """Requests under way while the peak is measured: two of the largest batches."""
+BACKLOG_S = 60.0
+"""Deadline of these requests, in place of the models' own: on a slow machine they wait for long."""
 PATIENCE = 0.5
 """Seconds after its deadline at which the client gives a request up: an overloaded queue must
 not eat into the next run."""
@@ -112,15 +114,21 @@ class DemoTraffic:
 
 
 def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
-    """Load of as many requests at once as the model could do in `seconds`, without deadlines."""
+    """Load of as many requests at once as the model could do in `seconds`."""
     count = max(BACKLOG_CONNECTIONS, int(model.profile_peak_rps * seconds))
-    shapes, payload = _SHAPES.get(model.model, {}), RandomPayload(variety=1)
     return LoadSpec(
         target=target,
-        streams=(Stream(model.model, Replay([0.0] * count), shapes=shapes, payload=payload),),
+        streams=(
+            Stream(
+                model.model,
+                Replay([0.0] * count),
+                Fixed(BACKLOG_S),
+                shapes=_SHAPES.get(model.model, {}),
+                payload=RandomPayload(variety=1),
+            ),
+        ),
         duration=seconds,
         connections=BACKLOG_CONNECTIONS,
-        patience=60.0,
         title=f"{model.model}: a backlog of {count}",
     )
 
