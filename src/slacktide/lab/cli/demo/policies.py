@@ -171,7 +171,7 @@ def _notes(
         f"Cores of the server, with its models: {server}; of the client: {client}.",
         *peaks,
         f"Arrivals: gamma gaps, cv {CV:g}, seed {SEED}, the same for every policy; at load 1 × "
-        f"each model is sent 1/{len(traffic.measured)} of its peak; {traffic.seconds:g} s a run.",
+        f"each model gets its peak ÷ {len(traffic.measured)}; {traffic.seconds:g} s a run.",
         f"Deadlines: {traffic.deadlines.describe()}, drawn evenly and sent along. Judged by the "
         "client's clock from the moment a request should have left; cancelled "
         f"{PATIENCE:g} s after its deadline.",
