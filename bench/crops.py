@@ -26,7 +26,7 @@ from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.pictures import encode_jpeg
-from slacktide.executors.ports import CropPayload, ModelSource, TensorRef
+from slacktide.executors.ports import BatchOrder, CropPayload, ModelSource, TensorRef
 from slacktide.executors.process import ProcessExecutor
 from slacktide.lab.examples import make_repository
 from slacktide.lab.examples.road_users import FRAME
@@ -120,7 +120,7 @@ async def measure(count: int) -> dict[str, Times]:
                 begin, busy = time.perf_counter(), time.process_time()
                 chosen = chosen_boxes(edge, StageArrays(specs, places, outputs)).boxes
                 checked = check.crops(chosen, FRAME, FRAME)
-                handle.run(batch, [CropPayload(checked.rows, (ref,), 1, chosen)])
+                handle.run(BatchOrder(batch, [CropPayload(checked.rows, (ref,), 1, chosen)]))
                 busy = time.process_time() - busy
                 event = await waiting[0]
                 end = time.perf_counter()

@@ -37,7 +37,7 @@ from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.hand_over.output_file import OutputReader, OutputWriter, make_output_file
 from slacktide.executors.hand_over.protocol import FinishedMessage
 from slacktide.executors.hand_over.tensor_io import InputGatherer, encode_strings
-from slacktide.executors.ports import ModelSource, Payload, Report, TensorRef
+from slacktide.executors.ports import BatchOrder, ModelSource, Payload, Report, TensorRef
 from slacktide.executors.process import ProcessExecutor
 
 SIZES = {"short": 1, "in 150 KB": 37_500, "in 600 KB": 150_000, "out 600 KB": 1}
@@ -192,7 +192,7 @@ async def _longest_turns(
     for batch in range(rounds + 1):
         reports.clear()
         begin, last, longest = time.perf_counter(), time.thread_time(), 0.0
-        handle.run(batch, [payload])
+        handle.run(BatchOrder(batch, [payload]))
         while not reports:
             await asyncio.sleep(0)
             now = time.thread_time()

@@ -46,6 +46,7 @@ from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaLost
 from slacktide.executors.allocator import QuotaAllocator, QuotaUnavailableError
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import (
+    BatchOrder,
     BatchOutputs,
     ModelSource,
     OpenedModel,
@@ -146,7 +147,7 @@ class Worker:
         """Seconds of a batch."""
         self._finished = self._loop.create_future()
         begin = time.perf_counter()
-        self.handle.run(next(self._batches), batch_of(rows, self.singles))
+        self.handle.run(BatchOrder(next(self._batches), batch_of(rows, self.singles)))
         return await self._finished - begin
 
     def ask(self, on: tuple[int, ...]) -> float:

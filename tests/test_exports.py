@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "slacktide"
 
 EXPORTS = {
     "slacktide.executors": """
-        AffinityAllocator Arena BatchOutputs Confirm CoreProbe CpuAllocator Executor Grant
-        LoopReplica MeasuringError ModelSource OpenedModel Outputs Payload ProcessExecutor
+        AffinityAllocator Arena BatchOrder BatchOutputs Confirm CoreProbe CpuAllocator Executor
+        Grant LoopReplica MeasuringError ModelSource OpenedModel Outputs Payload ProcessExecutor
         ReplicaHandle Report Reporter Resized TensorRef allowed_processors busy_warning
         map_read_only pinned zero_outputs
     """,

@@ -19,6 +19,7 @@ from slacktide.executors.cores import available_cores
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import (
     NO_FAULTS,
+    BatchOrder,
     BatchOutputs,
     Executor,
     ExitSource,
@@ -274,7 +275,7 @@ class Case:
         return self.opened
 
     async def run(self, batch: int, *members: Payload, size: int = 0) -> Report:
-        self.handle.run(batch, members, size)
+        self.handle.run(BatchOrder(batch, members, size))
         return await self.next()
 
     @property

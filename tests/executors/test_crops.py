@@ -22,7 +22,7 @@ from slacktide.executors.hand_over.tensor_io import TensorError, encode_strings
 from slacktide.executors.images import made_up_image
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.pictures import encode_jpeg, resize_into
-from slacktide.executors.ports import CropPayload, Payload
+from slacktide.executors.ports import BatchOrder, CropPayload, Payload
 from slacktide.executors.process import ProcessExecutor
 
 EXECUTORS = [ProcessExecutor, InProcessExecutor]
@@ -258,7 +258,7 @@ async def test_glue_that_hangs_ends_with_its_worker(
         case = kit.Case(executor, models.identity(TensorProto.UINT8, (20, 30, 3)), arena)
         case.handle.attach(4, frames, Glue(function="hanging_glue:wait"))
         await case.ready()
-        case.handle.run(1, [crops(kit.put(frames, FRAME[None]), WHOLE)])
+        case.handle.run(BatchOrder(1, [crops(kit.put(frames, FRAME[None]), WHOLE)]))
         case.handle.abort(1)
         case.handle.kill()
         assert isinstance(await case.next(), ReplicaLost)

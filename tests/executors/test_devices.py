@@ -23,6 +23,7 @@ from slacktide.executors import session as session_module
 from slacktide.executors import session_opener
 from slacktide.executors.hand_over.arena import map_read_only
 from slacktide.executors.onnx_runtime import Fault, ModelError, client_detail, fault_of
+from slacktide.executors.ports import BatchOrder
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
@@ -240,7 +241,7 @@ class OnGpu:
         return await asyncio.wait_for(self.reports.get(), 30)
 
     async def run(self, batch: int, *members: Any) -> Any:
-        self.handle.run(batch, members)
+        self.handle.run(BatchOrder(batch, members))
         return await self.next()
 
 

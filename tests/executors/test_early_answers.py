@@ -39,6 +39,7 @@ from slacktide.executors.hand_over.protocol import (
 )
 from slacktide.executors.ports import (
     Arranged,
+    BatchOrder,
     FeaturesSeen,
     MembersReleased,
     OutputRun,
@@ -87,10 +88,11 @@ def released(played: PlayedWorker, places: list[int], *values: float) -> bytes:
 
 
 def test_members_are_released_with_their_outputs_and_the_rest_follows(played: PlayedWorker) -> None:
-    played.handle.run(7, MEMBERS, leaving=Leaving.SHRINK, final=(1,))
+    played.handle.run(BatchOrder(7, MEMBERS, leaving=Leaving.SHRINK, final=(1,)))
     ((kind, body),) = played.told()
     assert kind is FrameKind.BATCH
-    assert decode_batch(body)[3:] == (Leaving.SHRINK, [1])
+    order = decode_batch(body)
+    assert (order.leaving, order.final) == (Leaving.SHRINK, [1])
     played.tell(released(played, [2, 0], 5.0, 6.0))
     played.tell(finished(played, 9.0))
     empty = ((), b"")
@@ -101,18 +103,18 @@ def test_members_are_released_with_their_outputs_and_the_rest_follows(played: Pl
 
 
 def test_the_next_batch_has_all_its_members_again(played: PlayedWorker) -> None:
-    played.handle.run(7, MEMBERS, leaving=Leaving.RUN_ON)
+    played.handle.run(BatchOrder(7, MEMBERS, leaving=Leaving.RUN_ON))
     played.tell(released(played, [0, 1, 2], 1.0, 2.0, 3.0))
     played.tell(encode_aborted(7, REPORT))
     assert played.heard[-1] == (BatchAborted(7, REPORT), [])
-    played.handle.run(7, MEMBERS)
+    played.handle.run(BatchOrder(7, MEMBERS))
     played.tell(finished(played, 4.0, 5.0, 6.0))
     assert [outputs[0] for outputs in played.heard[-1][1]] == [row(4.0), row(5.0), row(6.0)]
 
 
 @pytest.mark.parametrize("nonsense", ["twice", "none left", "too few outputs"])
 def test_a_worker_that_releases_members_twice_is_lost(played: PlayedWorker, nonsense: str) -> None:
-    played.handle.run(7, MEMBERS, leaving=Leaving.RUN_ON)
+    played.handle.run(BatchOrder(7, MEMBERS, leaving=Leaving.RUN_ON))
     if nonsense == "too few outputs":
         message = ReleasedMessage(7, 2, 0, [0], [])
         played.tell(encode_released(message))

@@ -20,7 +20,7 @@ from slacktide.executors.images import decode_into, made_up_image
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure
 from slacktide.executors.pictures import encode_jpeg, resize_into
-from slacktide.executors.ports import Executor, PicturesDamaged
+from slacktide.executors.ports import BatchOrder, Executor, PicturesDamaged
 from slacktide.executors.process import ProcessExecutor
 
 GENERATOR = np.random.default_rng(7)
@@ -139,9 +139,9 @@ class Noting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handle, name)
 
-    def run(self, batch: int, members: Any, size: int = 0) -> None:
-        self._ran |= {(member.tensors[0].shape, size) for member in members}
-        self._handle.run(batch, members, size)
+    def run(self, order: BatchOrder) -> None:
+        self._ran |= {(member.tensors[0].shape, order.size) for member in order.members}
+        self._handle.run(order)
 
 
 class Watched(ProcessExecutor):

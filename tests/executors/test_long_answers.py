@@ -27,7 +27,14 @@ from slacktide.executors.hand_over.protocol import (
     frame,
 )
 from slacktide.executors.hand_over.tensor_io import copy_outputs, cut_outputs, encode_strings
-from slacktide.executors.ports import MembersReleased, OutputRun, Outputs, Payload, TensorRef
+from slacktide.executors.ports import (
+    BatchOrder,
+    MembersReleased,
+    OutputRun,
+    Outputs,
+    Payload,
+    TensorRef,
+)
 
 BYTES = TensorSpec("y", Datatype.UINT8, (-1, -1))
 TEXTS = TensorSpec("t", Datatype.BYTES, (-1, 1))
@@ -88,7 +95,7 @@ def events(played: PlayedWorker) -> list[type]:
 
 def test_a_long_answer_leaves_the_loop_to_others(played: PlayedWorker) -> None:
     nbytes = 60_000_000
-    played.handle.run(7, MEMBERS)
+    played.handle.run(BatchOrder(7, MEMBERS))
     played.tell(finished(played, nbytes))
     assert turn_until(played, 1) > 2 * nbytes // COPY_BYTES - 10  # it has begun as it was told
     assert played.heard == [(BatchFinished(7, BatchTiming()), answers(nbytes))]
@@ -97,7 +104,7 @@ def test_a_long_answer_leaves_the_loop_to_others(played: PlayedWorker) -> None:
 def test_a_huge_answer_takes_larger_steps(played: PlayedWorker) -> None:
     nbytes = 3 * COPY_TURNS * COPY_BYTES // 2
     runs = played.file.write([np.zeros((1, nbytes), np.uint8), None], [1], INTERFACE)
-    played.handle.run(7, MEMBERS[:1])
+    played.handle.run(BatchOrder(7, MEMBERS[:1]))
     message = FinishedMessage(7, BatchTiming(), played.file.file_bytes, 1, runs)
     played.tell(encode_finished(message))
     assert COPY_TURNS - 10 < turn_until(played, 1) <= COPY_TURNS
@@ -110,7 +117,7 @@ def test_what_fits_one_turn_is_reported_as_soon_as_it_is_read(
     played: PlayedWorker, extra: int
 ) -> None:
     runs = played.file.write([np.ones((1, COPY_BYTES + extra), np.uint8), None], [1], INTERFACE)
-    played.handle.run(7, MEMBERS[:1])
+    played.handle.run(BatchOrder(7, MEMBERS[:1]))
     message = FinishedMessage(7, BatchTiming(), played.file.file_bytes, 1, runs)
     played.control.sendall(encode_finished(message))
     assert played.handle._receive()
@@ -118,10 +125,10 @@ def test_what_fits_one_turn_is_reported_as_soon_as_it_is_read(
 
 
 def test_a_short_answer_after_a_long_one_is_copied_at_once_again(played: PlayedWorker) -> None:
-    played.handle.run(7, MEMBERS)
+    played.handle.run(BatchOrder(7, MEMBERS))
     played.tell(finished(played, 4 * COPY_BYTES))
     turn_until(played, 1)
-    played.handle.run(8, MEMBERS)
+    played.handle.run(BatchOrder(8, MEMBERS))
     played.control.sendall(finished(played, 16, batch=8))
     assert played.handle._receive()
     assert played.heard[1] == (BatchFinished(8, BatchTiming()), answers(16, batch=8))
@@ -129,7 +136,7 @@ def test_a_short_answer_after_a_long_one_is_copied_at_once_again(played: PlayedW
 
 def test_what_the_worker_says_during_a_copy_is_heard_after_it(played: PlayedWorker) -> None:
     """Members that a ramp has answered, then those at the end, then a batch that failed."""
-    played.handle.run(7, MEMBERS, leaving=Leaving.RUN_ON)
+    played.handle.run(BatchOrder(7, MEMBERS, leaving=Leaving.RUN_ON))
     values = numbers(1, 1, LONG // 4)
     runs = played.file.write([values, None], [1], INTERFACE)
     early = ReleasedMessage(7, 2, played.file.file_bytes, [1], runs)
@@ -147,7 +154,7 @@ def test_what_the_worker_says_during_a_copy_is_heard_after_it(played: PlayedWork
 
 
 def test_a_worker_that_dies_during_a_copy_has_answered(played: PlayedWorker) -> None:
-    played.handle.run(7, MEMBERS)
+    played.handle.run(BatchOrder(7, MEMBERS))
     played.tell(finished(played, LONG))
     played.handle.not_spawned("it died")
     played.handle.exited(-9)
@@ -162,7 +169,7 @@ def test_a_worker_that_dies_during_a_copy_has_answered(played: PlayedWorker) -> 
 def test_nonsense_behind_a_long_answer_costs_the_worker_not_the_answer(
     played: PlayedWorker,
 ) -> None:
-    played.handle.run(7, MEMBERS)
+    played.handle.run(BatchOrder(7, MEMBERS))
     played.tell(finished(played, LONG) + frame(FrameKind.BATCH))
     turn_until(played, 1)
     assert played.heard == [(BatchFinished(7, BatchTiming()), answers(LONG))]
@@ -174,7 +181,7 @@ def test_nonsense_behind_a_long_answer_costs_the_worker_not_the_answer(
 def test_a_request_that_is_cancelled_during_a_copy_ends_with_its_batch(
     played: PlayedWorker,
 ) -> None:
-    played.handle.run(7, MEMBERS)
+    played.handle.run(BatchOrder(7, MEMBERS))
     played.tell(finished(played, LONG))
     played.handle.abort(7)
     turn_until(played, 1)
@@ -186,7 +193,7 @@ def test_a_request_that_is_cancelled_during_a_copy_ends_with_its_batch(
 def test_a_handle_that_is_stopped_during_a_copy_reports_nothing_and_ends(
     played: PlayedWorker,
 ) -> None:
-    played.handle.run(7, MEMBERS)
+    played.handle.run(BatchOrder(7, MEMBERS))
     played.tell(finished(played, LONG))
     played.handle.stop()
     played.handle.not_spawned("it was stopped")

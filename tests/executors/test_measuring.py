@@ -33,6 +33,7 @@ from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import FEWEST, Measurement, measure, measure_stages
 from slacktide.executors.ports import (
     Arranged,
+    BatchOrder,
     Executor,
     FunctionSource,
     ModelSource,
@@ -89,17 +90,18 @@ class ScriptedExecutor(FakeExecutor):
     def up(self, replica: Replica) -> Report:
         return self.start_report or super().up(replica)
 
-    def outcome(self, batch: int, members: Sequence[Payload], cores: int) -> tuple[float, Report]:
+    def outcome(self, order: BatchOrder, cores: int) -> tuple[float, Report]:
+        members = order.members
         number, rows = len(self.ran) - 1, sum(member.rows for member in members)
         if number == self.lose_at:
             return 0.001, ReplicaLost(0, "killed by signal 9")
         if rows >= self.fail_from or self.fails(members[0].tensors[0].shape[1:], rows):
-            return 0.001, BatchFailed(batch, "out of memory")
+            return 0.001, BatchFailed(order.batch, "out of memory")
         seconds = self.seconds(rows, cores)
         if self.per_length:
             seconds *= max(member.tensors[0].shape[-1] for member in members)
         timing = BatchTiming(infer_s=seconds, thread_s=self.cpu_share(cores) * seconds)
-        return seconds, BatchFinished(batch, timing)
+        return seconds, BatchFinished(order.batch, timing)
 
     async def close(self) -> None:
         raise AssertionError("the executor is the caller's")

@@ -18,6 +18,7 @@ from slacktide.executors.cgroups import limit_memory, release_memory
 from slacktide.executors.hand_over.output_file import OutputWriter
 from slacktide.executors.hand_over.protocol import FrameKind, FrameReader, decode_text, encode_batch
 from slacktide.executors.hand_over.worker import BatchRunner
+from slacktide.executors.ports import BatchOrder
 from slacktide.executors.process import ProcessExecutor
 
 MIB = 1 << 20
@@ -139,7 +140,7 @@ def test_a_failed_allocation_ends_a_confined_worker_alone(
 ) -> None:
     session: Any = Failing()
     runner = BatchRunner(session, memoryview(b""), OutputWriter(-1), print, confined=confined)
-    ((_, body),) = FrameReader().feed(encode_batch(3, [kit.put(arena, np.array([1]))]))
+    ((_, body),) = FrameReader().feed(encode_batch(BatchOrder(3, [kit.put(arena, np.array([1]))])))
     ((answer, text),) = FrameReader().feed(runner.execute(body))
     assert answer is kind
     assert decode_text(text) == (2 if confined else 3, "out of memory")

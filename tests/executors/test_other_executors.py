@@ -12,7 +12,7 @@ import pytest
 from slacktide.domain import BatchAborted, BatchFailed, BatchFinished, ReplicaLost, Request
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.in_process import InProcessExecutor, ProfiledExecutor
-from slacktide.executors.ports import Executor, OpenedModel, Payload, Resized
+from slacktide.executors.ports import BatchOrder, Executor, OpenedModel, Payload, Resized
 from slacktide.executors.process import ProcessExecutor
 from slacktide.profiles import BatchTimes
 
@@ -21,7 +21,7 @@ async def test_in_process_results_failures_and_aborts(models, kit, arena) -> Non
     executor = InProcessExecutor()
     case = kit.Case(executor, models.matmul(), arena)
     with pytest.raises(RuntimeError, match="before it was ready"):
-        case.handle.run(0, [])
+        case.handle.run(BatchOrder(0, []))
     assert (await case.ready()).interface.max_batch == 32
     assert case.handle.pid is None
     arrays = [np.full((n, 4), n, np.float32) for n in (1, 3)]
@@ -30,7 +30,7 @@ async def test_in_process_results_failures_and_aborts(models, kit, arena) -> Non
     for array, (data,) in zip(arrays, case.results, strict=True):
         got = np.frombuffer(data, np.float32).reshape(-1, 3)
         assert np.allclose(got, array @ kit.WEIGHT, rtol=1e-5)
-    case.handle.run(2, [kit.put(arena, arrays[0])])
+    case.handle.run(BatchOrder(2, [kit.put(arena, arrays[0])]))
     case.handle.abort(3)
     case.handle.abort(2)
     assert await case.next() == BatchAborted(2)
@@ -43,9 +43,9 @@ async def test_in_process_results_failures_and_aborts(models, kit, arena) -> Non
     assert "out of data bounds" in failed.detail
     raising.handle.kill()
     assert isinstance(await raising.next(), ReplicaLost)
-    case.handle.run(5, [kit.put(arena, arrays[0])])
+    case.handle.run(BatchOrder(5, [kit.put(arena, arrays[0])]))
     await executor.close()
-    case.handle.run(6, [kit.put(arena, arrays[0])])
+    case.handle.run(BatchOrder(6, [kit.put(arena, arrays[0])]))
     assert case.quiet
 
 
@@ -129,7 +129,7 @@ async def test_profiled_answers_zeros_after_the_expected_time(models, kit, arena
     report = await case.run(2, Payload(2, ()))
     assert isinstance(report, BatchFinished)
     assert report.timing.infer_s == pytest.approx(0.01)
-    case.handle.run(3, [Payload(8, ())])
+    case.handle.run(BatchOrder(3, [Payload(8, ())]))
     case.handle.abort(3)
     assert await case.next() == BatchAborted(3)
     case.handle.kill()

@@ -24,6 +24,7 @@ from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.hand_over.protocol import FinishedMessage, decode_finished
 from slacktide.executors.hand_over.tensor_io import encode_strings
 from slacktide.executors.ports import (
+    BatchOrder,
     BatchOutputs,
     ModelSource,
     OutputRun,
@@ -78,7 +79,7 @@ async def test_several_replicas_run_at_the_same_time(models, kit, arena) -> None
             await case.ready()
         assert len({case.handle.pid for case in cases} | {os.getpid()}) == 4
         for scale, case in enumerate(cases):
-            case.handle.run(7, [kit.put(arena, np.full((1, 4), scale, np.float32))])
+            case.handle.run(BatchOrder(7, [kit.put(arena, np.full((1, 4), scale, np.float32))]))
         for scale, case in enumerate(cases):
             await case.next()
             got = np.frombuffer(case.results[0][0], np.float32)
@@ -147,7 +148,7 @@ async def test_an_abort_stops_a_long_batch_and_spares_the_next(models, kit, aren
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
         x = np.ones((1, 2), np.float32)
-        case.handle.run(1, [kit.put(arena, x, LONG)])
+        case.handle.run(BatchOrder(1, [kit.put(arena, x, LONG)]))
         case.handle.abort(1)
         assert await case.next() == BatchAborted(1)
         case.handle.abort(1)
@@ -162,10 +163,10 @@ async def test_kill_minus_nine_is_seen_while_a_batch_runs(models, kit, arena) ->
     async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
-        case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
+        case.handle.run(BatchOrder(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)]))
         os.kill(case.handle.pid, signal.SIGKILL)
         assert await case.next() == ReplicaLost(0, "the worker process was killed by signal 9")
-        case.handle.run(2, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
+        case.handle.run(BatchOrder(2, [kit.put(arena, np.ones((1, 2), np.float32), LONG)]))
         case.handle.abort(2)
         case.handle.resize((0,))
         case.handle.kill()
@@ -179,7 +180,7 @@ async def test_a_hanging_worker_can_be_killed(models, kit, arena) -> None:
     async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
-        case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
+        case.handle.run(BatchOrder(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)]))
         os.kill(case.handle.pid, signal.SIGSTOP)  # not even the abort's thread runs now
         case.handle.abort(1)
         await asyncio.sleep(0.2)  # for longer than it computed before it was stopped
@@ -191,7 +192,7 @@ async def test_a_loss_says_whether_the_worker_computed(models, kit, arena) -> No
     async with kit.serving(ProcessExecutor()) as executor:
         case = kit.Case(executor, models.spin(), arena)
         await case.ready()
-        case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
+        case.handle.run(BatchOrder(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)]))
         at, before = case.handle._began
         while case.handle._cpu_time() < before + 0.2:
             await asyncio.sleep(0.01)
@@ -208,7 +209,7 @@ async def test_a_result_sent_before_death_still_counts(models, kit, arena) -> No
         await case.ready()
         pid = case.handle.pid
         pidfd = os.pidfd_open(pid)
-        case.handle.run(1, [kit.put(arena, np.ones((1, 4), np.float32))])
+        case.handle.run(BatchOrder(1, [kit.put(arena, np.ones((1, 4), np.float32))]))
         # Without giving the loop a turn: wait until the result has been sent, then kill.
         while not _has_input(case.handle._control.fileno()):
             pass
@@ -243,7 +244,7 @@ async def test_stop_or_kill_while_starting(models, kit, arena) -> None:
         killed.handle.kill()
         assert await killed.next() == ReplicaLost(0, "the worker process was killed by signal 9")
         with pytest.raises(RuntimeError, match="before it was ready"):
-            kit.Case(executor, models.matmul(), arena).handle.run(1, [])
+            kit.Case(executor, models.matmul(), arena).handle.run(BatchOrder(1, []))
         await executor.close()
         assert stopped.quiet
 
@@ -301,13 +302,13 @@ async def test_results_stay_when_the_next_batch_was_started(models, kit, arena, 
         def report(event: Report, outputs: BatchOutputs = (), **details: object) -> None:
             if isinstance(event, BatchFinished):
                 if len(seen) < 10:
-                    handle.run(event.batch + 1, [second if event.batch % 2 else first])
+                    handle.run(BatchOrder(event.batch + 1, [second if event.batch % 2 else first]))
                     time.sleep(0.01)  # time for the worker to overwrite it where it lay
                 seen.append(outputs[0][0][1])
                 if len(seen) > 10:
                     done.set_result(None)
             elif not isinstance(event, BatchFinished):
-                handle.run(0, [second])
+                handle.run(BatchOrder(0, [second]))
 
         source: ModelSource = kit.source(models.matmul())
         handle = executor.start(kit.replica(), source, arena, report)
@@ -429,7 +430,9 @@ def test_close_ends_every_process_and_leaves_no_descriptor(models, kit) -> None:
         for case in cases:
             await case.ready()
         pids = [case.handle.pid for case in cases] + [executor.fork_server_pid]
-        cases[0].handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), np.array([3]))])
+        cases[0].handle.run(
+            BatchOrder(1, [kit.put(arena, np.ones((1, 2), np.float32), np.array([3]))])
+        )
         await executor.close()
         await executor.close()
         for pid in pids:

@@ -19,6 +19,7 @@ from slacktide.executors.crop_frames import (
 )
 from slacktide.executors.hand_over import protocol as p
 from slacktide.executors.ports import (
+    BatchOrder,
     CropPayload,
     ExitSource,
     MemberFault,
@@ -104,14 +105,14 @@ def test_batches_come_back_as_they_went(
     batch: int, members: list[Payload], size: int, leaving: Leaving, some: set[int]
 ) -> None:
     final = sorted({each % len(members) for each in some})
-    body = only(p.encode_batch(batch, members, size, leaving, final), p.FrameKind.BATCH)
-    assert p.decode_batch(body) == (batch, members, size, leaving, final)
+    order = BatchOrder(batch, members, size, leaving, final)
+    assert p.decode_batch(only(p.encode_batch(order), p.FrameKind.BATCH)) == order
 
 
 def test_a_batch_names_places_and_ways_that_there_are() -> None:
     member = Payload(1, (TensorRef(0, 4, (1,)),))
     for final in ([1], [-1]):
-        frame = p.encode_batch(1, [member], final=final)
+        frame = p.encode_batch(BatchOrder(1, [member], final=final))
         with pytest.raises(p.ProtocolError, match="false count"):
             p.decode_batch(only(frame, p.FrameKind.BATCH))
     with pytest.raises(p.ProtocolError, match="way 3"):
@@ -213,7 +214,7 @@ def test_a_reader_left_in_the_middle_keeps_the_rest() -> None:
 def test_members_with_unlike_numbers_of_tensors_are_no_batch() -> None:
     ref = TensorRef(0, 4, (1,))
     with pytest.raises(ValueError, match="1 and 2 tensors"):
-        p.encode_batch(1, [Payload(1, (ref,)), Payload(1, (ref, ref))])
+        p.encode_batch(BatchOrder(1, [Payload(1, (ref,)), Payload(1, (ref, ref))]))
 
 
 def test_spawn_requests_come_back(kit, tmp_path) -> None:

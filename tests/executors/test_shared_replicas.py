@@ -13,7 +13,7 @@ import pytest
 from slacktide.domain import BatchFinished, ReplicaLost, ReplicaUp
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
-from slacktide.executors.ports import Executor, Resized
+from slacktide.executors.ports import BatchOrder, Executor, Resized
 from slacktide.executors.process import ProcessExecutor
 
 SIZES = (32, 64, 96)
@@ -104,7 +104,7 @@ async def test_a_kill_in_mid_batch_loses_all_and_a_restart_makes_one(start, kit,
         pid = cases[0].handle.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        cases[0].handle.run(1, [image])
+        cases[0].handle.run(BatchOrder(1, [image]))
         os.kill(pid, signal.SIGKILL)
         for case in cases:
             report = await case.next()
@@ -150,7 +150,7 @@ async def test_an_abort_stops_the_batch_of_the_one_that_runs(start, kit, arena, 
         for case in cases:
             await case.ready()
         image = kit.put(arena, np.zeros((1, 20, 20, 3), np.uint8))
-        cases[1].handle.run(7, [image])
+        cases[1].handle.run(BatchOrder(7, [image]))
         cases[1].handle.abort(7)
         await cases[1].next()  # finished or aborted: the two may cross
         assert await has_run_at(cases[0], SIZES[0], image)

@@ -40,7 +40,7 @@ from slacktide.executors.hand_over.protocol import (
 from slacktide.executors.hand_over.worker import BatchRunner
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import measure_stages
-from slacktide.executors.ports import Arranged, ExitSource, MembersReleased
+from slacktide.executors.ports import Arranged, BatchOrder, ExitSource, MembersReleased
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_opener import SessionOpener
@@ -101,7 +101,9 @@ class Bench:
     ) -> Ran:
         """Each member's answer: where it was released, and its outputs as arrays."""
         payloads = [self.kit.put(self.arena, member) for member in members]
-        ((_, body),) = FrameReader().feed(encode_batch(batch, payloads, 0, leaving, final))
+        ((_, body),) = FrameReader().feed(
+            encode_batch(BatchOrder(batch, payloads, 0, leaving, final))
+        )
         self.sent.clear()
         frames = self.runner.execute(body)
         return self.read(b"".join([*self.sent, frames]), len(members))
@@ -402,7 +404,7 @@ async def test_a_worker_process_answers_early(layers: Any, kit: Any, arena: Any)
         arranged = await case.next()
         assert (arranged.ramps, arranged.detail) == ((0, 1), "")
         members = [kit.put(arena, member) for member in images(1, 2)]
-        case.handle.run(3, members, 0, Leaving.SHRINK, (1,))
+        case.handle.run(BatchOrder(3, members, 0, Leaving.SHRINK, (1,)))
         assert await case.next() == MembersReleased(3, (0,), 0)
         finished = await case.next()
         assert isinstance(finished, BatchFinished)
@@ -425,7 +427,7 @@ async def test_an_executor_without_workers_serves_the_model_as_it_is(
         assert arranged.ramps == (0,)
         assert "worker" in arranged.detail
         (member,) = images(1)
-        case.handle.run(3, [kit.put(arena, member)], 0, Leaving.RUN_ON)
+        case.handle.run(BatchOrder(3, [kit.put(arena, member)], 0, Leaving.RUN_ON))
         assert isinstance(await case.next(), BatchFinished)
     finally:
         await executor.close()
@@ -456,7 +458,7 @@ async def answered_once(
                 batch += 1
                 ids = [waiting.popleft() for _ in range(min(8, len(waiting)))]
                 leaving = Leaving.SHRINK if batch % 2 else Leaving.RUN_ON
-                case.handle.run(batch, [members[id % 16] for id in ids], 0, leaving)
+                case.handle.run(BatchOrder(batch, [members[id % 16] for id in ids], 0, leaving))
                 told: set[int] = set()
                 while isinstance(event := await case.next(), MembersReleased):
                     told.update(event.members)

@@ -47,6 +47,7 @@ from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.engine.time_share import SoloProfiling
 from slacktide.executors.ports import (
     Arranged,
+    BatchOrder,
     FeaturesSeen,
     MembersReleased,
     OpenedModel,
@@ -83,18 +84,11 @@ class Puppet:
         self.asked: list[tuple[Any, ...]] = []
         self.batch = -1
 
-    def run(
-        self,
-        batch: int,
-        members: Sequence[Payload],
-        size: int = 0,
-        leaving: Leaving = Leaving.NONE,
-        final: Sequence[int] = (),
-    ) -> None:
-        self.batch = batch
-        self.asked.append(("run", [member.tensors[0].offset for member in members]))
-        if leaving is not Leaving.NONE:
-            self.asked.append((leaving, final))
+    def run(self, order: BatchOrder) -> None:
+        self.batch = order.batch
+        self.asked.append(("run", [member.tensors[0].offset for member in order.members]))
+        if order.leaving is not Leaving.NONE:
+            self.asked.append((order.leaving, order.final))
 
     def publish(self, policy: ExitPolicy) -> None:
         self.asked.append(("publish", policy))
@@ -314,7 +308,7 @@ async def test_a_batch_waits_for_the_answers_only_where_its_worker_would_take_th
         second = stage.submit()
         await turn()
         run = stage.puppet.run
-        stage.puppet.run = lambda batch, members: (order.append("batch"), run(batch, members))[1]
+        stage.puppet.run = lambda batch: (order.append("batch"), run(batch))[1]
         stage.calls[first].answered = lambda outcome: order.append("answer")
         stage.puppet.finish(b"aaaa")
         assert order == (["answer"] if shared else ["batch", "answer"])

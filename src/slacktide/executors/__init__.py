@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slacktide.executors.hand_over.arena import map_read_only as map_read_only
     from slacktide.executors.hand_over.tensor_io import zero_outputs as zero_outputs
     from slacktide.executors.in_process import LoopReplica as LoopReplica
+    from slacktide.executors.ports import BatchOrder as BatchOrder
     from slacktide.executors.ports import BatchOutputs as BatchOutputs
     from slacktide.executors.ports import Executor as Executor
     from slacktide.executors.ports import ModelSource as ModelSource
@@ -63,8 +64,8 @@ else:
             "hand_over.arena": "Arena map_read_only",
             "cores": "allowed_processors pinned",
             "in_process": "LoopReplica",
-            "ports": "BatchOutputs Executor ModelSource OpenedModel Outputs Payload ReplicaHandle "
-            "Report Reporter Resized TensorRef",
+            "ports": "BatchOrder BatchOutputs Executor ModelSource OpenedModel Outputs Payload "
+            "ReplicaHandle Report Reporter Resized TensorRef",
             "hand_over.tensor_io": "zero_outputs",
         },
     )

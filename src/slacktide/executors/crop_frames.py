@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from slacktide.domain.crops import Glue
 from slacktide.executors.hand_over.protocol import (
@@ -16,7 +16,7 @@ from slacktide.executors.hand_over.protocol import (
     to_bytes,
     to_words,
 )
-from slacktide.executors.ports import CropPayload
+from slacktide.executors.ports import BatchOrder, CropPayload
 
 _WORD = 8
 _BOX = 16
@@ -57,3 +57,12 @@ def decode_crops(body: bytes) -> dict[int, tuple[int, bytes]]:
     if at != len(body):
         raise ProtocolError("crops with a false count")
     return crops
+
+
+def with_crops(order: BatchOrder, crops: Mapping[int, tuple[int, bytes]]) -> BatchOrder:
+    """The order with the members at these places cut out of frames."""
+    members = list(order.members)
+    for place, (number, boxes) in crops.items():
+        member = members[place]
+        members[place] = CropPayload(member.rows, member.tensors, number, boxes)
+    return replace(order, members=members)

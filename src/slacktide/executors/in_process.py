@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from slacktide.domain import (
     BatchAborted,
@@ -23,7 +23,6 @@ from slacktide.domain import (
     BatchFinished,
     BatchTiming,
     ExitPolicy,
-    Leaving,
     Replica,
     ReplicaLost,
     ReplicaUp,
@@ -42,11 +41,11 @@ from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import (
     NO_FAULTS,
     Arranged,
+    BatchOrder,
     BatchOutputs,
     MemberFault,
     ModelSource,
     OpenedModel,
-    Payload,
     PicturesDamaged,
     ReplicaHandle,
     Report,
@@ -197,23 +196,16 @@ class InProcessReplica(LoopReplica):
         self.tell(ReplicaLost(self._id, detail, permanent))
         self.stop()
 
-    def run(
-        self,
-        batch: int,
-        members: Sequence[Payload],
-        size: int = 0,
-        leaving: Leaving = Leaving.NONE,
-        final: Sequence[int] = (),
-    ) -> None:
+    def run(self, order: BatchOrder) -> None:
         session = self._session
         if session is None:
             if self._report is None:
                 return  # stopped or lost: nothing is reported any more
             raise RuntimeError("a replica was given a batch before it was ready")
-        if not members:
+        if not order.members:
             raise ValueError("a batch needs members")
-        self._batch = batch
-        self._handle = self.loop.call_soon(self._execute, session, batch, members, size)
+        self._batch = order.batch
+        self._handle = self.loop.call_soon(self._execute, session, order)
 
     def attach(self, number: int, frames: Arena, glue: Glue) -> None:
         self._frames.attach(number, map_read_only(frames.fd), glue)
@@ -230,13 +222,12 @@ class InProcessReplica(LoopReplica):
         self._arena = memoryview(b"")  # the mapping would keep the memory of all payloads
         self._ended(self)
 
-    def _execute(
-        self, session: ModelSession, batch: int, members: Sequence[Payload], size: int
-    ) -> None:
+    def _execute(self, session: ModelSession, order: BatchOrder) -> None:
+        batch = order.batch
         self._batch = self._handle = None
         cpu = time.thread_time()
         try:
-            result = session.run(members, self._arena, size=size)
+            result = session.run(order.members, self._arena, size=order.size)
             begin = time.perf_counter()
             batches = session.interface.batches
             columns = [
@@ -318,26 +309,19 @@ class ProfiledReplica(LoopReplica):
         self._cores = max(1, len(replica.cores))
         self._handle = self.loop.call_soon(self.tell_up, OpenedModel(interface))
 
-    def run(
-        self,
-        batch: int,
-        members: Sequence[Payload],
-        size: int = 0,
-        leaving: Leaving = Leaving.NONE,
-        final: Sequence[int] = (),
-    ) -> None:
+    def run(self, order: BatchOrder) -> None:
         """Answer after the time that the profile gives for these rows and cores."""
-        rows = sum(member.rows for member in members)
+        rows = sum(member.rows for member in order.members)
         seconds = self._times.of(rows, self._cores).expected
-        self._batch = batch
-        self._handle = self.loop.call_later(seconds, self._finish, batch, members, seconds)
+        self._batch = order.batch
+        self._handle = self.loop.call_later(seconds, self._finish, order, seconds)
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """Takes effect with the next batch."""
         self._cores = max(1, len(cores))
         super().resize(cores)
 
-    def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
+    def _finish(self, order: BatchOrder, seconds: float) -> None:
         self._batch = None
-        outputs = [zero_outputs(self._interface, member.rows) for member in members]
-        self.tell(BatchFinished(batch, BatchTiming(infer_s=seconds)), outputs)
+        outputs = [zero_outputs(self._interface, member.rows) for member in order.members]
+        self.tell(BatchFinished(order.batch, BatchTiming(infer_s=seconds)), outputs)

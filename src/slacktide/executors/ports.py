@@ -80,6 +80,22 @@ class CropPayload(Payload):
     """One for each row: [rows, 4] 32-bit floats, as `domain.crops` has them."""
 
 
+@read_only
+class BatchOrder:
+    """A batch for a replica to run."""
+
+    batch: int
+    """Id that every report on the batch repeats."""
+    members: Sequence[Payload]
+    size: int = 0
+    """Side of the square that images are resized to, in pixels; 0: the size that the file fixes, or
+    their own."""
+    leaving: Leaving = Leaving.NONE
+    """Whether ramps may answer members before the model's end."""
+    final: Sequence[int] = ()
+    """Places of members that only the model's end may answer."""
+
+
 OutputTensor = tuple[tuple[int, ...], bytes | memoryview]
 """Shape and raw bytes; long ones may be a view."""
 Outputs = tuple[OutputTensor, ...]
@@ -342,17 +358,8 @@ class ReplicaHandle(Protocol):
         none."""
         ...
 
-    def run(
-        self,
-        batch: int,
-        members: Sequence[Payload],
-        size: int = 0,
-        leaving: Leaving = Leaving.NONE,
-        final: Sequence[int] = (),
-    ) -> None:
-        """Run these members as one batch, images at this `size` (0: as they are, or as the file
-        fixes it). One batch at a time. `leaving`: whether ramps may answer members, but for those
-        at the places `final`."""
+    def run(self, order: BatchOrder) -> None:
+        """Run a batch. One at a time."""
         ...
 
     def publish(self, policy: ExitPolicy) -> None:

@@ -10,21 +10,21 @@ counts against the one that ran something, or one of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
-from slacktide.domain import ExitPolicy, Leaving, Replica, ReplicaLost, ReplicaUp
+from slacktide.domain import ExitPolicy, Replica, ReplicaLost, ReplicaUp
 from slacktide.domain.crops import Glue
 from slacktide.executors.hand_over.arena import Arena
 from slacktide.executors.ports import (
     Arranged,
+    BatchOrder,
     BatchOutputs,
     FeaturesSeen,
     MembersReleased,
     ModelSource,
     OpenedModel,
-    Payload,
     PicturesDamaged,
     ReplicaHandle,
     Report,
@@ -84,9 +84,9 @@ class _Shared:
             self.resize(member, replica.cores)
         return member
 
-    def run(self, member: SizedReplica, batch: int, payloads: Sequence[Payload]) -> None:
-        self.handle.run(batch, payloads, member.size)
-        self._running[batch] = member
+    def run(self, member: SizedReplica, order: BatchOrder) -> None:
+        self.handle.run(BatchOrder(order.batch, order.members, member.size))
+        self._running[order.batch] = member
 
     def resize(self, member: SizedReplica, cores: tuple[int, ...]) -> None:
         """Once for all of them: those that ask for the same cores wait for the same report."""
@@ -162,16 +162,9 @@ class SizedReplica:
     def descriptor(self) -> int | None:
         return self._shared.handle.descriptor
 
-    def run(
-        self,
-        batch: int,
-        members: Sequence[Payload],
-        size: int = 0,
-        leaving: Leaving = Leaving.NONE,
-        final: Sequence[int] = (),
-    ) -> None:
-        """`size` is its own, whatever is named; nothing leaves early."""
-        self._shared.run(self, batch, members)
+    def run(self, order: BatchOrder) -> None:
+        """Run a batch with images of this replica's size. No member leaves early."""
+        self._shared.run(self, order)
 
     def publish(self, policy: ExitPolicy) -> None:
         detail = "early_exit: variants by image size share one session, which has no ramps"

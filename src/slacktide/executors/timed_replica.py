@@ -21,6 +21,7 @@ from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
     NO_FAULTS,
     Arranged,
+    BatchOrder,
     BatchOutputs,
     Executor,
     MemberFault,
@@ -119,7 +120,7 @@ class TimedReplica:
         members = batch_of(rows, self.inputs)
         self._expect()
         begin = self._clock()
-        self._handle.run(batch, members, self.size)
+        self._handle.run(BatchOrder(batch, members, self.size))
         end, report = await self._next(f"run a batch of {rows}")
         if isinstance(report, BatchFailed):
             raise BatchError(report.detail)

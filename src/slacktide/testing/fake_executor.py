@@ -9,14 +9,13 @@ assert executor.ran
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from slacktide.domain import (
     BatchFinished,
     BatchTiming,
     ExitPolicy,
     Glue,
-    Leaving,
     ModelInterface,
     Replica,
     ReplicaLost,
@@ -24,6 +23,7 @@ from slacktide.domain import (
 )
 from slacktide.executors import (
     Arena,
+    BatchOrder,
     BatchOutputs,
     ModelSource,
     OpenedModel,
@@ -93,10 +93,10 @@ class FakeExecutor:
         """What comes of a start."""
         return ReplicaUp(replica.id)
 
-    def outcome(self, batch: int, members: Sequence[Payload], cores: int) -> tuple[float, Report]:
-        """Seconds that a batch takes, and what comes of it."""
-        seconds = self.seconds(sum(member.rows for member in members), cores)
-        return seconds, BatchFinished(batch, BatchTiming(infer_s=seconds))
+    def outcome(self, order: BatchOrder, cores: int) -> tuple[float, Report]:
+        """Seconds that a batch takes, and the report at its end."""
+        seconds = self.seconds(sum(member.rows for member in order.members), cores)
+        return seconds, BatchFinished(order.batch, BatchTiming(infer_s=seconds))
 
     def answer(self, member: Payload) -> Outputs:
         """Outputs of one member of a batch: zeros."""
@@ -133,18 +133,11 @@ class FakeReplica:
 
         asyncio.get_running_loop().call_soon(happen)
 
-    def run(
-        self,
-        batch: int,
-        members: Sequence[Payload],
-        size: int = 0,
-        leaving: Leaving = Leaving.NONE,
-        final: Sequence[int] = (),
-    ) -> None:
-        self.executor.ran.append((sum(member.rows for member in members), self.cores))
-        seconds, report = self.executor.outcome(batch, members, self.cores)
+    def run(self, order: BatchOrder) -> None:
+        self.executor.ran.append((sum(member.rows for member in order.members), self.cores))
+        seconds, report = self.executor.outcome(order, self.cores)
         answered = isinstance(report, BatchFinished)
-        self.tell(seconds, report, [*map(self.executor.answer, members)] if answered else ())
+        self.tell(seconds, report, [*map(self.executor.answer, order.members)] if answered else ())
 
     def publish(self, policy: ExitPolicy) -> None:
         """Nothing leaves early."""

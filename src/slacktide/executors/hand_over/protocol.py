@@ -54,6 +54,7 @@ from typing import Final, NamedTuple
 from slacktide.domain import BatchTiming, ExitReport, Leaving
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import (
+    BatchOrder,
     MemberFault,
     OpenedModel,
     OutputRun,
@@ -174,16 +175,11 @@ def _tensors(words: list[int], at: int, count: int) -> tuple[list[TensorRef], in
     return tensors, at
 
 
-def encode_batch(
-    batch: int,
-    members: Sequence[Payload],
-    size: int = 0,
-    leaving: Leaving = Leaving.NONE,
-    final: Sequence[int] = (),
-) -> bytes:
+def encode_batch(order: BatchOrder) -> bytes:
     """BATCH frame. All members have the same number of tensors, as the model's inputs."""
+    members = order.members
     inputs = len(members[0].tensors)
-    words = [batch, len(members), inputs, size, _LEAVING.index(leaving)]
+    words = [order.batch, len(members), inputs, order.size, _LEAVING.index(order.leaving)]
     for member in members:
         if len(member.tensors) != inputs:
             raise ValueError(f"members with {inputs} and {len(member.tensors)} tensors in a batch")
@@ -191,21 +187,11 @@ def encode_batch(
         for tensor in member.tensors:
             shape = tensor.shape
             words += (tensor.offset, tensor.nbytes, len(shape), *shape)
-    words += final
+    words += order.final
     return frame(FrameKind.BATCH, to_bytes(words))
 
 
-class BatchMessage(NamedTuple):
-    """A batch as it comes to a worker; fields as in `ReplicaHandle.run`."""
-
-    batch: int
-    members: list[Payload]
-    size: int
-    leaving: Leaving
-    final: list[int]
-
-
-def decode_batch(body: bytes) -> BatchMessage:
+def decode_batch(body: bytes) -> BatchOrder:
     """What `encode_batch` was given."""
     words = to_words(body)
     members = []
@@ -224,7 +210,7 @@ def decode_batch(body: bytes) -> BatchMessage:
         raise ProtocolError("a batch with a false count")
     if not 0 <= leaving < len(_LEAVING):
         raise ProtocolError(f"a batch that members leave in way {leaving}")
-    return BatchMessage(batch, members, size, _LEAVING[leaving], final)
+    return BatchOrder(batch, members, size, _LEAVING[leaving], final)
 
 
 def _check_counts(members: int, tensors: int, words: int) -> None:

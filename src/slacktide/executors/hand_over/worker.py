@@ -23,7 +23,7 @@ from typing import Any
 from slacktide.domain import BatchTiming, ExitPolicy, ExitReport
 from slacktide.executors.arranging import Arranger
 from slacktide.executors.cgroups import limit_memory
-from slacktide.executors.crop_frames import decode_attach, decode_crops
+from slacktide.executors.crop_frames import decode_attach, decode_crops, with_crops
 from slacktide.executors.crops import FrameArenas
 from slacktide.executors.exit_frames import (
     ReleasedMessage,
@@ -35,7 +35,6 @@ from slacktide.executors.exit_frames import (
 from slacktide.executors.hand_over.arena import map_read_only
 from slacktide.executors.hand_over.output_file import OutputWriter
 from slacktide.executors.hand_over.protocol import (
-    BatchMessage,
     FinishedMessage,
     FrameKind,
     FrameReader,
@@ -56,7 +55,7 @@ from slacktide.executors.onnx_runtime import (
     fault_of,
     load_onnxruntime,
 )
-from slacktide.executors.ports import CropPayload
+from slacktide.executors.ports import BatchOrder
 from slacktide.executors.session import GatheredBatch, ModelSession, RunResult
 from slacktide.executors.session_pool import SessionPool
 from slacktide.executors.spawning import SpawnRequest
@@ -226,14 +225,11 @@ class BatchRunner:
         """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed, or
         FAULTS and FINISHED."""
         cpu = time.process_time(), time.thread_time()
-        message = decode_batch(body)
-        batch = message.batch
+        order = decode_batch(body)
+        batch = order.batch
         if self.crops:
             self._session.read_frames(self.frames)
-            members, crops, self.crops = message.members, self.crops, {}
-            for place, (number, boxes) in crops.items():
-                rows, tensors = members[place].rows, members[place].tensors
-                members[place] = CropPayload(rows, tensors, number, boxes)
+            order, self.crops = with_crops(order, self.crops), {}
         options = self._new_options()
         with self._lock:
             if self._named == batch:  # the abort overtook its batch
@@ -242,8 +238,8 @@ class BatchRunner:
         self._staged = None
         try:
             if self._session.stages is None:
-                return self._run(message, options, cpu)
-            return self._run_stages(self._session.stages, message, options, cpu)
+                return self._run(order, options, cpu)
+            return self._run_stages(self._session.stages, order, options, cpu)
         except Exception as error:  # whatever a model may raise; the worker lives on
             if self._named == batch and "terminate" in str(error).lower():
                 return encode_aborted(batch, self._report())
@@ -260,10 +256,10 @@ class BatchRunner:
             with self._lock:
                 self._running = self._options = None
 
-    def _run(self, message: BatchMessage, options: Any, cpu: tuple[float, float]) -> bytes:
-        result = self._session.run(message.members, self._arena, options, message.size)
+    def _run(self, order: BatchOrder, options: Any, cpu: tuple[float, float]) -> bytes:
+        result = self._session.run(order.members, self._arena, options, order.size)
         if result.mismatch:
-            self._send(encode_text(FrameKind.ROWS, message.batch, result.mismatch))
+            self._send(encode_text(FrameKind.ROWS, order.batch, result.mismatch))
         begin = time.perf_counter()
         places = self._outputs.write(
             result.arrays, result.rows, self._session.interface, result.lengths
@@ -277,22 +273,22 @@ class BatchRunner:
         )
         finished = encode_finished(
             FinishedMessage(
-                message.batch, timing, self._outputs.file_bytes, len(message.members), places
+                order.batch, timing, self._outputs.file_bytes, len(order.members), places
             )
         )
-        return _before(finished, message.batch, result)
+        return _before(finished, order.batch, result)
 
     def _run_stages(
-        self, model: StageChain, message: BatchMessage, options: Any, cpu: tuple[float, float]
+        self, model: StageChain, order: BatchOrder, options: Any, cpu: tuple[float, float]
     ) -> bytes:
-        session, outputs, batch = self._session, self._outputs, message.batch
-        gathered = session.gather(message.members, self._arena, message.size)
+        session, outputs, batch = self._session, self._outputs, order.batch
+        gathered = session.gather(order.members, self._arena, order.size)
         run = StagedBatch(
             model,
             gathered,
             self._thresholds(),
-            message.leaving,
-            message.final,
+            order.leaving,
+            order.final,
             sampled=self._samples(batch),
         )
         self._staged = run

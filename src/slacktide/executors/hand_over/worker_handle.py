@@ -18,7 +18,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from enum import Enum
 from functools import partial
 from math import ceil
@@ -28,7 +28,6 @@ from slacktide.domain import (
     BatchFailed,
     BatchFinished,
     ExitPolicy,
-    Leaving,
     Replica,
     ReplicaLost,
     ReplicaUp,
@@ -64,12 +63,12 @@ from slacktide.executors.hand_over.protocol import (
 )
 from slacktide.executors.ports import (
     NO_FAULTS,
+    BatchOrder,
     BatchOutputs,
     CropPayload,
     MemberFault,
     MembersReleased,
     Outputs,
-    Payload,
     Report,
     Reporter,
     Resized,
@@ -171,24 +170,18 @@ class WorkerHandle:
         number = self._control.fileno()
         return number if number >= 0 else None
 
-    def run(
-        self,
-        batch: int,
-        members: Sequence[Payload],
-        size: int = 0,
-        leaving: Leaving = Leaving.NONE,
-        final: Sequence[int] = (),
-    ) -> None:
-        """Hand a batch over. Raises ValueError if it is none."""
+    def run(self, order: BatchOrder) -> None:
+        """Hand a batch over. Raises ValueError if it has no members."""
         if self._state is _State.STARTING:
             raise RuntimeError("a replica was given a batch before it was ready")
+        members = order.members
         if not members:
             raise ValueError("a batch needs members")
         self._members = len(members)
         self._began = time.monotonic(), self._cpu_time()
         if self._released:
             self._released = set()
-        data = encode_batch(batch, members, size, leaving, final)
+        data = encode_batch(order)
         if self._cuts:
             cut = {at: crop for at, crop in enumerate(members) if isinstance(crop, CropPayload)}
             data = encode_crops(cut) + data if cut else data

@@ -37,6 +37,7 @@ from slacktide.domain import (
 from slacktide.executors.ports import (
     NO_FAULTS,
     Arranged,
+    BatchOrder,
     BatchOutputs,
     FeaturesSeen,
     MemberFault,
@@ -181,11 +182,10 @@ class ReplicaSupervisor:
         handle = self._handles.get(batch.replica.id)
         if handle is not None:  # else it was lost since
             self._batches[batch.id] = batch
-            if batch.leaving is Leaving.NONE:
-                handle.run(batch.id, payloads)
-            else:
+            final: list[int] = []
+            if batch.leaving is not Leaving.NONE:
                 final = [place for place, member in enumerate(batch.members) if member.final]
-                handle.run(batch.id, payloads, leaving=batch.leaving, final=final)
+            handle.run(BatchOrder(batch.id, payloads, 0, batch.leaving, final))
 
     def publish(self, command: PublishExits) -> None:
         handle = self._handles.get(command.replica.id)
